@@ -1,0 +1,74 @@
+# Everything a contributor or CI runs. `make` alone prints the targets.
+
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+export PIP_ROOT_USER_ACTION := ignore
+MAKEFLAGS += --no-print-directory
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types bench clean rebuild-venv
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready-to-run ## Real work on the embedded store, one worker killed midway, nothing lost
+	@$(BIN)/penstock demo $(ARGS)
+
+test: lint types ## Set up, lint, types and every test (what CI runs)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types ## Lint, types and the fast tests
+	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system" $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-to-develop ## Ruff: rules and format
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "Not formatted. Run: $(BIN)/ruff format ." >&2; exit 1; }
+
+types: $(VENV)/.ready-to-develop ## Mypy (strict) and basedpyright over src
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+
+bench: $(VENV)/.ready-to-develop ## Measure every store (ARGS="..." goes to the runner)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove caches and build output (the environment stays: rm -rf .venv)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# The environment. Three stamps: it exists; it can run Penstock; it can develop Penstock.
+
+$(VENV)/.ready-to-develop: pyproject.toml $(VENV)/.created
+	@echo "Installing Penstock and its development tools into $(VENV) ..." >&2
+	@$(PIP) install -e '.[all,dev]'
+	@touch $(VENV)/.ready-to-run $@
+
+$(VENV)/.ready-to-run: pyproject.toml $(VENV)/.created
+	@echo "Installing Penstock into $(VENV) ..." >&2
+	@$(PIP) install -e .
+	@touch $@
+
+# An environment remembers where it was made. One that was copied here from another checkout would
+# run that checkout's code, so it is made anew.
+ifneq ($(shell cat $(VENV)/.created 2>/dev/null),$(CURDIR))
+$(VENV)/.created: rebuild-venv
+endif
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Penstock needs Python 3.11 or later, and '$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@if $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	elif $(PYTHON) -c 'import virtualenv' 2>/dev/null; then \
+	  echo "'$(PYTHON)' has no venv module; using virtualenv instead." >&2; \
+	  $(PYTHON) -m virtualenv --quiet $(VENV); \
+	else \
+	  echo "'$(PYTHON)' has neither venv with ensurepip nor virtualenv. One of these helps:" >&2; \
+	  echo "  apt install python3-venv    |    $(PYTHON) -m pip install virtualenv    |    make PYTHON=/another/python3" >&2; \
+	  exit 1; \
+	fi
+	@printf '%s\n' '$(CURDIR)' > $@

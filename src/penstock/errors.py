@@ -1,0 +1,275 @@
+"""Every error that Penstock raises, so that a caller can catch as widely or as narrowly as it wants.
+
+PenstockError
+├── ConfigError              what was asked of us makes no sense: an option, a name, a value
+│   ├── UnknownScheme        a URL whose store nobody knows
+│   └── MissingExtra         a store or type that needs a package which is not installed
+├── ArgumentError            (TypeError) a call that does not fit the task; nothing was stored
+├── EnqueueError             a job that the store did not take
+│   ├── JobExists            its id is taken
+│   ├── QueueClosed          its queue takes no new jobs
+│   ├── QueueFull            its queue is at its limit; has retry_after
+│   └── EnqueueUnknown       the reply was lost: the jobs may be stored or not; has ids
+├── StoreError               the store cannot do what was asked
+│   ├── StoreUnavailable     it may come back: try again
+│   │   └── StoreBusy        somebody else holds it for too long
+│   ├── StoreFull            no room: the disk or memory of the store is used up
+│   ├── StoreReadOnly        it can be read but not written
+│   ├── StoreCorrupt         what is there is not a store, or is damaged
+│   ├── StoreTooNew          written by a later Penstock
+│   └── Unsupported          a dialect's protocol has no such thing
+├── ResultError              a result that cannot be had
+│   ├── ResultNotKept        the job's retention says that none is kept
+│   ├── ResultTimeout        (TimeoutError) the job has not ended yet
+│   ├── JobNotFound          no such job, or no longer
+│   ├── JobDead              the job failed for good; has errors
+│   └── JobCancelled         the job was cancelled
+└── Undecodable              a stored payload that does not fit the task
+
+Steering (Exception)         raised by a task to choose its own outcome
+├── Retry                    try again, perhaps at a time of its own
+├── Snooze                   later, and this attempt does not count
+├── Discard                  failed for good, at once
+└── Cancel                   no longer wanted
+
+Interrupted (BaseException)  raised *into* a running attempt; `except Exception` does not swallow it
+├── AttemptTimeout           its timeout or deadline has passed
+├── AttemptCancelled         somebody cancelled the job
+└── AttemptLost              the lease is gone, or the worker stops: the job goes on elsewhere
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+__all__ = [
+    "ArgumentError",
+    "AttemptCancelled",
+    "AttemptLost",
+    "AttemptTimeout",
+    "Cancel",
+    "ConfigError",
+    "Discard",
+    "EnqueueError",
+    "EnqueueUnknown",
+    "Interrupted",
+    "JobCancelled",
+    "JobDead",
+    "JobExists",
+    "JobNotFound",
+    "MissingExtra",
+    "PenstockError",
+    "QueueClosed",
+    "QueueFull",
+    "ResultError",
+    "ResultNotKept",
+    "ResultTimeout",
+    "Retry",
+    "Snooze",
+    "Steering",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "Undecodable",
+    "UnknownScheme",
+    "Unsupported",
+    "did_you_mean",
+]
+
+
+class PenstockError(Exception):
+    """The root of all that Penstock raises of its own."""
+
+
+class ConfigError(PenstockError):
+    """An option, a name or a value that makes no sense; the message says which, and what would."""
+
+
+class UnknownScheme(ConfigError):
+    """A store URL whose scheme nobody knows."""
+
+
+class MissingExtra(ConfigError):
+    """A package that this feature needs is not installed; the message has the pip command."""
+
+
+class ArgumentError(PenstockError, TypeError):
+    """A call that does not fit the task's signature, or a value that cannot be stored."""
+
+
+class EnqueueError(PenstockError):
+    """A job that the store did not take."""
+
+
+class JobExists(EnqueueError):
+    """A job of this id is in this queue already; the id is free again when that job is pruned or deleted."""
+
+    def __init__(self, queue: str, id: str) -> None:
+        super().__init__(
+            f"a job with the id {id!r} exists in the queue {queue!r}; "
+            "use another id, or delete the finished job first"
+        )
+        self.queue = queue
+        self.id = id
+
+
+class QueueClosed(EnqueueError):
+    """The queue takes no new jobs; workers drain what is in it."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"the queue {queue!r} is closed: it takes no new jobs until it is opened again")
+        self.queue = queue
+
+
+class QueueFull(EnqueueError):
+    """The queue is at its limit. `retry_after` is in seconds, or None where nobody knows."""
+
+    def __init__(self, queue: str, retry_after: float | None = None) -> None:
+        when = "" if retry_after is None else f"; try again in {retry_after:.3g} s"
+        super().__init__(f"the queue {queue!r} is full{when}")
+        self.queue = queue
+        self.retry_after = retry_after
+
+
+class EnqueueUnknown(EnqueueError):
+    """The store's reply was lost: the jobs in `ids` may or may not be stored."""
+
+    def __init__(self, ids: Sequence[str], cause: str) -> None:
+        super().__init__(
+            f"nobody knows whether {len(ids)} job(s) were stored ({cause}): {', '.join(ids[:5])}"
+        )
+        self.ids = tuple(ids)
+
+
+class StoreError(PenstockError):
+    """The store cannot do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store does not answer now; the same call may work later."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Somebody else holds the store for longer than we wait."""
+
+
+class StoreFull(StoreError):
+    """The store has no room left; nothing of the refused call was written."""
+
+
+class StoreReadOnly(StoreError):
+    """The store can be read but not written."""
+
+
+class StoreCorrupt(StoreError):
+    """What is there is not a Penstock store, or is damaged."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a later version of Penstock."""
+
+
+class Unsupported(StoreError):
+    """A dialect's protocol has no such thing."""
+
+
+class ResultError(PenstockError):
+    """A result that cannot be had."""
+
+
+class ResultNotKept(ResultError):
+    """The job keeps no result, by its retention."""
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """The job has not ended within the time that the caller was ready to wait."""
+
+
+class JobNotFound(ResultError):
+    """No such job in this queue, or no longer: its retention is over, or it was deleted."""
+
+
+class JobDead(ResultError):
+    """The job failed for good. `errors` are its last attempts' errors, oldest first."""
+
+    def __init__(self, message: str, errors: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.errors = tuple(errors)
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled before it could complete."""
+
+
+class Undecodable(PenstockError):
+    """A stored payload that does not fit the task's signature, or is not what it claims to be."""
+
+
+class Steering(Exception):
+    """The root of what a task raises to choose its own outcome."""
+
+
+class Retry(Steering):
+    """Try again; this attempt counts. Without a delay the job's own retry policy says when."""
+
+    def __init__(
+        self,
+        reason: str = "the task asked for another attempt",
+        *,
+        delay: float | str | timedelta | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.delay = delay
+
+
+class Snooze(Steering):
+    """Run again after the delay; this attempt does not count."""
+
+    def __init__(self, delay: float | str | timedelta) -> None:
+        super().__init__(f"snoozed for {delay}")
+        self.delay = delay
+
+
+class Discard(Steering):
+    """Failed for good: the job is dead at once, whatever attempts are left."""
+
+    def __init__(self, reason: str = "discarded by the task") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Cancel(Steering):
+    """No longer wanted: the job is cancelled, which is not a failure."""
+
+    def __init__(self, reason: str = "cancelled by the task") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Interrupted(BaseException):
+    """The root of what Penstock raises into a running attempt."""
+
+
+class AttemptTimeout(Interrupted):
+    """The attempt's timeout or deadline has passed."""
+
+
+class AttemptCancelled(Interrupted):
+    """Somebody cancelled the running job."""
+
+
+class AttemptLost(Interrupted):
+    """The attempt's lease is gone, or its worker stops: nothing that it still does will count."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`" (did you mean 'queue'?)"`, or nothing when no known word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,263 @@
+"""Outcome in, transition out: the only state machine, and the only place that decides "again or dead".
+
+Pure: no store, no clock, no dice; `now` and `luck` are given. A store applies what comes out of here
+and decides nothing. `docs/lifecycle.md` prints the table `LEGAL`; every store is tested against it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from penstock.job import DEAD_KEPT, FINISHED_KEPT, AttemptError, Job, NewJob, State
+from penstock.retry import wait_ms
+
+__all__ = [
+    "ASK_CANCELLED",
+    "EXPIRED",
+    "LEGAL",
+    "NEW",
+    "Cancelled",
+    "Expired",
+    "LeaseLost",
+    "Outcome",
+    "Place",
+    "Raised",
+    "Released",
+    "Returned",
+    "Snoozed",
+    "TimedOut",
+    "Transition",
+    "Undecodable",
+    "Unknown",
+    "decide",
+    "first_state",
+    "kept",
+]
+
+
+class Place(enum.StrEnum):
+    """Where in its queue's order, among jobs of its priority, a job that becomes available stands."""
+
+    HEAD = "head"
+    TAIL = "tail"
+    OWN = "own"  # where it stood before
+
+    __hash__ = str.__hash__
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """What a store shall do with a running job.
+
+    `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
+    the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
+    stays (ms); 0 removes it in the same step. `reason` says why, in words.
+    """
+
+    state: State
+    delay: int = 0
+    place: Place = Place.TAIL
+    charge: bool = True
+    lost: bool = False
+    keep: int = 0
+    error: AttemptError | None = None
+    reason: str | None = None
+
+
+# ── outcomes: how an attempt can end ─────────────────────────────────────────────────────────────
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The function came back."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """It raised. `delay` (ms) overrules the policy; `final` rules out another attempt (Discard)."""
+
+    error: AttemptError
+    delay: int | None = None
+    final: bool = False
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """It asked to run later; the attempt does not count."""
+
+    delay: int
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """It was cancelled, by itself or from outside."""
+
+    reason: str = "cancelled"
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """Its timeout or deadline passed."""
+
+    error: AttemptError
+
+
+class LeaseLost(msgspec.Struct, frozen=True):
+    """Its holder is gone. `started=False` only where it is known that the function had not begun."""
+
+    error: AttemptError
+    started: bool = True
+
+
+class Undecodable(msgspec.Struct, frozen=True):
+    """Its payload does not fit the task: no attempt could ever succeed."""
+
+    error: AttemptError
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Given back: by a worker that stops (to the head), or by one that had no slot (to its own place)."""
+
+    place: Place = Place.HEAD
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """This worker does not know the task."""
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """It was not started in time."""
+
+
+Outcome = (
+    Returned
+    | Raised
+    | Snoozed
+    | Cancelled
+    | TimedOut
+    | LeaseLost
+    | Undecodable
+    | Released
+    | Unknown
+    | Expired
+)
+
+EXPIRED = "expired: not started in time"
+ASK_CANCELLED = "cancelled before it started"
+_MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
+
+
+def decide(job: Job, outcome: Outcome, now: int, luck: float = 0.5) -> Transition:
+    """What follows from this outcome of the job's current attempt.
+
+    `job` is the job as it was leased (its `attempt` is the current one's number), `now` the store's
+    clock, `luck` in [0, 1) moves the jitter of a retry policy.
+    """
+    match outcome:
+        case Returned():
+            return Transition(State.COMPLETED, keep=kept(job.spec, State.COMPLETED))
+        case Raised(error, delay, final):
+            return _dead(job, error) if final else _again(job, error, now, luck, delay)
+        case TimedOut(error):
+            return _again(job, error, now, luck, None)
+        case LeaseLost(error, started):
+            return _lost(job, error, started, now, luck)
+        case Undecodable(error):
+            return _dead(job, error)
+        case Snoozed(delay):
+            return Transition(State.SCHEDULED, delay=delay, charge=False)
+        case Cancelled(reason):
+            return _cancelled(job, reason)
+        case Expired():
+            return _cancelled(job, EXPIRED, charge=False)
+        case Unknown():
+            reason = f"no worker here knows the task {job.task!r}"
+            return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
+        case Released(place):
+            return Transition(State.AVAILABLE, place=place, charge=False)
+
+
+def _again(job: Job, error: AttemptError, now: int, luck: float, delay: int | None) -> Transition:
+    spec = job.spec
+    if spec.at_most_once:
+        return _dead(job, error, "at-most-once: a started attempt never starts again")
+    if job.attempt >= spec.max_attempts:
+        return _dead(job, error, f"all {spec.max_attempts} attempts failed")
+    if spec.deadline is not None and now >= spec.deadline:
+        return _dead(job, error, "its deadline has passed")
+    wait = wait_ms(spec.retry, job.attempt, luck) if delay is None else delay
+    if wait <= 0:
+        return Transition(State.AVAILABLE, error=error)
+    return Transition(State.RETRYABLE, delay=wait, error=error)
+
+
+def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -> Transition:
+    if not started:
+        return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True)
+    if job.spec.at_most_once:
+        return msgspec.structs.replace(_dead(job, error, _MAYBE_RAN), lost=True)
+    # the first loss is most likely the worker's fault and runs again at once; later ones may be the job's
+    delay = 0 if job.lost == 0 else None
+    again = _again(job, error, now, luck, delay)
+    place = Place.HEAD if again.state is State.AVAILABLE else again.place
+    return msgspec.structs.replace(again, lost=True, place=place)
+
+
+def _dead(job: Job, error: AttemptError, why: str | None = None) -> Transition:
+    reason = why or f"{error.kind}: {error.message}"
+    return Transition(State.DEAD, keep=kept(job.spec, State.DEAD), error=error, reason=reason[:300])
+
+
+def _cancelled(job: Job, reason: str, *, charge: bool = True) -> Transition:
+    keep = kept(job.spec, State.CANCELLED)
+    return Transition(State.CANCELLED, keep=keep, reason=reason[:300], charge=charge)
+
+
+def kept(spec: NewJob, state: State) -> int:
+    """How long (ms) a job that ended in this state stays in the store."""
+    if state is State.COMPLETED:
+        return spec.retention
+    if state is State.CANCELLED:
+        return max(spec.retention, FINISHED_KEPT)
+    return max(spec.retention, DEAD_KEPT)
+
+
+def first_state(spec: NewJob, now: int) -> tuple[State, int]:
+    """Where a new job begins, and when it is due."""
+    due = spec.run_at if spec.run_at is not None else now + spec.delay
+    return (State.SCHEDULED, due) if due > now else (State.AVAILABLE, now if spec.run_at is None else due)
+
+
+#: Not a state: a job that is not there yet, and one that is gone.
+NEW = None
+
+_S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
+_C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
+
+#: Every step that a job may take, and the verb that takes it. Nothing else is legal on any store.
+LEGAL: dict[tuple[State | None, State | None], str] = {
+    (NEW, _S): "enqueue with a delay",
+    (NEW, _A): "enqueue",
+    (_S, _A): "promote when due; retry by an operator",
+    (_S, _S): "reschedule",
+    (_S, _X): "cancel; expiry",
+    (_A, _R): "fetch",
+    (_A, _S): "reschedule",
+    (_A, _X): "cancel; expiry",
+    (_R, _C): "settle: returned",
+    (_R, _X): "settle: cancelled, expired",
+    (_R, _D): "settle: attempts spent, or not retryable",
+    (_R, _T): "settle: failed, due again later",
+    (_R, _A): "settle: released, or again at once",
+    (_R, _S): "settle: snoozed",
+    (_R, _P): "settle: unknown task",
+    (_R, _R): "reclaim: leased anew to the reclaimer",
+    (_R, None): "settle with nothing to keep",
+    (_T, _A): "promote when due; retry by an operator",
+    (_T, _S): "reschedule",
+    (_T, _X): "cancel; expiry",
+    (_P, _R): "fetch by a worker that knows the task",
+    (_P, _A): "retry by an operator",
+    (_P, _X): "cancel; expiry",
+    (_D, _A): "retry by an operator",
+    (_X, _A): "retry by an operator",
+    (_C, _A): "retry by an operator",
+    **{(s, None): "delete, purge" for s in (_S, _A, _T, _P)},
+    **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
+}

@@ -1,0 +1,154 @@
+"""How long to wait before the next attempt: data, so that it travels with the job.
+
+`attempt` is always the number of the attempt that has just failed, from 1. `luck` is a number in
+[0, 1) that the caller drew, so that every rule here is a pure function.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.duration import Duration, milliseconds
+from penstock.errors import ConfigError
+
+__all__ = [
+    "DEFAULT",
+    "Custom",
+    "Exponential",
+    "Fibonacci",
+    "Fixed",
+    "Linear",
+    "Polynomial",
+    "RetryPolicy",
+    "Steps",
+    "exponential",
+    "fibonacci",
+    "fixed",
+    "linear",
+    "polynomial",
+    "steps",
+    "wait_ms",
+]
+
+_DAY = 86_400_000
+
+
+class _Policy(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
+    pass
+
+
+class Exponential(_Policy, frozen=True, tag="exponential"):
+    """`base · factor^(attempt-1)`, at most `cap`, of which the share `jitter` is drawn by lot. All in ms."""
+
+    base: int = 1_000
+    factor: float = 2.0
+    cap: int = _DAY
+    jitter: float = 0.5
+
+
+class Fixed(_Policy, frozen=True, tag="fixed"):
+    """The same wait each time, ms."""
+
+    delay: int
+
+
+class Linear(_Policy, frozen=True, tag="linear"):
+    """`step · attempt`, at most `cap`, ms."""
+
+    step: int
+    cap: int = _DAY
+
+
+class Fibonacci(_Policy, frozen=True, tag="fibonacci"):
+    """`step` times 1, 1, 2, 3, 5, 8 …, at most `cap`, ms (machinery's rule)."""
+
+    step: int = 1_000
+    cap: int = _DAY
+
+
+class Steps(_Policy, frozen=True, tag="steps"):
+    """One wait per attempt, ms; the last one serves for all that follow."""
+
+    delays: tuple[int, ...]
+
+
+class Polynomial(_Policy, frozen=True, tag="polynomial"):
+    """Sidekiq's and asynq's rule: n⁴ + 15 + random(0 … 29)·(n + 1) seconds, n = attempts failed before this one."""
+
+
+class Custom(_Policy, frozen=True, tag="custom"):
+    """A function of the task, called in the worker; elsewhere, and when it raises, the default applies."""
+
+
+RetryPolicy = Exponential | Fixed | Linear | Fibonacci | Steps | Polynomial | Custom
+
+DEFAULT = Exponential()
+
+
+def exponential(
+    base: Duration = 1, *, factor: float = 2.0, cap: Duration = "1d", jitter: float = 0.5
+) -> Exponential:
+    """`base`, then `factor` times longer each time up to `cap`; up to the share `jitter` of it is taken off by lot."""
+    if not factor >= 1:
+        raise ConfigError(f"factor={factor!r}: a wait that shrinks is no backoff; use 1 or more")
+    if not 0 <= jitter <= 1:
+        raise ConfigError(f"jitter={jitter!r} is not between 0 and 1")
+    return Exponential(
+        milliseconds(base, what="base"), float(factor), milliseconds(cap, what="cap"), float(jitter)
+    )
+
+
+def fixed(delay: Duration) -> Fixed:
+    """The same wait each time."""
+    return Fixed(milliseconds(delay, what="delay"))
+
+
+def linear(step: Duration, *, cap: Duration = "1d") -> Linear:
+    """`step`, twice that, three times that, up to `cap`."""
+    return Linear(milliseconds(step, what="step"), milliseconds(cap, what="cap"))
+
+
+def fibonacci(step: Duration = 1, *, cap: Duration = "1d") -> Fibonacci:
+    """`step` times 1, 1, 2, 3, 5, 8 …, up to `cap`."""
+    return Fibonacci(milliseconds(step, what="step"), milliseconds(cap, what="cap"))
+
+
+def steps(*delays: Duration) -> Steps:
+    """One wait per attempt; the last one serves for all that follow."""
+    if not delays:
+        raise ConfigError("steps() needs at least one delay")
+    return Steps(tuple(milliseconds(d, what="delay") for d in delays))
+
+
+def polynomial() -> Polynomial:
+    """The rule that Sidekiq and asynq users know: about 15 s, 16 s, 31 s, 96 s … 20 days for the 25th."""
+    return Polynomial()
+
+
+def wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
+    """How long to wait after the failure of this attempt, in ms."""
+    match policy:
+        case None | Custom():
+            return wait_ms(DEFAULT, attempt, luck)
+        case Exponential(base, factor, cap, jitter):
+            # the exponent is bounded: 2.0**5000 would overflow where the cap has long won
+            full = min(float(cap), base * factor ** min(attempt - 1, 64))
+            return int(full * (1 - jitter * luck))
+        case Fixed(delay):
+            return delay
+        case Linear(step, cap):
+            return min(cap, step * attempt)
+        case Fibonacci(step, cap):
+            return min(cap, step * _fibonacci(min(attempt, 90)))
+        case Steps(delays):
+            return delays[min(attempt, len(delays)) - 1]
+        case Polynomial():
+            n = attempt - 1
+            return (n**4 + 15 + int(luck * 30) * (n + 1)) * 1_000
+
+
+def _fibonacci(n: int) -> int:
+    a, b = 0, 1
+    for _ in range(n):
+        a, b = b, a + b
+    return a

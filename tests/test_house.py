@@ -1,0 +1,496 @@
+"""The plan of the house, kept: who may import whom, what `src` may not say, what an import costs.
+
+A module lives on a floor and imports from its own floor or from below, never from above, and no
+imports run in a circle. Every import counts: at the top, inside a function, under `TYPE_CHECKING`,
+and `import_module("penstock....")`. When a module is new, give it its place in FLOORS first.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+ROOT = "penstock"
+
+# Names are those directly under `penstock`; a package's modules live on its floor.
+FLOORS: dict[int, str] = {
+    1: "errors clock duration ids job retry unique codec events config middleware",  # words
+    2: "lifecycle",  # rule
+    3: "store batcher attempt",  # the seam
+    4: "stores client inspector",
+    5: "dialects task",
+    6: "periodic connect upkeep web",
+    7: "app",
+    8: "worker",
+    9: "cli testing __init__ __main__",  # faces
+}
+FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
+
+# Words know the standard library, msgspec and each other; what else a word may know is named here.
+WORDS_MAY_IMPORT = {"msgspec"}
+WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}}
+
+# What every store may use; all else under `stores` is a concrete store.
+SHARED_BY_STORES = {"__init__", "statements", "migrate"}
+
+# Inside `worker` only worker.py (and the package itself) imports the others, but for these arrows.
+WORKER_KNOWS_ALL = {"__init__", "worker"}
+WORKER_ARROWS = {
+    "executor": {"pools"},
+    "supervisor": {"table", "locks"},
+    "heartbeat": {"table", "locks"},
+}
+
+MUST_NOT_BE_IMPORTED = ["sqlite3", "redis", "psycopg", "http.server", "click", "rich"]
+IMPORT_BUDGET_MS = 150
+
+
+# --- reading the source -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One arrow: `importer` names `target` (ours) or `foreign` (anybody else's) at `where`."""
+
+    importer: str
+    where: str
+    target: str = ""
+    foreign: str = ""
+
+
+def modules_under(src: Path) -> dict[str, Path]:
+    """Every module of the package by its dotted name; a package is named as its `__init__`."""
+    found = {}
+    for path in sorted((src / ROOT).rglob("*.py")):
+        parts = path.relative_to(src).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def place(module: str) -> tuple[str, ...]:
+    """penstock.stores.memory → ("stores", "memory"); the package itself → ("__init__",)."""
+    return tuple(module.split(".")[1:]) or ("__init__",)
+
+
+def within(module: str) -> str:
+    """The name a module goes by inside its top package: penstock.worker.pools → "pools"."""
+    parts = place(module)
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports_of(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                origin = ".".join([*above, origin]) if origin else ".".join(above)
+            names = [submodule_or_origin(origin, alias.name, known) for alias in node.names]
+        elif isinstance(node, ast.Call) and called_name(node) in ("import_module", "__import__"):
+            named = node.args[0] if node.args else None
+            if isinstance(named, ast.Constant) and isinstance(named.value, str):
+                names = [named.value]
+        for name in names:
+            where = f"{path}:{node.lineno}"
+            if name == ROOT or name.startswith(ROOT + "."):
+                yield Import(module, where, target=name)
+            else:
+                yield Import(module, where, foreign=name)
+
+
+def submodule_or_origin(origin: str, name: str, known: dict[str, Path]) -> str:
+    """`from penstock.stores import sqlite` names a module; `from penstock.job import Job`, job."""
+    full = f"{origin}.{name}"
+    return full if full in known or (origin == ROOT and name in FLOOR_OF) else origin
+
+
+def called_name(node: ast.Call) -> str:
+    match node.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def all_imports(src: Path) -> list[Import]:
+    known = modules_under(src)
+    return [found for name, path in known.items() for found in imports_of(name, path, known)]
+
+
+# --- the rules: each returns what breaks it, in words -------------------------------------------
+
+
+def unknown_modules(src: Path) -> list[str]:
+    return [
+        f"{path}: `{place(module)[0]}` has no floor"
+        for module, path in modules_under(src).items()
+        if place(module)[0] not in FLOOR_OF
+    ]
+
+
+def upward_imports(src: Path) -> list[str]:
+    broken = []
+    for arrow in all_imports(src):
+        low, high = place(arrow.importer)[0], place(arrow.target)[0] if arrow.target else ""
+        if high and FLOOR_OF.get(high, 0) > FLOOR_OF.get(low, 99):
+            broken.append(
+                f"{arrow.where}: {arrow.importer} (floor {FLOOR_OF[low]}) imports "
+                f"{arrow.target} (floor {FLOOR_OF[high]})"
+            )
+    return broken
+
+
+def foreign_words(src: Path) -> list[str]:
+    broken = []
+    for arrow in all_imports(src):
+        word, library = place(arrow.importer)[0], arrow.foreign.partition(".")[0]
+        if not library or FLOOR_OF.get(word) != 1 or library in sys.stdlib_module_names:
+            continue
+        if library not in WORDS_MAY_IMPORT | WORD_MAY_ALSO_IMPORT.get(word, set()):
+            broken.append(f"{arrow.where}: {arrow.importer} is a word and imports {arrow.foreign}")
+    return broken
+
+
+def imports_of_another_store(src: Path) -> list[str]:
+    broken = []
+    for arrow in all_imports(src):
+        if not arrow.target or place(arrow.target)[0] != "stores":
+            continue
+        importer, imported = place(arrow.importer)[0], within(arrow.target)
+        if imported in SHARED_BY_STORES:
+            continue
+        if importer == "client":
+            broken.append(f"{arrow.where}: the client imports a concrete store, {arrow.target}")
+        elif importer == "stores" and within(arrow.importer) != imported:
+            broken.append(f"{arrow.where}: {arrow.importer} imports the store {arrow.target}")
+    return broken
+
+
+def arrows_inside_worker(src: Path) -> list[str]:
+    broken = []
+    for arrow in all_imports(src):
+        if (
+            place(arrow.importer)[0] != "worker"
+            or place(arrow.target or "none.none")[0] != "worker"
+        ):
+            continue
+        importer, imported = within(arrow.importer), within(arrow.target)
+        if importer in WORKER_KNOWS_ALL or importer == imported:
+            continue
+        if imported not in WORKER_ARROWS.get(importer, set()):
+            broken.append(f"{arrow.where}: worker/{importer} imports worker/{imported}")
+    return broken
+
+
+def import_circles(src: Path) -> list[str]:
+    known = modules_under(src)
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for arrow in all_imports(src):
+        if arrow.target in known and arrow.target != arrow.importer:
+            graph[arrow.importer].add(arrow.target)
+    return [
+        " → ".join(shortest_way_round(knot, graph)) + f"   ({len(knot)} modules in this knot)"
+        for knot in strongly_connected(graph)
+        if len(knot) > 1
+    ]
+
+
+def strongly_connected(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Tarjan's algorithm: the sets of modules that all reach each other."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for after in sorted(graph[node]):
+            if after not in index:
+                visit(after)
+                low[node] = min(low[node], low[after])
+            elif after in stack:
+                low[node] = min(low[node], index[after])
+        if low[node] == index[node]:
+            start = stack.index(node)
+            found.append(set(stack[start:]))
+            del stack[start:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def shortest_way_round(knot: set[str], graph: dict[str, set[str]]) -> list[str]:
+    start = min(knot)
+    ways = deque([[start]])
+    seen: set[str] = set()
+    while ways:
+        way = ways.popleft()
+        for after in sorted(graph[way[-1]] & knot):
+            if after == start:
+                return [*way, start]
+            if after not in seen:
+                seen.add(after)
+                ways.append([*way, after])
+    raise AssertionError(f"{start} is in no circle")
+
+
+def forbidden_words(src: Path) -> list[str]:
+    broken = []
+    for arrow in all_imports(src):
+        if arrow.foreign.partition(".")[0] in ("pickle", "_pickle", "cloudpickle", "dill"):
+            broken.append(
+                f"{arrow.where}: imports {arrow.foreign}; a stored job is JSON, never pickle"
+            )
+    for path in modules_under(src).values():
+        text = path.read_text("utf-8")
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text, str(path))):
+            blind = blind_except(node)
+            if blind and not has_boundary(lines[node.lineno - 1 : end_of_clause(node)]):
+                broken.append(
+                    f"{path}:{node.lineno}: {blind} without `# boundary: why` on its line"
+                )
+    return broken
+
+
+def blind_except(node: ast.AST) -> str:
+    """What is blind about this node, in words; empty when it is not."""
+    if isinstance(node, ast.ExceptHandler):
+        if node.type is None:
+            return "a bare `except:`"
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        form = "except {}"
+    elif isinstance(node, ast.Call) and called_name(node) == "suppress":
+        caught, form = node.args, "suppress({})"
+    else:
+        return ""
+    blind = [
+        n.id for n in caught if isinstance(n, ast.Name) and n.id in ("Exception", "BaseException")
+    ]
+    return f"`{form.format(blind[0])}`" if blind else ""
+
+
+def end_of_clause(node: ast.AST) -> int:
+    """The last line of `except …:` (the formatter may break it) or `suppress(…)`, not its body."""
+    if isinstance(node, ast.ExceptHandler):
+        return max(node.lineno, node.body[0].lineno - 1)
+    return node.end_lineno
+
+
+def has_boundary(lines: list[str]) -> bool:
+    return any(re.search(r"#\s*boundary:\s*\w", line) for line in lines)
+
+
+# --- the house as it stands ---------------------------------------------------------------------
+
+
+def claim(broken: list[str], rule: str) -> None:
+    if broken:
+        pytest.fail(f"{rule}\n  " + "\n  ".join(broken), pytrace=False)
+
+
+def test_every_module_has_a_floor() -> None:
+    claim(unknown_modules(SRC), "Give each new module its place in FLOORS (tests/test_house.py):")
+
+
+def test_no_import_runs_up_the_floors() -> None:
+    claim(
+        upward_imports(SRC), "An import runs up. Move the thing down, or pass it in as an argument:"
+    )
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    claim(
+        import_circles(SRC), "Imports run in a circle. Find what both need and put it below both:"
+    )
+
+
+def test_words_import_only_the_standard_library_and_msgspec() -> None:
+    claim(foreign_words(SRC), "Floor 1 knows the standard library, msgspec and other words only:")
+
+
+def test_no_store_imports_another_and_the_client_imports_none() -> None:
+    claim(
+        imports_of_another_store(SRC), "A concrete store is known only to itself and to `connect`:"
+    )
+
+
+def test_inside_worker_only_worker_imports_the_others() -> None:
+    claim(
+        arrows_inside_worker(SRC),
+        "The services of a worker do not know each other (WORKER_ARROWS):",
+    )
+
+
+def test_src_has_no_forbidden_words() -> None:
+    claim(forbidden_words(SRC), "Not in this house:")
+
+
+# --- the front door -----------------------------------------------------------------------------
+
+PROBE = """
+import json, sys, time
+before = set(sys.modules)
+started = time.perf_counter()
+import penstock
+took = time.perf_counter() - started
+print(json.dumps({"ms": took * 1000, "new": sorted(set(sys.modules) - before)}))
+"""
+
+
+def fresh_import() -> dict[str, object]:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        pytest.fail(
+            f"`import penstock` failed in a fresh interpreter:\n{ran.stderr}", pytrace=False
+        )
+    return json.loads(ran.stdout)
+
+
+def test_import_penstock_is_quick() -> None:
+    times = sorted(float(str(fresh_import()["ms"])) for _ in range(5))
+    shown = ", ".join(f"{ms:.0f}" for ms in times)
+    assert times[0] < IMPORT_BUDGET_MS, (
+        f"`import penstock` took {shown} ms (budget {IMPORT_BUDGET_MS} ms, the best counts). "
+        f"See where: python -X importtime -c 'import penstock'"
+    )
+
+
+def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> None:
+    new = set(fresh_import()["new"])
+    brought = [name for name in MUST_NOT_BE_IMPORTED if name in new]
+    assert not brought, (
+        f"`import penstock` also imports {', '.join(brought)}; import it where it is used. "
+        f"See who does: python -X importtime -c 'import penstock'"
+    )
+
+
+# --- the rules can fail -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "files", "says"),
+    [
+        (unknown_modules, {"helpers.py": ""}, "`helpers` has no floor"),
+        (upward_imports, {"job.py": "from penstock.app import App"}, "(floor 1) imports"),
+        (upward_imports, {"job.py": "from . import app"}, "penstock.app (floor 7)"),
+        (upward_imports, {"job.py": "import penstock"}, "penstock (floor 9)"),
+        (upward_imports, {"store.py": "def f():\n    import penstock.worker.pools"}, "store.py:2"),
+        (upward_imports, {"upkeep/pruner.py": "from ..app import App"}, "penstock.app (floor 7)"),
+        (upward_imports, {"task.py": "import_module('penstock.connect')"}, "(floor 6)"),
+        (
+            import_circles,
+            {
+                "job.py": "if TYPE_CHECKING:\n    from penstock.retry import R",
+                "retry.py": "from penstock import codec",
+                "codec.py": "def f():\n    from .job import Job",
+            },
+            "penstock.codec → penstock.job → penstock.retry → penstock.codec   (3 modules",
+        ),
+        (foreign_words, {"job.py": "import click"}, "is a word and imports click"),
+        (
+            imports_of_another_store,
+            {"stores/sqlite/store.py": "from penstock.stores.memory import Memory"},
+            "penstock.stores.sqlite.store imports the store penstock.stores.memory",
+        ),
+        (
+            imports_of_another_store,
+            {"client.py": "from penstock.stores import sqlite", "stores/sqlite/__init__.py": ""},
+            "the client imports a concrete store, penstock.stores.sqlite",
+        ),
+        (
+            arrows_inside_worker,
+            {"worker/fetcher.py": "from .settler import S"},
+            "imports worker/settler",
+        ),
+        (forbidden_words, {"codec.py": "import pickle"}, "imports pickle"),
+        (forbidden_words, {"app.py": "try: ...\nexcept: ..."}, "a bare `except:`"),
+        (forbidden_words, {"app.py": "try: ...\nexcept (OSError, Exception): ..."}, "app.py:2"),
+        (
+            forbidden_words,
+            {"app.py": "with suppress(BaseException): ..."},
+            "`suppress(BaseException)`",
+        ),
+        (forbidden_words, {"app.py": "try: ...\nexcept Exception: ...  # boundary:"}, "app.py:2"),
+    ],
+)
+def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_path: Path) -> None:
+    broken = rule(build(tmp_path, files))
+    assert len(broken) == 1
+    assert says in broken[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "files"),
+    [
+        (upward_imports, {"app.py": "from penstock.job import Job\nimport json, penstock.store"}),
+        (
+            import_circles,
+            {"app.py": "from . import job", "job.py": "", "__init__.py": "from .app import A"},
+        ),
+        (
+            foreign_words,
+            {"codec.py": "import msgspec, pydantic, json", "client.py": "import click"},
+        ),
+        (
+            imports_of_another_store,
+            {
+                "stores/sqlite/store.py": "from .verbs import v\nfrom ..statements import s",
+                "stores/sqlite/verbs.py": "",
+                "connect.py": "from penstock.stores.sqlite.store import S",
+            },
+        ),
+        (
+            arrows_inside_worker,
+            {
+                "worker/__init__.py": "from .worker import Worker",
+                "worker/worker.py": "from . import fetcher",
+                "worker/fetcher.py": "from penstock.store import Store",
+                "worker/executor.py": "from .pools import Pool",
+                "worker/supervisor.py": "from .table import Table",
+            },
+        ),
+        (
+            forbidden_words,
+            {"app.py": "try: ...\nexcept Exception: ...  # noqa: X  # boundary: why"},
+        ),
+        (forbidden_words, {"app.py": "try: ...\nexcept OSError: ..."}),
+        (
+            forbidden_words,
+            {"app.py": "try: ...\nexcept (\n  Exception\n):  # boundary: why\n  ..."},
+        ),
+    ],
+)
+def test_a_kept_rule_is_left_in_peace(rule, files: dict[str, str], tmp_path: Path) -> None:
+    assert rule(build(tmp_path, files)) == []
+
+
+def build(src: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = src / ROOT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return src
