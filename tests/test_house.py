@@ -25,13 +25,13 @@ ROOT = "penstock"
 
 # Names are those directly under `penstock`; a package's modules live on its floor.
 FLOORS: dict[int, str] = {
-    1: "errors clock duration ids job retry unique codec events config middleware",  # words
+    1: "errors clock duration ids job retry unique codec events config middleware options",  # words
     2: "lifecycle",  # rule
-    3: "store batcher attempt",  # the seam
-    4: "stores client inspector",
+    3: "store batcher attempt outcome",  # the seam
+    4: "stores client handle draft inspector",
     5: "dialects task",
     6: "periodic connect upkeep web",
-    7: "app",
+    7: "app registry take loading",
     8: "worker",
     9: "cli testing __init__ __main__",  # faces
 }

@@ -7,6 +7,7 @@ A store owns the clock that its jobs are judged by; tests pass one in and steer 
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Protocol
@@ -45,12 +46,7 @@ class SystemClock:
         return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
     def boot_id(self) -> str:
-        if _BOOTTIME is None:
-            return "wall"
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:
-            return "unknown"
+        return _boot_id()
 
 
 class ManualClock:
@@ -83,3 +79,13 @@ class ManualClock:
         """A new run of the machine: the steady clock begins anew."""
         self._boot = boot
         self._steady = 0
+
+
+@functools.cache  # no process outlives its boot, and stores ask at every fetch
+def _boot_id() -> str:
+    if _BOOTTIME is None:
+        return "wall"
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return "unknown"

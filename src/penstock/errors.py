@@ -9,6 +9,7 @@ PenstockError
 │   ├── JobExists            its id is taken
 │   ├── QueueClosed          its queue takes no new jobs
 │   ├── QueueFull            its queue is at its limit; has retry_after
+│   ├── EnqueueManyError     some of many were not stored; has handles and errors
 │   └── EnqueueUnknown       the reply was lost: the jobs may be stored or not; has ids
 ├── StoreError               the store cannot do what was asked
 │   ├── StoreUnavailable     it may come back: try again
@@ -41,7 +42,7 @@ Interrupted (BaseException)  raised *into* a running attempt; `except Exception`
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -54,6 +55,7 @@ __all__ = [
     "ConfigError",
     "Discard",
     "EnqueueError",
+    "EnqueueManyError",
     "EnqueueUnknown",
     "Interrupted",
     "JobCancelled",
@@ -146,6 +148,24 @@ class EnqueueUnknown(EnqueueError):
             f"nobody knows whether {len(ids)} job(s) were stored ({cause}): {', '.join(ids[:5])}"
         )
         self.ids = tuple(ids)
+        self.cause = cause
+
+
+class EnqueueManyError(EnqueueError):
+    """Some of many jobs were not stored; all others were.
+
+    `handles` has one entry per job in the order of the call, None for one that was not stored (or, by an
+    EnqueueUnknown, perhaps was); `errors` says by index why not.
+    """
+
+    def __init__(self, handles: Sequence[Any], errors: Mapping[int, PenstockError]) -> None:
+        first = min(errors)
+        super().__init__(
+            f"{len(errors)} of {len(handles)} jobs were not stored; the first of them, number {first + 1}: "
+            f"{errors[first]}"
+        )
+        self.handles = tuple(handles)
+        self.errors = dict(errors)
 
 
 class StoreError(PenstockError):

@@ -17,6 +17,7 @@ __all__ = [
     "ASK_CANCELLED",
     "EXPIRED",
     "LEGAL",
+    "LOST_BY",
     "NEW",
     "Cancelled",
     "Expired",
@@ -34,6 +35,7 @@ __all__ = [
     "decide",
     "first_state",
     "kept",
+    "released",
 ]
 
 
@@ -140,6 +142,8 @@ Outcome = (
 
 EXPIRED = "expired: not started in time"
 ASK_CANCELLED = "cancelled before it started"
+#: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
+LOST_BY = "lost by "
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 
 
@@ -170,7 +174,12 @@ def decide(job: Job, outcome: Outcome, now: int, luck: float = 0.5) -> Transitio
             reason = f"no worker here knows the task {job.task!r}"
             return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
         case Released(place):
-            return Transition(State.AVAILABLE, place=place, charge=False)
+            return released(place)
+
+
+def released(place: Place) -> Transition:
+    """Back to its queue, uncharged: what follows from `Released`, for one who has only the lease."""
+    return Transition(State.AVAILABLE, place=place, charge=False)
 
 
 def _again(job: Job, error: AttemptError, now: int, luck: float, delay: int | None) -> Transition:
@@ -234,11 +243,12 @@ _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
 LEGAL: dict[tuple[State | None, State | None], str] = {
     (NEW, _S): "enqueue with a delay",
     (NEW, _A): "enqueue",
-    (_S, _A): "promote when due; retry by an operator",
+    (_S, _A): "promote when due; retry, reschedule to now",
     (_S, _S): "reschedule",
     (_S, _X): "cancel; expiry",
     (_A, _R): "fetch",
     (_A, _S): "reschedule",
+    (_A, _A): "retry, reschedule to now: to the tail",
     (_A, _X): "cancel; expiry",
     (_R, _C): "settle: returned",
     (_R, _X): "settle: cancelled, expired",
@@ -249,7 +259,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_R, _P): "settle: unknown task",
     (_R, _R): "reclaim: leased anew to the reclaimer",
     (_R, None): "settle with nothing to keep",
-    (_T, _A): "promote when due; retry by an operator",
+    (_T, _A): "promote when due; retry, reschedule to now",
     (_T, _S): "reschedule",
     (_T, _X): "cancel; expiry",
     (_P, _R): "fetch by a worker that knows the task",

@@ -7,7 +7,18 @@ wrong is in `errors.py` under StoreError.
 
 Order: among available jobs of a queue, higher priority first; within one priority by *place*: a new
 job goes to the tail, a promoted one to the tail in the order of due times (ties: order of enqueue),
-`Place.HEAD` before all others of its priority, `Place.OWN` where it stood.
+`Place.HEAD` before all others of its priority (several of one settle call keep their order there),
+`Place.OWN` where it stood.
+
+Generation: a number of the store's own, one higher for each job it takes, never given twice. It is the
+order of enqueue, and with its token it tells a lease from that of an earlier job of the same id.
+
+Time: a job is due from the instant `run_at` on, expired from `expires_at` on, over from the end of its
+retention on; a lease has run out from the end of its time on. Jobs go by the wall clock, leases by the
+clock of leases, so that a wall clock that is set changes no lease.
+
+What cannot be done to one item changes nothing and says so in that item's answer: a batch never fails
+for one of its items. An answer stands at the place of its question, also for one asked twice.
 """
 
 from __future__ import annotations
@@ -76,7 +87,14 @@ class Producing(Protocol):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store the jobs, all in one step; answers in their order.
 
-        Later items of a batch see the earlier ones (a second job of the same id EXISTS).
+        Later items of a batch see the earlier ones (a second job of the same id EXISTS). What is asked
+        first answers: EXISTS (in whatever state, also if the queue is closed: a repeated enqueue is told
+        so), then CLOSED, then DUPLICATE.
+
+        A unique key is held in its queue from the enqueue until its job has ended or is deleted, or until
+        `period` ms after the enqueue; then the next job may have it, and its former holder frees nothing
+        of its successor's. Of `expires_in` and `expires_at` the earlier one counts. `lifecycle.first_state`
+        says where a job begins.
         """
         ...
 
@@ -85,14 +103,20 @@ class Producing(Protocol):
         ...
 
     async def cancel(self, refs: Sequence[Ref], *, reason: str = ...) -> list[State | None]:
-        """Cancel queued jobs at once; ask running ones to stop (state RUNNING comes back).
+        """Cancel queued jobs at once (state CANCELLED comes back); ask running ones to stop (RUNNING).
 
-        An ended job keeps its state, which comes back; None for one that is not there.
+        An ended job keeps its state, which comes back; None for one that is not there. `reason`
+        (`lifecycle.ASK_CANCELLED`) is that of the jobs cancelled here; they are kept as `lifecycle.kept`
+        says. Who was asked stays asked (`cancel_asked`) until an operator's retry, also through a queued
+        state: whoever fetches it next settles it as cancelled. Asking twice is asking once.
         """
         ...
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        """Wait, without busy polling, until all have ended or are gone, at most `timeout` ms; then as `get`."""
+        """Wait, without busy polling, until all have ended or are gone, at most `timeout` ms; then as `get`.
+
+        A timeout is real time, also where a test steers the store's clock.
+        """
         ...
 
 
@@ -115,7 +139,9 @@ class SyncProducing(Protocol):
 
 class Share(msgspec.Struct, frozen=True):
     """One queue of a fetch. First each queue gives up to `quota` jobs, in the order given; then what is
-    left of the limit is filled in the same order, up to `cap` jobs in all from each queue."""
+    left of the limit is filled in the same order, up to `cap` jobs in all from each queue.
+
+    A cap below the quota wins. A queue stands in a fetch once."""
 
     queue: str
     quota: int
@@ -123,7 +149,10 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """Leased jobs, the store's now, and the instant when the next queued job of those queues is due."""
+    """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
+
+    `due` is the least `run_at` of their scheduled and retryable jobs, paused queues and instants that have
+    passed included (promotion is not paused); None without any, and always after a reclaim."""
 
     jobs: list[Job]
     now: int
@@ -131,7 +160,7 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """One heartbeat: hold this lease for `by` ms from now, and put down what the attempt says of itself.
+    """One heartbeat: hold this lease until `by` ms from now, and put down what the attempt says of itself.
 
     `started=True` records that the function has begun; `progress` and `checkpoint` replace what was
     there unless None.
@@ -157,7 +186,11 @@ class Grip(enum.StrEnum):
 class Settlement(msgspec.Struct, frozen=True):
     """The end of an attempt. A bare Ref (no token) is only for dialects whose protocol has no lease.
 
-    `then`: jobs that follow, enqueued in the same step (only if the settlement applies).
+    It applies to a running job, whoever holds it.
+
+    `result` is stored with a job that ends. `then`: jobs that follow, enqueued in the same step, after the
+    transition (only if the settlement applies). They were accepted with the job that they follow, so a
+    closed queue takes them; one whose id or unique key is taken is left out, for it is there already.
     """
 
     lease: Lease | Ref
@@ -177,7 +210,8 @@ class Settled(enum.StrEnum):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """How many jobs a promotion moved, when the next is due, and the store's now."""
+    """How many jobs a promotion made available, when the next is due (in the past if the limit left some
+    behind; None if nothing waits), and the store's now."""
 
     moved: int
     next: int | None
@@ -208,25 +242,46 @@ class Consuming(Protocol):
     ) -> Fetched:
         """Lease up to `limit` available jobs for `lease` ms; their `attempt` counts up if `charge`.
 
-        Repeating a call with the same token returns the jobs that are still leased under it, and leases
-        no more while there are any. Jobs past their expiry are cancelled on the way. Paused queues give
-        nothing. Parked jobs of a queue come first, if `worker` has announced their task.
+        The jobs come in the order in which they were taken: pass by pass, queue by queue, each queue in its
+        own order. A leased job begins anew: `started` is False, `progress` and `reason` are None; its errors,
+        `checkpoint` and `cancel_asked` stay.
+
+        Repeating a call with the same token returns the jobs that are still leased under it, as they are (in
+        any order), and leases no more while there are any. Jobs past their expiry that it meets, before its
+        limit is filled, are cancelled (`lifecycle.EXPIRED`, kept as `lifecycle.kept` says) and count for
+        nothing; a store may stop after a few thousand of them with fewer jobs than there are, and then `wait`
+        says WORK at once. Paused queues give nothing. Parked jobs of a queue come first, in the order of
+        available ones, if `worker` has announced their task.
         """
         ...
 
     async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        """Prolong leases that still hold by their token, however late (nobody has reclaimed them yet)."""
+        """Prolong leases that still hold by their token, however late (nobody has reclaimed them yet).
+
+        A beat whose lease is LOST puts nothing down.
+        """
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Apply each transition if its lease's token still holds, and count it for the statistics.
 
-        Per settled job: processed +1 if the transition charges, failed +1 if it carries an error.
+        Per settled job: processed +1 if the transition charges, failed +1 if it carries an error, on the UTC
+        day of the store's now. Of the errors the newest `job.MAX_ERRORS` stay.
+
+        `charge=False` takes back what the fetch charged: nothing if it did not. AVAILABLE at the head or the
+        tail: `run_at` is now; at its own place `run_at` too stays what it was, and for PARKED at any place;
+        SCHEDULED and RETRYABLE are due `delay` ms from now, in no place until they are promoted. Outside of
+        RUNNING no attempt goes on: `token` and `worker` are None, `started` is False. A call with a
+        transition to RUNNING, which is no outcome, raises ValueError and changes nothing.
         """
         ...
 
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
-        """Make due jobs available, earliest first, at most `limit`. Expired ones are cancelled instead."""
+        """Make due jobs available, earliest first over all these queues (ties: order of enqueue), at most
+        `limit`. Expired ones are cancelled instead, and count for the limit too, but are not `moved`.
+
+        Paused and closed queues are promoted like others.
+        """
         ...
 
     async def reclaim(
@@ -241,16 +296,24 @@ class Consuming(Protocol):
     ) -> Fetched:
         """Lease jobs of these queues whose lease has run out to `worker`, attempt number unchanged.
 
-        With `of`: the jobs leased to these workers, in any queue, whether run out or not.
+        With `of`: the jobs leased to these workers, in any queue, run out or not, in order of enqueue.
+        Without: those that ran out first come first; a lease of another boot of the machine is void and comes
+        before all others, in order of enqueue. Only the lease changes, and `reason` names who lost it
+        (`lifecycle.LOST_BY` and that worker's id); `started`, `progress`, `fetched_at` are still those of the
+        attempt that is to be judged. Repeating a call with its token is as with `fetch`.
         """
         ...
 
     async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
         """Sleep until there may be something, at most `timeout` ms.
 
-        WORK: an available job in one of the queues, or a queued one due before the timeout's end.
-        CANCEL: a running job was asked to stop since this store object's last `wait` said so.
-        SETTINGS: queue settings changed since then. With no queues only the last two are waited for.
+        WORK: an available job in one of the queues that is not paused, or a scheduled or retryable one in any
+        of them that is due now or before the timeout's end. It comes back at once, so that the caller can
+        fetch, promote, or sleep until that instant instead; who knows of that instant asks for a timeout that
+        ends with it. Parked jobs are no work here, for nobody says which tasks the caller knows.
+        CANCEL: a running job, of any queue, was asked to stop since this store object's last `wait` said so.
+        SETTINGS: the settings of any queue changed since then. With no queues only these two are waited for.
+        What happened before a store object's first verb is not told. Several waits at once are all told.
         """
         ...
 
@@ -266,7 +329,9 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
-    """A queue's counts (exact; states without jobs are absent), switches, and its oldest available job."""
+    """A queue's counts (exact; states without jobs are absent), switches, and its oldest available job.
+
+    `oldest_available` is the least `run_at` of its available jobs."""
 
     name: str
     counts: dict[State, int]
@@ -284,7 +349,9 @@ class DayCount(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """A queue's totals since its first job, and its last days (at most 90), newest first."""
+    """A queue's totals since its first job, and its last days (at most 90), newest first.
+
+    `enqueued` counts the jobs that were NEW, also by a settlement's `then`."""
 
     name: str
     enqueued: int
@@ -331,11 +398,15 @@ class Operating(Protocol):
         after: str | None = None,
         limit: int = 50,
     ) -> Page:
-        """Jobs in order of enqueue, newest first. A cursor stays valid while jobs come and go."""
+        """Jobs in order of enqueue, newest first. A cursor stays valid while jobs come and go.
+
+        `worker`: those it holds now. `next` is None exactly if nothing older fits the question; a text that
+        is no cursor raises ConfigError.
+        """
         ...
 
     async def find(self, id: str) -> list[Job]:
-        """All jobs of this id, over all queues."""
+        """All jobs of this id, over all queues, by the queue's name."""
         ...
 
     async def queues(self) -> list[QueueInfo]:
@@ -343,26 +414,38 @@ class Operating(Protocol):
         ...
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
-        """Totals and daily counts per queue."""
+        """Totals, and the counts of those of the last `days` UTC days (today included) that have any, per
+        queue, by name."""
         ...
 
     async def settings(
         self, queue: str, *, paused: bool | None = None, closed: bool | None = None
     ) -> QueueInfo:
-        """Change a queue's switches (None leaves one as it is); the queue comes to be if it was not there."""
+        """Change a queue's switches (None leaves one as it is); the queue comes to be if it was not there.
+
+        A paused queue gives no jobs to `fetch`, a closed one takes none from `enqueue`; all other verbs do
+        not mind.
+        """
         ...
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         """Make ended or queued jobs available now, as new: attempts and losses count from 0, errors are kept.
 
-        The state before comes back; a running job stays as it is (RUNNING), None: not there.
+        The state before comes back; a running job stays as it is (RUNNING), None: not there. The job goes to
+        the tail, due now; it has no result, reason or end any more, nobody has asked it to stop, and if its
+        expiry has passed it has none any more. An ended job takes its unique key again, for what is left of
+        the key's period, if nobody else holds it; else it runs without.
         """
         ...
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        """Give queued jobs (scheduled, available, retryable) a new time; the state before comes back."""
+        """Give queued jobs (scheduled, available, retryable) a new time; the state before comes back.
+
+        A time to come makes them SCHEDULED; a time that has come makes them AVAILABLE, at the tail, also if
+        they were. Others stay as they are, and their state comes back.
+        """
         ...
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
@@ -370,22 +453,32 @@ class Operating(Protocol):
         ...
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
-        """Remove up to `limit` jobs of these states (never running ones); how many went."""
+        """Remove up to `limit` jobs of these states, oldest first (never running ones); how many went."""
         ...
 
     async def drop(self, queue: str) -> bool:
-        """Forget an empty queue, its settings and statistics; False if it still holds jobs."""
+        """Forget an empty queue, its settings and statistics; False if it still holds jobs.
+
+        True also for a queue that nobody knows: there is nothing of it either.
+        """
         ...
 
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
     ) -> Pruned:
         """One bounded step of removing what is over: ended jobs past their retention or beyond the newest
-        `keep_…` of a queue, expired queued jobs (cancelled), silent workers, old daily counts."""
+        `keep_…` of a queue, expired queued jobs (cancelled), silent workers, old daily counts.
+
+        In this order, all together at most `limit` (daily counts aside): ended jobs past their retention, the
+        longest over first; per queue, by name, and state (completed, cancelled, dead) those that ended before
+        its newest `keep_finished` (completed, cancelled) or `keep_dead`, oldest end first; expired jobs, the
+        earliest expiry first, which stay as cancelled ones; workers silent for more than a minute. Counts of
+        days that are 90 days past or more go.
+        """
         ...
 
     async def announce(self, worker: WorkerInfo) -> None:
-        """Say that this worker lives, what it serves and which tasks it knows."""
+        """Say that this worker lives, what it serves and which tasks it knows; `seen_at` becomes now."""
         ...
 
     async def retire(self, worker: str) -> None:
@@ -393,7 +486,7 @@ class Operating(Protocol):
         ...
 
     async def workers(self) -> list[WorkerInfo]:
-        """Who announced itself within the last minute, oldest first."""
+        """Who announced itself within the last minute, oldest (`started_at`, then id) first."""
         ...
 
 

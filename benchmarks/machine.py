@@ -1,0 +1,113 @@
+"""What the machine itself says: its disk, and what a process session uses of its cores and memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import statistics
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+__all__ = ["cpu_seconds", "describe", "fdatasync_ms", "memory", "percentile", "session"]
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_BLOCK = 4096
+
+
+def percentile(values: Sequence[float], p: float) -> float:
+    """The value below which `p` % of them lie, between neighbours in proportion; nan of none."""
+    if not values:
+        return float("nan")
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=1000, method="inclusive")[min(998, round(p * 10) - 1)]
+
+
+def session(leader: int) -> list[int]:
+    """The processes of this session, which its leader's children belong to unless they leave it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                rest = _stat(int(entry.name))
+            except OSError:
+                continue
+            if int(rest[3]) == leader and rest[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """What these processes and their ended children have used of the cores."""
+    ticks = 0
+    for pid in pids:
+        try:
+            ticks += sum(int(field) for field in _stat(pid)[11:15])
+        except OSError:
+            continue
+    return ticks / _TICK
+
+
+def memory(pids: Sequence[int]) -> tuple[float, float]:
+    """RSS and PSS of these processes together, MB (10⁶ bytes)."""
+    rss = pss = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        sizes = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
+        rss += int(sizes["Rss"])
+        pss += int(sizes["Pss"])
+    return rss * 1024 / 1e6, pss * 1024 / 1e6
+
+
+def fdatasync_ms(folder: Path, n: int) -> list[float]:
+    """How long each of `n` durable writes of a block takes there, in a file that does not grow (ms).
+
+    That is what a commit to a write-ahead log asks of the disk.
+    """
+    path = folder / "fdatasync.probe"
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(file, bytes(_BLOCK * 256), 0)
+        os.fsync(file)
+        block, took = os.urandom(_BLOCK), []
+        for i in range(n):
+            started = time.perf_counter()
+            os.pwrite(file, block, i % 256 * _BLOCK)
+            os.fdatasync(file)
+            took.append((time.perf_counter() - started) * 1000)
+        return took
+    finally:
+        os.close(file)
+        path.unlink()
+
+
+def describe() -> str:
+    """The machine and the versions, in a line: no figure means much without them."""
+    from penstock import __version__
+
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, Penstock {__version__}, Python {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}, {platform.system()} {platform.release()}, "
+        f"{len(os.sched_getaffinity(0))} cores ({_cpu_model()})"
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may contain anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

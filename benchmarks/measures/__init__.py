@@ -1,0 +1,22 @@
+"""What can be measured, group by group: each group's figures, and the function that takes them once."""
+
+from __future__ import annotations
+
+from benchmarks.measures import delay, depth, drain, enqueue, latency, result, size
+from benchmarks.measures.figure import Figure, Group, Lab
+
+__all__ = ["GROUPS", "Figure", "Group", "Lab"]
+
+#: In the order of the tables.
+GROUPS: dict[str, Group] = {
+    group.name: group
+    for group in (
+        enqueue.GROUP,
+        drain.GROUP,
+        latency.GROUP,
+        result.GROUP,
+        delay.GROUP,
+        size.GROUP,
+        depth.GROUP,
+    )
+}

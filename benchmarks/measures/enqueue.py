@@ -1,0 +1,121 @@
+"""How many jobs a second one process can put in: one by one, from many callers, and in bulk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.rig import Rig, new_runner
+from penstock.job import NewJob
+
+__all__ = ["GROUP"]
+
+
+def take(lab: Lab) -> Iterator[Sample]:
+    sizes = lab.sizes
+    with lab.rig() as rig:
+        yield "one_sync", _one_by_one(rig, sizes.seconds)
+    with lab.rig() as rig:
+        yield "one_async", _run(_one_by_one_async(rig, sizes.seconds))
+    with lab.rig() as rig:
+        yield "concurrent", _run(_concurrent(rig, sizes.seconds, sizes.callers))
+    with lab.rig() as rig:
+        yield "bulk", _bulk(rig, sizes.jobs, sizes.chunk)
+    with lab.rig() as rig:
+        yield "verb_enqueue", _verb(rig, sizes.jobs, sizes.chunk)
+        rig.app.close()
+        if lab.setup.store == "sqlite":
+            yield from _raw(lab, rig)
+
+
+def _one_by_one(rig: Rig, seconds: float) -> float:
+    enqueue = rig.tasks.noop.enqueue
+    enqueue()
+    started, n = time.perf_counter(), 0
+    while (spent := time.perf_counter() - started) < seconds:
+        enqueue()
+        n += 1
+    return n / spent
+
+
+async def _one_by_one_async(rig: Rig, seconds: float) -> float:
+    aenqueue = rig.tasks.noop.aenqueue
+    await aenqueue()
+    started, n = time.perf_counter(), 0
+    while (spent := time.perf_counter() - started) < seconds:
+        await aenqueue()
+        n += 1
+    return n / spent
+
+
+async def _concurrent(rig: Rig, seconds: float, callers: int) -> float:
+    aenqueue = rig.tasks.noop.aenqueue
+    await aenqueue()
+    started, n = time.perf_counter(), 0
+
+    async def call() -> None:
+        nonlocal n
+        while time.perf_counter() - started < seconds:
+            await aenqueue()
+            n += 1
+
+    await asyncio.gather(*(call() for _ in range(callers)))
+    return n / (time.perf_counter() - started)
+
+
+def _bulk(rig: Rig, jobs: int, chunk: int) -> float:
+    """With what a caller does for it: the drafts are made within the time."""
+    app, job = rig.app, rig.tasks.noop.job
+    rig.fill(1)
+    started = time.perf_counter()
+    for _ in range(jobs // chunk):
+        app.enqueue_many([job() for _ in range(chunk)])
+    return jobs / (time.perf_counter() - started)
+
+
+def _verb(rig: Rig, jobs: int, chunk: int) -> float:
+    """The store's own verb, with jobs that are ready."""
+    drafts = [rig.tasks.noop.job() for _ in range(jobs)]
+    ready = [draft.new() for draft in drafts]
+    parts: list[list[NewJob]] = [ready[i : i + chunk] for i in range(0, jobs, chunk)]
+    sync = rig.app.store.sync
+    sync.queues()  # opens it
+    started = time.perf_counter()
+    for part in parts:
+        sync.enqueue(part)
+    return jobs / (time.perf_counter() - started)
+
+
+def _raw(lab: Lab, rig: Rig) -> Iterator[Sample]:
+    from benchmarks.measures.raw import RawTable, stored_rows
+
+    rows = stored_rows(rig.file)
+    many = RawTable(rig.disk / "many.db", lab.setup.durability)
+    yield "raw_insert", many.insert(rows, batch=lab.sizes.chunk)
+    many.close()
+    one = RawTable(rig.disk / "one.db", lab.setup.durability)
+    yield "raw_one", one.insert(rows, batch=1, seconds=lab.sizes.seconds)
+    one.close()
+
+
+def _run(rate):  # noqa: ANN001, ANN202
+    with new_runner() as runner:
+        return runner.run(rate)
+
+
+GROUP = Group(
+    "enqueue",
+    "Enqueue, one process, no worker (jobs/s)",
+    (
+        Figure("one_sync", "one by one, `enqueue`", "/s", ("raw_one",)),
+        Figure("one_async", "one by one, `await aenqueue`", "/s", ("raw_one",)),
+        Figure("concurrent", "100 concurrent callers of `aenqueue`", "/s", ("raw_insert", "verb_enqueue")),
+        Figure("bulk", "`enqueue_many`, 10 000 a call", "/s", ("raw_insert", "verb_enqueue")),
+        Figure("verb_enqueue", "the store's verb alone, 10 000 a call", "/s", ("raw_insert",)),
+        Figure("raw_one", "raw: one insert a commit", "/s"),
+        Figure("raw_insert", "raw: 10 000 inserts a commit", "/s"),
+    ),
+    take,
+)

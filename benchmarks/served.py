@@ -1,0 +1,7 @@
+"""The app as a worker process imports it: `penstock worker benchmarks.served:app`, told where by BENCH_URL."""
+
+import os
+
+from benchmarks.tasks import Tasks
+
+app = Tasks(os.environ["BENCH_URL"]).app

@@ -1,0 +1,65 @@
+"""The tasks that are measured, and the app that has them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.counters import count, instant
+from penstock import App, current_job
+
+__all__ = ["Tasks"]
+
+
+class Boom(Exception):
+    """What a failing job fails with."""
+
+
+class Tasks:
+    """An app on this URL with all the tasks, under names that do not depend on who imports what."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.app = app = App(url, **options)
+
+        @app.task(name="noop")
+        async def noop() -> None:
+            count()
+
+        @app.task(name="noop_thread", run_in="thread")
+        def noop_thread() -> None:
+            count()
+
+        @app.task(name="blob")
+        async def blob(text: str) -> None:
+            count()
+
+        @app.task(name="stamp")
+        async def stamp(sent_ns: int) -> None:
+            """How long after `sent_ns`, of a clock that all processes of a host share, it began."""
+            instant(sent_ns, time.monotonic_ns())
+
+        @app.task(name="late")
+        async def late(due_ms: int) -> None:
+            """How long after `due_ms`, of the wall clock, it began."""
+            instant(due_ms * 1_000_000, time.time_ns())
+
+        @app.task(name="echo")
+        async def echo(value: int) -> int:
+            return value
+
+        @app.task(name="fail", max_attempts=2, retry="10ms")
+        async def fail(always: bool) -> None:
+            """Fails once, or for good; counts at its end."""
+            last = current_job().attempt == 2
+            if last:
+                count()
+            if always or not last:
+                raise Boom("as it was asked to")
+
+        self.noop = noop
+        self.noop_thread = noop_thread
+        self.blob = blob
+        self.stamp = stamp
+        self.late = late
+        self.echo = echo
+        self.fail = fail

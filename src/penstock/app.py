@@ -1,0 +1,189 @@
+"""What a user holds: the tasks of an application, and the way to the store where their jobs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
+
+from penstock.client import Client
+from penstock.codec import ANY_RESULT
+from penstock.connect import check_namespace, check_url, connect
+from penstock.draft import Draft, Template
+from penstock.duration import Duration, milliseconds
+from penstock.errors import ArgumentError, ConfigError
+from penstock.events import EventBus
+from penstock.handle import Handle
+from penstock.ids import check_queue
+from penstock.middleware import MiddlewareStack
+from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
+from penstock.registry import Registry
+from penstock.store import Store
+from penstock.take import Take, Taken
+from penstock.task import Task, check_task_name
+
+__all__ = ["App"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A heartbeat comes every third of a lease, and the store has to be reached in between.
+_SHORTEST_LEASE = 100
+_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "store"}
+
+
+class App(Registry):
+    """Tasks, and the store where their jobs are kept. Makes no connection before the first enqueue.
+
+    Works across threads, event loops and forks. `namespace` isolates it from others on the same store;
+    `max_payload` bounds the bytes of one job's arguments, and of its result; `store` takes the place of
+    the URL. All further options are defaults for the tasks; `retention` that of tasks with a result.
+    """
+
+    def __init__(
+        self,
+        url: str = "memory://",
+        *,
+        namespace: str = "",
+        name: str = "",
+        max_payload: int = 1_000_000,
+        store: Store | None = None,
+        **defaults: Unpack[DefaultOptions],
+    ) -> None:
+        refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
+        if not isinstance(max_payload, int) or isinstance(max_payload, bool) or max_payload < 1:
+            raise ConfigError(f"App(): max_payload={max_payload!r} is not a number of bytes")
+        if store is None:
+            check_url(url)
+        middleware, events = MiddlewareStack(), EventBus()
+        client = Client(
+            lambda: connect(url, namespace=namespace) if store is None else store, middleware, events
+        )
+        super().__init__(client, middleware, events, override(Options(), defaults, who="App()"), max_payload)
+        self.url = url
+        #: What a supervisor connects to; None where the store was passed in as an object.
+        self.connect_url = url if store is None else None
+        self.namespace = check_namespace(namespace)
+        self.name = name
+        #: Whatever an application keeps with its app: hooks fill it, attempts read it.
+        self.state = SimpleNamespace()
+        #: "module:attribute", where this app is found; set by whoever loaded it.
+        self.spec: str | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store; made at its first use, opened at its first verb."""
+        return self._client.store
+
+    def use_store(self, store: Store) -> Store:
+        """Keep jobs in this store from now on; the one before comes back, and is not closed. For tests."""
+        before = self._client.store
+        self._client.use_store(store)
+        return before
+
+    @property
+    def store_url(self) -> str:
+        """Where the jobs are, without secrets."""
+        return self.store.url
+
+    def enqueue_many(self, jobs: Iterable[Draft[R]]) -> list[Handle[R]]:
+        """Store many jobs, made by `task.job(...)`, in one step per 10 000; their handles, in order.
+
+        Those that can be stored are. If some were not, EnqueueManyError has the handles of all others and
+        the errors by index; if the store fails before anything was stored, its own error comes out.
+        """
+        return self._client.enqueue_many(jobs)
+
+    async def aenqueue_many(self, jobs: Iterable[Draft[R]]) -> list[Handle[R]]:
+        """The same, without blocking the event loop."""
+        return await self._client.aenqueue_many(jobs)
+
+    def enqueue_raw(
+        self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
+    ) -> Handle[Any]:
+        """Store a job of any bytes, for a raw handler or a worker in another language.
+
+        Options are those of a call; what is left out is as the queue's handler has it, if it is known here.
+        """
+        return self._client.enqueue(self.raw_job(queue, payload, task, **options))
+
+    async def aenqueue_raw(
+        self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
+    ) -> Handle[Any]:
+        """The same, without blocking the event loop."""
+        return await self._client.aenqueue(self.raw_job(queue, payload, task, **options))
+
+    def raw_job(
+        self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
+    ) -> Draft[Any]:
+        """The same for `enqueue_many`: made now, stored then."""
+        who = "enqueue_raw()"
+        if not isinstance(payload, (bytes, bytearray, memoryview)):
+            raise ArgumentError(f"{who}: the payload is bytes, not {payload!r:.100}")
+        if len(payload) > self._max_payload:
+            raise ArgumentError(
+                f"{who}: the payload takes {len(payload):,} bytes; the limit is {self._max_payload:,}. Store "
+                "the data elsewhere and pass its path or key, or raise the limit with App(max_payload=...)"
+            )
+        handler = self.handlers.get(queue)
+        base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
+        chosen = override_call(base, {**options, "queue": queue}, who=who)
+        template = Template(check_task_name(task) if task else "", chosen, codec)
+        return Draft(template, bytes(payload), options.get("id", ""))
+
+    @overload
+    def handle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...
+    @overload
+    def handle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
+    def handle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
+        """The handle of a job that was enqueued anywhere. The store is not asked whether it is there.
+
+        With its task the result has the task's type; without, it is plain JSON. The queue is the task's
+        unless it is given, else the app's default queue.
+        """
+        known: Task[..., Any] | None = task if isinstance(task, Task) else self.tasks.get(task or "")
+        if queue is None:
+            queue = self._defaults.queue if known is None else known.queue
+        name = known.name if known is not None else str(task or "")
+        return self._client.handle(id, queue, name, ANY_RESULT if known is None else known.result)
+
+    @overload
+    def take(self, queue: str | None = None, *, lease: Duration = ..., wait: None = None) -> Take[Taken]: ...
+    @overload
+    def take(
+        self, queue: str | None = None, *, lease: Duration = ..., wait: Duration
+    ) -> Take[Taken | None]: ...
+    def take(
+        self, queue: str | None = None, *, lease: Duration = "15s", wait: Duration | None = None
+    ) -> Take[Any]:
+        """Pull one job without a worker: `async with app.take("mail") as job:`.
+
+        Waits for a job, at most `wait`; None comes when there was none. The lease is prolonged while the
+        block runs. Leaving it completes the job; an exception fails it as it would in a worker, and goes
+        on to the caller, unless it is one of Retry, Snooze, Discard and Cancel.
+        """
+        ms = milliseconds(lease, what="lease")
+        if ms < _SHORTEST_LEASE:
+            raise ConfigError(f"lease={lease!r} is too short to be prolonged in time: use 100ms or more")
+        patience = None if wait is None else milliseconds(wait, what="wait")
+        return Take(self.store, self.tasks, check_queue(queue or self._defaults.queue), ms, patience)
+
+    def drained(self, queue: str, timeout: Duration | None = None) -> bool:
+        """Wait until a queue has nothing queued (delayed, parked) or running; False: it still has.
+
+        It counts every 50 ms. Close the queue first, or it may never be: docs/enqueueing.md.
+        """
+        return self._client.drained(check_queue(queue), timeout)
+
+    async def adrained(self, queue: str, timeout: Duration | None = None) -> bool:
+        """The same, without blocking the event loop."""
+        return await self._client.adrained(check_queue(queue), timeout)
+
+    def close(self) -> None:
+        """Deliver the events that are left, and let go of the store; what is used afterwards opens again."""
+        self.events.close()
+        self._client.close()
+
+    def __repr__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        return f"<App{name} of {len(self.tasks)} tasks on {self.store_url}>"

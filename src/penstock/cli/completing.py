@@ -1,0 +1,26 @@
+"""What the shell offers when somebody presses TAB; never an error, never a wait for long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from penstock.errors import PenstockError
+
+__all__ = ["complete_queue"]
+
+
+def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
+    """The names of queues, if the settings lead to a store that is there."""
+    from penstock.cli.session import Session
+
+    async def names(inspector: Any) -> list[str]:
+        return [queue.name for queue in await inspector.queues()]
+
+    try:
+        found = ctx.find_root().ensure_object(Session).run(names)
+    except (PenstockError, click.ClickException, OSError):
+        return []
+    return [name for name in found if name.startswith(incomplete)]

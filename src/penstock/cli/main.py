@@ -1,0 +1,100 @@
+"""The command `penstock`: finds what was asked for, turns errors into lines and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock.cli.faults import Exit, code_of, complain
+from penstock.cli.session import Session, shared_options
+from penstock.errors import PenstockError, did_you_mean
+
+__all__ = ["cli", "main"]
+
+#: In the order of the help. A module has its command under the name `command`.
+COMMANDS = (
+    *("demo", "worker", "serve", "enqueue"),
+    *("jobs", "queues", "workers", "stats"),
+    *("config", "doctor", "completion"),
+)
+
+
+class Root(click.Group):
+    """Imports a command when it is asked for: `penstock --version` needs none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if importlib.util.find_spec(f"penstock.cli.{name}")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"penstock.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = did_you_mean(name, self.list_commands(ctx))
+            ctx.fail(f"no command {name!r}{near or '; they are ' + ', '.join(self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and end the process with an exit code; with `standalone_mode=False`, as click does it."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        session = Session()
+        try:
+            code = super().main(args, prog_name, complete_var, False, **{"obj": session, **extra})
+        except click.UsageError as error:
+            _complain_of_usage(error)
+            code = Exit.USAGE
+        except click.ClickException as error:
+            complain(error)
+            code = Exit.FAILED
+        except click.Abort:
+            click.echo("penstock: aborted", err=True)
+            code = Exit.FAILED
+        except PenstockError as error:
+            complain(error, whole=session.traceback)
+            code = code_of(error)
+        sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _complain_of_usage(error: click.UsageError) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+    complain(click.ClickException(error.format_message().rstrip(".") + hint))
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit codes: 0 done; 1 failed or refused; 2 usage; 3 not found; 4 the store does not answer.",
+)
+@click.version_option(package_name="penstock", message="penstock %(version)s")
+def cli() -> None:
+    """Background jobs for Python that do not get lost."""
+
+
+cli.params.extend(shared_options())
+
+
+def main() -> None:
+    """The entry point of the command `penstock`."""
+    cli()

@@ -1,0 +1,163 @@
+"""`penstock queues`: how full they are; pause, close, empty and forget them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.completing import complete_queue
+from penstock.cli.faults import Exit, not_found
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, emit, note, table
+from penstock.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from penstock.inspector import Inspector, QueueView
+
+__all__ = ["command"]
+
+_STATES = ["available", "scheduled", "running", "retryable", "parked", "dead", "completed", "cancelled"]
+_ALWAYS_SHOWN = ("available", "running", "dead")
+_NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queue)
+
+
+@click.group("queues", short_help="See how full the queues are; pause, close, empty them.")
+def command() -> None:
+    """See how full the queues are; pause, close, empty and forget them."""
+
+
+@command.command("list", cls=Command)
+def list_() -> None:
+    """Every queue, how many jobs it has in each state, and since when its oldest ready job waits."""
+    session = Session.current()
+    queues = session.run(lambda i: i.queues())
+    if session.json:
+        emit({"queues": queues})
+        return
+    # states that no queue has would only take room
+    states = [s for s in _STATES if s in _ALWAYS_SHOWN or any(queue.counts.get(s) for queue in queues)]
+    table(
+        ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "SWITCHES"),
+        [_line(queue, states) for queue in queues],
+        empty="no queues yet",
+    )
+
+
+def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
+    counts = [f"{queue.counts.get(state, 0) or '-'}" for state in states]
+    return (queue.name, *counts, age(queue.oldest_available_at), _switches(queue))
+
+
+def _switches(queue: QueueView) -> str:
+    return " ".join(word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on)
+
+
+def _switch(name: str, says: str) -> None:
+    """The commands pause, resume, close and open, which differ in the verb only."""
+
+    @command.command(name, cls=Command, help=says)
+    @_NAMES
+    @click.option("--create", is_flag=True, help="A queue that is not there yet, too.")
+    def act(names: tuple[str, ...], create: bool) -> None:
+        session = Session.current()
+
+        async def acting(inspector: Inspector) -> list[QueueView]:
+            if not create:
+                await _known(inspector, names, "; --create makes it")
+            verb: Callable[[str], Awaitable[QueueView]] = getattr(inspector, name)
+            return [await verb(queue) for queue in names]
+
+        queues = session.run(acting, create=create)
+        if session.json:
+            emit({"queues": queues})
+            return
+        for queue in queues:
+            click.echo(f"{queue.name}: {_switches(queue) or 'open and running'}")
+
+
+_switch("pause", "Let workers start nothing more of these queues. What runs goes on, new jobs are taken.")
+_switch("resume", "Undo a pause.")
+_switch("close", "Refuse new jobs. Workers go on with what is there.")
+_switch("open", "Undo a close.")
+
+
+@command.command("purge", cls=Command)
+@_NAMES
+@click.option(
+    "--state",
+    "-s",
+    "states",
+    multiple=True,
+    type=click.Choice([s for s in _STATES if s != "running"], case_sensitive=False),
+    metavar="STATE",
+    help="Only jobs in this state; may be given several times.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
+    """Remove the jobs of these queues, for good. Running ones stay."""
+    from penstock.inspector import parse_state
+
+    session = Session.current()
+    chosen = [parse_state(state) for state in states or (s for s in _STATES if s != "running")]
+
+    async def count(inspector: Inspector) -> int:
+        queues = await _known(inspector, names)
+        return sum(queue.counts.get(state, 0) for queue in queues for state in chosen)
+
+    async def acting(inspector: Inspector) -> dict[str, int]:
+        return {name: await inspector.purge(name, chosen) for name in names}
+
+    number = session.run(count)
+    if not yes:
+        click.confirm(f"remove {number:,} jobs from {', '.join(names)}?", abort=True, err=True)
+    _tell_purged(session, session.run(acting))
+
+
+def _tell_purged(session: Session, purged: dict[str, int]) -> None:
+    if session.json:
+        emit({"queues": [{"name": name, "purged": n} for name, n in purged.items()]})
+        return
+    for name, n in purged.items():
+        click.echo(f"{name}: {n:,} jobs removed")
+
+
+@command.command("delete", cls=Command)
+@_NAMES
+@click.option("--force", is_flag=True, help="Remove the jobs in it first. Refused while some are running.")
+@click.option("--yes", "-y", is_flag=True, help="With --force: do not ask.")
+def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
+    """Forget empty queues, with their settings and statistics."""
+    session = Session.current()
+    if force and not yes:
+        click.confirm(f"delete {', '.join(names)} with all that is in it?", abort=True, err=True)
+
+    async def acting(inspector: Inspector) -> dict[str, bool]:
+        await _known(inspector, names)
+        if force:
+            for name in names:
+                await inspector.purge(name)
+        return {name: await inspector.delete_queue(name) for name in names}
+
+    deleted = session.run(acting)
+    if session.json:
+        emit({"queues": [{"name": name, "deleted": gone} for name, gone in deleted.items()]})
+    else:
+        for name, gone in deleted.items():
+            if gone:
+                click.echo(f"{name}: deleted")
+            elif force:
+                note(f"{name}: not deleted: jobs of it are running")
+            else:
+                note(f"{name}: not deleted: it still holds jobs; --force removes them first")
+    return Exit.OK if all(deleted.values()) else Exit.FAILED
+
+
+async def _known(inspector: Inspector, names: Sequence[str], way_out: str = "") -> list[Any]:
+    """These queues; a typing error must not make a new one."""
+    queues = {queue.name: queue for queue in await inspector.queues()}
+    for name in names:
+        if name not in queues:
+            raise not_found(f"there is no queue {name!r}{did_you_mean(name, queues)}{way_out}")
+    return [queues[name] for name in names]

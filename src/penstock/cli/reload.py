@@ -1,0 +1,87 @@
+"""`penstock worker --reload`: for development, a worker that starts anew when the code changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.cli.show import note
+
+__all__ = ["Watched", "run_reloading"]
+
+#: How often the files are looked at (s): a look at a thousand files takes a few ms.
+_EVERY = 0.5
+_SKIPPED = {"node_modules", "__pycache__", "site-packages"}
+
+
+def run_reloading(arguments: Sequence[str]) -> int:
+    """Run the same command without --reload, again at each change; the exit code of the last run."""
+    command = [sys.executable, "-m", "penstock", *(a for a in arguments if a != "--reload")]
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    while True:
+        watched = Watched(Path.cwd())
+        # of a group of its own: ctrl-C is ours to pass on, once
+        worker = subprocess.Popen(command, start_new_session=True)
+        changed = None
+        while worker.poll() is None and changed is None and not stop.wait(_EVERY):
+            changed = watched.changed()
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+        code = _ended(worker, stop)
+        if stop.is_set():
+            return code
+        if changed is None:  # it ended by itself, perhaps because the code is broken: wait for a change
+            note(f"penstock: the worker ended with exit code {code}; waiting for a change")
+            while changed is None and not stop.wait(_EVERY):
+                changed = watched.changed()
+            if changed is None:
+                return code
+        note(f"penstock: {changed} changed; starting anew")
+
+
+def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:
+    """Wait for its end; a signal to us while it drains is passed on, as its second one."""
+    passed = stop.is_set()
+    while True:
+        try:
+            return worker.wait(0.1)
+        except subprocess.TimeoutExpired:
+            if stop.is_set() and not passed:
+                worker.send_signal(signal.SIGTERM)
+                passed = True
+
+
+class Watched:
+    """The .py files below a directory, as they were."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seen = self._look()
+
+    def changed(self) -> str | None:
+        """A file that has changed, appeared or gone since."""
+        now = self._look()
+        if now == self._seen:
+            return None
+        differing = {path for path, _ in now.items() ^ self._seen.items()}
+        return os.path.relpath(min(differing), self._root)
+
+    def _look(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for directory, names, files in os.walk(self._root):
+            names[:] = [n for n in names if not n.startswith(".") and n not in _SKIPPED]
+            for file in files:
+                if file.endswith(".py"):
+                    path = os.path.join(directory, file)
+                    try:
+                        found[path] = os.stat(path).st_mtime_ns
+                    except OSError:  # gone between the listing and the look
+                        continue
+        return found

@@ -1,0 +1,163 @@
+"""What every command knows: which store, which app, whether to speak JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.cli.faults import Fault
+
+if TYPE_CHECKING:  # a command that only prints help needs none of these
+    from collections.abc import Iterator
+
+    from penstock.app import App
+    from penstock.config import Loaded
+    from penstock.inspector import Inspector
+    from penstock.store import Store
+
+__all__ = ["Command", "Session"]
+
+T = TypeVar("T")
+
+
+@dataclass
+class Session:
+    """One run of the command line."""
+
+    json: bool = False
+    traceback: bool = False
+    #: The settings that were given as options, before or after the command's name.
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def current() -> Session:
+        """That of the running command."""
+        return click.get_current_context().find_root().ensure_object(Session)
+
+    def load(self, **options: Any) -> Loaded:
+        """All settings; `options` that are None were not given."""
+        from penstock.config import load
+
+        given = {name: value for name, value in options.items() if value is not None}
+        return load(options={**self.options, **given})
+
+    def app_spec(self, given: str | None = None) -> str:
+        """The app to use: as given, else from --app, the environment or the file."""
+        for name in ("url", "namespace"):
+            if name in self.options:
+                raise click.UsageError(f"an app brings its own store: leave --{name} out")
+        spec = given or self.load().config.app
+        if not spec:
+            raise click.UsageError(
+                "no app: give module:attribute (tasks:app), or set PENSTOCK_APP or `app` in penstock.toml"
+            )
+        return spec
+
+    def open_app(self, given: str | None = None) -> App:
+        """The app, imported."""
+        from penstock.loading import load_app
+
+        return load_app(self.app_spec(given))
+
+    @contextmanager
+    def store(self, *, create: bool = False) -> Iterator[Store]:
+        """The store that --url or --app or the settings name; closed in the end.
+
+        Without `create` a file that is not there is an error: looking must not leave an empty store behind.
+        """
+        store = self._store()
+        path = getattr(store, "path", None)
+        try:
+            if path is not None and not create and not path.exists():
+                raise Fault(
+                    f"there is no store at {store.url}: nothing was enqueued there yet; "
+                    "give another with --url or --app, or set PENSTOCK_URL"
+                )
+            yield store
+        finally:
+            store.close()
+
+    def url(self) -> str:
+        """The store's URL as it was written, secrets and all."""
+        return self.open_app().url if self._by_app() else self.load().config.url
+
+    def _store(self) -> Store:
+        if self._by_app():
+            return self.open_app().store
+        from penstock.connect import connect
+
+        config = self.load().config
+        return connect(config.url, namespace=config.namespace)
+
+    def _by_app(self) -> bool:
+        """What was said on purpose wins over a default, an option over all else, and the url over the app."""
+        if "url" in self.options:
+            return False
+        loaded = self.load()
+        return bool(loaded.config.app) and ("app" in self.options or loaded.source("url") == "default")
+
+    def run(self, act: Callable[[Inspector], Awaitable[T]], *, create: bool = False) -> T:
+        """Do this with an inspector of the store; `create` as in `store`."""
+        from penstock.inspector import Inspector
+
+        async def acting(store: Store) -> T:
+            return await act(Inspector(store))
+
+        with self.store(create=create) as store:
+            return asyncio.run(acting(store))
+
+
+class Command(click.Command):
+    """A command with the options that all have."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(shared_options())
+
+
+def shared_options() -> list[click.Parameter]:
+    """--url, --app, --namespace, --json and --traceback: before the command's name or after it."""
+    return [
+        _setting("--url", "url", "The store, as in sqlite:///jobs.db.  [env: PENSTOCK_URL]"),
+        _setting("--app", "app", "Or the app whose store it is, as in tasks:app.  [env: PENSTOCK_APP]"),
+        _setting("--namespace", "namespace", "The store's namespace.  [env: PENSTOCK_NAMESPACE]"),
+        _switch("--json", "json", "Print one JSON document, and nothing else, on stdout."),
+        _switch("--traceback", "traceback", "Show where an error came from, too."),
+    ]
+
+
+def _setting(option: str, name: str, says: str) -> click.Option:
+    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.find_root().ensure_object(Session).options[name] = value
+
+    metavar = "MODULE:ATTRIBUTE" if name == "app" else name.upper()
+    # a name of its own, so that no command's argument is taken for it
+    return click.Option(
+        [option, f"shared_{name}"],
+        help=says,
+        metavar=metavar,
+        expose_value=False,
+        callback=remember,
+        is_eager=True,
+    )
+
+
+def _switch(option: str, name: str, says: str) -> click.Option:
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            setattr(ctx.find_root().ensure_object(Session), name, True)
+
+    return click.Option(
+        [option, f"shared_{name}"],
+        help=says,
+        is_flag=True,
+        expose_value=False,
+        callback=remember,
+        is_eager=True,
+    )

@@ -1,0 +1,252 @@
+"""Puts jobs into a store: one or many, from threads and event loops, and says what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from penstock.batcher import Batcher
+from penstock.codec import ResultCodec
+from penstock.draft import Draft
+from penstock.duration import Duration, milliseconds
+from penstock.errors import (
+    ConfigError,
+    EnqueueError,
+    EnqueueManyError,
+    EnqueueUnknown,
+    JobExists,
+    PenstockError,
+    QueueClosed,
+    QueueFull,
+    StoreError,
+)
+from penstock.events import EventBus, JobEnqueued
+from penstock.handle import Handle, refuse_in_loop
+from penstock.ids import check_id, check_queue, mint_many
+from penstock.job import QUEUED, NewJob, State
+from penstock.middleware import MiddlewareStack
+from penstock.store import Enqueued, QueueInfo, Store, Verdict
+
+__all__ = ["CHUNK", "Client", "Handle"]
+
+R = TypeVar("R")
+
+#: A larger `enqueue_many` is sent in pieces of this many jobs, each stored whole or not at all.
+CHUNK = 10_000
+#: How often `drained` counts (s): counting is cheap, and no store tells of a queue's last job.
+_COUNT_EVERY = 0.05
+
+_NEW, _REPLACED = Verdict.NEW, Verdict.REPLACED
+_UNDONE = QUEUED | {State.RUNNING}
+
+
+class Client:
+    """The producing half of an app. The store is made at its first use; then it opens itself, per process.
+
+    Concurrent `aenqueue` of one event loop share their writes; each loop has a batcher of its own.
+    """
+
+    def __init__(
+        self, make_store: Callable[[], Store], middleware: MiddlewareStack, events: EventBus
+    ) -> None:
+        self._make_store = make_store
+        self._made: dict[str, Store] = {}
+        self._middleware = middleware
+        self._events = events
+        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Enqueued]] = (
+            WeakKeyDictionary()
+        )
+
+    @property
+    def store(self) -> Store:
+        """The store. No lock, which a fork could leave taken: the loser of a race drops his, unopened."""
+        store = self._made.get("store")
+        return self._made.setdefault("store", self._make_store()) if store is None else store
+
+    def use_store(self, store: Store) -> None:
+        """Put jobs there from now on; handles that were given out keep to the store that they know."""
+        self._made["store"] = store
+
+    def enqueue(self, draft: Draft[R]) -> Handle[R]:
+        """Store one job; raises EnqueueError or StoreError."""
+        new = self._rewritten(draft.new())
+        (answer,) = self.store.sync.enqueue([new])
+        return self._handle(new, answer, draft)
+
+    async def aenqueue(self, draft: Draft[R]) -> Handle[R]:
+        """The same; who calls while a write is in flight goes with the next one."""
+        new = self._rewritten(draft.new())
+        answer = await self._batcher().put(new)
+        return self._handle(new, answer, draft)
+
+    def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
+        """Store many; handles in their order. EnqueueManyError says which were stored if some were not."""
+        many = _Many(drafts, self._rewritten, self._handle)
+        for chunk in many.chunks():
+            try:
+                many.answered(self.store.sync.enqueue(chunk))
+            except (EnqueueError, StoreError) as error:
+                many.broke_off(error)
+        return many.handles()
+
+    async def aenqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
+        """The same, without blocking the event loop."""
+        many = _Many(drafts, self._rewritten, self._handle)
+        for chunk in many.chunks():
+            try:
+                many.answered(await self.store.enqueue(chunk))
+            except (EnqueueError, StoreError) as error:
+                many.broke_off(error)
+        return many.handles()
+
+    def handle(self, id: str, queue: str, task: str, codec: ResultCodec) -> Handle[Any]:
+        """The handle of a job that was enqueued here or elsewhere; the store is not asked."""
+        return Handle(self.store, check_queue(queue), check_id(id), task, codec)
+
+    def drained(self, queue: str, timeout: Duration | None) -> bool:
+        """Wait until nothing is queued or running in the queue; False if that is not so in time."""
+        refuse_in_loop("app.drained()", "await app.adrained()")
+        ends = _end_of(timeout)
+        while _undone(queue, self.store.sync.queues()):
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(_COUNT_EVERY)
+        return True
+
+    async def adrained(self, queue: str, timeout: Duration | None) -> bool:
+        """The same, without blocking the event loop."""
+        ends = _end_of(timeout)
+        while _undone(queue, await self.store.queues()):
+            if time.monotonic() >= ends:
+                return False
+            await asyncio.sleep(_COUNT_EVERY)
+        return True
+
+    def close(self) -> None:
+        """Let go of what the store holds; its next use opens it again."""
+        for store in self._made.values():
+            store.close()
+
+    def _batcher(self) -> Batcher[NewJob, Enqueued]:
+        loop = asyncio.get_running_loop()
+        batcher = self._batchers.get(loop)
+        if batcher is None:
+            batcher = self._batchers[loop] = Batcher(self._send)
+        return batcher
+
+    async def _send(self, jobs: list[NewJob]) -> Sequence[Enqueued | BaseException]:
+        try:
+            return await self.store.enqueue(jobs)
+        except EnqueueUnknown as error:  # each caller hears of its own job only
+            return [EnqueueUnknown([job.id], error.cause) for job in jobs]
+
+    def _rewritten(self, new: NewJob) -> NewJob:
+        rewritten = self._middleware.rewrite(new)
+        if rewritten is not new:
+            _check(rewritten)
+        return rewritten
+
+    def _handle(self, new: NewJob, answer: Enqueued, draft: Draft[R]) -> Handle[R]:
+        verdict = answer.verdict
+        if verdict is _NEW or verdict is _REPLACED:
+            if self._events.active:
+                at = time.time_ns() // 1_000_000
+                self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
+            return Handle(self.store, new.queue, new.id, new.task, draft.template.codec, new.retention)
+        if verdict is Verdict.DUPLICATE:  # its retention is its own
+            return Handle(self.store, new.queue, answer.id, new.task, draft.template.codec, None, True)
+        raise _refusal(new, answer)
+
+
+class _Many(Generic[R]):
+    """A large enqueue under way, chunk by chunk: what was answered, and what went wrong where."""
+
+    def __init__(
+        self,
+        drafts: Iterable[Draft[R]],
+        rewritten: Callable[[NewJob], NewJob],
+        handle: Callable[[NewJob, Enqueued, Draft[R]], Handle[R]],
+    ) -> None:
+        self._drafts = _with_ids(drafts)
+        self._jobs = [rewritten(draft.new()) for draft in self._drafts]
+        self._handle = handle
+        self._handles: list[Handle[R] | None] = []
+        self._errors: dict[int, PenstockError] = {}
+        self._broken: PenstockError | None = None
+
+    def chunks(self) -> Iterator[list[NewJob]]:
+        for start in range(0, len(self._jobs), CHUNK):
+            if self._broken is None:
+                yield self._jobs[start : start + CHUNK]
+
+    def answered(self, answers: Sequence[Enqueued]) -> None:
+        handle, handles = self._handle, self._handles
+        start = len(handles)
+        span = slice(start, start + len(answers))
+        for new, answer, draft in zip(self._jobs[span], answers, self._drafts[span], strict=True):
+            try:
+                handles.append(handle(new, answer, draft))
+            except EnqueueError as refusal:
+                self._errors[len(handles)] = refusal
+                handles.append(None)
+
+    def broke_off(self, error: PenstockError) -> None:
+        """The store failed: the chunk was not stored, and the rest is not tried."""
+        self._broken = error
+        if not any(self._handles) and not self._errors:
+            raise error
+        for index in range(len(self._handles), len(self._jobs)):
+            self._errors[index] = error
+            self._handles.append(None)
+
+    def handles(self) -> list[Handle[R]]:
+        """All of them, or the error that says which there are."""
+        stored = [handle for handle in self._handles if handle is not None]
+        if self._errors:
+            raise EnqueueManyError(self._handles, self._errors)
+        return stored
+
+
+def _with_ids(drafts: Iterable[Draft[R]]) -> list[Draft[R]]:
+    """All drafts, before any is stored: an argument that does not fit must leave the store untouched."""
+    drafts = list(drafts)
+    for draft in drafts:
+        if not isinstance(draft, Draft):
+            raise ConfigError(f"enqueue_many takes task.job(...), not {draft!r:.100}")
+    blank = [draft for draft in drafts if not draft.given_id]
+    for draft, id in zip(blank, mint_many(len(blank)), strict=True):
+        draft.given_id = draft.given_id or id  # the same draft may be in the list twice
+    return drafts
+
+
+def _check(rewritten: NewJob) -> None:
+    if not isinstance(rewritten, NewJob):
+        raise ConfigError(f"a middleware around enqueues returned {rewritten!r:.100} instead of a NewJob")
+    check_id(rewritten.id)
+    check_queue(rewritten.queue)
+
+
+def _refusal(new: NewJob, answer: Enqueued) -> EnqueueError:
+    match answer.verdict:
+        case Verdict.EXISTS:
+            return JobExists(new.queue, new.id)
+        case Verdict.CLOSED:
+            return QueueClosed(new.queue)
+        case Verdict.FULL:
+            wait = answer.retry_after
+            return QueueFull(new.queue, None if wait is None else wait / 1000)
+    return EnqueueError(f"the store answered {answer.verdict} for the job {new.id}")
+
+
+def _end_of(timeout: Duration | None) -> float:
+    """The monotonic instant at which the patience ends."""
+    if timeout is None:
+        return float("inf")
+    return time.monotonic() + milliseconds(timeout, what="timeout") / 1000
+
+
+def _undone(queue: str, queues: Sequence[QueueInfo]) -> bool:
+    return any(info.name == queue and any(info.counts.get(state, 0) for state in _UNDONE) for info in queues)

@@ -1,0 +1,134 @@
+"""The arguments of a call to bytes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
+from penstock.codec.signature import Call, resolved_signature
+from penstock.codec.tags import Misfit, may_hold_tags
+from penstock.errors import ArgumentError, ConfigError, Undecodable
+
+__all__ = ["ArgsCodec"]
+
+
+class ArgsCodec:
+    """The arguments of one task.
+
+    Annotations that cannot be resolved yet (a class further down in the module) are looked up at
+    the first use, which raises ConfigError if they cannot be resolved then either.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, name: str, max_bytes: int = MAX_BYTES) -> None:
+        self._function = function
+        self._name = name
+        self._max_bytes = max_bytes
+        self._call: Call | None = None
+        try:
+            self._prepare()
+        except ConfigError:
+            pass
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of one call; raises ArgumentError, naming the parameter and the way out."""
+        call = self._call or self._prepare()
+        if call.may_be_empty and not args and not kwargs:
+            return b"{}"
+        # the fast way proves that the worker will read what was passed; all else is left to the
+        # slow way, which also knows what to say
+        payload = b""
+        try:
+            passed = call.bind(*args, **kwargs)
+            payload = _ENCODE(passed)
+            proven = (
+                len(payload) <= self._max_bytes
+                and not (call.open and may_hold_tags(payload))
+                and call.read(payload) == passed
+            )
+        except Exception:  # noqa: BLE001  # boundary: values' own methods and hooks run in here
+            proven = False
+        return payload if proven else self._encode_slowly(call, args, kwargs)
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What to call the function with; raises Undecodable."""
+        call = self._call or self._prepare()
+        if call.may_be_empty and payload == b"{}":
+            return (), {}
+        if call.open and may_hold_tags(payload):
+            return call.spread(self._decode_slowly(call, payload))
+        try:
+            values = _VALUES(call.read(payload))
+        except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
+            values = self._decode_slowly(call, payload)
+        return call.spread(values)
+
+    def canonical(self, payload: bytes) -> bytes:
+        """Equal bytes for equal arguments, whatever the order of their sets and dicts."""
+        call = self._call or self._prepare()
+        try:
+            return _ENCODE_SORTED(call.read_bare(payload))
+        except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
+            return payload
+
+    def _prepare(self) -> Call:
+        self._call = call = Call(resolved_signature(self._function, self._name))
+        return call
+
+    def _encode_slowly(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        try:
+            arguments = call.bound(args, kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{self._name}{call.signature}: {error}") from None
+        written = {name: self._write(call, name, value) for name, value in arguments.items()}
+        payload = _ENCODE(written)
+        if len(payload) > self._max_bytes:
+            name = max(written, key=lambda name: len(bytes(written[name])))
+            raise ArgumentError(
+                f"{self._name}: the arguments take {len(payload):,} bytes, most of them in "
+                f"{name!r}; the limit is {self._max_bytes:,}. Store the data elsewhere and pass its"
+                " path or key, or raise the limit with App(max_payload=...)"
+            )
+        return payload
+
+    def _write(self, call: Call, name: str, value: Any) -> Raw:
+        shape = call.shapes[name]
+        try:
+            return Raw(shape.write(value))
+        except Misfit as misfit:
+            raise ArgumentError(
+                f"{self._name}: the argument {name!r}, {shown(value)}, "
+                f"does not fit {call.described(name)}: {misfit}"
+            ) from None
+
+    def _decode_slowly(self, call: Call, payload: bytes) -> tuple[Any, ...]:
+        """What other languages may write, what holds tags, and the reason why it cannot be read."""
+        try:
+            raws = call.sorted_out(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
+        except Misfit as misfit:
+            raise Undecodable(f"{self._name}{call.signature}: {misfit}") from None
+        except Exception as error:  # boundary: every way of not being JSON
+            raise Undecodable(
+                f"{self._name}: the arguments are neither a JSON object nor an array: {error}"
+            ) from error
+        return tuple(
+            self._read(shape, name, raws[name]) if name in raws else UNSET
+            for name, shape in call.shapes.items()
+        )
+
+    def _read(self, shape: Shape, name: str, raw: Raw) -> Any:
+        try:
+            return shape.read(raw)
+        except Exception as error:  # boundary: types' own validation runs in here
+            raise Undecodable(
+                f"{self._name}: the argument {name!r} is not a stored {shape}: {error}"
+            ) from error
+
+
+_ENCODE = msgspec.json.Encoder(enc_hook=spell).encode
+_ENCODE_SORTED = msgspec.json.Encoder(enc_hook=spell, order="deterministic").encode
+_DECODE_LOOSELY = msgspec.json.Decoder(dict[str, Raw] | list[Raw]).decode
+_VALUES = msgspec.structs.astuple

@@ -1,0 +1,298 @@
+"""One annotation: which values fit it, how they are written as JSON, and how they are read back.
+
+A value fits when it comes back equal from its own bytes through the decoder that the worker uses:
+that one rule refuses "5" for an int, a str for a UUID, NaN, and whatever JSON would bend silently.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import reprlib
+import typing
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from inspect import formatannotation
+from pathlib import PurePath
+from types import UnionType
+from typing import Annotated, Any, LiteralString, TypeVar, Union, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.codec.alike import alike, holds_nonfinite
+from penstock.codec.tags import Misfit, may_hold_tags, pack, unpack
+
+__all__ = ["MAX_BYTES", "Mode", "Shape", "revive", "rewritten", "shown", "spell"]
+
+
+#: Arguments, or a result, may be this long in bytes unless the app says otherwise.
+MAX_BYTES = 1_000_000
+
+
+class Shape:
+    """What one parameter, or a result, may be."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        self.plain = rewritten(annotation, Mode.PLAIN)
+        tagged = rewritten(annotation, Mode.TAGGED)
+        #: whether a tag may stand somewhere in it
+        self.open = tagged != self.plain
+        self._plain = msgspec.json.Decoder(self.plain, dec_hook=revive)
+        self._tagged = msgspec.json.Decoder(tagged, dec_hook=revive) if self.open else self._plain
+
+    def __str__(self) -> str:
+        return formatannotation(self.annotation)
+
+    def write(self, value: Any) -> bytes:
+        """Bytes from which `read` makes an equal value; raises Misfit."""
+        why = ""
+        for spelling in (_ENCODER.encode, self._with_tags) if self.open else (_ENCODER.encode,):
+            try:
+                payload = spelling(value)
+                back = self.read(payload)
+                if alike(back, value):
+                    return payload
+                why = f"it would come back as {back!r:.200}"
+            except Exception as error:  # noqa: BLE001  # boundary: the value's own methods and hooks run in here
+                why = _reason(error)
+        raise Misfit(_no_nan(value) or why)
+
+    def read(self, payload: bytes | msgspec.Raw) -> Any:
+        """The value; raises what msgspec and the type's own validation raise."""
+        if self.open and may_hold_tags(bytes(payload)):
+            return self._tagged.decode(payload)
+        return self._plain.decode(payload)
+
+    def _with_tags(self, value: Any) -> bytes:
+        # convert walks the value along the annotation for us and calls back at each Any
+        packed = msgspec.convert(value, self._packed, dec_hook=_pack_there, builtin_types=_AS_THEY_ARE)
+        return _ENCODER.encode(packed)
+
+    @cached_property
+    def _packed(self) -> Any:
+        return rewritten(self.annotation, Mode.PACKED)
+
+
+class Mode(Enum):
+    """What a rewritten annotation is for."""
+
+    PLAIN = 1  # read a payload that holds no tags
+    TAGGED = 2  # read one that may
+    PACKED = 3  # walk a value, to put tags into it
+    BARE = 4  # read a payload to write it again: tags are left as they stand
+
+
+def rewritten(annotation: Any, mode: Mode) -> Any:
+    """The annotation as msgspec reads it in the way we mean it."""
+    if type(annotation).__name__ == "TypeAliasType":  # `type X = ...` of Python 3.12
+        return rewritten(annotation.__value__, mode)
+    if hasattr(annotation, "__supertype__"):  # NewType
+        return rewritten(annotation.__supertype__, mode)
+    if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
+        return Any if mode in (Mode.PLAIN, Mode.BARE) else Anything
+    if annotation is LiteralString:
+        return str
+    origin: Any = get_origin(annotation) or annotation
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        return _annotated(rewritten(arguments[0], mode), annotation.__metadata__)
+    if origin in (Union, UnionType):
+        return _union(annotation, arguments, mode)
+    if origin is tuple:
+        bare = annotation is tuple or annotation is typing.Tuple  # noqa: UP006
+        parts = (Any, ...) if bare else arguments
+        several: Any = tuple
+        return several[tuple(part if part is ... else rewritten(part, mode) for part in parts)]
+    if origin in _ONE_OF:
+        kind: Any = list if mode is Mode.PACKED else _ONE_OF[origin]
+        return kind[rewritten(arguments[0] if arguments else Any, mode)]
+    if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
+        key, value = arguments or (Any, Any)
+        key = rewritten(key, Mode.PLAIN)
+        plain: Any = dict
+        return plain[str if key is Any else key, rewritten(value, mode)]
+    why_not = _why_not(annotation)
+    return annotation if why_not is None else _mixed((), why_not, mode)
+
+
+class _Everything(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return True  # msgspec asks this of what `revive` made
+
+
+class Anything(metaclass=_Everything):
+    """Stands for Any where tags are read."""
+
+    @classmethod
+    def read(cls, raw: Any) -> Any:
+        return unpack(raw)
+
+
+class Mixed(Anything):
+    """Stands for a union that JSON alone cannot tell apart, as `str | Path`, or for no type at all.
+
+    A value of it is written plainly, or with a tag where plainly it would come back as another
+    member.
+    """
+
+    shapes: tuple[Shape, ...] = ()
+    why: str = ""
+
+    @classmethod
+    def read(cls, raw: Any) -> Any:
+        if not cls.shapes:
+            raise Misfit(cls.why)
+        value = unpack(raw)
+        if any(_fits(shape, value) for shape in cls.shapes):
+            return value
+        payload = _ENCODER.encode(raw)
+        for shape in cls.shapes:
+            value = _read_or_unset(shape, payload)
+            if value is not UNSET:
+                return value
+        raise Misfit(f"expected one of {', '.join(map(str, cls.shapes))}")
+
+
+def spell(value: Any) -> Any:
+    """msgspec's hook for what it does not write by itself."""
+    kind = type(value)
+    if hasattr(kind, "model_dump_json"):
+        # round_trip and by_alias: what pydantic itself reads back
+        return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
+    for base, plain in _PLAINLY:
+        if isinstance(value, base):
+            return plain(value)
+    raise Misfit(f"a value of type {kind.__name__} cannot be stored; {_WAY_OUT}")
+
+
+def revive(kind: Any, raw: Any) -> Any:
+    """msgspec's hook for what it does not read by itself."""
+    if isinstance(kind, type):
+        if issubclass(kind, Anything):
+            return kind.read(raw)
+        if issubclass(kind, PurePath):
+            return kind(raw)
+        if hasattr(kind, "model_validate_json"):
+            # its JSON mode, because a strict model takes a datetime's text there only
+            return kind.model_validate_json(msgspec.json.encode(raw))
+    raise Misfit(f"a value of type {formatannotation(kind)} cannot be stored; {_WAY_OUT}")
+
+
+def shown(value: Any) -> str:
+    """A value in an error message."""
+    try:
+        return f"{reprlib.repr(value)} ({type(value).__name__})"
+    except Exception:  # noqa: BLE001  # boundary: a value's own repr, or an int of too many digits
+        return f"of type {type(value).__name__}"
+
+
+_WAY_OUT = "make it a dataclass, a msgspec.Struct or a pydantic model, or pass an id or a path instead"
+_ENCODER = msgspec.json.Encoder(enc_hook=spell)
+_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
+
+# subclasses of what msgspec writes only in its exact type
+_PLAINLY: tuple[tuple[type, Any], ...] = (
+    (PurePath, str),
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (datetime, datetime.isoformat),
+    (date, date.isoformat),
+    (time, time.isoformat),
+    (timedelta, lambda value: timedelta(value.days, value.seconds, value.microseconds)),
+    (bytes, lambda value: b"".join((value,))),
+    (UUID, str),
+    (Decimal, Decimal),
+)
+
+# abstract collections are read as the plain ones: a tuple for a Sequence is refused at the call,
+# because the worker would receive a list
+_ONE_OF: dict[Any, Any] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    collections.abc.Iterable: list,
+    collections.abc.Collection: list,
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+}
+
+
+def _annotated(kind: Any, metadata: Iterable[Any]) -> Any:
+    for note in metadata:
+        if isinstance(note, msgspec.Meta):
+            kind = Annotated[kind, note]
+    return kind
+
+
+def _union(annotation: Any, members: Sequence[Any], mode: Mode) -> Any:
+    parts = [rewritten(member, mode) for member in members]
+    for anything in (Any, Anything):
+        if anything in parts:
+            return anything
+    one_of: Any = Union
+    union = one_of[tuple(parts)]
+    why_not = _why_not(union)
+    return union if why_not is None else _mixed(members, why_not, mode)
+
+
+def _mixed(members: Sequence[Any], why: str, mode: Mode) -> Any:
+    if mode is Mode.BARE:
+        return Any
+    return type("Mixed", (Mixed,), {"shapes": tuple(map(Shape, members)), "why": why})
+
+
+def _why_not(annotation: Any) -> str | None:
+    """Why msgspec does not take this annotation; None when it does."""
+    try:
+        msgspec.json.Decoder(annotation)
+    except Exception as error:  # noqa: BLE001  # boundary: it evaluates the annotations of foreign classes
+        return _reason(error)
+    return None
+
+
+def _pack_there(kind: Any, value: Any) -> Any:
+    if kind is Anything:
+        return pack(value)
+    if isinstance(kind, type) and issubclass(kind, Mixed):
+        try:
+            return pack(value)
+        except Misfit:
+            return value  # perhaps it is told apart as it stands
+    return value
+
+
+def _fits(shape: Shape, value: Any) -> bool:
+    try:
+        shape.write(value)
+    except Misfit:
+        return False
+    return True
+
+
+def _read_or_unset(shape: Shape, payload: bytes) -> Any:
+    try:
+        return shape.read(payload)
+    except Exception:  # noqa: BLE001  # boundary: not this member; its validation may raise anything
+        return UNSET
+
+
+def _no_nan(value: Any) -> str:
+    """The reason that msgspec does not give: it writes null for them."""
+    try:
+        return "JSON has no NaN or infinity" if holds_nonfinite(value) else ""
+    except Exception:  # noqa: BLE001  # boundary: it looks into foreign values, perhaps without end
+        return ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it contains itself, or is nested too deeply"
+    return " ".join(str(error).split()) or type(error).__name__

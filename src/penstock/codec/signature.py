@@ -1,0 +1,242 @@
+"""A function's signature made ready: how a call is bound, stored by name, and made again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from inspect import Parameter, Signature
+from types import SimpleNamespace
+from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from penstock.codec.shape import Mode, Shape, revive, rewritten, spell
+from penstock.codec.tags import Misfit
+from penstock.errors import ConfigError
+
+__all__ = ["Call", "resolved", "resolved_signature", "scope_of", "signature_of"]
+
+
+class Call:
+    """A signature made ready: how its arguments are bound, read and spread over a call again."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.parameters = list(signature.parameters.values())
+        self.shapes = {p.name: Shape(_annotation_of(p)) for p in self.parameters}
+        self.open = any(shape.open for shape in self.shapes.values())
+        self.may_be_empty = not any(map(_is_required, self.parameters))
+        self._names = tuple(self.shapes)
+        self._positional = sum(p.kind in _BY_POSITION for p in self.parameters)
+        # a struct binds arguments as Python does, and does so in C, but it knows neither
+        # positional-only nor variable parameters, and __names are mangled in a class
+        self._plain = not any(p.kind in _BEYOND_A_STRUCT or p.name.startswith("__") for p in self.parameters)
+        struct = self._struct({name: shape.plain for name, shape in self.shapes.items()})
+        self.read = msgspec.json.Decoder(struct, dec_hook=revive).decode
+        self.bind = struct if self._plain else self._bound_to(struct)
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """What was passed, by name; raises TypeError in Python's words."""
+        options = self._named(Parameter.VAR_KEYWORD)
+        # of `def f(a=1, /, **options)` Python itself takes f(a=2) as an option, but `bind` refuses
+        # it or, in 3.13.0, takes it where `a` is required
+        aside = {
+            name: value
+            for name, value in kwargs.items()
+            if options and name in self.shapes and self._kind(name) is Parameter.POSITIONAL_ONLY
+        }
+        others = {name: value for name, value in kwargs.items() if name not in aside}
+        arguments = self.signature.bind(*args, **others).arguments
+        if options and aside:
+            taken = {**arguments.get(options, {}), **aside}
+            arguments[options] = {name: value for name, value in kwargs.items() if name in taken}
+        return arguments
+
+    def described(self, name: str) -> str:
+        parameter = self.signature.parameters[name]
+        if parameter.annotation is Parameter.empty:
+            return "a parameter without annotation"
+        return f"its annotation {inspect.formatannotation(parameter.annotation)}"
+
+    def spread(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Stored values as the (args, kwargs) of a call; what is UNSET keeps its default."""
+        if not self._plain:
+            return self._spread_by_kind(values)
+        if UNSET not in values:
+            if self._positional == len(values):
+                return values, {}
+            return (), dict(zip(self._names, values))  # noqa: B905 (strict= costs as much as all else)
+        first = values.index(UNSET)
+        if first <= self._positional and values.count(UNSET) == len(values) - first:
+            return values[:first], {}
+        return (), {n: v for n, v in zip(self._names, values) if v is not UNSET}  # noqa: B905
+
+    def sorted_out(self, stored: dict[str, Raw] | list[Raw]) -> dict[str, Raw]:
+        """Each stored argument under its parameter's name; raises Misfit."""
+        found = stored if isinstance(stored, dict) else self._by_position(stored)
+        unknown = found.keys() - self.shapes.keys()
+        if unknown:
+            found = self._with_options(found, unknown)
+        for parameter in self.parameters:
+            if _is_required(parameter) and parameter.name not in found:
+                raise Misfit(f"the argument {parameter.name!r} is missing")
+        return found
+
+    @cached_property
+    def read_bare(self) -> Callable[[bytes], Any]:
+        types = {p.name: rewritten(_annotation_of(p), Mode.BARE) for p in self.parameters}
+        return msgspec.json.Decoder(self._struct(types), dec_hook=revive).decode
+
+    def _struct(self, types: Mapping[str, Any]) -> Any:
+        """A struct with a field per parameter, in their order, optional ones UNSET at first."""
+
+        def fields(by_keyword: bool) -> list[Any]:
+            return [
+                (_field(p.name), types[p.name])
+                if _is_required(p)
+                else (_field(p.name), Union[types[p.name], UnsetType], UNSET)  # noqa: UP007
+                for p in self.parameters
+                if (p.kind in _BY_KEYWORD_ONLY) is by_keyword
+            ]
+
+        # gc=False: these live for a microsecond and hold no reference to themselves
+        options: dict[str, Any] = {
+            "gc": False,
+            "forbid_unknown_fields": True,
+            "rename": {_field(p.name): p.name for p in self.parameters},
+        }
+        positional = msgspec.defstruct("Arguments", fields(False), **options)
+        if not fields(True):
+            return positional
+        return msgspec.defstruct("Arguments", fields(True), bases=(positional,), kw_only=True, **options)
+
+    def _bound_to(self, struct: Any) -> Callable[..., Any]:
+        def bind(*args: Any, **kwargs: Any) -> Any:
+            return struct(**{_field(name): value for name, value in self.bound(args, kwargs).items()})
+
+        return bind
+
+    def _spread_by_kind(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        # where a later one was passed by position, earlier ones cannot be left to Python
+        last = max(
+            (
+                i
+                for i, (p, value) in enumerate(zip(self.parameters, values, strict=True))
+                if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL) and value is not UNSET
+            ),
+            default=-1,
+        )
+        for i, (parameter, value) in enumerate(zip(self.parameters, values, strict=True)):
+            if i < last:
+                args.append(parameter.default if value is UNSET else value)
+            elif value is UNSET:
+                continue
+            elif parameter.kind is Parameter.POSITIONAL_ONLY:
+                args.append(value)
+            elif parameter.kind is Parameter.VAR_POSITIONAL:
+                args.extend(value)
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            else:
+                kwargs[parameter.name] = value
+        return tuple(args), kwargs
+
+    def _by_position(self, items: list[Raw]) -> dict[str, Raw]:
+        names = self._names[: self._positional]
+        found = dict(zip(names, items, strict=False))
+        rest = items[len(names) :]
+        variable = self._named(Parameter.VAR_POSITIONAL)
+        if rest and variable:
+            found[variable] = Raw(_ENCODE(rest))
+        elif rest:
+            raise Misfit(f"{len(items)} positional arguments for {len(names)} parameters")
+        return found
+
+    def _with_options(self, found: dict[str, Raw], unknown: set[str]) -> dict[str, Raw]:
+        variable = self._named(Parameter.VAR_KEYWORD)
+        if not variable:
+            raise Misfit(f"unknown argument(s) {', '.join(sorted(map(repr, unknown)))}")
+        options = msgspec.json.decode(found.get(variable, b"{}"), type=dict[str, Raw])
+        options.update({name: found[name] for name in unknown})
+        known = {name: raw for name, raw in found.items() if name not in unknown}
+        return {**known, variable: Raw(_ENCODE(options))}
+
+    def _kind(self, name: str) -> Any:
+        return self.signature.parameters[name].kind
+
+    def _named(self, kind: Any) -> str | None:
+        return next((p.name for p in self.parameters if p.kind is kind), None)
+
+
+def signature_of(function: Callable[..., Any], name: str) -> Signature:
+    """As Python knows it; raises ConfigError for what has none, as some builtins."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"{name}: its signature cannot be read: {error}") from error
+
+
+def resolved_signature(function: Callable[..., Any], name: str) -> Signature:
+    """With types for annotations, not their text; raises ConfigError."""
+    signature, scope = signature_of(function, name), scope_of(function)
+    parameters = [
+        parameter.replace(annotation=resolved(parameter.annotation, scope, f"{name}({parameter.name})"))
+        for parameter in signature.parameters.values()
+    ]
+    return signature.replace(parameters=parameters)
+
+
+def resolved(annotation: Any, scope: Mapping[str, Any], where: str) -> Any:
+    """The type that an annotation, perhaps a text, stands for; raises ConfigError naming `where`."""
+    if annotation is Parameter.empty:
+        return annotation
+    try:
+        # one at a time, so that what cannot be resolved is known by name
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        found = get_type_hints(holder, globalns=dict(scope), include_extras=True)["it"]
+        hash(found)  # what is no type, a dict say, fails here and not somewhere below
+        return found
+    except Exception as error:  # boundary: an annotation is any expression
+        raise ConfigError(
+            f"{where}: the annotation cannot be resolved: {error}. Define or import what it names "
+            "at the top level of the task's module, outside `if TYPE_CHECKING`"
+        ) from error
+
+
+def scope_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Where the names in its annotations are looked up."""
+    inner = inspect.unwrap(getattr(function, "func", function))
+    return getattr(inner, "__globals__", {})
+
+
+def _annotation_of(parameter: Parameter) -> Any:
+    """The type of what is stored under the parameter's name."""
+    annotation: Any = Any if parameter.annotation is Parameter.empty else parameter.annotation
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return tuple[annotation, ...]
+    if parameter.kind is Parameter.VAR_KEYWORD:
+        unpacked = get_origin(annotation) is Unpack
+        return get_args(annotation)[0] if unpacked else dict[str, annotation]
+    if parameter.default is None:
+        one_of: Any = Union
+        return one_of[annotation, None]  # `lang: str = None` is wrong but common
+    return annotation
+
+
+def _is_required(parameter: Parameter) -> bool:
+    return parameter.default is Parameter.empty and parameter.kind not in _VARIABLE
+
+
+def _field(name: str) -> str:
+    return f"argument{name}" if name.startswith("__") else name
+
+
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD_ONLY = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+_BEYOND_A_STRUCT = (Parameter.POSITIONAL_ONLY, *_VARIABLE)
+_ENCODE = msgspec.json.Encoder(enc_hook=spell).encode

@@ -1,0 +1,172 @@
+"""Where each setting comes from: options over code over environment over file over default."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.config.knobs import KNOBS, Config, Knob
+from penstock.duration import format_ms
+from penstock.errors import ConfigError, did_you_mean
+
+__all__ = ["FILE", "Loaded", "Setting", "load"]
+
+#: Read from the working directory, if it is there.
+FILE = Path("penstock.toml")
+
+_PREFIX = "PENSTOCK_"
+#: Names another file, which must be there.
+_FILE_VARIABLE = "PENSTOCK_CONFIG"
+#: What Kubernetes puts into every container next to a Service that is called "penstock".
+_KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)\Z")
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A setting as `penstock config` shows it: text that could be written back, but for masked secrets."""
+
+    name: str
+    value: str
+    source: str
+    default: str
+    variable: str
+    kind: str
+    why: str
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The settings, and where each came from (in the order of `Config`)."""
+
+    config: Config
+    settings: tuple[Setting, ...]
+
+    def source(self, name: str) -> str:
+        """Who set it: "default", "penstock.toml", "PENSTOCK_LEASE", "code", "--lease"."""
+        return next(s.source for s in self.settings if s.name == name)
+
+
+class _Given(msgspec.Struct, frozen=True):
+    name: str  # as we call it
+    label: str  # as its source calls it
+    source: str
+    value: Any
+
+
+def load(
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    file: Path = FILE,
+) -> Loaded:
+    """All settings: `options` (of a command line) over `overrides` (of code) over `env` over `file`.
+
+    Whatever is wrong anywhere is in one ConfigError, a line for each: unknown names (with the near
+    one), values that do not fit, and settings that do not fit each other.
+    """
+    env = os.environ if env is None else env
+    problems: list[str] = []
+    chosen: dict[str, tuple[Any, str]] = {}
+    for given in (
+        *_from_file(file, env, problems),
+        *_from_env(env, problems),
+        *_from_code(overrides or {}, problems),
+        *(_Given(name, _option(name), _option(name), value) for name, value in (options or {}).items()),
+    ):
+        try:
+            chosen[given.name] = KNOBS[given.name].kind.read(given.label, given.value), given.source
+        except ConfigError as error:
+            where = f"{given.source}: " if given.source not in (given.label, "code") else ""
+            problems.append(f"{where}{error}")
+    if "lease" in chosen and "heartbeat" not in chosen:  # a shorter lease alone must not be an error
+        chosen["heartbeat"] = max(50, chosen["lease"][0] // 3), f"a third of {chosen['lease'][1]}"
+    config = Config(**{name: value for name, (value, _) in chosen.items()})
+    problems += _at_odds(config)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    sources = {name: source for name, (_, source) in chosen.items()}
+    return Loaded(config, tuple(_setting(knob, config, sources) for knob in KNOBS.values()))
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
+    named = env.get(_FILE_VARIABLE)
+    path = Path(named) if named else file
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if named:
+            problems.append(f"{_FILE_VARIABLE}={named!r}: there is no such file")
+        return
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"{path} is not valid TOML: {error}")
+        return
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror}")
+        return
+    for name, value in table.items():
+        if name in KNOBS:
+            yield _Given(name, name, str(path), value)
+        elif isinstance(value, dict):
+            problems.append(f"{path}: settings stand at the top level, not in a table [{name}]")
+        else:
+            problems.append(f"{path}: {name} is not a setting{did_you_mean(name, KNOBS)}")
+
+
+def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
+    known = {knob.variable: name for name, knob in KNOBS.items()}
+    for variable in sorted(v for v in env if v.startswith(_PREFIX)):
+        if variable in known:
+            if env[variable]:  # an empty variable is one that is not set: composed files leave such
+                yield _Given(known[variable], variable, variable, env[variable])
+        elif variable != _FILE_VARIABLE and not _KUBERNETES.match(variable):
+            # compared without the prefix, which would make everything look near
+            near = did_you_mean(variable.removeprefix(_PREFIX), [name.upper() for name in KNOBS])
+            near = near.replace("'", f"'{_PREFIX}", 1)
+            problems.append(f"{variable} is not a setting{near}")
+
+
+def _from_code(overrides: Mapping[str, Any], problems: list[str]) -> Iterator[_Given]:
+    for name, value in overrides.items():
+        if name in KNOBS:
+            yield _Given(name, name, "code", value)
+        else:
+            problems.append(f"{name} is not a setting{did_you_mean(name, KNOBS)}")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _at_odds(config: Config) -> Iterator[str]:
+    """Settings that make no sense together."""
+    if config.heartbeat * 2 > config.lease:
+        yield (
+            f"heartbeat={format_ms(config.heartbeat)} is more than half of lease={format_ms(config.lease)}: "
+            "one late heartbeat would lose the jobs; shorten the one or lengthen the other"
+        )
+
+
+def _setting(knob: Knob, config: Config, sources: Mapping[str, str]) -> Setting:
+    return Setting(
+        name=knob.name,
+        value=knob.kind.show(getattr(config, knob.name)),
+        source=sources.get(knob.name, "default"),
+        default=_shown_default(knob),
+        variable=knob.variable,
+        kind=knob.kind.says,
+        why=knob.why,
+    )
+
+
+def _shown_default(knob: Knob) -> str:
+    if isinstance(knob.default, str):
+        return knob.default
+    return knob.kind.show(knob.kind.read(knob.name, knob.default))

@@ -1,0 +1,37 @@
+"""What an operator may see and do: one list for the command line, the dashboard and HTTP."""
+
+from penstock.inspector.inspector import Inspector
+from penstock.inspector.views import (
+    Bulk,
+    Change,
+    ErrorView,
+    Filter,
+    JobPage,
+    JobRow,
+    JobView,
+    QueueStatsView,
+    QueueView,
+    RunningView,
+    WorkerView,
+    iso,
+    parse_address,
+    parse_state,
+)
+
+__all__ = [
+    "Bulk",
+    "Change",
+    "ErrorView",
+    "Filter",
+    "Inspector",
+    "JobPage",
+    "JobRow",
+    "JobView",
+    "QueueStatsView",
+    "QueueView",
+    "RunningView",
+    "WorkerView",
+    "iso",
+    "parse_address",
+    "parse_state",
+]

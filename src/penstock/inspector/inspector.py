@@ -1,0 +1,217 @@
+"""What an operator may see and do, over any store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.inspector.views import (
+    Bulk,
+    Change,
+    Filter,
+    JobPage,
+    JobView,
+    QueueStatsView,
+    QueueView,
+    WorkerView,
+    job_row,
+    job_view,
+    parse_address,
+    queue_view,
+    stats_view,
+    worker_view,
+)
+from penstock.job import QUEUED, TERMINAL, Ref, State
+from penstock.store import Page, Store, WorkerInfo
+
+__all__ = ["Inspector"]
+
+#: Jobs in memory at once: a payload may have a megabyte.
+_PAGE = 100
+_PURGED_AT_ONCE = 10_000
+#: In the order in which jobs move on, so that none slips past a bulk operation.
+_QUEUED_ORDER = (State.SCHEDULED, State.RETRYABLE, State.PARKED, State.AVAILABLE)
+_WITHOUT_RUNNING = (*_QUEUED_ORDER, State.COMPLETED, State.CANCELLED, State.DEAD)
+
+_ALL = Filter()
+_CANCELLED_BY_OPERATOR = "cancelled by an operator"
+
+
+class Inspector:
+    """Named acts over a store; every face offers these and no others. Never holds more than a page."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # jobs
+
+    async def jobs(self, filter: Filter = _ALL, *, after: str | None = None, limit: int = 50) -> JobPage:
+        """A part of the jobs that fit the filter, newest first."""
+        page = await self._page(filter, filter.state, after, limit)
+        return JobPage([job_row(job) for job in page.jobs], page.next)
+
+    async def job(self, address: str) -> list[JobView]:
+        """The job of a "queue/id"; for a bare id, the jobs of that id in all queues. Empty: not there."""
+        found = parse_address(address)
+        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
+        return [job_view(job) for job in jobs if job is not None]
+
+    async def refs(self, address: str) -> list[Ref]:
+        """What an address means: itself for "queue/id", every queue's job of that id for a bare one."""
+        found = parse_address(address)
+        return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
+
+    async def retry(self, refs: Sequence[Ref]) -> list[Change]:
+        """Make ended or queued jobs available now, with all their attempts anew."""
+        before = await self._store.retry(refs)
+        return [_changed(ref, state, "retried") for ref, state in zip(refs, before, strict=True)]
+
+    async def cancel(self, refs: Sequence[Ref]) -> list[Change]:
+        """Cancel queued jobs; ask running ones to stop."""
+        states = await self._store.cancel(refs, reason=_CANCELLED_BY_OPERATOR)
+        return [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
+
+    async def delete(self, refs: Sequence[Ref]) -> list[Change]:
+        """Remove jobs that are not running, whatever has become of them."""
+        before = await self._store.delete(refs)
+        return [_changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
+
+    async def reschedule(self, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
+        """Make queued jobs due in `delay` ms."""
+        before = await self._store.reschedule(refs, delay=delay)
+        return [
+            _changed(ref, state, "rescheduled", QUEUED - {State.PARKED})
+            for ref, state in zip(refs, before, strict=True)
+        ]
+
+    async def retry_all(self, filter: Filter, *, limit: int) -> Bulk:
+        """Retry what the filter finds; without a state, the dead."""
+        return await self._bulk("retry", filter, (State.DEAD,), limit)
+
+    async def cancel_all(self, filter: Filter, *, limit: int) -> Bulk:
+        """Cancel what the filter finds; without a state, all that has not ended."""
+        return await self._bulk("cancel", filter, (*_QUEUED_ORDER, State.RUNNING), limit)
+
+    async def delete_all(self, filter: Filter, *, limit: int) -> Bulk:
+        """Delete what the filter finds; without a state, all that is not running."""
+        return await self._bulk("delete", filter, _WITHOUT_RUNNING, limit)
+
+    async def count(self, filter: Filter) -> int | None:
+        """How many jobs the filter finds, where that is known without looking at each; else None."""
+        if filter.task is not None or filter.worker is not None:
+            return None
+        queues = [q for q in await self._store.queues() if filter.queue in (None, q.name)]
+        return sum(n for q in queues for state, n in q.counts.items() if filter.state in (None, state))
+
+    # queues
+
+    async def queues(self) -> list[QueueView]:
+        """Every queue, by name."""
+        return [queue_view(info) for info in await self._store.queues()]
+
+    async def queue(self, name: str) -> QueueView | None:
+        """One queue, if there is such a one."""
+        return next((q for q in await self.queues() if q.name == name), None)
+
+    async def pause(self, queue: str) -> QueueView:
+        """Workers start nothing more of it; new jobs are taken."""
+        return queue_view(await self._store.settings(queue, paused=True))
+
+    async def resume(self, queue: str) -> QueueView:
+        """Undo a pause."""
+        return queue_view(await self._store.settings(queue, paused=False))
+
+    async def close(self, queue: str) -> QueueView:
+        """New jobs are refused; workers go on with what is there."""
+        return queue_view(await self._store.settings(queue, closed=True))
+
+    async def open(self, queue: str) -> QueueView:
+        """Undo a close."""
+        return queue_view(await self._store.settings(queue, closed=False))
+
+    async def purge(self, queue: str, states: Sequence[State] = _WITHOUT_RUNNING) -> int:
+        """Remove all jobs of these states (never running ones), step by step; how many went."""
+        gone = 0
+        while True:
+            n = await self._store.purge(queue, states, limit=_PURGED_AT_ONCE)
+            gone += n
+            if n < _PURGED_AT_ONCE:
+                return gone
+
+    async def delete_queue(self, queue: str) -> bool:
+        """Forget an empty queue with its settings and statistics; False if it still holds jobs."""
+        return await self._store.drop(queue)
+
+    # workers and figures
+
+    async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
+        """Who works, and up to `jobs` of the jobs that each one holds."""
+        return [await self._worker(info, jobs) for info in await self._store.workers()]
+
+    async def stats(self, *, days: int = 7) -> list[QueueStatsView]:
+        """Totals and daily counts per queue."""
+        return [stats_view(s) for s in await self._store.stats(days=days)]
+
+    # private
+
+    async def _worker(self, info: WorkerInfo, jobs: int) -> WorkerView:
+        page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)
+        return worker_view(info, page.jobs, more=page.next is not None)
+
+    async def _bulk(self, act: str, filter: Filter, states: Sequence[State], limit: int) -> Bulk:
+        tally = {"done": 0, "asked": 0, "refused": 0, "missing": 0}
+        left, limited = limit, False
+        for state in states if filter.state is None else (filter.state,):
+            after: str | None = None
+            while not limited:
+                page = await self._page(filter, state, after, max(1, min(_PAGE, left)))
+                if left <= 0:  # this page was only to see whether there is more
+                    limited = bool(page.jobs)
+                    break
+                left -= len(page.jobs)
+                for change in await self._apply(act, [job.ref for job in page.jobs]):
+                    tally[change.outcome] += 1
+                after = page.next
+                if after is None:
+                    break
+        # what was gone before its turn came (missing) is as good as not found
+        return Bulk(tally["done"], tally["asked"], tally["refused"], limited)
+
+    async def _page(self, filter: Filter, state: State | None, after: str | None, limit: int) -> Page:
+        return await self._store.list_jobs(
+            queue=filter.queue,
+            state=state,
+            task=filter.task,
+            worker=filter.worker,
+            after=after,
+            limit=limit,
+        )
+
+    async def _apply(self, act: str, refs: Sequence[Ref]) -> list[Change]:
+        if not refs:
+            return []
+        if act == "retry":
+            return await self.retry(refs)
+        return await (self.cancel(refs) if act == "cancel" else self.delete(refs))
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _changed(
+    ref: Ref, before: State | None, done: str, allowed: frozenset[State] = QUEUED | TERMINAL
+) -> Change:
+    if before is None:
+        return Change(ref.queue, ref.id, "missing", "no such job")
+    if before not in allowed:
+        return Change(ref.queue, ref.id, "refused", f"not {done}: it is {before.value}")
+    return Change(ref.queue, ref.id, "done", f"{done} (was {before.value})")
+
+
+def _cancelled(ref: Ref, state: State | None) -> Change:
+    if state is None:
+        return Change(ref.queue, ref.id, "missing", "no such job")
+    if state is State.RUNNING:
+        return Change(ref.queue, ref.id, "asked", "running: asked to stop")
+    if state in (State.COMPLETED, State.DEAD):
+        return Change(ref.queue, ref.id, "refused", f"not cancelled: it is {state.value}")
+    return Change(ref.queue, ref.id, "done", "cancelled")

@@ -1,0 +1,352 @@
+"""Facts as operators see them: plain structs that are JSON as they stand.
+
+Instants are ISO 8601 in UTC to the millisecond, durations are seconds; a lease's token is never shown.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from penstock.errors import ConfigError, did_you_mean
+from penstock.ids import check_id, check_queue
+from penstock.job import Job, Progress, Ref, State
+from penstock.retry import DEFAULT
+from penstock.store import QueueInfo, QueueStats, WorkerInfo
+
+__all__ = [
+    "Bulk",
+    "Change",
+    "ErrorView",
+    "Filter",
+    "JobPage",
+    "JobRow",
+    "JobView",
+    "QueueStatsView",
+    "QueueView",
+    "RunningView",
+    "WorkerView",
+    "iso",
+    "job_row",
+    "job_view",
+    "parse_address",
+    "parse_state",
+    "queue_view",
+    "stats_view",
+    "worker_view",
+]
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which jobs; what is None does not matter."""
+
+    queue: str | None = None
+    state: State | None = None
+    task: str | None = None
+    worker: str | None = None
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """Why one attempt failed."""
+
+    attempt: int
+    at: str
+    kind: str
+    message: str
+    traceback: str
+
+
+class ProgressView(msgspec.Struct, frozen=True):
+    """How far a running attempt says that it is."""
+
+    done: float
+    of: float | None
+    note: str
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a listing: without its payload, result and tracebacks."""
+
+    queue: str
+    id: str
+    task: str
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    enqueued_at: str
+    due_at: str
+    fetched_at: str | None
+    ended_at: str | None
+    worker: str | None
+    cancel_asked: bool
+    progress: ProgressView | None
+    reason: str | None
+    error: str | None  # the last attempt's, in a line
+
+
+class JobView(JobRow, frozen=True, kw_only=True):
+    """All that is known of one job. `payload` and `result` are JSON where they are that, else `…_base64`
+    holds the bytes. `waited` and `ran` are seconds: of the last attempt, from due to fetched to ended."""
+
+    started: bool
+    lost: int
+    delivery: str
+    expires_at: str | None
+    deadline: str | None
+    timeout: float | None
+    retention: float
+    retry: dict[str, Any]
+    unique: str | None
+    waited: float | None
+    ran: float | None
+    headers: dict[str, str]
+    payload_size: int
+    payload: msgspec.Raw | None
+    payload_base64: str | None
+    result: msgspec.Raw | None
+    result_base64: str | None
+    errors: list[ErrorView]
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """A part of a listing, newest first; `next` goes into `after` for the following part."""
+
+    jobs: list[JobRow]
+    next: str | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What became of one job that was to be changed. `outcome`: done, asked (a running job that shall
+    stop), refused, or missing; `says` is that in words."""
+
+    queue: str
+    id: str
+    outcome: str
+    says: str
+
+
+class Bulk(msgspec.Struct, frozen=True):
+    """What became of all jobs that a filter found. `limited`: there may be more, the limit was reached."""
+
+    done: int
+    asked: int
+    refused: int
+    limited: bool
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue: how many jobs in each state, its switches, since when its oldest ready job waits."""
+
+    name: str
+    counts: dict[str, int]
+    paused: bool
+    closed: bool
+    oldest_available_at: str | None
+
+
+class DayView(msgspec.Struct, frozen=True):
+    """What ended on one UTC day."""
+
+    day: str
+    processed: int
+    failed: int
+
+
+class QueueStatsView(msgspec.Struct, frozen=True):
+    """A queue's totals since its first job, and its last days, newest first."""
+
+    name: str
+    enqueued: int
+    processed: int
+    failed: int
+    days: list[DayView]
+
+
+class RunningView(msgspec.Struct, frozen=True):
+    """A job that a worker holds: `since` is when it was leased, `started` whether its function is known
+    to have begun."""
+
+    queue: str
+    id: str
+    task: str
+    attempt: int
+    since: str | None
+    started: bool
+    progress: ProgressView | None
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """A worker process and what it holds; `more`: it holds more than `jobs` shows."""
+
+    id: str
+    host: str
+    pid: int
+    supervisor: int | None
+    state: str
+    started_at: str
+    seen_at: str
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+    running: int
+    version: str
+    jobs: list[RunningView]
+    more: bool
+
+
+def iso(ms: int | None) -> str | None:
+    """An instant in the form of RFC 3339: `2026-11-20T08:30:00.250Z`."""
+    return None if ms is None else _iso(ms)
+
+
+def parse_state(text: str) -> State:
+    """A state by its name."""
+    try:
+        return State(text.lower())
+    except ValueError:
+        known = [s.value for s in State]
+        near = did_you_mean(text.lower(), known)
+        raise ConfigError(f"{text!r} is not a state{near}: one of {', '.join(known)}") from None
+
+
+def parse_address(text: str) -> Ref | str:
+    """`"queue/id"` is a Ref; a bare id, which has to be searched, stays one."""
+    queue, slash, id = text.rpartition("/")
+    return Ref(check_queue(queue), check_id(id)) if slash else check_id(text)
+
+
+# ── from facts to views ──────────────────────────────────────────────────────────────────────────
+
+
+def job_row(job: Job) -> JobRow:
+    """A job in a listing."""
+    return JobRow(**_row(job))
+
+
+def job_view(job: Job) -> JobView:
+    """All that is known of a job."""
+    spec = job.spec
+    payload, payload_base64 = _json_or_base64(spec.payload)
+    result, result_base64 = _json_or_base64(job.result)
+    ended = job.ended_at if job.ended_at is not None else None
+    return JobView(
+        **_row(job),
+        started=job.started,
+        lost=job.lost,
+        delivery="at-most-once" if spec.at_most_once else "at-least-once",
+        expires_at=iso(job.expires_at),
+        deadline=iso(spec.deadline),
+        timeout=None if spec.timeout is None else spec.timeout / 1000,
+        retention=spec.retention / 1000,
+        retry=msgspec.to_builtins(spec.retry or DEFAULT),
+        unique=None if spec.unique is None else spec.unique.key,
+        waited=_seconds(job.run_at, job.fetched_at),
+        ran=_seconds(job.fetched_at, ended),
+        headers=dict(spec.headers or {}),
+        payload_size=len(spec.payload),
+        payload=payload,
+        payload_base64=payload_base64,
+        result=result,
+        result_base64=result_base64,
+        errors=[ErrorView(e.attempt, _iso(e.at), e.kind, e.message, e.traceback) for e in job.errors],
+    )
+
+
+def queue_view(info: QueueInfo) -> QueueView:
+    """A queue's counts in the order of the lifecycle, and its switches."""
+    counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
+    return QueueView(info.name, counts, info.paused, info.closed, iso(info.oldest_available))
+
+
+def stats_view(stats: QueueStats) -> QueueStatsView:
+    """A queue's totals and days."""
+    days = [DayView(d.day, d.processed, d.failed) for d in stats.days]
+    return QueueStatsView(stats.name, stats.enqueued, stats.processed, stats.failed, days)
+
+
+def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool) -> WorkerView:
+    """A worker and the jobs that it holds."""
+    return WorkerView(
+        id=info.id,
+        host=info.host,
+        pid=info.pid,
+        supervisor=info.supervisor,
+        state=info.state,
+        started_at=_iso(info.started_at),
+        seen_at=_iso(info.seen_at),
+        queues=list(info.queues),
+        tasks=list(info.tasks),
+        concurrency=info.concurrency,
+        running=info.running,
+        version=info.version,
+        jobs=[_running(job) for job in jobs],
+        more=more,
+    )
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _row(job: Job) -> dict[str, Any]:
+    last = job.errors[-1] if job.errors else None
+    return {
+        "queue": job.queue,
+        "id": job.id,
+        "task": job.task,
+        "state": job.state.value,
+        "priority": job.spec.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.spec.max_attempts,
+        "enqueued_at": _iso(job.enqueued_at),
+        "due_at": _iso(job.run_at),
+        "fetched_at": iso(job.fetched_at),
+        "ended_at": iso(job.ended_at),
+        "worker": job.worker,
+        "cancel_asked": job.cancel_asked,
+        "progress": _progress(job.progress),
+        "reason": job.reason,
+        "error": None if last is None else f"{last.kind}: {last.message}".partition("\n")[0],
+    }
+
+
+def _running(job: Job) -> RunningView:
+    return RunningView(
+        job.queue,
+        job.id,
+        job.task,
+        job.attempt,
+        iso(job.fetched_at),
+        job.started,
+        _progress(job.progress),
+    )
+
+
+def _progress(progress: Progress | None) -> ProgressView | None:
+    return None if progress is None else ProgressView(progress.done, progress.of, progress.note)
+
+
+def _iso(ms: int) -> str:
+    seconds, rest = divmod(ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+    except (ValueError, OverflowError, OSError):  # a foreign producer may have stored any number
+        return f"{ms} ms since 1970"
+
+
+def _seconds(begin: int | None, end: int | None) -> float | None:
+    return None if begin is None or end is None else max(0, end - begin) / 1000
+
+
+def _json_or_base64(data: bytes | None) -> tuple[msgspec.Raw | None, str | None]:
+    """The bytes as JSON without line breaks, so that they fit into a JSON line; else as base64."""
+    if data is None:
+        return None, None
+    try:
+        text = data.decode("utf-8")
+        return msgspec.Raw(msgspec.json.format(text, indent=-1).encode()), None
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        return None, b64encode(data).decode()

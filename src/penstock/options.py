@@ -1,0 +1,331 @@
+"""What a user may ask of a job, checked once and turned into milliseconds.
+
+An app sets defaults, a task overrules them, a single call (`task.using(...)`) overrules both. Each of
+these three has a TypedDict, so that type checkers and editors know the words; at run time an unknown
+word is refused with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from penstock import retry as _retry
+from penstock.duration import Duration, instant_ms, milliseconds
+from penstock.errors import ConfigError, did_you_mean
+from penstock.ids import check_id, check_queue
+from penstock.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS, PRIORITIES, Job
+from penstock.retry import Custom, RetryPolicy
+from penstock.unique import Unique
+
+__all__ = [
+    "CallOptions",
+    "DefaultOptions",
+    "HandlerOptions",
+    "Options",
+    "RawOptions",
+    "RetryFunction",
+    "RetryRule",
+    "RunIn",
+    "TaskOptions",
+    "override",
+    "override_call",
+    "refuse_unknown",
+]
+
+RunIn = Literal["async", "thread", "process"]
+Delivery = Literal["at-least-once", "at-most-once"]
+#: (attempt that failed, its error, the job) → seconds until the next one; called in the worker.
+RetryFunction = Callable[[int, BaseException, Job], Duration]
+#: How a wait between attempts may be written: a policy or its name, a duration (fixed), several (steps).
+RetryData = RetryPolicy | Duration | Sequence[Duration] | None
+RetryRule = RetryData | RetryFunction
+
+
+class DefaultOptions(TypedDict, total=False):
+    """What `App(...)` may set for all its tasks."""
+
+    queue: str
+    timeout: Duration | None
+    max_attempts: int
+    retry: RetryRule
+    retention: Duration | None
+
+
+class HandlerOptions(DefaultOptions, total=False):
+    """What `@app.handler(...)` may set: how its function runs, and the jobs of `app.enqueue_raw`."""
+
+    priority: int
+    expires: Duration | None
+    unique: bool | Duration
+    run_in: RunIn
+    delivery: Delivery
+    headers: Mapping[str, str]
+
+
+class TaskOptions(HandlerOptions, total=False):
+    """What `@app.task(...)` may set."""
+
+    name: str
+
+
+class RawOptions(TypedDict, total=False):
+    """What `app.enqueue_raw(...)` may set."""
+
+    id: str
+    priority: int
+    delay: Duration
+    run_at: datetime
+    expires: Duration | datetime | None
+    timeout: Duration | None
+    deadline: datetime | None
+    max_attempts: int
+    retry: RetryData
+    unique: bool | Duration
+    retention: Duration | None
+    headers: Mapping[str, str]
+
+
+class CallOptions(RawOptions, total=False):
+    """What `task.using(...)` may set for one call."""
+
+    queue: str
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The same, checked; the fields and units of `NewJob`. `retention=None`: nobody has said."""
+
+    queue: str = "default"
+    priority: int = 0
+    delay: int = 0
+    run_at: int | None = None
+    expires_in: int | None = None
+    expires_at: int | None = None
+    timeout: int | None = DEFAULT_TIMEOUT
+    deadline: int | None = None
+    max_attempts: int = MAX_ATTEMPTS
+    retry: RetryPolicy | None = None
+    retry_function: RetryFunction | None = None
+    unique: Unique | None = None
+    retention: int | None = None
+    at_most_once: bool = False
+    headers: dict[str, str] | None = None
+
+
+def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
+    """`base`, overruled by what was given; raises ConfigError, naming `who` and the option.
+
+    Options of no meaning here (`name`, `id`, `run_in`) are the caller's to read.
+    """
+    fields: dict[str, Any] = {}
+    try:
+        for name, value in given.items():
+            read = _READERS.get(name)
+            if read is not None:
+                fields.update(read(value))
+        if fields.get("headers") and base.headers:
+            fields["headers"] = {**base.headers, **fields["headers"]}
+        options = msgspec.structs.replace(base, **fields)
+        _refuse_contradictions(options, given)
+    except ConfigError as error:
+        raise ConfigError(f"{who}: {error}") from None
+    # the start of a last attempt is recorded before it begins, which is just what at-most-once needs
+    return msgspec.structs.replace(options, max_attempts=1) if options.at_most_once else options
+
+
+def override_call(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
+    """`override`, for a single call, which cannot bring a function along."""
+    refuse_unknown(given, CallOptions.__optional_keys__, who=who)
+    if callable(given.get("retry")):
+        raise ConfigError(
+            f"{who}: a retry function cannot travel with a job; set it on the task, and choose data here"
+        )
+    return override(base, given, who=who)
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], *, who: str) -> None:
+    """Raise ConfigError for the first option that nobody knows here."""
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise ConfigError(f"{who} has no option {name!r}{near or '; it has ' + ', '.join(known)}")
+
+
+# ── one reader per option: what was written → fields of Options ──────────────────────────────────
+
+
+def _id(value: Any) -> dict[str, Any]:
+    check_id(value)
+    return {}  # a job's own, no option that others could inherit
+
+
+def _priority(value: Any) -> dict[str, Any]:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise ConfigError(f"priority={value!r} is not a whole number from -100 to 100 (higher goes first)")
+    return {"priority": value}
+
+
+def _run_at(value: Any) -> dict[str, Any]:
+    return {"run_at": instant_ms(value, what="run_at"), "delay": 0}
+
+
+def _expires(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"expires_in": None, "expires_at": None}
+    if isinstance(value, datetime):
+        return {"expires_in": None, "expires_at": instant_ms(value, what="expires")}
+    span = milliseconds(value, what="expires")
+    if span == 0:
+        raise ConfigError("expires=0: such a job could never start; leave it out, or None, for no limit")
+    return {"expires_in": span, "expires_at": None}
+
+
+def _timeout(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"timeout": None}
+    span = milliseconds(value, what="timeout")
+    if span == 0:
+        raise ConfigError("timeout=0 would end every attempt at once; None means no limit")
+    return {"timeout": span}
+
+
+def _deadline(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"deadline": None}
+    if not isinstance(value, datetime):
+        raise ConfigError(
+            f"deadline={value!r} is not a datetime: it is the instant by which all attempts must be over; "
+            "for a span of time use timeout= (one attempt) or expires= (until it starts)"
+        )
+    return {"deadline": instant_ms(value, what="deadline")}
+
+
+def _max_attempts(value: Any) -> dict[str, Any]:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise ConfigError(f"max_attempts={value!r} is not a whole number of 1 or more")
+    return {"max_attempts": value}
+
+
+def _retention(value: Any) -> dict[str, Any]:
+    return {"retention": 0 if value is None else milliseconds(value, what="retention")}
+
+
+def _unique(value: Any) -> dict[str, Any]:
+    rule = Unique.of(value)
+    if rule is not None and rule.period == 0:
+        raise ConfigError("unique=0 would hold for no time; use True, a longer period, or False")
+    return {"unique": rule}
+
+
+def _delivery(value: Any) -> dict[str, Any]:
+    if value not in ("at-least-once", "at-most-once"):
+        raise ConfigError(f"delivery={value!r} is neither 'at-least-once' nor 'at-most-once'")
+    return {"at_most_once": value == "at-most-once"}
+
+
+#: Headers travel with every fetch of the job: a letter's envelope, not its content.
+_HEADERS_KEPT = 16_000
+
+
+def _headers(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"headers={value!r} is not a mapping of names to texts")
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ConfigError(f"headers: {name!r}={text!r} is not a text under a name that is a text")
+    size = sum(len(name) + len(text) for name, text in value.items())
+    if size > _HEADERS_KEPT:
+        raise ConfigError(
+            f"headers take {size} characters, the limit is {_HEADERS_KEPT}; pass large data as arguments"
+        )
+    return {"headers": dict(value) or None}
+
+
+_NAMED_POLICIES: dict[str, Callable[[], RetryPolicy]] = {
+    "exponential": _retry.exponential,
+    "fibonacci": _retry.fibonacci,
+    "polynomial": _retry.polynomial,
+}
+
+
+def _retry_rule(value: Any) -> dict[str, Any]:
+    policy, function = _policy(value)
+    return {"retry": policy, "retry_function": function}
+
+
+def _policy(value: Any) -> tuple[RetryPolicy | None, RetryFunction | None]:
+    if value is None:
+        return None, None
+    if isinstance(value, Custom):
+        raise ConfigError("retry=Custom(): pass the function itself")
+    if isinstance(value, RetryPolicy):
+        return value, None
+    if isinstance(value, bool):
+        raise ConfigError(f"retry={value!r} is not a policy; for a single attempt use max_attempts=1")
+    if isinstance(value, (list, tuple)):
+        return _retry.steps(*value), None
+    if callable(value):
+        return Custom(), _checked_function(value)
+    if isinstance(value, str) and value in _NAMED_POLICIES:
+        return _NAMED_POLICIES[value](), None
+    try:
+        return _retry.Fixed(milliseconds(value, what="retry")), None
+    except ConfigError as error:
+        near = did_you_mean(value, _NAMED_POLICIES) if isinstance(value, str) else ""
+        raise ConfigError(f"{error}, or name a policy: {', '.join(_NAMED_POLICIES)}{near}") from None
+
+
+def _checked_function(function: Any) -> RetryFunction:
+    name = getattr(function, "__name__", repr(function))
+    if getattr(function, "__module__", "") == _retry.__name__:
+        raise ConfigError(f"retry={name} is the function that makes a policy: call it, as in retry={name}(…)")
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"retry={name}: a retry function is a plain `def`, not `async def`")
+    try:
+        inspect.signature(function).bind(1, ValueError(), None)
+    except TypeError:
+        raise ConfigError(
+            f"retry={name}: a retry function takes (attempt, error, job) and returns seconds"
+        ) from None
+    except ValueError:  # a builtin without a signature: its first call will tell
+        pass
+    checked: RetryFunction = function
+    return checked
+
+
+_READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "queue": lambda value: {"queue": check_queue(value)},
+    "id": _id,
+    "priority": _priority,
+    "delay": lambda value: {"delay": milliseconds(value, what="delay"), "run_at": None},
+    "run_at": _run_at,
+    "expires": _expires,
+    "timeout": _timeout,
+    "deadline": _deadline,
+    "max_attempts": _max_attempts,
+    "retry": _retry_rule,
+    "retention": _retention,
+    "unique": _unique,
+    "delivery": _delivery,
+    "headers": _headers,
+}
+
+
+def _refuse_contradictions(options: Options, given: Mapping[str, Any]) -> None:
+    if "delay" in given and "run_at" in given:
+        raise ConfigError("delay= and run_at= both say when it is due: give one of them")
+    if options.expires_in is not None and options.run_at is None and options.expires_in <= options.delay:
+        raise ConfigError(
+            "it would expire before it is due: expires= counts from the enqueue, as delay= does"
+        )
+    if options.run_at is not None and options.expires_at is not None and options.expires_at <= options.run_at:
+        raise ConfigError("it would expire before it is due: expires= is not after run_at=")
+    if options.deadline is not None and options.run_at is not None and options.deadline <= options.run_at:
+        raise ConfigError("its deadline= is not after its run_at=: no attempt could ever succeed")
+    if options.at_most_once and given.get("max_attempts", 1) != 1:
+        raise ConfigError("delivery='at-most-once' allows a single attempt: leave max_attempts= out")

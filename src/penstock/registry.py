@@ -1,0 +1,208 @@
+"""What an application has registered: tasks, raw handlers, middleware, listeners, hooks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+import msgspec
+
+from penstock.client import Client
+from penstock.errors import ConfigError
+from penstock.events import Event, EventBus
+from penstock.ids import check_queue
+from penstock.job import RawJob
+from penstock.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
+from penstock.options import HandlerOptions, Options, TaskOptions
+from penstock.task import AsyncTask, Handler, SyncTask, Task, make_handler, make_task
+
+__all__ = ["Hooks", "Registry"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+HandlerT = TypeVar("HandlerT", bound=Callable[[RawJob], Any])
+AttemptT = TypeVar("AttemptT", bound=AroundAttempt)
+EnqueueT = TypeVar("EnqueueT", bound=AroundEnqueue)
+EventT = TypeVar("EventT", bound=Event)
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What each worker process calls, in the order of registration: functions of nothing or of the app."""
+
+    on_startup: list[Callable[..., Any]] = []
+    on_drain: list[Callable[..., Any]] = []
+    on_shutdown: list[Callable[..., Any]] = []
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` is: a function goes in, its task comes out."""
+
+    @overload  # a coroutine function is a function too, and mypy sees only that
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+class Registry:
+    """The registering half of an app. Registering opens nothing and asks no store."""
+
+    def __init__(
+        self,
+        client: Client,
+        middleware: MiddlewareStack,
+        events: EventBus,
+        defaults: Options,
+        max_payload: int,
+    ) -> None:
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.handlers: dict[str, Handler] = {}
+        self.middleware = middleware
+        self.events = events
+        self.hooks = Hooks()
+        self._client = client
+        self._defaults = defaults
+        self._max_payload = max_payload
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="mail", timeout="30s", …)`.
+
+        Raises ConfigError for an option that is unknown or makes no sense, and for a name that is taken.
+        """
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            task = make_task(function, self._client, self._defaults, self._max_payload, options)
+            if task.name in self.tasks:
+                raise ConfigError(
+                    f"this app has a task {task.name!r} already: give one of the two another name="
+                )
+            self.tasks[task.name] = task
+            return task
+
+        return register if function is None else register(function)
+
+    def handler(self, **options: Unpack[HandlerOptions]) -> Callable[[HandlerT], HandlerT]:
+        """Let a function take every raw job of a queue: `@app.handler(queue="legacy")`. It stays as it is."""
+
+        def register(function: HandlerT) -> HandlerT:
+            handler = make_handler(function, self._defaults, options)
+            if handler.queue in self.handlers:
+                raise ConfigError(f"the queue {handler.queue!r} has a handler already: a queue has one")
+            self.handlers[handler.queue] = handler
+            return function
+
+        return register
+
+    def queues(self) -> list[str]:
+        """The queues of the tasks and handlers registered here, in order of registration."""
+        return list(dict.fromkeys([*(task.queue for task in self.tasks.values()), *self.handlers]))
+
+    @overload
+    def around_attempt(self, call: AttemptT, /) -> AttemptT: ...
+    @overload
+    def around_attempt(
+        self, /, *, queue: str | None = None, task: str | Task[..., Any] | None = None
+    ) -> Callable[[AroundAttempt], AroundAttempt]: ...
+    def around_attempt(
+        self,
+        call: AttemptT | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
+    ) -> Any:
+        """Wrap attempts, of all tasks or of one queue or task: `async def timing(job, call)`."""
+
+        def register(call: AttemptT) -> AttemptT:
+            if not inspect.iscoroutinefunction(call) and not inspect.iscoroutinefunction(
+                getattr(call, "__call__", None)  # noqa: B004 (not whether, but how it is called)
+            ):
+                raise ConfigError(f"{call!r}: middleware around an attempt is an `async def` of (job, call)")
+            _check_arguments(call, 2, "middleware around an attempt takes (job, call)")
+            self.middleware.add_attempt(call, queue=_queue(queue), task=_task_name(task))
+            return call
+
+        return register if call is None else register(call)
+
+    @overload
+    def around_enqueue(self, call: EnqueueT, /) -> EnqueueT: ...
+    @overload
+    def around_enqueue(
+        self, /, *, queue: str | None = None, task: str | Task[..., Any] | None = None
+    ) -> Callable[[AroundEnqueue], AroundEnqueue]: ...
+    def around_enqueue(
+        self,
+        call: EnqueueT | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
+    ) -> Any:
+        """Rewrite new jobs, of all tasks or of one queue or task: `def stamp(new): return new`."""
+
+        def register(call: EnqueueT) -> EnqueueT:
+            if inspect.iscoroutinefunction(call):
+                raise ConfigError(f"{call!r}: middleware around an enqueue is a plain `def` of (new)")
+            _check_arguments(call, 1, "middleware around an enqueue takes (new), the NewJob")
+            self.middleware.add_enqueue(call, queue=_queue(queue), task=_task_name(task))
+            return call
+
+        return register if call is None else register(call)
+
+    def on(self, kind: type[EventT]) -> Callable[[Callable[[EventT], None]], Callable[[EventT], None]]:
+        """Listen to a kind of event: `@app.on(JobDied)`. Called on a thread of its own; delays no job."""
+        if not isinstance(kind, type) or not issubclass(kind, Event):
+            raise ConfigError(f"app.on({kind!r}) takes a kind of event, as in app.on(JobDied)")
+
+        def register(listener: Callable[[EventT], None]) -> Callable[[EventT], None]:
+            self.events.listen(kind, listener)
+            return listener
+
+        return register
+
+    def on_startup(self, hook: F) -> F:
+        """Call this in each worker process before it takes jobs; a `def` or an `async def`."""
+        return _add_hook(self.hooks.on_startup, hook)
+
+    def on_drain(self, hook: F) -> F:
+        """Call this when a worker process stops taking jobs, while its last ones still run."""
+        return _add_hook(self.hooks.on_drain, hook)
+
+    def on_shutdown(self, hook: F) -> F:
+        """Call this when a worker process has ended its last job."""
+        return _add_hook(self.hooks.on_shutdown, hook)
+
+
+def _add_hook(hooks: list[Callable[..., Any]], hook: F) -> F:
+    if not callable(hook):
+        raise ConfigError(f"{hook!r} is not a function")
+    if inspect.signature(hook).parameters:
+        _check_arguments(hook, 1, "a hook takes nothing, or the app")
+    hooks.append(hook)
+    return hook
+
+
+def _check_arguments(call: Callable[..., Any], count: int, rule: str) -> None:
+    try:
+        inspect.signature(call).bind(*[None] * count)
+    except TypeError:
+        raise ConfigError(f"{call!r}: {rule}") from None
+
+
+def _queue(queue: str | None) -> str | None:
+    return None if queue is None else check_queue(queue)
+
+
+def _task_name(task: str | Task[..., Any] | None) -> str | None:
+    return task.name if isinstance(task, Task) else task

@@ -1,0 +1,1171 @@
+"""The reference store: it keeps the jobs of one process in plain data, and reads like the specification.
+
+A `_Shelf` is the data, one lock, and one function per verb. `MemoryStore` is the door to it for event
+loops, `MemoryStore.sync` the one for threads. Nothing survives the process, and nothing leaves it: a
+fork of it is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import ConfigError, StoreError
+from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
+from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, Place, Transition, first_state, kept
+from penstock.store import (
+    Beat,
+    DayCount,
+    Due,
+    Enqueued,
+    Fetched,
+    Grip,
+    Page,
+    Pruned,
+    QueueInfo,
+    QueueStats,
+    Settled,
+    Settlement,
+    Share,
+    SyncProducing,
+    Verdict,
+    Wake,
+    WorkerInfo,
+)
+
+__all__ = ["MemoryStore"]
+
+_DAY = 86_400_000
+_DAYS_KEPT = 90
+_SILENT = 60_000
+_VOID = -1  # the end of a lease from another boot: before that of any other
+
+
+# ── the doors ────────────────────────────────────────────────────────────────────────────────────
+
+
+class MemoryStore:
+    """Jobs in the memory of this process. Those of one name and namespace share one shelf, and the clock of
+    the first of them; one without a name has a shelf of its own."""
+
+    def __init__(self, name: str = "", *, namespace: str = "", clock: Clock | None = None) -> None:
+        self._name = name
+        self._clock = clock or SystemClock()
+        self._kept = _named(name, namespace, self._clock) if name else _Shelf(self._clock)
+        self._heard = _Heard(self._kept.cancels, self._kept.changes)
+        self._heard_lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self._name}"
+
+    @property
+    def sync(self) -> SyncProducing:
+        return _SyncDoor(self)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    @property
+    def shelf(self) -> _Shelf:
+        """The data; refused to a fork, whose copy of it no worker would ever look at."""
+        if self._kept.pid != os.getpid():
+            raise StoreError(
+                f"{self.url} lives in one process, and this is a fork of it: what is stored here is lost; "
+                "use sqlite:///FILE to share jobs between processes"
+            )
+        return self._kept
+
+    # producing
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self.shelf.enqueue(jobs)
+
+    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self.shelf.get(refs)
+
+    async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self.shelf.cancel(refs, reason)
+
+    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        shelf, bell, left = self.shelf, _LoopBell(), _Countdown(timeout)
+        while (watch := shelf.watch_ends(refs, bell)) is not None:
+            try:
+                if not await bell.heard(left()):
+                    break
+            finally:
+                shelf.unwatch_ends(watch)
+        return shelf.get(refs)
+
+    # consuming
+
+    async def fetch(
+        self,
+        queues: Sequence[Share],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        charge: bool = True,
+    ) -> Fetched:
+        return self.shelf.fetch(queues, limit, lease, worker, token, charge)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        return self.shelf.extend(beats)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return self.shelf.settle(settlements)
+
+    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
+        return self.shelf.promote(queues, limit)
+
+    async def reclaim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        of: Sequence[str] | None = None,
+    ) -> Fetched:
+        return self.shelf.reclaim(queues, limit, lease, worker, token, of)
+
+    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+        shelf, bell, left = self.shelf, _LoopBell(), _Countdown(timeout)
+        until, before = self._clock.now() + timeout, self._heard
+        shelf.watch(queues, bell)
+        try:
+            while True:
+                wake, heard = shelf.look(queues, until, before)
+                if wake or not await bell.heard(left()):
+                    self._note(heard)
+                    return wake
+        finally:
+            shelf.unwatch(queues, bell)
+
+    def _note(self, heard: _Heard) -> None:
+        """What has been told is not told again; several waits may end at once, the latest news count."""
+        with self._heard_lock:
+            self._heard = _Heard(*map(max, zip(self._heard, heard, strict=True)))
+
+    # operating
+
+    async def list_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        state: State | None = None,
+        task: str | None = None,
+        worker: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        return self.shelf.list_jobs(queue, state, task, worker, after, limit)
+
+    async def find(self, id: str) -> list[Job]:
+        return self.shelf.find(id)
+
+    async def queues(self) -> list[QueueInfo]:
+        return self.shelf.infos()
+
+    async def stats(self, *, days: int = 7) -> list[QueueStats]:
+        return self.shelf.stats(days)
+
+    async def settings(
+        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+    ) -> QueueInfo:
+        return self.shelf.settings(queue, paused, closed)
+
+    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self.shelf.retry(refs)
+
+    async def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self.shelf.reschedule(refs, delay, run_at)
+
+    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self.shelf.delete(refs)
+
+    async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
+        return self.shelf.purge(queue, states, limit)
+
+    async def drop(self, queue: str) -> bool:
+        return self.shelf.drop(queue)
+
+    async def prune(
+        self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
+    ) -> Pruned:
+        return self.shelf.prune(limit, keep_finished, keep_dead)
+
+    async def announce(self, worker: WorkerInfo) -> None:
+        self.shelf.announce(worker)
+
+    async def retire(self, worker: str) -> None:
+        self.shelf.retire(worker)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return self.shelf.seen_workers()
+
+
+class _SyncDoor:
+    """The producing verbs for callers without an event loop."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._store.shelf.enqueue(jobs)
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._store.shelf.get(refs)
+
+    def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self._store.shelf.cancel(refs, reason)
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        shelf, bell, left = self._store.shelf, _ThreadBell(), _Countdown(timeout)
+        while (watch := shelf.watch_ends(refs, bell)) is not None:
+            try:
+                if not bell.heard(left()):
+                    break
+            finally:
+                shelf.unwatch_ends(watch)
+        return shelf.get(refs)
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self._store.shelf.retry(refs)
+
+    def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self._store.shelf.reschedule(refs, delay, run_at)
+
+    def queues(self) -> list[QueueInfo]:
+        return self._store.shelf.infos()
+
+
+# ── the data ─────────────────────────────────────────────────────────────────────────────────────
+
+K = TypeVar("K")
+
+
+class _Sorted(Generic[K]):
+    """Generations in the order of a key (ties: the lower first).
+
+    A heap. What is dropped lies on in it as a ghost until it comes up, or until ghosts are the most.
+    """
+
+    __slots__ = ("_heap", "_keys")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, int]] = []
+        self._keys: dict[int, K] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def put(self, generation: int, key: K) -> None:
+        self._keys[generation] = key
+        heappush(self._heap, (key, generation))
+
+    def drop(self, generation: int) -> None:
+        if self._keys.pop(generation, None) is not None and len(self._heap) > 2 * len(self._keys) + 64:
+            self._heap = [(key, generation) for generation, key in self._keys.items()]
+            heapify(self._heap)
+
+    def first(self) -> tuple[K, int] | None:
+        """The least key and whose it is; None when empty."""
+        heap = self._heap
+        while heap and self._keys.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0] if heap else None
+
+
+class _Row:
+    """A job and what only its store knows of it."""
+
+    __slots__ = ("charged", "generation", "job", "lease_until", "over_at", "place", "queue")
+
+    def __init__(self, job: Job, queue: _Queue, place: int) -> None:
+        self.job = job
+        self.generation = job.generation
+        self.queue = queue
+        self.place = place  # among available jobs of its priority, the least first
+        self.charged = False  # whether the fetch of the current lease counted the attempt up
+        self.lease_until = 0  # by the clock of leases
+        self.over_at = 0  # end of the retention of an ended job
+
+
+class _Queue:
+    """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused = False
+        self.closed = False
+        self.rows: dict[str, _Row] = {}
+        self.counts = dict.fromkeys(State, 0)
+        self.ready: _Sorted[tuple[int, int]] = _Sorted()  # available: by priority and place
+        self.oldest: _Sorted[int] = _Sorted()  # available: by run_at
+        self.parked: dict[str, _Sorted[tuple[int, int]]] = {}  # by task; then as ready
+        self.due: _Sorted[int] = _Sorted()  # scheduled and retryable: by run_at
+        self.leases: _Sorted[int] = _Sorted()  # running: by the lease's end
+        self.ended: dict[State, _Sorted[int]] = {state: _Sorted() for state in TERMINAL}  # by ended_at
+        self.holders: dict[str, tuple[int, int | None]] = {}  # unique key: generation, until when
+        self.enqueued = self.processed = self.failed = 0
+        self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
+
+    def info(self) -> QueueInfo:
+        counts = {state: n for state, n in self.counts.items() if n}
+        oldest = self.oldest.first()
+        return QueueInfo(self.name, counts, self.paused, self.closed, oldest and oldest[0])
+
+
+class _Heard(NamedTuple):
+    """How many requests to stop, and changes of settings, there had been."""
+
+    cancels: int
+    changes: int
+
+
+class _Shelf:
+    """All the data, and a function per verb; each is one step under the one lock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.pid = os.getpid()
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.boot = clock.boot_id()
+        self.queues: dict[str, _Queue] = {}
+        self.rows: dict[int, _Row] = {}  # by generation, rising
+        self.listing: list[int] = []  # the generations, rising, with ghosts
+        self.workers: dict[str, WorkerInfo] = {}
+        self.tokens: dict[str, dict[int, _Row]] = {}  # what is leased under a token
+        self.held: dict[str, dict[int, _Row]] = {}  # what is leased to a worker
+        self.over: _Sorted[int] = _Sorted()  # ended: by the end of their retention
+        self.expiring: _Sorted[int] = _Sorted()  # queued: by expires_at
+        self.generation = self.tail = self.head = 0
+        self.cancels = self.changes = 0
+        self.bells: set[_Bell] = set()
+        self.queue_bells: dict[str, set[_Bell]] = {}
+        self.end_watches: dict[tuple[str, str], set[_EndWatch]] = {}
+
+    # ── producing ──
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self.lock:
+            now = self.clock.now()
+            return [self._enqueue(new, now) for new in jobs]
+
+    def _enqueue(self, new: NewJob, now: int, *, follows: bool = False) -> Enqueued:
+        queue = self._queue(new.queue)
+        if new.id in queue.rows:
+            return Enqueued(Verdict.EXISTS, new.id)
+        if queue.closed and not follows:
+            return Enqueued(Verdict.CLOSED, new.id)
+        if (holder := self._holder(queue, new, now)) is not None:
+            return Enqueued(Verdict.DUPLICATE, holder.job.spec.id)
+        state, run_at = first_state(new, now)
+        self.generation += 1
+        expires_at = _expires_at(new, now)
+        job = Job(new, state, self.generation, enqueued_at=now, run_at=run_at, expires_at=expires_at)
+        row = _Row(job, queue, self._tail())
+        queue.rows[new.id] = self.rows[row.generation] = row
+        self.listing.append(row.generation)
+        queue.enqueued += 1
+        self._hold(row, now)
+        self._put(row)
+        return Enqueued(Verdict.NEW, new.id)
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        with self.lock:
+            return [None if row is None else row.job for row in map(self._row, refs)]
+
+    def cancel(self, refs: Sequence[Ref], reason: str) -> list[State | None]:
+        with self.lock:
+            now = self.clock.now()
+            return [self._cancel(ref, reason, now) for ref in refs]
+
+    def _cancel(self, ref: Ref, reason: str, now: int) -> State | None:
+        row = self._row(ref)
+        if row is None:
+            return None
+        if row.job.state in QUEUED:
+            self._end_queued(row, reason, now)
+        elif row.job.state is State.RUNNING and not row.job.cancel_asked:
+            row.job = replace(row.job, cancel_asked=True)
+            self.cancels += 1
+            self._ring(self.bells)
+        return row.job.state
+
+    # ── consuming ──
+
+    def fetch(
+        self, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
+    ) -> Fetched:
+        with self.lock:
+            now = self.clock.now()
+            self._notice_reboot()
+            jobs = self._under(token)
+            if not jobs:
+                until = self.clock.lease_now() + lease
+                for row in self._pick(queues, limit, worker, now):
+                    self._lease(row, worker, token, until, now, charge)
+                    jobs.append(row.job)
+            return Fetched(jobs, now, self._next_due([share.queue for share in queues]))
+
+    def _pick(self, queues: Sequence[Share], limit: int, worker: str, now: int) -> Iterator[_Row]:
+        """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
+        leased the one before."""
+        tasks = self.workers[worker].tasks if worker in self.workers else ()
+        given = dict.fromkeys((share.queue for share in queues), 0)
+        for to_cap in (False, True):
+            for share in queues:
+                most = share.cap if to_cap else min(share.quota, share.cap)
+                while limit > 0 and given[share.queue] < most:
+                    row = self._next_ready(share.queue, tasks, now)
+                    if row is None:
+                        break
+                    limit -= 1
+                    given[share.queue] += 1
+                    yield row
+
+    def _next_ready(self, name: str, tasks: Collection[str], now: int) -> _Row | None:
+        queue = self.queues.get(name)
+        if queue is None or queue.paused:
+            return None
+        while (first := _first_parked(queue, tasks) or queue.ready.first()) is not None:
+            row = self.rows[first[1]]
+            if not _expired(row.job, now):
+                return row
+            self._end_queued(row, EXPIRED, now)
+        return None
+
+    def _lease(self, row: _Row, worker: str, token: str, until: int, now: int, charge: bool) -> None:
+        self._take(row)
+        row.charged = charge
+        row.lease_until = until
+        row.job = replace(
+            row.job,
+            state=State.RUNNING,
+            attempt=row.job.attempt + charge,
+            fetched_at=now,
+            token=token,
+            worker=worker,
+            started=False,
+            progress=None,
+            reason=None,
+        )
+        self._put(row)
+
+    def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        with self.lock:
+            self._notice_reboot()
+            return [self._extend(beat) for beat in beats]
+
+    def _extend(self, beat: Beat) -> Grip:
+        row = self._leased(beat.lease)
+        if row is None:
+            return Grip.LOST
+        row.lease_until = self.clock.lease_now() + beat.by
+        row.queue.leases.drop(row.generation)
+        row.queue.leases.put(row.generation, row.lease_until)
+        job = row.job
+        row.job = replace(
+            job,
+            started=job.started or beat.started,
+            progress=job.progress if beat.progress is None else beat.progress,
+            checkpoint=job.checkpoint if beat.checkpoint is None else beat.checkpoint,
+        )
+        return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if any(one.transition.state is State.RUNNING for one in settlements):
+            raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+        with self.lock:
+            now = self.clock.now()
+            heads = sum(one.transition.place is Place.HEAD for one in settlements)
+            self.head -= heads
+            places = iter(range(self.head, self.head + heads))  # the first of them is the first out
+            return [
+                self._settle(one, next(places) if one.transition.place is Place.HEAD else 0, now)
+                for one in settlements
+            ]
+
+    def _settle(self, one: Settlement, head: int, now: int) -> Settled:
+        row = self._leased(one.lease)
+        if row is None:
+            there = self._row(Ref(one.lease.queue, one.lease.id)) is not None
+            return Settled.STALE if there else Settled.GONE
+        self._count(row.queue, one.transition, now)
+        self._take(row)
+        self._apply(row, one.transition, one.result, head, now)
+        if row.job.ended and one.transition.keep <= 0:
+            self._remove(row)
+        else:
+            self._put(row)
+        for new in one.then:
+            self._enqueue(new, now, follows=True)
+        return Settled.APPLIED
+
+    def _apply(self, row: _Row, to: Transition, result: bytes | None, head: int, now: int) -> None:
+        """The facts after this transition."""
+        job, ended = row.job, to.state in TERMINAL
+        if to.place is not Place.OWN:
+            row.place = head if to.place is Place.HEAD else self._tail()
+        run_at = job.run_at
+        if to.state in (State.SCHEDULED, State.RETRYABLE):
+            run_at = now + to.delay
+        elif to.state is State.AVAILABLE and to.place is not Place.OWN:
+            run_at = now
+        row.over_at = now + to.keep
+        row.job = replace(
+            job,
+            state=to.state,
+            attempt=job.attempt - (row.charged and not to.charge),
+            lost=job.lost + to.lost,
+            run_at=run_at,
+            ended_at=now if ended else None,
+            token=None,
+            worker=None,
+            started=False,
+            errors=job.errors if to.error is None else (*job.errors, to.error)[-MAX_ERRORS:],
+            result=result if ended else None,
+            reason=to.reason,
+        )
+
+    def _count(self, queue: _Queue, to: Transition, now: int) -> None:
+        processed, failed = int(to.charge), int(to.error is not None)
+        queue.processed += processed
+        queue.failed += failed
+        if processed or failed:
+            before = queue.days.get(now // _DAY, (0, 0))
+            queue.days[now // _DAY] = before[0] + processed, before[1] + failed
+
+    def promote(self, queues: Sequence[str], limit: int) -> Due:
+        with self.lock:
+            now, moved = self.clock.now(), 0
+            while limit > 0 and (first := self._first_due(queues)) is not None and first[0] <= now:
+                limit -= 1
+                row = self.rows[first[1]]
+                if _expired(row.job, now):
+                    self._end_queued(row, EXPIRED, now)
+                    continue
+                moved += 1
+                self._make_available(row)
+            return Due(moved, self._next_due(queues), now)
+
+    def reclaim(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        of: Sequence[str] | None,
+    ) -> Fetched:
+        with self.lock:
+            self._notice_reboot()
+            jobs = self._under(token)
+            if not jobs:
+                steady = self.clock.lease_now()
+                rows = self._run_out(queues, limit, steady) if of is None else self._held_by(of, limit)
+                for row in rows:
+                    self._take(row)
+                    row.lease_until = steady + lease
+                    lost_by = f"{LOST_BY}{row.job.worker}"
+                    row.job = replace(row.job, worker=worker, token=token, reason=lost_by)
+                    self._put(row)
+                    jobs.append(row.job)
+            return Fetched(jobs, self.clock.now())
+
+    def _run_out(self, queues: Sequence[str], limit: int, steady: int) -> Iterator[_Row]:
+        """Whoever asks for the next row has leased the one before."""
+        leases = [queue.leases for queue in self._known(queues)]
+        for _ in range(limit):
+            first = min((f for f in (lease.first() for lease in leases) if f is not None), default=None)
+            if first is None or first[0] > steady:
+                return
+            yield self.rows[first[1]]
+
+    def _held_by(self, workers: Sequence[str], limit: int) -> list[_Row]:
+        held = {g: row for worker in workers for g, row in self.held.get(worker, {}).items()}
+        return [held[generation] for generation in sorted(held)[: max(0, limit)]]
+
+    def _notice_reboot(self) -> None:
+        """A lease of another run of the machine is void: its clock says nothing any more."""
+        boot = self.clock.boot_id()
+        if boot == self.boot:
+            return
+        self.boot = boot
+        for held in self.held.values():
+            for row in held.values():
+                row.lease_until = _VOID
+                row.queue.leases.drop(row.generation)
+                row.queue.leases.put(row.generation, _VOID)
+
+    # ── waiting ──
+
+    def watch(self, queues: Iterable[str], bell: _Bell) -> None:
+        """Ring when one of the queues may have work, and at every request to stop or change of settings."""
+        with self.lock:
+            self.bells.add(bell)
+            for name in queues:
+                self.queue_bells.setdefault(name, set()).add(bell)
+
+    def unwatch(self, queues: Iterable[str], bell: _Bell) -> None:
+        with self.lock:
+            self.bells.discard(bell)
+            for name in queues:
+                _discard(self.queue_bells, name, bell)
+
+    def look(self, queues: Sequence[str], until: int, before: _Heard) -> tuple[Wake, _Heard]:
+        """What there is for a wait that ends at `until` and had heard of `before`."""
+        with self.lock:
+            wake = Wake.NOTHING
+            if any(queue.ready.first() and not queue.paused for queue in self._known(queues)):
+                wake |= Wake.WORK
+            due = self._next_due(queues)
+            if due is not None and (due <= self.clock.now() or due < until):
+                wake |= Wake.WORK
+            if self.cancels > before.cancels:
+                wake |= Wake.CANCEL
+            if self.changes > before.changes:
+                wake |= Wake.SETTINGS
+            return wake, _Heard(self.cancels, self.changes)
+
+    def watch_ends(self, refs: Sequence[Ref], bell: _Bell) -> _EndWatch | None:
+        """Ring when all of these have ended or are gone; None if they have."""
+        with self.lock:
+            rows = map(self._row, refs)
+            watch = _EndWatch(
+                bell, {(r.job.queue, r.job.id) for r in rows if r is not None and not r.job.ended}
+            )
+            for key in watch.open:
+                self.end_watches.setdefault(key, set()).add(watch)
+            return watch if watch.open else None
+
+    def unwatch_ends(self, watch: _EndWatch) -> None:
+        with self.lock:
+            for key in watch.open:
+                _discard(self.end_watches, key, watch)
+
+    def _tell_ended(self, row: _Row) -> None:
+        if not self.end_watches:
+            return
+        key = (row.job.queue, row.job.id)
+        for watch in self.end_watches.pop(key, ()):
+            watch.open.discard(key)
+            if not watch.open:
+                watch.bell.ring()
+
+    @staticmethod
+    def _ring(bells: Iterable[_Bell]) -> None:
+        for bell in bells:
+            bell.ring()
+
+    # ── operating ──
+
+    def list_jobs(
+        self,
+        queue: str | None,
+        state: State | None,
+        task: str | None,
+        worker: str | None,
+        after: str | None,
+        limit: int,
+    ) -> Page:
+        limit = max(1, limit)
+        with self.lock:
+            start = len(self.listing) if after is None else bisect_left(self.listing, _cursor(after))
+            found: list[Job] = []
+            for i in range(start - 1, -1, -1):
+                row = self.rows.get(self.listing[i])
+                if row is None:
+                    continue
+                job = row.job
+                if (
+                    (queue is None or job.queue == queue)
+                    and (state is None or job.state is state)
+                    and (task is None or job.task == task)
+                    and (worker is None or job.worker == worker)
+                ):
+                    found.append(job)
+                    if len(found) > limit:
+                        break
+            more = len(found) > limit
+            return Page(found[:limit], str(found[limit - 1].generation) if more else None)
+
+    def find(self, id: str) -> list[Job]:
+        with self.lock:
+            return [self.queues[n].rows[id].job for n in sorted(self.queues) if id in self.queues[n].rows]
+
+    def infos(self) -> list[QueueInfo]:
+        with self.lock:
+            return [self.queues[name].info() for name in sorted(self.queues)]
+
+    def stats(self, days: int) -> list[QueueStats]:
+        with self.lock:
+            oldest = self.clock.now() // _DAY - min(days, _DAYS_KEPT)
+            return [
+                QueueStats(
+                    name,
+                    queue.enqueued,
+                    queue.processed,
+                    queue.failed,
+                    [
+                        DayCount(_day_name(day), *queue.days[day])
+                        for day in sorted(queue.days, reverse=True)
+                        if day > oldest
+                    ],
+                )
+                for name, queue in sorted(self.queues.items())
+            ]
+
+    def settings(self, name: str, paused: bool | None, closed: bool | None) -> QueueInfo:
+        with self.lock:
+            queue = self._queue(name)
+            before = queue.paused, queue.closed
+            queue.paused = queue.paused if paused is None else paused
+            queue.closed = queue.closed if closed is None else closed
+            if before != (queue.paused, queue.closed):
+                self._tell_settings()
+            return queue.info()
+
+    def _tell_settings(self) -> None:
+        self.changes += 1
+        self._ring(self.bells)
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        with self.lock:
+            now = self.clock.now()
+            return [self._retry(ref, now) for ref in refs]
+
+    def _retry(self, ref: Ref, now: int) -> State | None:
+        row = self._row(ref)
+        if row is None:
+            return None
+        before = row.job.state
+        if before is State.RUNNING:
+            return before
+        self._take(row)
+        row.job = replace(
+            row.job,
+            attempt=0,
+            lost=0,
+            run_at=now,
+            ended_at=None,
+            expires_at=None if _expired(row.job, now) else row.job.expires_at,
+            cancel_asked=False,
+            result=None,
+            reason=None,
+        )
+        if before in TERMINAL and self._holder(row.queue, row.job.spec, now) is None:
+            self._hold(row, now)
+        self._put_available(row)
+        return before
+
+    def reschedule(self, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
+        with self.lock:
+            now = self.clock.now()
+            due = now + delay if run_at is None else run_at
+            return [self._reschedule(ref, due, now) for ref in refs]
+
+    def _reschedule(self, ref: Ref, due: int, now: int) -> State | None:
+        row = self._row(ref)
+        if row is None:
+            return None
+        before = row.job.state
+        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE):
+            self._take(row)
+            row.job = replace(row.job, run_at=due)
+            if due <= now:
+                self._put_available(row)
+            else:
+                row.job = replace(row.job, state=State.SCHEDULED)
+                self._put(row)
+        return before
+
+    def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        with self.lock:
+            return [self._delete(ref) for ref in refs]
+
+    def _delete(self, ref: Ref) -> State | None:
+        row = self._row(ref)
+        if row is None:
+            return None
+        if row.job.state is not State.RUNNING:
+            self._take(row)
+            self._remove(row)
+        return row.job.state
+
+    def purge(self, name: str, states: Sequence[State], limit: int) -> int:
+        with self.lock:
+            queue = self.queues.get(name)
+            wanted = set(states) - {State.RUNNING}
+            if queue is None or not any(queue.counts[state] for state in wanted):
+                return 0
+            rows = [row for row in queue.rows.values() if row.job.state in wanted][: max(0, limit)]
+            for row in rows:
+                self._take(row)
+                self._remove(row)
+            return len(rows)
+
+    def drop(self, name: str) -> bool:
+        with self.lock:
+            queue = self.queues.get(name)
+            if queue is None:
+                return True
+            if queue.rows:
+                return False
+            del self.queues[name]
+            if queue.paused or queue.closed:
+                self._tell_settings()
+            return True
+
+    def prune(self, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
+        with self.lock:
+            now = self.clock.now()
+            finished = self._prune_ended(limit, keep_finished, keep_dead, now)
+            expired = self._prune_expired(limit - finished, now)
+            workers = self._prune_workers(limit - finished - expired, now)
+            for queue in self.queues.values():
+                for day in [day for day in queue.days if day <= now // _DAY - _DAYS_KEPT]:
+                    del queue.days[day]
+            return Pruned(finished, expired, workers)
+
+    def _prune_ended(self, limit: int, keep_finished: int, keep_dead: int, now: int) -> int:
+        keep = {State.COMPLETED: keep_finished, State.CANCELLED: keep_finished, State.DEAD: keep_dead}
+        gone = 0
+        while gone < limit and (first := self.over.first()) is not None and first[0] <= now:
+            gone += self._forget(first[1])
+        for _, queue in sorted(self.queues.items()):
+            for state, newest in keep.items():
+                while gone < limit and len(ended := queue.ended[state]) > max(0, newest):
+                    first = ended.first()
+                    assert first is not None
+                    gone += self._forget(first[1])
+        return gone
+
+    def _forget(self, generation: int) -> int:
+        row = self.rows[generation]
+        self._take(row)
+        self._remove(row)
+        return 1
+
+    def _prune_expired(self, limit: int, now: int) -> int:
+        done = 0
+        while done < limit and (first := self.expiring.first()) is not None and first[0] <= now:
+            self._end_queued(self.rows[first[1]], EXPIRED, now)
+            done += 1
+        return done
+
+    def _prune_workers(self, limit: int, now: int) -> int:
+        silent = sorted((w.seen_at, w.id) for w in self.workers.values() if now - w.seen_at > _SILENT)
+        for _, id in silent[: max(0, limit)]:
+            del self.workers[id]
+        return min(len(silent), max(0, limit))
+
+    def announce(self, worker: WorkerInfo) -> None:
+        with self.lock:
+            self.workers[worker.id] = replace(worker, seen_at=self.clock.now())
+
+    def retire(self, worker: str) -> None:
+        with self.lock:
+            self.workers.pop(worker, None)
+
+    def seen_workers(self) -> list[WorkerInfo]:
+        with self.lock:
+            now = self.clock.now()
+            seen = [w for w in self.workers.values() if now - w.seen_at <= _SILENT]
+            return sorted(seen, key=lambda w: (w.started_at, w.id))
+
+    # ── a row and where it lies ──
+
+    def _queue(self, name: str) -> _Queue:
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = _Queue(name)
+        return queue
+
+    def _known(self, names: Iterable[str]) -> list[_Queue]:
+        return [self.queues[name] for name in names if name in self.queues]
+
+    def _row(self, ref: Ref) -> _Row | None:
+        queue = self.queues.get(ref.queue)
+        return None if queue is None else queue.rows.get(ref.id)
+
+    def _leased(self, lease: Lease | Ref) -> _Row | None:
+        """The running job, if this is its lease: the check that all fencing comes down to."""
+        queue = self.queues.get(lease.queue)
+        row = None if queue is None else queue.rows.get(lease.id)
+        if row is None or row.job.state is not State.RUNNING:
+            return None
+        if isinstance(lease, Lease) and (row.job.token != lease.token or row.generation != lease.generation):
+            return None
+        return row
+
+    def _under(self, token: str) -> list[Job]:
+        return [row.job for row in self.tokens.get(token, {}).values()]
+
+    def _first_due(self, names: Iterable[str]) -> tuple[int, int] | None:
+        firsts = (queue.due.first() for queue in self._known(names))
+        return min((first for first in firsts if first is not None), default=None)
+
+    def _next_due(self, names: Iterable[str]) -> int | None:
+        first = self._first_due(names)
+        return first and first[0]
+
+    def _tail(self) -> int:
+        self.tail += 1
+        return self.tail
+
+    def _make_available(self, row: _Row) -> None:
+        self._take(row)
+        self._put_available(row)
+
+    def _put_available(self, row: _Row) -> None:
+        row.place = self._tail()
+        row.job = replace(row.job, state=State.AVAILABLE)
+        self._put(row)
+
+    def _end_queued(self, row: _Row, reason: str, now: int) -> None:
+        """A job that was not running is cancelled."""
+        self._take(row)
+        row.over_at = now + kept(row.job.spec, State.CANCELLED)
+        row.job = replace(row.job, state=State.CANCELLED, ended_at=now, reason=reason)
+        self._put(row)
+
+    def _put(self, row: _Row) -> None:
+        """Into every order that its state calls for; whoever waits for this hears of it."""
+        job, queue, generation = row.job, row.queue, row.generation
+        queue.counts[job.state] += 1
+        match job.state:
+            case State.AVAILABLE:
+                queue.ready.put(generation, (-job.spec.priority, row.place))
+                queue.oldest.put(generation, job.run_at)
+            case State.SCHEDULED | State.RETRYABLE:
+                queue.due.put(generation, job.run_at)
+            case State.PARKED:
+                parked = queue.parked.setdefault(job.task, _Sorted())
+                parked.put(generation, (-job.spec.priority, row.place))
+            case State.RUNNING:
+                assert job.token is not None
+                assert job.worker is not None
+                queue.leases.put(generation, row.lease_until)
+                self.tokens.setdefault(job.token, {})[generation] = row
+                self.held.setdefault(job.worker, {})[generation] = row
+                return
+            case _:
+                queue.ended[job.state].put(generation, job.ended_at or 0)
+                self.over.put(generation, row.over_at)
+                self._free(row)
+                self._tell_ended(row)
+                return
+        if job.expires_at is not None:
+            self.expiring.put(generation, job.expires_at)
+        if self.queue_bells:
+            self._ring(self.queue_bells.get(queue.name, ()))
+
+    def _take(self, row: _Row) -> None:
+        """Out of every order that `_put` put it into."""
+        job, queue, generation = row.job, row.queue, row.generation
+        queue.counts[job.state] -= 1
+        match job.state:
+            case State.AVAILABLE:
+                queue.ready.drop(generation)
+                queue.oldest.drop(generation)
+            case State.SCHEDULED | State.RETRYABLE:
+                queue.due.drop(generation)
+            case State.PARKED:
+                queue.parked[job.task].drop(generation)
+                if not queue.parked[job.task]:
+                    del queue.parked[job.task]
+            case State.RUNNING:
+                assert job.token is not None
+                assert job.worker is not None
+                queue.leases.drop(generation)
+                _pop(self.tokens, job.token, generation)
+                _pop(self.held, job.worker, generation)
+            case _:
+                queue.ended[job.state].drop(generation)
+                self.over.drop(generation)
+        if job.expires_at is not None:
+            self.expiring.drop(generation)
+
+    def _remove(self, row: _Row) -> None:
+        """A row that was taken out does not come back."""
+        self._free(row)
+        del row.queue.rows[row.job.id]
+        del self.rows[row.generation]
+        if len(self.listing) > 2 * len(self.rows) + 64:
+            self.listing = list(self.rows)
+        self._tell_ended(row)
+
+    # ── unique keys ──
+
+    def _holder(self, queue: _Queue, new: NewJob, now: int) -> _Row | None:
+        """Who has this job's unique key."""
+        if new.unique is None or new.unique.key not in queue.holders:
+            return None
+        generation, until = queue.holders[new.unique.key]
+        return self.rows[generation] if until is None or until > now else None
+
+    def _hold(self, row: _Row, now: int) -> None:
+        unique = row.job.spec.unique
+        if unique is None:
+            return
+        until = None if unique.period is None else row.job.enqueued_at + unique.period
+        if until is None or until > now:
+            row.queue.holders[unique.key] = row.generation, until
+
+    def _free(self, row: _Row) -> None:
+        unique, holders = row.job.spec.unique, row.queue.holders
+        if unique is not None and holders.get(unique.key, (0,))[0] == row.generation:
+            del holders[unique.key]
+
+
+def _expires_at(new: NewJob, now: int) -> int | None:
+    ends = [] if new.expires_in is None else [now + new.expires_in]
+    if new.expires_at is not None:
+        ends.append(new.expires_at)
+    return min(ends, default=None)
+
+
+def _expired(job: Job, now: int) -> bool:
+    return job.expires_at is not None and job.expires_at <= now
+
+
+def _first_parked(queue: _Queue, tasks: Collection[str]) -> tuple[tuple[int, int], int] | None:
+    if not queue.parked:
+        return None
+    firsts = (parked.first() for task, parked in queue.parked.items() if task in tasks)
+    return min((first for first in firsts if first is not None), default=None)
+
+
+def _cursor(after: str) -> int:
+    if not after.isascii() or not after.isdigit():
+        raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
+    return int(after)
+
+
+def _day_name(day: int) -> str:
+    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+
+
+def _pop(groups: dict[str, dict[int, _Row]], name: str, generation: int) -> None:
+    group = groups[name]
+    del group[generation]
+    if not group:
+        del groups[name]
+
+
+D = TypeVar("D")
+T = TypeVar("T")
+
+
+def _discard(groups: dict[D, set[T]], name: D, member: T) -> None:
+    group = groups.get(name)
+    if group is not None:
+        group.discard(member)
+        if not group:
+            del groups[name]
+
+
+_shelves: dict[tuple[str, str], _Shelf] = {}
+_shelves_lock = threading.Lock()
+
+
+def _named(name: str, namespace: str, clock: Clock) -> _Shelf:
+    """The shelf of this name, which lives as long as the process."""
+    with _shelves_lock:
+        shelf = _shelves.get((name, namespace))
+        if shelf is None or shelf.pid != os.getpid():  # a fork's copy of a shelf is nobody's
+            shelf = _shelves[name, namespace] = _Shelf(clock)
+        return shelf
+
+
+# ── bells: how a wait is woken ───────────────────────────────────────────────────────────────────
+
+
+class _Bell(Protocol):
+    def ring(self) -> None:
+        """Wake whoever waits; from any thread, and under the shelf's lock."""
+        ...
+
+
+class _EndWatch:
+    """A wait for the end of these jobs."""
+
+    __slots__ = ("bell", "open")
+
+    def __init__(self, bell: _Bell, open: set[tuple[str, str]]) -> None:
+        self.bell = bell
+        self.open = open
+
+
+class _Countdown:
+    """The seconds that are left of a timeout in ms."""
+
+    def __init__(self, timeout: int) -> None:
+        self._ends = time.monotonic() + timeout / 1000
+
+    def __call__(self) -> float:
+        return self._ends - time.monotonic()
+
+
+class _LoopBell:
+    """Wakes a coroutine of the event loop that made it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._rung = False
+
+    def ring(self) -> None:
+        if self._rung:
+            return
+        self._rung = True
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # its loop is closed: nobody waits there any more
+            pass
+
+    async def heard(self, seconds: float) -> bool:
+        """Whether it was rung since the last time, or is within that time."""
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        self._rung = False
+        return True
+
+
+class _ThreadBell:
+    """Wakes a thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def heard(self, seconds: float) -> bool:
+        heard = self._event.wait(max(0.0, seconds))
+        self._event.clear()
+        return heard

@@ -1,0 +1,62 @@
+"""Numbered .sql files, each applied once, in order: how a store's tables come to be what we expect.
+
+A store keeps the number of the last one applied in a table of its own (never in a place that belongs
+to the whole database, which may also hold the user's tables) and applies what is missing in one
+transaction. Files are `0001_what_it_does.sql`, without gaps; a released one is never changed.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import msgspec
+
+from penstock.errors import StoreCorrupt, StoreTooNew
+
+__all__ = ["Migration", "migrations", "missing"]
+
+_FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step: its number from 1, its name, and its statements."""
+
+    number: int
+    name: str
+    statements: tuple[str, ...]
+
+
+def migrations(package: str, folder: str = "migrations") -> list[Migration]:
+    """All steps that lie beside a store, in order."""
+    found = []
+    for entry in (resources.files(package) / folder).iterdir():
+        match = _FILE.match(entry.name)
+        if match:
+            found.append(Migration(int(match[1]), match[2], _statements(entry.read_text("utf-8"))))
+    found.sort(key=lambda m: m.number)
+    if [m.number for m in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"the migrations of {package} are not numbered 1 … {len(found)} without gaps")
+    return found
+
+
+def missing(known: list[Migration], version: int, where: str) -> list[Migration]:
+    """What has still to be applied to a store of this version (0: an empty one).
+
+    A store of a later version is refused: an older Penstock would not keep its promises there.
+    """
+    if version > len(known):
+        raise StoreTooNew(
+            f"{where} has the store version {version}, this Penstock knows versions up to {len(known)}: "
+            "upgrade penstock here, or use another file"
+        )
+    if version < 0:
+        raise StoreCorrupt(f"{where} says that its store version is {version}, which cannot be")
+    return known[version:]
+
+
+def _statements(text: str) -> tuple[str, ...]:
+    """The statements of a file. They end with `;` at a line's end; comments are whole lines."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    parts = re.split(r";\s*$", "\n".join(lines), flags=re.MULTILINE)
+    return tuple(part.strip() for part in parts if part.strip())

@@ -1,0 +1,228 @@
+"""How a sleeper hears of a commit in another process: a byte written to a file that it watches.
+
+Two files beside the database: `work` is rung when there may be something to fetch, promote or look up,
+`ended` when a job has ended or gone. Who waits watches the file with inotify, which costs nothing while
+nothing happens; without inotify it reads the file's eight bytes every few milliseconds. A ring can be
+lost (another version, a full disk), so whoever waits looks for himself now and then as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import os
+import select
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["ENDED", "WORK", "Bell", "LoopEar", "ThreadEar"]
+
+WORK, ENDED = "work", "ended"
+
+#: How often a file is read where it cannot be watched (seconds).
+POLL = 0.003
+
+_IN_MODIFY = 0x02
+_EVENT = struct.Struct("iIII")
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+
+
+class Bell:
+    """One file to ring or to read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def open(self) -> None:
+        """Make it if need be; raises OSError."""
+        if self._fd < 0:
+            self._fd = os.open(self.path, _FLAGS, 0o666)
+            if os.fstat(self._fd).st_size < 8:
+                os.pwrite(self._fd, bytes(8), 0)
+
+    def ring(self) -> None:
+        """Wake everybody who waits for this; about a microsecond."""
+        try:
+            os.pwrite(self._fd, time.monotonic_ns().to_bytes(8, "little"), 0)
+        except OSError:  # a full disk or a closed file: sleepers look for themselves within a second
+            pass
+
+    def read(self) -> bytes:
+        """What the last ring wrote; b"" if that cannot be read."""
+        try:
+            return os.pread(self._fd, 8, 0)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class LoopEar:
+    """Hears one bell for the coroutines of one event loop. Watches only while somebody listens."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._loop = asyncio.get_running_loop()
+        self._events: set[asyncio.Event] = set()
+        self._watch: _Watch | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Listener]:
+        """From here on no ring is missed."""
+        event = asyncio.Event()
+        if not self._events:
+            self._begin()
+        self._events.add(event)
+        try:
+            yield Listener(event, self._bell, polls=self._watch is None)
+        finally:
+            self._events.discard(event)
+            if not self._events:
+                self._end()
+
+    def _begin(self) -> None:
+        watch = _watch(self._bell.path)
+        if watch is not None:
+            try:
+                self._loop.add_reader(watch.fd, self._heard)
+            except NotImplementedError:  # a loop without add_reader
+                watch.close()
+                return
+        self._watch = watch
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._loop.remove_reader(self._watch.fd)
+            self._watch.close()
+            self._watch = None
+
+    def _heard(self) -> None:
+        if self._watch is not None:
+            self._watch.drain()
+        for event in self._events:
+            event.set()
+
+
+class Listener:
+    """One coroutine's ear at the bell."""
+
+    __slots__ = ("_bell", "_event", "_last", "_polls")
+
+    def __init__(self, event: asyncio.Event, bell: Bell, *, polls: bool) -> None:
+        self._event = event
+        self._bell = bell
+        self._polls = polls
+        self._last = bell.read() if polls else b""
+
+    async def heard(self, seconds: float) -> bool:
+        """Whether it was rung since the last time, or is within that time."""
+        if self._polls:
+            return await self._poll(seconds)
+        if not self._event.is_set():
+            try:
+                async with asyncio.timeout(max(0.0, seconds)):
+                    await self._event.wait()
+            except TimeoutError:
+                return False
+        self._event.clear()
+        return True
+
+    async def _poll(self, seconds: float) -> bool:
+        ends = time.monotonic() + seconds
+        while (now := self._bell.read()) == self._last:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return False
+            await asyncio.sleep(min(POLL, left))
+        self._last = now
+        return True
+
+
+class ThreadEar:
+    """Hears one bell for one thread."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._watch = _watch(bell.path)
+        self._last = bell.read()
+
+    def heard(self, seconds: float) -> bool:
+        """Whether it was rung since the last time, or is within that time."""
+        if self._watch is not None:
+            return self._watch.wait(seconds)
+        ends = time.monotonic() + seconds
+        while (now := self._bell.read()) == self._last:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(POLL, left))
+        self._last = now
+        return True
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+
+# ── inotify ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Watch:
+    """An inotify descriptor with one watch."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def drain(self) -> None:
+        try:
+            while len(os.read(self.fd, 4096)) >= 4096 - _EVENT.size:
+                pass
+        except BlockingIOError:
+            pass
+
+    def wait(self, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        rung = bool(poller.poll(max(0, seconds) * 1000))
+        if rung:
+            self.drain()
+        return rung
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def _watch(path: Path) -> _Watch | None:
+    """A watch on that file, or None where there is no inotify or no room for one more watch."""
+    libc = _libc()
+    if libc is None:
+        return None
+    fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        return None
+    if libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) < 0:
+        os.close(fd)
+        return None
+    return _Watch(fd)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.inotify_init1.argtypes = [ctypes.c_int]
+        libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
+    except (OSError, AttributeError):  # no C library that we can call
+        return None
+    return libc

@@ -1,0 +1,128 @@
+"""Opens a SQLite file as a store: its settings, its tables, and the folder beside it."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from pathlib import Path
+
+from penstock.clock import Clock
+from penstock.errors import StoreCorrupt, StoreError
+from penstock.stores.migrate import Migration, migrations, missing
+from penstock.stores.sqlite.checkpoint import LOG_LIMIT
+from penstock.stores.sqlite.faults import cannot_open
+from penstock.stores.sqlite.step import SQL
+from penstock.stores.sqlite.turnstile import vulnerable
+
+__all__ = ["MIGRATIONS", "is_ready", "open_file", "prepare", "sidecar", "version_of"]
+
+_log = logging.getLogger("penstock.store")
+
+MIGRATIONS = migrations("penstock.stores.sqlite")
+
+_OLDEST = (3, 37, 0)  # STRICT tables
+_CACHE_KIB = 4_096
+_HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta'"
+_warned = False
+
+
+def open_file(path: Path, patience: int) -> sqlite3.Connection:
+    """A connection with our settings; raises sqlite3.Error or StoreError. The file comes to be if it was
+    not there, its directory does not."""
+    _check_library()
+    if not path.parent.is_dir() or path.is_dir():
+        raise cannot_open(path, "")
+    cx = sqlite3.connect(
+        path, timeout=patience / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    try:
+        cx.execute("PRAGMA schema_version").fetchone()  # reads the header: is it a database at all?
+        cx.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        cx.execute("PRAGMA temp_store = MEMORY")  # a sort must not need room on a full disk
+        cx.execute("PRAGMA secure_delete = OFF")  # some builds overwrite what they delete: a second write
+        cx.execute("PRAGMA wal_autocheckpoint = 0")  # ours run inside the turnstile
+        cx.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+    except BaseException:
+        cx.close()
+        raise
+    return cx
+
+
+def version_of(cx: sqlite3.Connection) -> int:
+    """The number of the last migration that this file has seen; 0 if it has none of our tables."""
+    if cx.execute(_HAS_TABLES).fetchone() is None:
+        return 0
+    row = cx.execute("SELECT value FROM penstock_meta WHERE key = 'schema'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def is_ready(cx: sqlite3.Connection, path: Path) -> bool:
+    """Whether there is nothing to prepare; refuses a later version."""
+    if missing(MIGRATIONS, version_of(cx), str(path)):
+        return False
+    return bool(cx.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
+
+
+def prepare(cx: sqlite3.Connection, path: Path, clock: Clock) -> None:
+    """Write-ahead log and tables, as this version wants them. Call it inside the turnstile only."""
+    (mode,) = cx.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(
+            f"{path} cannot have a write-ahead log (its journal mode is {mode!r}): "
+            "put it on a local disk, not on a network share"
+        )
+    cx.execute("PRAGMA synchronous = FULL")
+    cx.execute("BEGIN IMMEDIATE")
+    try:
+        for step in missing(MIGRATIONS, version_of(cx), str(path)):
+            _apply(cx, step)
+        if cx.execute(SQL["book.boot"]).fetchone() is None:
+            cx.execute(SQL["book.new_boot"], (clock.boot_id(),))
+        cx.execute("COMMIT")
+    except BaseException:
+        if cx.in_transaction:
+            cx.execute("ROLLBACK")
+        raise
+
+
+def _apply(cx: sqlite3.Connection, step: Migration) -> None:
+    try:
+        for statement in step.statements:
+            cx.execute(statement)
+    except sqlite3.OperationalError as error:
+        if "already exists" in str(error):
+            raise StoreCorrupt(f"the file has a table of ours but no version of it: {error}") from error
+        raise
+    cx.execute("INSERT OR REPLACE INTO penstock_meta (key, value) VALUES ('schema', ?)", (str(step.number),))
+
+
+def sidecar(path: Path) -> Path:
+    """The folder beside the file with the turnstile and the bells; raises OSError.
+
+    Whoever may write the file must be able to write there.
+    """
+    folder = path.with_name(path.name + "-penstock")
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        try:
+            mode = path.stat().st_mode & 0o777
+            folder.chmod(mode | (mode & 0o444) >> 2)  # who may read a folder must also enter it
+        except OSError:  # not ours, or made by somebody else at the same moment
+            pass
+    return folder
+
+
+def _check_library() -> None:
+    global _warned
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise StoreError(
+            f"this Python has SQLite {sqlite3.sqlite_version}; sqlite:// needs "
+            f"{'.'.join(map(str, _OLDEST))} or later: use a newer Python, or another store"
+        )
+    if not _warned and vulnerable(sqlite3.sqlite_version_info):
+        _warned = True
+        _log.info(
+            "SQLite %s can lose a commit that races a checkpoint: Penstock's turnstile rules that out among "
+            "its own processes; other programs should not write to this file (fixed in 3.51.3)",
+            sqlite3.sqlite_version,
+        )

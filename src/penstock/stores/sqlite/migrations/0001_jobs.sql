@@ -1,0 +1,110 @@
+-- The first tables. All names begin with penstock_, so that a file may also hold a user's own tables.
+-- States are numbers here, ordered so that one comparison tells the kinds apart (states.py has the names):
+--   0 scheduled  1 retryable  2 parked  3 available  4 running  5 completed  6 cancelled  7 dead
+--   due later: < 2    queued: < 4    ended: > 4
+-- Instants are ms since the epoch, but lease_until is on the clock of leases (since boot).
+
+-- What the file as a whole knows: schema (number of the last migration), boot (whose clock lease_until is on).
+CREATE TABLE penstock_meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row per queue with its switches and its exact counts, changed once per transaction, never counted up.
+-- The row 0 is the sum of all others: its `enqueued` is the generation of the newest job.
+-- AUTOINCREMENT: the number of a dropped queue is never given to another.
+CREATE TABLE penstock_queue (
+    qid       INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace TEXT NOT NULL,
+    name      TEXT NOT NULL,
+    paused    INTEGER NOT NULL DEFAULT 0,
+    closed    INTEGER NOT NULL DEFAULT 0,
+    scheduled INTEGER NOT NULL DEFAULT 0,
+    retryable INTEGER NOT NULL DEFAULT 0,
+    parked    INTEGER NOT NULL DEFAULT 0,
+    available INTEGER NOT NULL DEFAULT 0,
+    running   INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    dead      INTEGER NOT NULL DEFAULT 0,
+    enqueued  INTEGER NOT NULL DEFAULT 0,
+    processed INTEGER NOT NULL DEFAULT 0,
+    failed    INTEGER NOT NULL DEFAULT 0,
+    tail      INTEGER NOT NULL DEFAULT 0,   -- the last place given at the tail; it rises
+    head      INTEGER NOT NULL DEFAULT 0,   -- the last place given at the head; it falls
+    UNIQUE (namespace, name)
+) STRICT;
+
+INSERT INTO penstock_queue (qid, namespace, name) VALUES (0, '', '');
+
+-- One row per job. `seq` is its generation; `spec` is the NewJob as msgpack, never changed.
+-- What is seldom there stands last.
+CREATE TABLE penstock_job (
+    seq          INTEGER PRIMARY KEY,
+    queue        INTEGER NOT NULL,
+    id           TEXT NOT NULL,
+    state        INTEGER NOT NULL,
+    priority     INTEGER NOT NULL,
+    place        INTEGER NOT NULL,          -- among available jobs of its priority, the least first
+    due          INTEGER NOT NULL,          -- Job.run_at
+    task         TEXT NOT NULL,
+    enqueued_at  INTEGER NOT NULL,
+    attempt      INTEGER NOT NULL DEFAULT 0,
+    charged      INTEGER NOT NULL DEFAULT 0, -- whether the fetch of the current lease counted the attempt up
+    lost         INTEGER NOT NULL DEFAULT 0,
+    started      INTEGER NOT NULL DEFAULT 0,
+    cancel_asked INTEGER NOT NULL DEFAULT 0,
+    spec         BLOB NOT NULL,
+    fetched_at   INTEGER,
+    token        TEXT,
+    worker       TEXT,
+    lease_until  INTEGER,
+    expires_at   INTEGER,
+    ended_at     INTEGER,
+    keep_until   INTEGER,
+    ukey         TEXT,                      -- the unique key, while this job holds it
+    ukey_until   INTEGER,
+    errors       BLOB,                      -- msgpack
+    result       BLOB,
+    progress     BLOB,                      -- msgpack
+    checkpoint   BLOB,
+    reason       TEXT
+) STRICT;
+
+-- Partial indexes only: a job stands in those that its state calls for, and pays for no others.
+CREATE UNIQUE INDEX penstock_id ON penstock_job (queue, id);
+-- `due` is in it so that the oldest available job of a queue is found in the index alone
+CREATE INDEX penstock_ready ON penstock_job (queue, priority DESC, place, due) WHERE state = 3;
+CREATE INDEX penstock_due ON penstock_job (queue, due) WHERE state < 2;
+CREATE INDEX penstock_parked ON penstock_job (queue, task, priority DESC, place) WHERE state = 2;
+-- everything that runs in the whole file: as many entries as there are slots, so it is also walked
+CREATE INDEX penstock_running ON penstock_job (worker, token, lease_until) WHERE state = 4;
+CREATE INDEX penstock_ended ON penstock_job (queue, state, ended_at) WHERE state > 4;
+CREATE INDEX penstock_over ON penstock_job (queue, keep_until) WHERE state > 4;
+CREATE INDEX penstock_expiring ON penstock_job (queue, expires_at) WHERE expires_at IS NOT NULL AND state < 4;
+CREATE UNIQUE INDEX penstock_unique ON penstock_job (queue, ukey) WHERE ukey IS NOT NULL;
+
+-- What was settled on one UTC day (days since the epoch).
+CREATE TABLE penstock_day (
+    queue     INTEGER NOT NULL,
+    day       INTEGER NOT NULL,
+    processed INTEGER NOT NULL,
+    failed    INTEGER NOT NULL,
+    PRIMARY KEY (queue, day)
+) STRICT, WITHOUT ROWID;
+
+-- Workers as they announced themselves; `info` is the WorkerInfo as msgpack.
+CREATE TABLE penstock_worker (
+    namespace TEXT NOT NULL,
+    id        TEXT NOT NULL,
+    seen_at   INTEGER NOT NULL,
+    info      BLOB NOT NULL,
+    PRIMARY KEY (namespace, id)
+) STRICT, WITHOUT ROWID;
+
+-- How often somebody asked a running job to stop, and changed settings: a wait compares what it saw last.
+CREATE TABLE penstock_signal (
+    namespace TEXT PRIMARY KEY,
+    cancels   INTEGER NOT NULL DEFAULT 0,
+    changes   INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;

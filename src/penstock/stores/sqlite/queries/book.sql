@@ -1,0 +1,47 @@
+-- What every verb keeps: a queue's row with its counts, and the counts of the day.
+
+-- name: queue
+-- A queue's row, and the generation of the newest job.  ?1 namespace  ?2 name
+SELECT qid, paused, closed, tail, head,
+       (SELECT enqueued FROM penstock_queue WHERE qid = 0),
+       scheduled, retryable, parked, available, running, completed, cancelled, dead
+FROM penstock_queue WHERE namespace = ?1 AND name = ?2
+
+-- name: open_queue
+-- A new queue.  ?1 namespace  ?2 name
+INSERT INTO penstock_queue (namespace, name) VALUES (?1, ?2)
+
+-- name: tally
+-- Adds to the counts of one queue, and to the sum of all.  ?1…?8 states  ?9…?11 totals  ?12 tail  ?13 head  ?14 qid
+UPDATE penstock_queue SET
+    scheduled = scheduled + ?1, retryable = retryable + ?2, parked = parked + ?3, available = available + ?4,
+    running = running + ?5, completed = completed + ?6, cancelled = cancelled + ?7, dead = dead + ?8,
+    enqueued = enqueued + ?9, processed = processed + ?10, failed = failed + ?11,
+    tail = tail + ?12, head = head + ?13
+WHERE qid IN (0, ?14)
+
+-- name: day
+-- Adds to what was settled on a day.  ?1 qid  ?2 day  ?3 processed  ?4 failed
+INSERT INTO penstock_day (queue, day, processed, failed) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, day) DO UPDATE SET processed = processed + ?3, failed = failed + ?4
+
+-- name: signal
+-- Counts requests to stop and changes of settings.  ?1 namespace  ?2 requests  ?3 changes
+INSERT INTO penstock_signal (namespace, cancels, changes) VALUES (?1, ?2, ?3)
+ON CONFLICT (namespace) DO UPDATE SET cancels = cancels + ?2, changes = changes + ?3
+
+-- name: heard
+-- What was counted so far.  ?1 namespace
+SELECT cancels, changes FROM penstock_signal WHERE namespace = ?1
+
+-- name: boot
+-- Which boot of the machine the leases are on.
+SELECT value FROM penstock_meta WHERE key = 'boot'
+
+-- name: new_boot
+-- ?1 boot id
+INSERT INTO penstock_meta (key, value) VALUES ('boot', ?1) ON CONFLICT (key) DO UPDATE SET value = ?1
+
+-- name: void
+-- Ends all leases: they are of another boot, whose clock says nothing any more.
+UPDATE penstock_job SET lease_until = -1 WHERE state = 4

@@ -1,0 +1,15 @@
+-- Cancels queued jobs, asks running ones to stop. Also what fetch, promote and prune do to expired ones.
+
+-- name: look
+-- ?1 qid  ?2 id
+SELECT seq, state, spec, cancel_asked FROM penstock_job WHERE queue = ?1 AND id = ?2
+
+-- name: end
+-- A queued job is cancelled; its unique key is free.  ?1 seq  ?2 now  ?3 kept until  ?4 reason
+UPDATE penstock_job
+SET state = 6, ended_at = ?2, keep_until = ?3, reason = ?4, ukey = NULL, ukey_until = NULL
+WHERE seq = ?1
+
+-- name: ask
+-- ?1 seq
+UPDATE penstock_job SET cancel_asked = 1 WHERE seq = ?1

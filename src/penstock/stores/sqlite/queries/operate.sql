@@ -1,0 +1,27 @@
+-- retry, reschedule, delete: what an operator does to single jobs.
+
+-- name: look
+-- ?1 qid  ?2 id
+SELECT seq, state, spec, expires_at, enqueued_at FROM penstock_job WHERE queue = ?1 AND id = ?2
+
+-- name: retry
+-- Available now, as new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 unique key  ?6 until
+UPDATE penstock_job
+SET state = 3, place = ?2, due = ?3, expires_at = ?4, ukey = ?5, ukey_until = ?6, attempt = 0, lost = 0,
+    ended_at = NULL, keep_until = NULL, cancel_asked = 0, result = NULL, reason = NULL
+WHERE seq = ?1
+
+-- name: retry_queued
+-- The same for a job that has not ended: its unique key stays as it is.  ?1 … ?4 as above
+UPDATE penstock_job
+SET state = 3, place = ?2, due = ?3, expires_at = ?4, attempt = 0, lost = 0, cancel_asked = 0,
+    result = NULL, reason = NULL
+WHERE seq = ?1
+
+-- name: reschedule
+-- ?1 seq  ?2 state  ?3 due  ?4 place (NULL: where it stood)
+UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE seq = ?1
+
+-- name: delete
+-- ?1 JSON list of seq
+DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1))

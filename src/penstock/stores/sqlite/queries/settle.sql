@@ -1,0 +1,31 @@
+-- Ends attempts. Each statement that changes a running job compares its token in the same breath.
+
+-- name: remove
+-- One job that ended well and is not kept.  ?1 seq  ?2 qid  ?3 id  ?4 token
+DELETE FROM penstock_job WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4
+
+-- name: keep
+-- One job that ended well and stays for a while.
+-- ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 now  ?6 kept until  ?7 result  ?8 reason
+UPDATE penstock_job
+SET state = 5, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
+    lease_until = NULL, started = 0, ukey = NULL, ukey_until = NULL
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4
+
+-- name: look
+-- ?1 qid  ?2 id
+SELECT seq, state, token, attempt, charged, lost, place, due, errors FROM penstock_job WHERE queue = ?1 AND id = ?2
+
+-- name: move
+-- One job to whatever state. ukey: ?10 is 1 if it keeps its unique key.
+-- ?1 seq  ?2 state  ?3 attempt  ?4 lost  ?5 place  ?6 due  ?7 ended at  ?8 kept until  ?9 errors
+-- ?10 holds on  ?11 result  ?12 reason  ?13 token (NULL: whichever it is)
+UPDATE penstock_job
+SET state = ?2, attempt = ?3, lost = ?4, place = ?5, due = ?6, ended_at = ?7, keep_until = ?8, errors = ?9,
+    ukey = CASE WHEN ?10 THEN ukey END, ukey_until = CASE WHEN ?10 THEN ukey_until END,
+    result = ?11, reason = ?12, token = NULL, worker = NULL, lease_until = NULL, started = 0
+WHERE seq = ?1 AND state = 4 AND (?13 IS NULL OR token = ?13)
+
+-- name: drop
+-- One job.  ?1 seq  ?2 token (NULL: whichever it is)
+DELETE FROM penstock_job WHERE seq = ?1 AND state = 4 AND (?2 IS NULL OR token = ?2)

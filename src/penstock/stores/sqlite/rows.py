@@ -1,0 +1,125 @@
+"""What lies in the tables, and the facts that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.job import AttemptError, Job, NewJob, Progress, State
+from penstock.store import WorkerInfo
+
+__all__ = [
+    "AVAILABLE",
+    "CANCELLED",
+    "CODE",
+    "COLUMN",
+    "ENDED_FROM",
+    "PARKED",
+    "RUNNING",
+    "STATES",
+    "errors_blob",
+    "errors_of",
+    "job_of",
+    "leased",
+    "numbers",
+    "progress_blob",
+    "spec_blob",
+    "spec_of",
+    "texts",
+    "worker_blob",
+    "worker_of",
+]
+
+#: A state's number in the tables is its place here: due later < 2, queued < 4, ended > 4.
+STATES = (
+    State.SCHEDULED,
+    State.RETRYABLE,
+    State.PARKED,
+    State.AVAILABLE,
+    State.RUNNING,
+    State.COMPLETED,
+    State.CANCELLED,
+    State.DEAD,
+)
+CODE = {state: code for code, state in enumerate(STATES)}
+PARKED, AVAILABLE, RUNNING, CANCELLED = 2, 3, 4, 6
+ENDED_FROM = 5
+#: The column of a state's count in the queue's row.
+COLUMN = {code: state.value for code, state in enumerate(STATES)}
+
+spec_blob = msgspec.msgpack.Encoder().encode
+spec_of = msgspec.msgpack.Decoder(NewJob).decode
+progress_blob = msgspec.msgpack.Encoder().encode
+errors_blob = msgspec.msgpack.Encoder().encode
+worker_blob = msgspec.msgpack.Encoder().encode
+worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
+errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
+_progress_of = msgspec.msgpack.Decoder(Progress).decode
+_json = msgspec.json.Encoder().encode
+
+Row = tuple[Any, ...]
+
+
+def job_of(row: Row) -> Job:
+    """The job of a row whose columns are those of `get.one`: in the order of Job's own fields."""
+    errors, progress = row[14], row[16]
+    return Job(
+        spec_of(row[0]),
+        STATES[row[1]],
+        row[2],
+        row[3],
+        row[4],
+        row[5],
+        row[6],
+        row[7],
+        row[8],
+        row[9],
+        row[10],
+        row[11],
+        row[12] == 1,
+        row[13] == 1,
+        () if errors is None else errors_of(errors),
+        row[15],
+        None if progress is None else _progress_of(progress),
+        row[17],
+        row[18],
+    )
+
+
+def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
+    """The jobs that a fetch has just leased: what it wrote itself it need not read back."""
+    running = State.RUNNING
+    return [
+        Job(
+            spec_of(spec),
+            running,
+            seq,
+            attempt,
+            lost,
+            enqueued_at,
+            due,
+            now,
+            None,
+            expires_at,
+            token,
+            worker,
+            False,
+            asked == 1,
+            () if errors is None else errors_of(errors),
+            None,
+            None,
+            checkpoint,
+        )
+        for _, _, seq, spec, attempt, lost, enqueued_at, due, expires_at, asked, errors, checkpoint in rows
+    ]
+
+
+def numbers(values: Iterable[int]) -> str:
+    """For json_each: one parameter for a list of any length, so that the statement stays the same."""
+    return "[" + ",".join(map(str, values)) + "]"
+
+
+def texts(values: Iterable[str]) -> str:
+    return _json(list(values)).decode()

@@ -1,0 +1,209 @@
+"""One atomic step of the store: the connection, what time it is, and the books that every verb keeps.
+
+A verb is a plain function of a Step and its arguments. It never begins or commits: whoever made the
+Step owns the transaction, so that the same verbs also work on a user's own connection.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.job import NewJob, State
+from penstock.lifecycle import kept
+from penstock.stores.sqlite.rows import CANCELLED, STATES, spec_of
+from penstock.stores.statements import Statements
+
+__all__ = ["SQL", "Queue", "Step", "counts_of"]
+
+SQL = Statements("penstock.stores.sqlite", "queries")
+
+_QUEUE = SQL["book.queue"]
+_OPEN_QUEUE = SQL["book.open_queue"]
+_TALLY = SQL["book.tally"]
+_DAY_COUNT = SQL["book.day"]
+_SIGNAL = SQL["book.signal"]
+_BOOT = SQL["book.boot"]
+_NEW_BOOT = SQL["book.new_boot"]
+_VOID = SQL["book.void"]
+_END = SQL["cancel.end"]
+
+_DAY = 86_400_000
+_ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = 8, 9, 10, 11, 12
+
+
+class Queue:
+    """A queue as this step found it, and what the step changes of its counts."""
+
+    __slots__ = ("closed", "counts", "deltas", "head", "name", "paused", "qid", "tail")
+
+    def __init__(self, name: str, row: Sequence[int]) -> None:
+        self.name = name
+        self.qid = row[0]
+        self.paused = row[1] == 1
+        self.closed = row[2] == 1
+        self.tail = row[3]
+        self.head = row[4]
+        self.counts = row[6:]
+        self.deltas: list[int] | None = None
+
+    def count(self, state: int) -> int:
+        """How many jobs of this state there are, with what this step has done so far."""
+        return self.counts[state] + (0 if self.deltas is None else self.deltas[state])
+
+
+class Step:
+    """What one verb works with. `begin` before and `flush` after each verb of a transaction."""
+
+    __slots__ = (
+        "_generation",
+        "_queues",
+        "cancels",
+        "changes",
+        "clock",
+        "cx",
+        "ended",
+        "lease_now",
+        "namespace",
+        "now",
+        "work",
+    )
+
+    def __init__(self, cx: sqlite3.Connection, namespace: str, clock: Clock) -> None:
+        self.cx = cx
+        self.namespace = namespace
+        self.clock = clock
+        self.now = clock.now()
+        self.lease_now = clock.lease_now()
+        self.work = False  # something became available or due later, or somebody else should look up
+        self.ended = False  # a job ended or went
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what an earlier verb of the transaction has seen: it may have been undone."""
+        self._queues: dict[str, Queue | None] = {}
+        self._generation = -1
+        self.cancels = self.changes = 0
+
+    # ── queues ──
+
+    def queue(self, name: str) -> Queue | None:
+        """The queue of this name, None if there is none."""
+        if name in self._queues:
+            return self._queues[name]
+        row = self.cx.execute(_QUEUE, (self.namespace, name)).fetchone()
+        found = None
+        if row is not None:
+            if self._generation < 0:
+                self._generation = row[5]
+            found = Queue(name, row)
+        self._queues[name] = found
+        return found
+
+    def some_queue(self, name: str) -> Queue:
+        """The queue of this name, which comes to be if it was not there."""
+        queue = self.queue(name)
+        if queue is None:
+            self.cx.execute(_OPEN_QUEUE, (self.namespace, name))
+            del self._queues[name]
+            queue = self.queue(name)
+            assert queue is not None
+        return queue
+
+    def known(self, names: Sequence[str]) -> list[Queue]:
+        """Those of these queues that there are."""
+        found = [self.queue(name) for name in names]
+        return [queue for queue in found if queue is not None]
+
+    # ── counts ──
+
+    def move(self, queue: Queue, old: int | None, new: int | None, n: int = 1) -> None:
+        """n jobs went from one state to another; None is not being there."""
+        deltas = self._deltas(queue)
+        if old is not None:
+            deltas[old] -= n
+        if new is None or new > 4:
+            self.ended = True
+        elif new < 4:
+            self.work = True
+        if new is not None:
+            deltas[new] += n
+
+    def enqueued(self, queue: Queue, state: int, n: int) -> None:
+        """n new jobs, of the generations from `generation() + 1` on."""
+        deltas = self._deltas(queue)
+        deltas[state] += n
+        deltas[_ENQUEUED] += n
+        self._generation += n
+        self.work = True
+
+    def settled(self, queue: Queue, processed: int, failed: int) -> None:
+        """For the statistics."""
+        deltas = self._deltas(queue)
+        deltas[_PROCESSED] += processed
+        deltas[_FAILED] += failed
+
+    def generation(self) -> int:
+        """That of the newest job of the file; a queue must have been looked at before."""
+        assert self._generation >= 0
+        return self._generation
+
+    def tails(self, queue: Queue, n: int) -> int:
+        """Draws n places at the tail: those after the one returned."""
+        before = queue.tail
+        queue.tail += n
+        self._deltas(queue)[_TAIL] += n
+        return before
+
+    def heads(self, queue: Queue, n: int) -> int:
+        """Draws n places at the head, of which the first is returned; the others follow it."""
+        queue.head -= n
+        self._deltas(queue)[_HEAD] -= n
+        return queue.head
+
+    def flush(self) -> None:
+        """Write down what the verb has changed of the counts."""
+        for queue in self._queues.values():
+            if queue is not None and queue.deltas is not None:
+                deltas = queue.deltas
+                self.cx.execute(_TALLY, (*deltas, queue.qid))
+                if deltas[_PROCESSED] or deltas[_FAILED]:
+                    day = self.now // _DAY
+                    self.cx.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
+        if self.cancels or self.changes:
+            self.work = True
+            self.cx.execute(_SIGNAL, (self.namespace, self.cancels, self.changes))
+
+    def _deltas(self, queue: Queue) -> list[int]:
+        deltas = queue.deltas
+        if deltas is None:
+            deltas = queue.deltas = [0] * 13
+        return deltas
+
+    # ── what several verbs do ──
+
+    def end_queued(self, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
+        """A job that was not running is cancelled."""
+        if isinstance(spec, bytes):
+            spec = spec_of(spec)
+        until = self.now + kept(spec, State.CANCELLED)
+        self.cx.execute(_END, (seq, self.now, until, reason))
+        self.move(queue, state, CANCELLED)
+
+    def same_boot(self) -> bool:
+        """Whether the leases in the file are on this machine's running clock."""
+        row = self.cx.execute(_BOOT).fetchone()
+        return row is not None and row[0] == self.clock.boot_id()
+
+    def notice_reboot(self) -> None:
+        """A lease of another run of the machine is void: its clock says nothing any more."""
+        if not self.same_boot():
+            self.cx.execute(_VOID)
+            self.cx.execute(_NEW_BOOT, (self.clock.boot_id(),))
+
+
+def counts_of(row: Sequence[Any]) -> dict[State, int]:
+    """The counts by state, of eight columns; states without jobs are absent."""
+    return {state: n for state, n in zip(STATES, row, strict=True) if n}

@@ -1,0 +1,338 @@
+"""The store in one SQLite file: durable, for several processes of one host, and nothing to install.
+
+`SqliteStore` is the door for event loops, `SqliteStore.sync` the one for threads. Both hand verbs
+(`verbs/`) to the one `Runner` of the process, which owns the connection and the transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import ConfigError, did_you_mean
+from penstock.job import Job, NewJob, Ref, State
+from penstock.lifecycle import ASK_CANCELLED
+from penstock.store import (
+    Beat,
+    Due,
+    Enqueued,
+    Fetched,
+    Grip,
+    Page,
+    Pruned,
+    QueueInfo,
+    QueueStats,
+    Settled,
+    Settlement,
+    Share,
+    SyncProducing,
+    Wake,
+    WorkerInfo,
+)
+from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar, ThreadEar
+from penstock.stores.sqlite.runner import Runner, Verb
+from penstock.stores.sqlite.step import Step
+from penstock.stores.sqlite.verbs import consuming, listing, operating, producing, settling
+
+__all__ = ["SqliteStore"]
+
+_ENQUEUE = Verb(producing.enqueue)
+_GET = Verb(producing.get, reads=True)
+_CANCEL = Verb(producing.cancel)
+_ALL_ENDED = Verb(producing.all_ended, reads=True)
+_FETCH = Verb(consuming.fetch, peek=consuming.peek_fetch, syncs=False)
+_EXTEND = Verb(consuming.extend, syncs=False)
+_SETTLE = Verb(settling.settle)
+_PROMOTE = Verb(consuming.promote, peek=consuming.peek_promote, syncs=False)
+_RECLAIM = Verb(consuming.reclaim, peek=consuming.peek_reclaim, syncs=False)
+_LOOK = Verb(consuming.look, reads=True)
+_LIST = Verb(listing.list_jobs, reads=True)
+_FIND = Verb(listing.find, reads=True)
+_QUEUES = Verb(listing.queues, reads=True)
+_STATS = Verb(listing.stats, reads=True)
+_WORKERS = Verb(listing.workers, reads=True)
+_SETTINGS = Verb(operating.settings)
+_RETRY = Verb(operating.retry)
+_RESCHEDULE = Verb(operating.reschedule)
+_DELETE = Verb(operating.delete)
+_PURGE = Verb(operating.purge)
+_DROP = Verb(operating.drop)
+_PRUNE = Verb(operating.prune, peek=operating.peek_prune)
+_ANNOUNCE = Verb(operating.announce, syncs=False)
+_RETIRE = Verb(operating.retire, syncs=False)
+
+#: Whoever waits looks for himself this often, whatever he heard (seconds).
+_SAFETY = 1.0
+#: After a ring that brought nothing, pause so long before listening again: rings may come by thousands.
+_PAUSE = 0.001
+
+_DURABILITIES = ("full", "normal")
+
+
+class SqliteStore:
+    """Jobs in a SQLite file, which comes to be if it is not there; its directory does not.
+
+    `durability="full"`: an acknowledged job survives a power cut. `"normal"`: it survives the crash of any
+    process, but a power cut can take the last moments. `patience` (ms): how long to wait for other writers
+    before StoreBusy.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        namespace: str = "",
+        durability: str = "full",
+        clock: Clock | None = None,
+        patience: int = 30_000,
+    ) -> None:
+        if durability not in _DURABILITIES:
+            hint = did_you_mean(durability, _DURABILITIES)
+            raise ConfigError(f"durability={durability!r} is neither 'full' nor 'normal'{hint}")
+        text = os.fspath(path)
+        if text in ("", ":memory:") or "\0" in text:
+            raise ConfigError(f"{text!r} is no path of a file; for jobs in memory use memory://")
+        self._clock = clock or SystemClock()
+        self._news = _News()
+        # one name for one file, whatever way leads to it: the turnstile stands beside it
+        self._runner = Runner(
+            Path(os.path.realpath(text)),
+            namespace=namespace,
+            clock=self._clock,
+            full_sync=durability == "full",
+            patience=patience,
+            on_open=self._news.begin,
+        )
+        self._ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, LoopEar]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._sync = _SyncDoor(self._runner)
+        self._closer = weakref.finalize(self, self._runner.close, 1.0)
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._runner.path}"
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._runner.path
+
+    @property
+    def sync(self) -> SyncProducing:
+        return self._sync
+
+    def close(self) -> None:
+        """Let go of the file; a later verb opens it again."""
+        self._runner.close()
+
+    # ── producing ──
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self._runner.ask(_ENQUEUE, jobs)
+
+    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return await self._runner.ask(_GET, refs)
+
+    async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return await self._runner.ask(_CANCEL, refs, reason)
+
+    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        ends = time.monotonic() + timeout / 1000
+        with self._ear(ENDED).listening() as ear:
+            while True:
+                jobs = await self._runner.ask(_ALL_ENDED, refs)
+                if jobs is not None:
+                    return jobs
+                left = ends - time.monotonic()
+                if left <= 0:
+                    return await self.get(refs)
+                await ear.heard(min(left, _SAFETY))
+
+    # ── consuming ──
+
+    async def fetch(
+        self,
+        queues: Sequence[Share],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        charge: bool = True,
+    ) -> Fetched:
+        return await self._runner.ask(_FETCH, queues, limit, lease, worker, token, charge)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        return await self._runner.ask(_EXTEND, beats)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return await self._runner.ask(_SETTLE, settlements)
+
+    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
+        return await self._runner.ask(_PROMOTE, queues, limit)
+
+    async def reclaim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        of: Sequence[str] | None = None,
+    ) -> Fetched:
+        return await self._runner.ask(_RECLAIM, queues, limit, lease, worker, token, of)
+
+    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+        until, ends = self._clock.now() + timeout, time.monotonic() + timeout / 1000
+        before = self._news.heard
+        if before is None:
+            before = await self._runner.ask(_BASELINE, self._news)
+        with self._ear(WORK).listening() as ear:
+            while True:
+                wake, heard = await self._runner.ask(_LOOK, queues, until, before)
+                left = ends - time.monotonic()
+                if wake or left <= 0:
+                    self._news.told(heard)
+                    return wake
+                await ear.heard(min(left, _SAFETY))
+
+    def _ear(self, bell: str) -> LoopEar:
+        ears = self._ears.setdefault(asyncio.get_running_loop(), {})
+        ear = ears.get(bell)
+        if ear is None:
+            ear = ears[bell] = LoopEar(self._runner.bells[bell])
+        return ear
+
+    # ── operating ──
+
+    async def list_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        state: State | None = None,
+        task: str | None = None,
+        worker: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        return await self._runner.ask(_LIST, queue, state, task, worker, after, limit)
+
+    async def find(self, id: str) -> list[Job]:
+        return await self._runner.ask(_FIND, id)
+
+    async def queues(self) -> list[QueueInfo]:
+        return await self._runner.ask(_QUEUES)
+
+    async def stats(self, *, days: int = 7) -> list[QueueStats]:
+        return await self._runner.ask(_STATS, days)
+
+    async def settings(
+        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+    ) -> QueueInfo:
+        return await self._runner.ask(_SETTINGS, queue, paused, closed)
+
+    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return await self._runner.ask(_RETRY, refs)
+
+    async def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return await self._runner.ask(_RESCHEDULE, refs, delay, run_at)
+
+    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        return await self._runner.ask(_DELETE, refs)
+
+    async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
+        return await self._runner.ask(_PURGE, queue, states, limit)
+
+    async def drop(self, queue: str) -> bool:
+        return await self._runner.ask(_DROP, queue)
+
+    async def prune(
+        self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
+    ) -> Pruned:
+        return await self._runner.ask(_PRUNE, limit, keep_finished, keep_dead)
+
+    async def announce(self, worker: WorkerInfo) -> None:
+        await self._runner.ask(_ANNOUNCE, worker)
+
+    async def retire(self, worker: str) -> None:
+        await self._runner.ask(_RETIRE, worker)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._runner.ask(_WORKERS)
+
+
+class _SyncDoor:
+    """The producing verbs for callers without an event loop, each in the caller's own thread."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._runner.do(_ENQUEUE, jobs)
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._runner.do(_GET, refs)
+
+    def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self._runner.do(_CANCEL, refs, reason)
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        ends = time.monotonic() + timeout / 1000
+        jobs = self._runner.do(_ALL_ENDED, refs)
+        if jobs is not None:
+            return jobs
+        ear = ThreadEar(self._runner.bells[ENDED])
+        try:
+            while (jobs := self._runner.do(_ALL_ENDED, refs)) is None:
+                left = ends - time.monotonic()
+                if left <= 0:
+                    return self.get(refs)
+                ear.heard(min(left, _SAFETY))
+            return jobs
+        finally:
+            ear.close()
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self._runner.do(_RETRY, refs)
+
+    def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self._runner.do(_RESCHEDULE, refs, delay, run_at)
+
+    def queues(self) -> list[QueueInfo]:
+        return self._runner.do(_QUEUES)
+
+
+class _News:
+    """What the waits of a store object have told of requests to stop and changes of settings."""
+
+    def __init__(self) -> None:
+        self.heard: consuming.Heard | None = None
+
+    def begin(self, step: Step) -> None:
+        """At the first opening: what happened before is not told."""
+        if self.heard is None:
+            self.heard = consuming.heard(step)
+
+    def told(self, now: consuming.Heard) -> None:
+        """Several waits may end at once: the latest news count."""
+        before = self.heard or now
+        self.heard = consuming.Heard(*map(max, zip(before, now, strict=True)))
+
+
+def _baseline(_: Step, news: _News) -> consuming.Heard:
+    assert news.heard is not None
+    return news.heard
+
+
+_BASELINE = Verb(_baseline, reads=True)

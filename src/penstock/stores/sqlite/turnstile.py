@@ -1,0 +1,89 @@
+"""A fair queue of processes before one SQLite file: who came first writes first.
+
+SQLite's own busy handler sleeps and tries again, so that of two busy writers one can starve. Two locks
+on two files do better: take `next`, take `main`, give `next` back, write, give `main` back. Whoever
+waits for `main` is alone there, and the kernel serves those who wait for `next` in their order.
+
+Checkpoints run inside it too: SQLite before 3.51.3 (3.50.7, 3.44.6) can lose a committed write when a
+checkpoint races a commit. On a platform without flock the turnstile lets everybody through, and
+`BEGIN IMMEDIATE` with its busy handler has to do.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Turnstile", "vulnerable"]
+
+
+class Turnstile:
+    """The two locks of one file, for one thread at a time. The lock files are never deleted: a process
+    that still waits at a deleted one would be alone there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next = self._main = -1
+
+    def open(self) -> None:
+        """Open the lock files, making them if need be; raises OSError."""
+        if self._next >= 0 or fcntl is None:
+            return
+        self._main = os.open(self._folder / "main", _FLAGS, 0o666)
+        self._next = os.open(self._folder / "next", _FLAGS, 0o666)
+
+    def try_enter(self) -> bool:
+        """Go through if nobody is there and nobody waits."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._next, _NOW)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(self._main, _NOW)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+        return True
+
+    def enter(self) -> None:
+        """Wait for our turn, however long that takes: only for a thread that may stand still."""
+        if fcntl is None:
+            return
+        fcntl.flock(self._next, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._main, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        if fcntl is not None and self._main >= 0:
+            fcntl.flock(self._main, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of the files. In a fork's child this leaves the parent's locks alone."""
+        for fd in (self._next, self._main):
+            if fd >= 0:
+                os.close(fd)
+        self._next = self._main = -1
+
+
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+_NOW = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
+
+
+def vulnerable(version: tuple[int, int, int]) -> bool:
+    """Whether this SQLite can lose a commit that races a checkpoint of somebody outside of the turnstile.
+
+    https://sqlite.org/wal.html, "the WAL-reset bug": fixed in 3.51.3, and in 3.50.7 and 3.44.6.
+    """
+    if version >= (3, 51, 3):
+        return False
+    return not ((3, 50, 7) <= version < (3, 51, 0) or (3, 44, 6) <= version < (3, 45, 0))

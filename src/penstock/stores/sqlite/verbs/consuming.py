@@ -1,0 +1,322 @@
+"""fetch, extend, promote, reclaim, and the look that `wait` takes between two rings of the bell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.job import Job
+from penstock.lifecycle import EXPIRED, LOST_BY
+from penstock.store import Beat, Due, Fetched, Grip, Share, Wake
+from penstock.stores.sqlite.rows import (
+    AVAILABLE,
+    PARKED,
+    RUNNING,
+    Row,
+    job_of,
+    leased,
+    numbers,
+    progress_blob,
+    texts,
+    worker_of,
+)
+from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.act import ACT, Act
+
+__all__ = [
+    "Heard",
+    "extend",
+    "fetch",
+    "heard",
+    "look",
+    "peek_fetch",
+    "peek_promote",
+    "peek_reclaim",
+    "promote",
+    "reclaim",
+]
+
+_UNDER = SQL["fetch.under"]
+_IS_UNDER = SQL["fetch.is_under"]
+_LEASE = SQL["fetch.lease"]
+_LEASE_THESE = SQL["fetch.lease_these"]
+_READY = SQL["fetch.ready"]
+_PARKED = SQL["fetch.parked"]
+_IS_PARKED = SQL["fetch.is_parked"]
+_EXPIRED = SQL["fetch.expired"]
+_WORKER = SQL["fetch.worker"]
+_BEAT = SQL["extend.beat"]
+_DUE = SQL["promote.due"]
+_TO_TAIL = SQL["promote.move"]
+_NEXT = SQL["promote.next"]
+_RUN_OUT = SQL["reclaim.run_out"]
+_HELD_BY = SQL["reclaim.held_by"]
+_RELEASE = SQL["reclaim.lease"]
+_HEARD = SQL["book.heard"]
+
+#: How many expired jobs one fetch cancels on its way: its transaction must stay short.
+_MOST_EXPIRED = 2_000
+
+
+# ── fetch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def peek_fetch(
+    step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
+) -> Fetched | Act:
+    """An idle worker must not take the write lock: is there anything at all?"""
+    if not step.same_boot() or step.cx.execute(_IS_UNDER, (worker, token)).fetchone():
+        return ACT
+    found = step.known([share.queue for share in queues])
+    for queue in found if limit > 0 else ():
+        if not queue.paused and (queue.counts[AVAILABLE] or _knows_parked(step, queue, worker)):
+            return ACT
+    return Fetched([], step.now, _next_due(step, found))
+
+
+def fetch(
+    step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
+) -> Fetched:
+    step.notice_reboot()
+    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (worker, token))]
+    found = step.known([share.queue for share in queues])
+    if not jobs and limit > 0:
+        terms = (int(charge), step.now, token, worker, step.lease_now + lease)
+        jobs = leased(_take(step, queues, limit, terms), step.now, token, worker)
+    return Fetched(jobs, step.now, _next_due(step, found))
+
+
+_Terms = tuple[int, int, str, str, int]
+
+
+def _take(step: Step, shares: Sequence[Share], limit: int, terms: _Terms) -> list[Row]:
+    """Leases up to each quota, then up to each cap."""
+    found = [(share, step.queue(share.queue)) for share in shares]
+    supplies = [(share, _Supply(step, queue, terms)) for share, queue in found if queue is not None]
+    if len(supplies) == 1:  # one queue: both passes are one
+        share, supply = supplies[0]
+        return supply.take(min(share.cap, limit))
+    rows: list[Row] = []
+    for to_cap in (False, True):
+        for share, supply in supplies:
+            most = share.cap if to_cap else min(share.quota, share.cap)
+            want = min(most - supply.taken, limit - len(rows))
+            if want > 0:
+                rows += supply.take(want)
+    return rows
+
+
+class _Supply:
+    """What a queue has to give in one fetch."""
+
+    __slots__ = ("_queue", "_simple", "_step", "_tasks", "_terms", "taken")
+
+    def __init__(self, step: Step, queue: Queue, terms: _Terms) -> None:
+        self._step = step
+        self._queue = queue
+        self._terms = terms
+        self.taken = 0
+        self._tasks = _tasks(step, terms[3]) if queue.count(PARKED) else ()
+        self._simple = not self._tasks and not _some_expired(step, queue)
+
+    def take(self, want: int) -> list[Row]:
+        """Leases up to `want` of its jobs, in their order."""
+        queue = self._queue
+        if want <= 0 or queue.paused:
+            return []
+        if self._simple:
+            want = min(want, queue.count(AVAILABLE))
+            rows = self._step.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
+            rows.sort()  # by priority and place, which no two of a queue share
+            self._step.move(queue, AVAILABLE, RUNNING, len(rows))
+        else:
+            rows = self._one_by_one(want)
+        self.taken += len(rows)
+        return rows
+
+    def _one_by_one(self, want: int) -> list[Row]:
+        """Where parked jobs come first, or expired ones stand in the way."""
+        step, queue = self._step, self._queue
+        picked: list[int] = []
+        for seq, state, expires_at, spec in self._candidates(want):
+            if expires_at is not None and expires_at <= step.now:
+                step.end_queued(queue, seq, state, spec, EXPIRED)
+                continue
+            picked.append(seq)
+            step.move(queue, state, RUNNING)
+            if len(picked) == want:
+                break
+        rows = step.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
+        order = {seq: i for i, seq in enumerate(picked)}
+        return sorted(rows, key=lambda row: order[row[2]])
+
+    def _candidates(self, want: int) -> Iterator[Row]:
+        cx, qid, most = self._step.cx, self._queue.qid, want + _MOST_EXPIRED
+        if self._tasks:
+            # all at once: the statements that change jobs run while these are looked at
+            yield from cx.execute(_PARKED, (qid, most, texts(self._tasks))).fetchall()
+        yield from cx.execute(_READY, (qid, most)).fetchall()
+
+
+def _some_expired(step: Step, queue: Queue) -> bool:
+    return step.cx.execute(_EXPIRED, (queue.qid, step.now)).fetchone() is not None
+
+
+def _tasks(step: Step, worker: str) -> tuple[str, ...]:
+    """The tasks that this worker has announced."""
+    found = step.cx.execute(_WORKER, (step.namespace, worker)).fetchone()
+    return () if found is None else worker_of(found[0]).tasks
+
+
+def _knows_parked(step: Step, queue: Queue, worker: str) -> bool:
+    if not queue.counts[PARKED]:
+        return False
+    tasks = texts(_tasks(step, worker))
+    return step.cx.execute(_IS_PARKED, (queue.qid, tasks)).fetchone() is not None
+
+
+def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:
+    """When the next scheduled or retryable job of these queues is due."""
+    least: int | None = None
+    for queue in queues:
+        if queue.count(0) or queue.count(1):
+            due = step.cx.execute(_NEXT, (queue.qid,)).fetchone()[0]
+            if due is not None and (least is None or due < least):
+                least = due
+    return least
+
+
+# ── extend ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def extend(step: Step, beats: Sequence[Beat]) -> list[Grip]:
+    step.notice_reboot()
+    return [_extend(step, beat) for beat in beats]
+
+
+def _extend(step: Step, beat: Beat) -> Grip:
+    lease = beat.lease
+    queue = step.queue(lease.queue)
+    if queue is None:
+        return Grip.LOST
+    progress = None if beat.progress is None else progress_blob(beat.progress)
+    held = (lease.generation, queue.qid, lease.id, lease.token)
+    said = (step.lease_now + beat.by, int(beat.started), progress, beat.checkpoint)
+    asked = step.cx.execute(_BEAT, (*held, *said)).fetchall()
+    if not asked:
+        return Grip.LOST
+    return Grip.CANCEL_ASKED if asked[0][0] else Grip.HELD
+
+
+# ── promote ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def peek_promote(step: Step, queues: Sequence[str], limit: int) -> Due | Act:
+    due = _next_due(step, step.known(queues))
+    return ACT if limit > 0 and due is not None and due <= step.now else Due(0, due, step.now)
+
+
+def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
+    found = {queue.qid: queue for queue in step.known(queues)}
+    due: list[Row] = []
+    for queue in found.values():
+        due += step.cx.execute(_DUE, (queue.qid, step.now, max(0, limit))).fetchall()
+    due.sort()  # by due time, then by generation
+    moved: dict[int, list[int]] = {}
+    for _, seq, qid, state, expires_at, spec in due[: max(0, limit)]:
+        if expires_at is not None and expires_at <= step.now:
+            step.end_queued(found[qid], seq, state, spec, EXPIRED)
+        else:
+            moved.setdefault(qid, []).append(seq)
+            step.move(found[qid], state, AVAILABLE)
+    for qid, seqs in moved.items():
+        step.cx.execute(_TO_TAIL, (step.tails(found[qid], len(seqs)), numbers(seqs)))
+    return Due(sum(map(len, moved.values())), _next_due(step, list(found.values())), step.now)
+
+
+# ── reclaim ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def peek_reclaim(
+    step: Step,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> Fetched | Act:
+    if not step.same_boot() or step.cx.execute(_IS_UNDER, (worker, token)).fetchone():
+        return ACT
+    return ACT if _lost(step, queues, min(limit, 1), of) else Fetched([], step.now)
+
+
+def reclaim(
+    step: Step,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> Fetched:
+    step.notice_reboot()
+    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (worker, token))]
+    if not jobs:
+        seqs = _lost(step, queues, limit, of)
+        jobs = _lease_anew(step, seqs, lease, worker, token)
+    return Fetched(jobs, step.now)
+
+
+def _lost(step: Step, queues: Sequence[str], limit: int, of: Sequence[str] | None) -> list[int]:
+    limit = max(0, limit)
+    if of is not None:
+        rows = step.cx.execute(_HELD_BY, (texts(of), step.namespace, limit))
+    else:
+        running = [queue.qid for queue in step.known(queues) if queue.count(RUNNING)]
+        if not running:
+            return []
+        rows = step.cx.execute(_RUN_OUT, (step.lease_now, numbers(running), limit))
+    return [seq for (seq,) in rows]
+
+
+def _lease_anew(step: Step, seqs: list[int], lease: int, worker: str, token: str) -> list[Job]:
+    if not seqs:
+        return []
+    until = step.lease_now + lease
+    rows = step.cx.execute(_RELEASE, (numbers(seqs), worker, token, until, LOST_BY)).fetchall()
+    order = {seq: i for i, seq in enumerate(seqs)}
+    return [job_of(row) for row in sorted(rows, key=lambda row: order[row[2]])]
+
+
+# ── wait ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Heard(NamedTuple):
+    """How many requests to stop, and changes of settings, there had been."""
+
+    cancels: int
+    changes: int
+
+
+def heard(step: Step) -> Heard:
+    row = step.cx.execute(_HEARD, (step.namespace,)).fetchone()
+    return Heard(0, 0) if row is None else Heard(*row)
+
+
+def look(step: Step, queues: Sequence[str], until: int, before: Heard) -> tuple[Wake, Heard]:
+    """What there is for a wait that ends at `until` and had heard of `before`."""
+    wake = Wake.NOTHING
+    found = step.known(queues)
+    if any(queue.counts[AVAILABLE] and not queue.paused for queue in found):
+        wake |= Wake.WORK
+    else:
+        due = _next_due(step, found)
+        if due is not None and (due <= step.now or due < until):
+            wake |= Wake.WORK
+    now = heard(step)
+    if now.cancels > before.cancels:
+        wake |= Wake.CANCEL
+    if now.changes > before.changes:
+        wake |= Wake.SETTINGS
+    return wake, now

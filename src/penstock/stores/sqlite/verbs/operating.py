@@ -1,0 +1,272 @@
+"""What operators do to jobs and queues: retry, reschedule, delete, purge, settings, drop; and prune."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.job import Ref, State
+from penstock.lifecycle import EXPIRED
+from penstock.store import Pruned, QueueInfo, WorkerInfo
+from penstock.stores.sqlite.rows import (
+    AVAILABLE,
+    CODE,
+    ENDED_FROM,
+    PARKED,
+    RUNNING,
+    STATES,
+    Row,
+    numbers,
+    spec_of,
+    worker_blob,
+)
+from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.listing import SILENT, info
+from penstock.stores.sqlite.verbs.producing import find_holder
+
+__all__ = [
+    "announce",
+    "delete",
+    "drop",
+    "peek_prune",
+    "prune",
+    "purge",
+    "reschedule",
+    "retire",
+    "retry",
+    "settings",
+]
+
+_LOOK = SQL["operate.look"]
+_RETRY = SQL["operate.retry"]
+_RETRY_QUEUED = SQL["operate.retry_queued"]
+_RESCHEDULE = SQL["operate.reschedule"]
+_DELETE = SQL["operate.delete"]
+_OLDEST_JOBS = SQL["list.oldest"]
+_SWITCH = SQL["queues.switch"]
+_ANY_JOB = SQL["queues.any_job"]
+_DROP = SQL["queues.drop"]
+_DROP_DAYS = SQL["queues.drop_days"]
+_ANNOUNCE = SQL["queues.announce"]
+_ALL = SQL["queues.all"]
+_OVER = SQL["prune.over"]
+_OLDEST_ENDED = SQL["prune.oldest"]
+_EXPIRED = SQL["prune.expired"]
+_SILENT = SQL["prune.silent"]
+_FORGET_WORKER = SQL["prune.worker"]
+_DAYS = SQL["prune.days"]
+_OLD_DAYS = SQL["prune.old_days"]
+
+_DAY = 86_400_000
+_DAYS_KEPT = 90
+
+
+# ── single jobs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _look(step: Step, ref: Ref) -> tuple[Queue, Row] | None:
+    queue = step.queue(ref.queue)
+    row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
+    return None if queue is None or row is None else (queue, row)
+
+
+def retry(step: Step, refs: Sequence[Ref]) -> list[State | None]:
+    return [_retry(step, ref) for ref in refs]
+
+
+def _retry(step: Step, ref: Ref) -> State | None:
+    found = _look(step, ref)
+    if found is None:
+        return None
+    queue, (seq, state, spec, expires_at, enqueued_at) = found
+    if state == RUNNING:
+        return State.RUNNING
+    if expires_at is not None and expires_at <= step.now:
+        expires_at = None
+    terms = (seq, step.tails(queue, 1) + 1, step.now, expires_at)
+    if state < RUNNING:
+        step.cx.execute(_RETRY_QUEUED, terms)
+    else:
+        step.cx.execute(_RETRY, (*terms, *_key_again(step, queue, spec, enqueued_at)))
+    step.move(queue, state, AVAILABLE)
+    return STATES[state]
+
+
+def _key_again(step: Step, queue: Queue, spec: bytes, enqueued_at: int) -> tuple[str | None, int | None]:
+    """The unique key of an ended job that comes back, if it may still have it and nobody else does."""
+    unique = spec_of(spec).unique
+    if unique is None:
+        return None, None
+    until = None if unique.period is None else enqueued_at + unique.period
+    if until is not None and until <= step.now:
+        return None, None
+    return (unique.key, until) if find_holder(step, queue, unique.key) is None else (None, None)
+
+
+def reschedule(step: Step, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
+    due = step.now + delay if run_at is None else run_at
+    return [_reschedule(step, ref, due) for ref in refs]
+
+
+def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
+    found = _look(step, ref)
+    if found is None:
+        return None
+    queue, (seq, state, *_) = found
+    if state < RUNNING and state != PARKED:
+        if due <= step.now:
+            step.cx.execute(_RESCHEDULE, (seq, AVAILABLE, due, step.tails(queue, 1) + 1))
+            step.move(queue, state, AVAILABLE)
+        else:
+            step.cx.execute(_RESCHEDULE, (seq, CODE[State.SCHEDULED], due, None))
+            step.move(queue, state, CODE[State.SCHEDULED])
+    return STATES[state]
+
+
+def delete(step: Step, refs: Sequence[Ref]) -> list[State | None]:
+    return [_delete(step, ref) for ref in refs]
+
+
+def _delete(step: Step, ref: Ref) -> State | None:
+    found = _look(step, ref)
+    if found is None:
+        return None
+    queue, (seq, state, *_) = found
+    if state != RUNNING:
+        _remove(step, queue, state, [seq])
+    return STATES[state]
+
+
+def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
+    if seqs:
+        step.cx.execute(_DELETE, (numbers(seqs),))
+        step.move(queue, state, None, len(seqs))
+    return len(seqs)
+
+
+# ── queues ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
+    queue = step.queue(name)
+    codes = {CODE[state] for state in states} - {RUNNING}
+    if queue is None or limit <= 0 or not any(queue.counts[code] for code in codes):
+        return 0
+    by_state: dict[int, list[int]] = {}
+    for seq, state in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit)):
+        by_state.setdefault(state, []).append(seq)
+    return sum(_remove(step, queue, state, seqs) for state, seqs in by_state.items())
+
+
+def settings(step: Step, name: str, paused: bool | None, closed: bool | None) -> QueueInfo:
+    queue = step.some_queue(name)
+    before = queue.paused, queue.closed
+    queue.paused = queue.paused if paused is None else paused
+    queue.closed = queue.closed if closed is None else closed
+    if before != (queue.paused, queue.closed):
+        step.cx.execute(_SWITCH, (queue.qid, int(queue.paused), int(queue.closed)))
+        step.changes += 1
+    return info(step, name)
+
+
+def drop(step: Step, name: str) -> bool:
+    queue = step.queue(name)
+    if queue is None:
+        return True
+    if step.cx.execute(_ANY_JOB, (queue.qid,)).fetchone():
+        return False
+    step.cx.execute(_DROP, (queue.qid,))
+    step.cx.execute(_DROP_DAYS, (queue.qid,))
+    if queue.paused or queue.closed:
+        step.changes += 1
+    return True
+
+
+# ── prune ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned | Act:
+    """Upkeep runs everywhere and mostly finds nothing: then it must not take the write lock."""
+    cx, now = step.cx, step.now
+    for row in cx.execute(_ALL, (step.namespace,)).fetchall():
+        qid, counts = row[0], row[4:12]
+        if any(counts[state] > _newest(state, keep_finished, keep_dead) for state in range(ENDED_FROM, 8)):
+            return ACT
+        if any(counts[ENDED_FROM:]) and cx.execute(_OVER, (qid, now, 1)).fetchone():
+            return ACT
+        if any(counts[:RUNNING]) and cx.execute(_EXPIRED, (qid, now, 1)).fetchone():
+            return ACT
+        if cx.execute(_OLD_DAYS, (qid, now // _DAY - _DAYS_KEPT)).fetchone():
+            return ACT
+    silent = cx.execute(_SILENT, (step.namespace, now - SILENT, 1)).fetchone()
+    return ACT if silent else Pruned(0, 0, 0)
+
+
+def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
+    names = [row[1] for row in step.cx.execute(_ALL, (step.namespace,))]
+    queues = {queue.qid: queue for queue in step.known(names)}
+    limit = max(0, limit)
+    finished = _prune_over(step, queues, limit)
+    for queue in queues.values():
+        for state in range(ENDED_FROM, len(STATES)):
+            most = _newest(state, keep_finished, keep_dead)
+            finished += _prune_beyond(step, queue, state, most, limit - finished)
+    expired = _prune_expired(step, queues, limit - finished)
+    workers = _prune_workers(step, limit - finished - expired)
+    for qid in queues:
+        step.cx.execute(_DAYS, (qid, step.now // _DAY - _DAYS_KEPT))
+    return Pruned(finished, expired, workers)
+
+
+def _newest(state: int, keep_finished: int, keep_dead: int) -> int:
+    return max(0, keep_dead if STATES[state] is State.DEAD else keep_finished)
+
+
+def _prune_over(step: Step, queues: dict[int, Queue], limit: int) -> int:
+    over: list[Row] = []
+    for qid in queues:
+        over += step.cx.execute(_OVER, (qid, step.now, limit)).fetchall()
+    over.sort()
+    gone: dict[tuple[int, int], list[int]] = {}
+    for _, seq, qid, state in over[:limit]:
+        gone.setdefault((qid, state), []).append(seq)
+    return sum(_remove(step, queues[qid], state, seqs) for (qid, state), seqs in gone.items())
+
+
+def _prune_beyond(step: Step, queue: Queue, state: int, newest: int, limit: int) -> int:
+    beyond = min(limit, queue.count(state) - newest)
+    if beyond <= 0:
+        return 0
+    seqs = [seq for (seq,) in step.cx.execute(_OLDEST_ENDED, (queue.qid, state, beyond))]
+    return _remove(step, queue, state, seqs)
+
+
+def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:
+    expired: list[Row] = []
+    for qid in queues:
+        expired += step.cx.execute(_EXPIRED, (qid, step.now, limit)).fetchall()
+    expired.sort()
+    for _, seq, qid, state, spec in expired[:limit]:
+        step.end_queued(queues[qid], seq, state, spec, EXPIRED)
+    return len(expired[:limit])
+
+
+def _prune_workers(step: Step, limit: int) -> int:
+    silent = step.cx.execute(_SILENT, (step.namespace, step.now - SILENT, limit)).fetchall()
+    for (id,) in silent:
+        step.cx.execute(_FORGET_WORKER, (step.namespace, id))
+    return len(silent)
+
+
+# ── workers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def announce(step: Step, worker: WorkerInfo) -> None:
+    seen = msgspec.structs.replace(worker, seen_at=step.now)
+    step.cx.execute(_ANNOUNCE, (step.namespace, worker.id, step.now, worker_blob(seen)))
+
+
+def retire(step: Step, worker: str) -> None:
+    step.cx.execute(_FORGET_WORKER, (step.namespace, worker))

@@ -1,0 +1,179 @@
+"""enqueue, get, cancel; and the look that `ended` takes between two rings of the bell."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from penstock.job import Job, NewJob, Ref, State
+from penstock.lifecycle import first_state
+from penstock.store import Enqueued, Verdict
+from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, job_of, spec_blob
+from penstock.stores.sqlite.step import SQL, Queue, Step
+
+__all__ = ["all_ended", "cancel", "enqueue", "get"]
+
+_INSERT = SQL["enqueue.insert"]
+_INSERT_HOLDER = SQL["enqueue.insert_holder"]
+_EXISTS = SQL["enqueue.exists"]
+_HOLDER = SQL["enqueue.holder"]
+_FREE = SQL["enqueue.free"]
+_GET = SQL["get.one"]
+_OPEN = SQL["get.open"]
+_LOOK = SQL["cancel.look"]
+_ASK = SQL["cancel.ask"]
+
+_CHUNK = 2_000
+
+
+# ── enqueue ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """All at once if nothing stands in their way, which is nearly always; else one by one."""
+    plain = len(jobs) > 0
+    for job in jobs:
+        queue = step.some_queue(job.queue)
+        if queue.closed or job.unique is not None:
+            plain = False
+    if plain and _insert_all(step, jobs):
+        return [Enqueued(Verdict.NEW, job.id) for job in jobs]
+    return [enqueue_one(step, job) for job in jobs]
+
+
+def _insert_all(step: Step, jobs: Sequence[NewJob]) -> bool:
+    """Store them; or nothing, and False, if one of their ids is taken."""
+    if len(jobs) == 1:
+        return _insert(step, step.some_queue(jobs[0].queue), jobs[0])
+    cx = step.cx
+    cx.execute("SAVEPOINT many")
+    tails: dict[str, int] = {}
+    states: dict[tuple[str, int], int] = {}
+    seq = step.generation()
+    for start in range(0, len(jobs), _CHUNK):
+        rows: list[Row] = []
+        for job in jobs[start : start + _CHUNK]:
+            seq += 1
+            name = job.queue
+            queue = step.some_queue(name)
+            tail = tails[name] = tails.get(name, queue.tail) + 1
+            row = _row(step, queue, job, seq, tail)
+            states[name, row[3]] = states.get((name, row[3]), 0) + 1
+            rows.append(row)
+        if cx.executemany(_INSERT, rows).rowcount != len(rows):
+            cx.execute("ROLLBACK TO many")
+            cx.execute("RELEASE many")
+            return False
+    cx.execute("RELEASE many")
+    for (name, state), n in states.items():
+        queue = step.some_queue(name)
+        step.tails(queue, n)
+        step.enqueued(queue, state, n)
+    return True
+
+
+def _insert(step: Step, queue: Queue, job: NewJob) -> bool:
+    row = _row(step, queue, job, step.generation() + 1, queue.tail + 1)
+    if step.cx.execute(_INSERT, row).rowcount != 1:
+        return False
+    step.tails(queue, 1)
+    step.enqueued(queue, row[3], 1)
+    return True
+
+
+def _row(step: Step, queue: Queue, job: NewJob, seq: int, place: int) -> Row:
+    now = step.now
+    state, due = first_state(job, now)
+    expires_at = job.expires_at
+    if job.expires_in is not None:
+        ends = now + job.expires_in
+        expires_at = ends if expires_at is None or ends < expires_at else expires_at
+    return (
+        seq,
+        queue.qid,
+        job.id,
+        CODE[state],
+        job.priority,
+        place,
+        due,
+        job.task,
+        now,
+        expires_at,
+        spec_blob(job),
+    )
+
+
+def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
+    """One job, whatever it asks for. One that follows a settled job enters a closed queue too."""
+    cx = step.cx
+    queue = step.some_queue(job.queue)
+    if cx.execute(_EXISTS, (queue.qid, job.id)).fetchone():
+        return Enqueued(Verdict.EXISTS, job.id)
+    if queue.closed and not follows:
+        return Enqueued(Verdict.CLOSED, job.id)
+    if job.unique is None:
+        _insert(step, queue, job)
+        return Enqueued(Verdict.NEW, job.id)
+    holder = find_holder(step, queue, job.unique.key)
+    if holder is not None:
+        return Enqueued(Verdict.DUPLICATE, holder)
+    period = job.unique.period
+    row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
+    until = None if period is None else step.now + period
+    key = None if period is not None and period <= 0 else job.unique.key
+    cx.execute(_INSERT_HOLDER, (*row, key, until))
+    step.enqueued(queue, row[3], 1)
+    return Enqueued(Verdict.NEW, job.id)
+
+
+def find_holder(step: Step, queue: Queue, key: str) -> str | None:
+    """The id of the job that holds this unique key; a key whose period is over is taken from its job."""
+    found = step.cx.execute(_HOLDER, (queue.qid, key)).fetchone()
+    if found is None:
+        return None
+    seq, id, until = found
+    if until is None or until > step.now:
+        return str(id)
+    step.cx.execute(_FREE, (seq,))
+    return None
+
+
+# ── get ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get(step: Step, refs: Sequence[Ref]) -> list[Job | None]:
+    rows = [step.cx.execute(_GET, (step.namespace, ref.queue, ref.id)).fetchone() for ref in refs]
+    return [None if row is None else job_of(row) for row in rows]
+
+
+def all_ended(step: Step, refs: Sequence[Ref]) -> list[Job | None] | None:
+    """The jobs, if all of them have ended or are gone; else None."""
+    if any(_is_open(step.cx, step.namespace, ref) for ref in refs):
+        return None
+    return get(step, refs)
+
+
+def _is_open(cx: sqlite3.Connection, namespace: str, ref: Ref) -> bool:
+    return cx.execute(_OPEN, (namespace, ref.queue, ref.id)).fetchone() is not None
+
+
+# ── cancel ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def cancel(step: Step, refs: Sequence[Ref], reason: str) -> list[State | None]:
+    return [_cancel(step, ref, reason) for ref in refs]
+
+
+def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
+    queue = step.queue(ref.queue)
+    row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
+    if queue is None or row is None:
+        return None
+    seq, state, spec, asked = row
+    if state < RUNNING:
+        step.end_queued(queue, seq, state, spec, reason)
+        return State.CANCELLED
+    if state == RUNNING and not asked:
+        step.cx.execute(_ASK, (seq,))
+        step.cancels += 1
+    return STATES[state]

@@ -1,0 +1,182 @@
+"""settle: all that ended well at once, the rest one job at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
+from penstock.lifecycle import Place, Transition
+from penstock.store import Settled, Settlement
+from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of
+from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.producing import enqueue_one
+
+__all__ = ["settle"]
+
+_REMOVE = SQL["settle.remove"]
+_KEEP = SQL["settle.keep"]
+_LOOK = SQL["settle.look"]
+_MOVE = SQL["settle.move"]
+_DROP = SQL["settle.drop"]
+
+
+def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
+    if any(one.transition.state is State.RUNNING for one in settlements):
+        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+    simple, rest = _sort(settlements)
+    answers = [Settled.APPLIED] * len(settlements)
+    if simple and not _settle_simple(step, [settlements[place] for place in simple]):
+        rest = sorted((*simple, *rest))
+    if rest:
+        heads = _heads(step, [settlements[place] for place in rest])
+        for place in rest:
+            answers[place] = _settle_one(step, settlements[place], heads)
+    return answers
+
+
+def _sort(settlements: Sequence[Settlement]) -> tuple[list[int], list[int]]:
+    """What simply ended well, and the rest, as places in the call.
+
+    Jobs that are settled once and bring no others do not touch each other: their order is free.
+    """
+    everything = list(range(len(settlements)))
+    if len(settlements) == 1:
+        return [], everything
+    simple: list[int] = []
+    rest: list[int] = []
+    seen: set[int] = set()
+    for place, one in enumerate(settlements):
+        lease, to = one.lease, one.transition
+        if one.then or type(lease) is not Lease or lease.generation in seen:
+            return [], everything
+        seen.add(lease.generation)
+        well = to.state is State.COMPLETED and to.charge and to.error is None and not to.lost
+        (simple if well else rest).append(place)
+    return simple, rest
+
+
+def _settle_simple(step: Step, settlements: list[Settlement]) -> bool:
+    """Settle all of them; or nothing, and False, if one of the leases does not hold."""
+    gone: list[Row] = []
+    kept: list[Row] = []
+    counts: dict[tuple[str, bool], int] = {}
+    now = step.now
+    for one in settlements:
+        lease, to = one.lease, one.transition
+        assert isinstance(lease, Lease)
+        queue = step.queue(lease.queue)
+        if queue is None:
+            return False
+        held = (lease.generation, queue.qid, lease.id, lease.token)
+        if to.keep > 0:
+            kept.append((*held, now, now + to.keep, one.result, to.reason))
+        else:
+            gone.append(held)
+        key = (lease.queue, to.keep > 0)
+        counts[key] = counts.get(key, 0) + 1
+    if not _all_or_none(step, gone, kept):
+        return False
+    for (name, keeps), n in counts.items():
+        queue = step.queue(name)
+        assert queue is not None
+        step.move(queue, RUNNING, CODE[State.COMPLETED] if keeps else None, n)
+        step.settled(queue, n, 0)
+    return True
+
+
+def _all_or_none(step: Step, gone: list[Row], kept: list[Row]) -> bool:
+    cx = step.cx
+    cx.execute("SAVEPOINT simple")
+    done = 0
+    if gone:
+        done += cx.executemany(_REMOVE, gone).rowcount
+    if kept:
+        done += cx.executemany(_KEEP, kept).rowcount
+    if done != len(gone) + len(kept):
+        cx.execute("ROLLBACK TO simple")
+    cx.execute("RELEASE simple")
+    return done == len(gone) + len(kept)
+
+
+# ── one at a time ────────────────────────────────────────────────────────────────────────────────
+
+
+def _heads(step: Step, settlements: list[Settlement]) -> dict[str, int]:
+    """Per queue the first of the places at the head that this call needs: its jobs keep their order there."""
+    needed: dict[str, int] = {}
+    for one in settlements:
+        if one.transition.place is Place.HEAD:
+            needed[one.lease.queue] = needed.get(one.lease.queue, 0) + 1
+    found = {name: step.queue(name) for name in needed}
+    return {name: step.heads(queue, needed[name]) for name, queue in found.items() if queue is not None}
+
+
+def _settle_one(step: Step, one: Settlement, heads: dict[str, int]) -> Settled:
+    lease = one.lease
+    queue = step.queue(lease.queue)
+    row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, lease.id)).fetchone()
+    if queue is None or row is None:
+        return Settled.GONE
+    if not _holds(lease, row):
+        return Settled.STALE
+    head = 0
+    if one.transition.place is Place.HEAD:
+        head = heads[lease.queue]
+        heads[lease.queue] += 1
+    _apply(step, queue, row, one, head)
+    for new in one.then:
+        enqueue_one(step, new, follows=True)
+    return Settled.APPLIED
+
+
+def _holds(lease: Lease | Ref, row: Row) -> bool:
+    """Whether this is the lease of the running job; a bare Ref is that of whoever holds it."""
+    if row[1] != RUNNING:
+        return False
+    return not isinstance(lease, Lease) or (row[0] == lease.generation and row[2] == lease.token)
+
+
+def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
+    seq, _, token, attempt, charged, lost, place, due, errors = row
+    to, now = one.transition, step.now
+    step.settled(queue, int(to.charge), int(to.error is not None))
+    code = CODE[to.state]
+    ended = to.state in TERMINAL
+    if ended and to.keep <= 0:
+        step.cx.execute(_DROP, (seq, token))
+        step.move(queue, RUNNING, None)
+        return
+    if to.place is not Place.OWN:
+        place = head if to.place is Place.HEAD else step.tails(queue, 1) + 1
+    step.cx.execute(
+        _MOVE,
+        (
+            seq,
+            code,
+            attempt - (1 if charged and not to.charge else 0),
+            lost + to.lost,
+            place,
+            _due(to, due, now),
+            now if ended else None,
+            now + to.keep if ended else None,
+            errors if to.error is None else _with(errors, to.error),
+            0 if ended else 1,
+            one.result if ended else None,
+            to.reason,
+            token,
+        ),
+    )
+    step.move(queue, RUNNING, code)
+
+
+def _due(to: Transition, due: int, now: int) -> int:
+    if to.state in (State.SCHEDULED, State.RETRYABLE):
+        return now + to.delay
+    if to.state is State.AVAILABLE and to.place is not Place.OWN:
+        return now
+    return due
+
+
+def _with(blob: bytes | None, error: AttemptError) -> bytes:
+    before = () if blob is None else errors_of(blob)
+    return errors_blob((*before, error)[-MAX_ERRORS:])

@@ -1,0 +1,60 @@
+"""Loads the statements that lie beside a store: one file per verb, named as the verb.
+
+A file holds one or more statements; each begins with a line `-- name: …` (Lua: the whole file is one
+script, named as the file). What stands before the first name is the file's header, for readers.
+`Statements("penstock.stores.sqlite", "queries")["fetch.lease"]` is the statement `lease` of `fetch.sql`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+
+__all__ = ["Statements"]
+
+_NAME = re.compile(r"^-- name: *([a-z_]+) *$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+class Statements:
+    """The statements of one folder, by `file.name`; each file is read once, at its first use."""
+
+    def __init__(self, package: str, folder: str, suffix: str = ".sql") -> None:
+        self._folder = resources.files(package) / folder
+        self._suffix = suffix
+        self._files: dict[str, dict[str, str]] = {}
+
+    def __getitem__(self, key: str) -> str:
+        file, _, name = key.partition(".")
+        try:
+            return self._read(file)[name or file]
+        except KeyError:
+            raise KeyError(f"no statement {name or file!r} in {file}{self._suffix}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        """Every statement's key, in the order of the files' names."""
+        for entry in sorted(self._folder.iterdir(), key=lambda e: e.name):
+            if entry.name.endswith(self._suffix):
+                file = entry.name.removesuffix(self._suffix)
+                yield from (f"{file}.{name}" for name in self._read(file))
+
+    def _read(self, file: str) -> dict[str, str]:
+        found = self._files.get(file)
+        if found is None:
+            text = (self._folder / f"{file}{self._suffix}").read_text("utf-8")
+            found = self._files[file] = _split(file, text)
+        return found
+
+
+def _split(file: str, text: str) -> dict[str, str]:
+    names = list(_NAME.finditer(text))
+    if not names:
+        return {file: text}
+    ends = [m.start() for m in names[1:]] + [len(text)]
+    return {m[1]: _bare(text[m.end() : end]) for m, end in zip(names, ends, strict=True)}
+
+
+def _bare(statement: str) -> str:
+    """Without comment lines: a server would log and hash them again with every call."""
+    return _COMMENT.sub("", statement).strip().removesuffix(";")

@@ -1,0 +1,11 @@
+"""An account of what really happened, kept outside the store, and the checker that compares the two.
+
+Producers, workers and whoever does harm write into a `Ledger`; `check` decides whether the store kept
+its promises.
+"""
+
+from penstock.testing.ledger.check import acheck, check
+from penstock.testing.ledger.ledger import Ledger
+from penstock.testing.ledger.verdict import Finding, LedgerBroken, Verdict
+
+__all__ = ["Finding", "Ledger", "LedgerBroken", "Verdict", "acheck", "check"]

@@ -1,0 +1,1 @@
+"""What a store needs from time to time, whoever runs it: promote, reclaim, prune."""

@@ -1,0 +1,113 @@
+"""Takes back jobs whose holder is gone, and lets the lifecycle judge them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from penstock.ids import mint_token
+from penstock.job import AttemptError, Job
+from penstock.lifecycle import LeaseLost, decide
+from penstock.store import Fetched, Settlement, Store
+from penstock.upkeep.service import Service
+
+__all__ = ["Reclaimer", "judge"]
+
+
+class Reclaimer(Service):
+    """Every second: jobs with a lease that has run out, and at once those of workers proven dead.
+
+    `is_dead(worker)` is proof or False (see worker/locks.py), and `bury` clears the proof away. One
+    that was itself stopped or cut off waits a heartbeat before it judges leases: the others may have
+    been cut off just as long.
+    """
+
+    name = "reclaimer"
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        worker: str,
+        *,
+        lease: int,
+        heartbeat: float,
+        is_dead: Callable[[str], bool],
+        bury: Callable[[str], object],
+        every: float = 1.0,
+        batch: int = 500,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._queues = tuple(queues)
+        self._worker = worker
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._is_dead = is_dead
+        self._bury = bury
+        self._every = every
+        self._batch = batch
+        self._last_contact = time.monotonic()
+        self._judge_from = 0.0
+
+    async def tick(self) -> float:
+        await self._bury_the_dead()
+        now = time.monotonic()
+        if now - self._last_contact > 3 * self._every + 1.0:
+            self._judge_from = now + self._heartbeat
+        self._last_contact = now
+        if now < self._judge_from:
+            return self._every
+        found = await self._store.reclaim(
+            self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
+        )
+        await judge(self._store, found, "LeaseLost", "its worker did not renew the lease")
+        return 0.0 if len(found.jobs) >= self._batch else self._every
+
+    async def _bury_the_dead(self) -> None:
+        for info in await self._store.workers():
+            if info.id == self._worker or not self._is_dead(info.id):
+                continue
+            await reclaim_all(
+                self._store, info.id, self._worker, self._lease, "WorkerLost", f"worker {info.id} died"
+            )
+            await self._store.retire(info.id)
+            self._bury(info.id)
+
+
+async def reclaim_all(
+    store: Store,
+    dead: str,
+    by: str,
+    lease: int,
+    kind: str,
+    cause: str,
+    *,
+    started: Callable[[Job], bool] = lambda _: True,
+) -> list[Job]:
+    """Take over everything that the dead worker held, and judge it; the jobs, as they were found."""
+    jobs: list[Job] = []
+    while True:
+        found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
+        await judge(store, found, kind, cause, started=started)
+        jobs += found.jobs
+        if len(found.jobs) < 500:
+            return jobs
+
+
+async def judge(
+    store: Store, found: Fetched, kind: str, cause: str, *, started: Callable[[Job], bool] = lambda _: True
+) -> None:
+    """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again."""
+    settlements: list[Settlement] = []
+    for job in found.jobs:
+        # before a last attempt, and before any at-most-once one, its start is put down in the store:
+        # where that is missing the function has not begun
+        known = job.spec.at_most_once or job.attempt >= job.spec.max_attempts
+        begun = job.started or (not known and started(job))
+        error = AttemptError.bounded(job.attempt, found.now, kind, cause)
+        move = decide(job, LeaseLost(error, started=begun), found.now, random.random())
+        settlements.append(Settlement(job.lease, move))
+    if settlements:
+        await store.settle(settlements)

@@ -1,0 +1,86 @@
+"""The life of every loop: start, tick, stop, and what happens when the store does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+from penstock.errors import StoreError
+
+__all__ = ["Complaint", "Service"]
+
+_log = logging.getLogger("penstock.upkeep")
+
+#: A store that is away makes every loop fail at once: say so at most this often (s).
+_SAY_EVERY = 3.0
+
+
+class Complaint:
+    """Logs a repeated trouble at most once in three seconds, with the count of what it left out."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said = 0.0
+        self._unsaid = 0
+
+    def about(self, what: str, error: BaseException) -> None:
+        """Say that `what` failed, or count it."""
+        now = time.monotonic()
+        if now - self._said < _SAY_EVERY:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more like it in between)" if self._unsaid else ""
+        self._log.warning("%s: %s%s", what, error, more)
+        self._said, self._unsaid = now, 0
+
+
+class Service:
+    """One loop. A tick does a bounded piece of work and says in how many seconds it wants the next;
+    `poke` brings it forward. A store that does not answer delays the next tick (0.1 s to 5 s, doubled
+    each time, with jitter) and ends nothing."""
+
+    name = "service"
+
+    def __init__(self) -> None:
+        self._poked = asyncio.Event()
+        self._stopping = False
+        self._complaint = Complaint(_log)
+
+    async def tick(self) -> float:
+        """Do a piece of work; seconds until the next one."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Tick until stopped."""
+        failures = 0
+        while not self._stopping:
+            self._poked.clear()
+            try:
+                pause = await self.tick()
+                failures = 0
+            except StoreError as error:
+                self._complaint.about(f"{self.name}: the store does not answer", error)
+                failures += 1
+                pause = min(5.0, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+            if pause > 0 and not self._stopping:
+                await self._sleep(pause)
+            else:
+                await asyncio.sleep(0)  # a store in memory never makes us wait: the others want their turn
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
+        except TimeoutError:
+            pass
+
+    def poke(self) -> None:
+        """Tick now instead of later."""
+        self._poked.set()
+
+    def stop(self) -> None:
+        """End after the tick that is under way."""
+        self._stopping = True
+        self._poked.set()

@@ -1,0 +1,500 @@
+"""Runs attempts: each in the executor that its task asks for, each watched by one clock for all.
+
+A leased job waits in `_buffer` until it has a slot, then becomes an asyncio task (async), a call in
+the thread pool, or a request to a child process; however it ends, `_ended` says so to the settler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock.app import App
+from penstock.attempt import Attempt, running
+from penstock.errors import AttemptCancelled, AttemptLost, AttemptTimeout, Interrupted, StoreError
+from penstock.events import JobStarted, TaskUnknown
+from penstock.job import AttemptError, Job
+from penstock.lifecycle import (
+    ASK_CANCELLED,
+    Cancelled,
+    Expired,
+    LeaseLost,
+    Outcome,
+    Place,
+    Raised,
+    Released,
+    Returned,
+    TimedOut,
+    Transition,
+    Unknown,
+    decide,
+)
+from penstock.middleware import wrap
+from penstock.store import Beat, Grip
+from penstock.worker.hold import Hold, Holdings
+from penstock.worker.outcomes import raised, timeout_error
+from penstock.worker.plan import Plan, Plans
+from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, Done, ProcessPool, ThreadPool
+
+__all__ = ["Executor"]
+
+_log = logging.getLogger("penstock.worker")
+_RETURNED = Returned()
+
+#: Where ends go: the hold, what follows from its outcome, and its encoded result.
+Settle = Callable[[Hold, Transition, bytes | None], None]
+
+_NO_PLAN = Plan("?", lambda: None, "async", lambda _: ((), {}), None, (), None, ("", ""))
+
+
+class Executor:
+    """Starts what it is given, as slots allow, and reports each end exactly once."""
+
+    def __init__(
+        self,
+        app: App,
+        holdings: Holdings,
+        *,
+        concurrency: int,
+        process_slots: int,
+        settle: Settle,
+        record_start: Callable[[Beat], Awaitable[Grip]],
+        lease: int,
+        slot_wait: float,
+        thread_grace: float,
+    ) -> None:
+        self._app = app
+        self._plans = Plans(app)
+        self._holdings = holdings
+        self._concurrency = concurrency
+        self._settle = settle
+        self._record_start = record_start
+        self._lease = lease
+        self._slot_wait = slot_wait
+        self._thread_grace = thread_grace
+        self._buffer: deque[Hold] = deque()
+        self._running: set[Hold] = set()
+        self._stopping = False
+        self._threads: ThreadPool | None = None
+        self._processes: ProcessPool | None = None
+        self._process_slots = process_slots
+        self._process_busy = 0
+        #: Set whenever a slot has become free.
+        self.freed = asyncio.Event()
+        #: Attempts started so far, and the seconds that ended ones took: the fetcher's measure.
+        self.starts = 0
+        self.busy_seconds = 0.0
+        self.ends = 0
+        #: Queues whose head is a process task for which no process slot is free.
+        self.narrow: set[str] = set()
+        #: Slots given up because their thread hangs.
+        self.lost_slots = 0
+        self.on_slot_lost: Callable[[], None] = lambda: None
+        #: Set whenever an attempt has started; who waits for it clears it.
+        self.started_some = asyncio.Event()
+
+    # ── room ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def free(self) -> int:
+        """Slots without an attempt."""
+        return self._concurrency - self.lost_slots - len(self._running)
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def process_free(self) -> int:
+        return self._process_slots - self._process_busy
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────────
+
+    def accept(self, jobs: Sequence[Job], fetched: float, now: int) -> None:
+        """Take leased jobs on. `fetched`: monotonic time from before the fetch was sent."""
+        holds: list[Hold] = []
+        for job in jobs:
+            plan = self._plans.of(job)
+            hold = Hold(job, plan or _NO_PLAN, fetched, now)
+            holds.append(hold)
+        self._holdings.add(holds, fetched + self._lease / 1000)
+        for hold in holds:
+            if hold.plan is _NO_PLAN:
+                self._refuse(hold, Unknown())
+                self._tell_unknown(hold.job)
+            elif hold.job.cancel_asked:
+                self._refuse(hold, Cancelled("cancelled while running"))
+            elif self._stopping:
+                self._refuse(hold, Released())
+            else:
+                self._buffer.append(hold)
+
+    def start_ready(self) -> None:
+        """Start buffered jobs while there are slots."""
+        buffer = self._buffer
+        if not buffer:
+            return
+        free = self.free
+        blocked: list[Hold] = []
+        while free > 0 and buffer:
+            hold = buffer.popleft()
+            if hold.plan.run_in == "process" and self._process_busy >= self._process_slots:
+                self.narrow.add(hold.job.spec.queue)
+                blocked.append(hold)
+                continue
+            if self._start(hold):
+                free -= 1
+        buffer.extendleft(reversed(blocked))
+
+    def _start(self, hold: Hold) -> bool:
+        job = hold.job
+        if not self._holdings.try_start(hold):
+            self._refuse(hold, Released(Place.OWN))  # its supervisor wants it back: we were blocked
+            return False
+        spec = job.spec
+        if job.expires_at is not None and self.store_now(hold) >= job.expires_at:
+            self._refuse(hold, Expired())
+            return False
+        self._running.add(hold)
+        self.starts += 1
+        self.started_some.set()
+        if spec.at_most_once or job.attempt >= spec.max_attempts:
+            hold.handle = asyncio.create_task(self._start_on_record(hold))
+        else:
+            self._launch(hold)
+        return True
+
+    async def _start_on_record(self, hold: Hold) -> None:
+        """A last attempt, and any at-most-once one: its start is in the store before it begins."""
+        try:
+            grip = await self._record_start(Beat(hold.job.lease, self._lease, started=True))
+        except (asyncio.CancelledError, StoreError) as error:
+            if not hold.over:
+                self._leave(hold)
+                cancelled = hold.interrupt is AttemptCancelled
+                self._report(hold, Cancelled(ASK_CANCELLED) if cancelled else Released(), None)
+            if isinstance(error, StoreError):
+                _log.warning("job %s: its start could not be recorded, it goes back: %s", hold.job.id, error)
+            return
+        hold.handle = None
+        if grip is Grip.LOST:
+            self._leave(hold)
+            self._lost(hold)
+        elif grip is Grip.CANCEL_ASKED:
+            self._leave(hold)
+            self._report(hold, Cancelled(ASK_CANCELLED), None)
+        else:
+            self._launch(hold)
+        self.start_ready()
+
+    def _launch(self, hold: Hold) -> None:
+        plan = hold.plan
+        if self._app.events.active:
+            spec = hold.job.spec
+            self._app.events.emit(
+                JobStarted(self.store_now(hold), spec.id, spec.queue, spec.task, hold.job.attempt)
+            )
+        if plan.run_in == "process":
+            hold.counted = True
+            self._process_busy += 1
+        if plan.run_in == "thread" and not plan.around:
+            self._launch_thread(hold)
+        else:
+            hold.handle = asyncio.get_running_loop().create_task(self._attempt(hold))
+
+    def _launch_thread(self, hold: Hold) -> None:
+        """A thread task without middleware needs neither an asyncio task nor a future."""
+        self._begin(hold)
+        self.threads.submit(hold, _Call(hold))
+
+    def _begin(self, hold: Hold) -> Attempt:
+        """The attempt's clock starts here; for a process task once more when its child begins."""
+        hold.started = now = time.monotonic()
+        spec = hold.job.spec
+        if spec.timeout is not None:
+            hold.ends = now + spec.timeout / 1000
+        if spec.deadline is not None:
+            left = now + (spec.deadline - self.store_now(hold)) / 1000
+            hold.ends = left if hold.ends is None else min(hold.ends, left)
+        self._holdings.clock_starts(hold)
+        hold.attempt = attempt = Attempt(hold.job, hold.report, hold.ends)
+        return attempt
+
+    # ── the attempt ──────────────────────────────────────────────────────────────────────────────
+
+    async def _attempt(self, hold: Hold) -> None:
+        plan = hold.plan
+        running.set(self._begin(hold))
+        try:
+            if plan.run_in == "async":
+                value = await self._run_async(hold, plan)
+            else:
+                value = await self._run_elsewhere(hold, plan)
+            result = None if plan.encode is None else self._encoded(plan, value)
+        except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
+            self._ended(hold, error)
+        else:
+            self._ended(hold, None, result)
+
+    async def _run_async(self, hold: Hold, plan: Plan) -> Any:
+        args, kwargs = plan.decode(hold.job)
+        if not plan.around:
+            return await plan.function(*args, **kwargs)
+        return await wrap(plan.around, hold.job, lambda: plan.function(*args, **kwargs))()
+
+    async def _run_elsewhere(self, hold: Hold, plan: Plan) -> Any:
+        async def call() -> Any:
+            if plan.run_in == "process":
+                return await self._run_in_process(hold, plan)
+            return await self.threads.run(hold, _Call(hold))
+
+        return await wrap(plan.around, hold.job, call)() if plan.around else await call()
+
+    async def _run_in_process(self, hold: Hold, plan: Plan) -> Any:
+        limit = None if hold.ends is None else hold.ends - hold.started
+        hold.ends = None  # the wait for a child to start is not the job's fault
+
+        def begins() -> None:
+            self._begin(hold)
+
+        return await self.processes.run(
+            hold,
+            hold.job,
+            plan.reference,
+            now=self.store_now(hold),
+            seconds=limit,
+            on_start=begins,
+            on_progress=lambda progress: hold.report(hold.job, progress),
+        )
+
+    @staticmethod
+    def _encoded(plan: Plan, value: Any) -> bytes | None:
+        if plan.run_in == "process" and isinstance(value, ProcessPool.Encoded):
+            return value.result
+        assert plan.encode is not None
+        return plan.encode(value)
+
+    def _threads_done(self, batch: list[Done]) -> None:
+        for hold, value, error in batch:
+            if error is None and hold.plan.encode is not None:
+                self._ended(hold, None, value)
+            else:
+                self._ended(hold, error)
+        self.start_ready()
+
+    # ── out ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _ended(self, hold: Hold, error: BaseException | None, result: bytes | None = None) -> None:
+        if hold.over:
+            return  # its slot was given up before; the settlement went out then
+        self._leave(hold)
+        if hold.interrupt is AttemptLost:
+            self._lost(hold)
+        elif error is None:
+            self._report(hold, _RETURNED, result)
+        elif isinstance(error, ChildFailed):
+            self._report(hold, error.outcome, None)
+        elif isinstance(error, ChildDied):
+            self._report(hold, self._child_died(hold, error), None)
+        else:
+            self._report(hold, raised(hold, self.store_now(hold), error), None)
+        if self._buffer:
+            self.start_ready()
+
+    def _leave(self, hold: Hold) -> None:
+        """The slot is free again."""
+        hold.over = True
+        self._running.discard(hold)
+        if hold.counted:
+            hold.counted = False
+            self._process_busy -= 1
+            self.narrow.discard(hold.job.spec.queue)
+        self._holdings.ended(hold)
+        self.ends += 1
+        if hold.started:
+            hold.took = time.monotonic() - hold.started
+            self.busy_seconds += hold.took
+        self.freed.set()
+
+    def _child_died(self, hold: Hold, error: ChildDied) -> Outcome:
+        if hold.interrupt is AttemptTimeout:
+            return TimedOut(timeout_error(hold, self.store_now(hold)))
+        if hold.interrupt is AttemptCancelled:
+            return Cancelled("cancelled while running")
+        kind = type(error).__name__
+        fact = AttemptError.bounded(hold.job.attempt, self.store_now(hold), kind, error.cause)
+        return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)
+
+    def _report(self, hold: Hold, outcome: Outcome, result: bytes | None) -> None:
+        move = decide(hold.job, outcome, self.store_now(hold), random.random())
+        self._settle(hold, move, result)
+
+    def _refuse(self, hold: Hold, outcome: Outcome) -> None:
+        """It was never started here."""
+        hold.over = True
+        self._holdings.ended(hold)
+        self._report(hold, outcome, None)
+
+    def _lost(self, hold: Hold) -> None:
+        """Another has the lease: nothing that we could say would count."""
+        self._holdings.remove(hold)
+
+    # ── watching over what runs ──────────────────────────────────────────────────────────────────
+
+    def watch(self) -> float:
+        """Interrupt what is over its time, give back what waits too long; seconds until the next look."""
+        now = time.monotonic()
+        for hold in list(self._running):
+            if hold.interrupt is not None:
+                self._press(hold, now)
+            elif hold.ends is not None and now >= hold.ends and hold.started:
+                self.interrupt(hold, AttemptTimeout)
+        self._give_back(now)
+        return 0.02 if self._buffer else 0.05
+
+    def has_progress(self) -> bool:
+        """Whether an attempt has said something of itself that is not in the store yet."""
+        return any(hold.progress is not None for hold in self._running)
+
+    def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
+        """Make a running attempt stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
+        if hold.over or hold.interrupt is not None:
+            return
+        hold.interrupt, hold.interrupted_at = why, time.monotonic()
+        if hold.attempt is not None:
+            hold.attempt._cancelled = True
+        if hold.plan.run_in == "process":
+            self.processes.kill(hold)
+        elif hold.plan.run_in == "async" and hold.handle is not None:
+            hold.handle.cancel()
+        elif hold.plan.run_in == "thread" and self._thread_grace <= 0:
+            self._press(hold, hold.interrupted_at)
+
+    def _press(self, hold: Hold, now: float) -> None:
+        """An attempt that was asked to stop and has not: press harder, in the end give its slot up."""
+        waited = now - hold.interrupted_at
+        if hold.plan.run_in != "thread" or waited < self._thread_grace:
+            return
+        if waited < self._thread_grace + 1.0:
+            self.threads.interrupt(hold, hold.interrupt or AttemptLost)
+            return
+        if waited < 3 * self._thread_grace + 2.0:
+            return
+        _log.error(
+            "job %s (%s, attempt %d) does not react to its %s: its thread is given up",
+            hold.job.id,
+            hold.plan.name,
+            hold.job.attempt,
+            "timeout" if hold.interrupt is AttemptTimeout else "cancellation",
+        )
+        if not self.threads.abandon(hold):
+            return  # it has just ended after all
+        self.lost_slots += 1
+        self._ended(hold, hold.interrupt() if hold.interrupt else AttemptLost())
+        if hold.handle is not None:
+            hold.handle.cancel()
+        self.on_slot_lost()
+
+    def _give_back(self, now: float) -> None:
+        """Look-ahead ends after `slot_wait`: another worker may be idle."""
+        buffer = self._buffer
+        if not buffer or now - buffer[0].fetched < self._slot_wait:
+            return
+        keep: deque[Hold] = deque()
+        for hold in buffer:
+            if now - hold.fetched < self._slot_wait:
+                keep.append(hold)
+            else:
+                self._refuse(hold, Released(Place.OWN))
+        self._buffer = keep
+
+    # ── ending ───────────────────────────────────────────────────────────────────────────────────
+
+    def stop_starting(self) -> None:
+        """Drain: what has not started goes back at once."""
+        self._stopping = True
+        while self._buffer:
+            self._refuse(self._buffer.popleft(), Released())
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        while self._running:
+            self.freed.clear()
+            await self.freed.wait()
+
+    def release_running(self) -> None:
+        """The drain time is over: give back what still runs, and stop it; its result will not count."""
+        for hold in list(self._running):
+            fact = AttemptError.bounded(
+                hold.job.attempt, self.store_now(hold), "WorkerStopped", "its worker stopped before it ended"
+            )
+            started = bool(hold.started)
+            outcome: Outcome = LeaseLost(fact, started=started) if hold.job.spec.at_most_once else Released()
+            self._report(hold, outcome, None)
+            self.interrupt(hold, AttemptLost)
+            self._leave(hold)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.close(0.5)
+        if self._processes is not None:
+            self._processes.close()
+
+    # ── parts ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def threads(self) -> ThreadPool:
+        if self._threads is None:
+            self._threads = ThreadPool(self._concurrency, self._threads_done)
+            self._threads.start()
+        return self._threads
+
+    @property
+    def processes(self) -> ProcessPool:
+        if self._processes is None:
+            self._processes = ProcessPool(self._process_slots, self._app.spec)
+        return self._processes
+
+    @staticmethod
+    def store_now(hold: Hold) -> int:
+        """The store's clock, reckoned from the fetch."""
+        return hold.now + int((time.monotonic() - hold.fetched) * 1000)
+
+    def _tell_unknown(self, job: Job) -> None:
+        _log.warning("job %s: no task %r in this worker; the job is parked", job.id, job.task)
+        if self._app.events.active:
+            self._app.events.emit(
+                TaskUnknown(int(time.time() * 1000), job.id, job.queue, job.task, job.attempt)
+            )
+
+
+class _Call:
+    """One thread attempt as a plain callable: decode, run, encode, all off the event loop."""
+
+    __slots__ = ("hold",)
+
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
+
+    def __call__(self) -> Any:
+        hold = self.hold
+        plan = hold.plan
+        assert hold.attempt is not None
+        token = running.set(hold.attempt)
+        try:
+            args, kwargs = plan.decode(hold.job)
+            value = plan.function(*args, **kwargs)
+        finally:
+            running.reset(token)
+        if plan.encode is None or plan.around:  # with middleware the result is encoded when all is done
+            return value
+        return plan.encode(value)

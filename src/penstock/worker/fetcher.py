@@ -1,0 +1,167 @@
+"""Keeps the slots full: fetches as many jobs as can start now, and no more than will start in 50 ms."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from penstock.ids import mint_token
+from penstock.store import Fetched, Store
+from penstock.upkeep.service import Service
+from penstock.worker.executor import Executor
+from penstock.worker.hold import Holdings
+from penstock.worker.queues import Queue, Turns
+from penstock.worker.settler import Settler
+
+__all__ = ["Fetcher"]
+
+#: A script on Redis may lease this many at once; no store gets asked for more.
+_MOST = 2_000
+#: Outcomes that the store has not answered bound what is started (see settler.py).
+_UNSENT = 4_000
+
+
+class Fetcher(Service):
+    """One fetch at a time. A repeated fetch after an error carries the same token, so that a lost reply
+    loses nothing: the store gives out the same leases again."""
+
+    name = "fetcher"
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        settler: Settler,
+        holdings: Holdings,
+        queues: Sequence[Queue],
+        *,
+        worker: str,
+        lease: int,
+        look_ahead: float,
+        safety_poll: float,
+        strict: bool,
+        on_due: Callable[[int], None],
+        on_empty: Callable[[Fetched], bool],
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._executor = executor
+        self._settler = settler
+        self._holdings = holdings
+        self._turns = Turns(queues, strict=strict)
+        self._names = tuple(q.name for q in queues)
+        self._slotted = any(q.slots is not None for q in queues)
+        self._worker = worker
+        self._lease = lease
+        self._look_ahead = look_ahead
+        self._safety_poll = safety_poll
+        self._on_due = on_due
+        self._on_empty = on_empty
+        self._token = mint_token()
+        self._rate = Rate()
+        self.last_success = time.monotonic()
+
+    async def tick(self) -> float:
+        await self._room()
+        if self._stopping:
+            return 0.0
+        free = self._executor.free
+        limit = min(_MOST, free + self._ahead())
+        held = self._holdings.per_queue
+        narrow = {q: min(1, self._executor.process_free) for q in self._executor.narrow}
+        shares = self._turns.plan(limit, free, held, narrow)
+        if not shares:
+            return await self._slot_of_a_queue()
+        sent = time.monotonic()
+        fetched = await self._store.fetch(
+            shares, limit=limit, lease=self._lease, worker=self._worker, token=self._token
+        )
+        self._token = mint_token()
+        self.last_success = time.monotonic()
+        self._turns.paid(shares, Counter(job.spec.queue for job in fetched.jobs))
+        if fetched.due is not None:
+            self._on_due(max(0, fetched.due - fetched.now))
+        if fetched.jobs:
+            self._executor.accept(fetched.jobs, sent, fetched.now)
+            self._executor.start_ready()
+            return 0.0
+        return await self._nothing(fetched, tuple(share.queue for share in shares))
+
+    async def _room(self) -> None:
+        """Wait until a job that is fetched now can start, or at least soon."""
+        executor = self._executor
+        while not self._stopping:
+            if executor.buffered == 0 and executor.free > 0 and self._settler.unsent < _UNSENT:
+                return
+            if executor.buffered == 0:
+                self._settler.hurry()
+            executor.freed.clear()
+            await executor.freed.wait()  # stop() sets it too
+
+    async def _slot_of_a_queue(self) -> float:
+        """Slots are free, but every queue is at its own limit."""
+        self._executor.freed.clear()
+        await self._executor.freed.wait()
+        return 0.0
+
+    async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
+        """Sleep until there may be something."""
+        if self._on_empty(fetched):
+            self.stop()  # not by a later drain: a store in memory never lets the loop turn meanwhile
+            return 0.0
+        timeout = self._safety_poll
+        if fetched.due is not None:
+            timeout = min(timeout, max(0.001, (fetched.due - fetched.now) / 1000))
+        waiting = asyncio.ensure_future(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
+        poked = asyncio.ensure_future(self._poked.wait())
+        try:
+            await asyncio.wait({waiting, poked}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            for one in (waiting, poked):
+                one.cancel()
+            await asyncio.gather(waiting, poked, return_exceptions=True)
+        return 0.0
+
+    def _ahead(self) -> int:
+        """How many jobs beyond the free slots will start within the look-ahead, as measured."""
+        if self._slotted:
+            return 0
+        executor = self._executor
+        return int(
+            self._rate.update(executor.starts, executor.ends, executor.busy_seconds) * self._look_ahead
+        )
+
+    def stop(self) -> None:
+        super().stop()
+        self._executor.freed.set()
+
+
+class Rate:
+    """Starts per second while there was work, from what the executor counted since the last fetch.
+
+    Zero while attempts take longer than the look-ahead: then a slot does not come free in time.
+    """
+
+    def __init__(self, longest: float = 0.05) -> None:
+        self._longest = longest
+        self._starts = 0
+        self._ends = 0
+        self._busy = 0.0
+        self._at = time.monotonic()
+        self.per_second = 0.0
+
+    def update(self, starts: int, ends: int, busy: float) -> float:
+        now = time.monotonic()
+        n, ended, spent, passed = starts - self._starts, ends - self._ends, busy - self._busy, now - self._at
+        self._starts, self._ends, self._busy, self._at = starts, ends, busy, now
+        if n == 0 or ended == 0 or spent / ended > self._longest:
+            self.per_second = 0.0
+        else:
+            measured = n / max(passed, 0.0005)
+            # down at once, up by doubling: jobs that were short may be followed by long ones
+            self.per_second = min(measured, max(2 * self.per_second, 20_000.0))
+        return self.per_second

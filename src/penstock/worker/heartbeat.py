@@ -1,0 +1,146 @@
+"""Keeps this worker's leases from a thread of its own, whatever the event loop is doing.
+
+The thread has its own small event loop and talks to the store every `every` seconds. It also looks
+at the worker's main loop: one that has not come round for a while is reported with its stack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from penstock.errors import StoreError
+from penstock.store import Beat, Grip, Store
+from penstock.upkeep.service import Complaint
+from penstock.worker.hold import Hold, Holdings
+from penstock.worker.table import LeaseTable
+
+__all__ = ["Heartbeat"]
+
+_log = logging.getLogger("penstock.worker")
+_BATCH = 1_000
+
+
+class Heartbeat:
+    """Extends all leases in hand. `on_grip` is called on the main loop for each that is not simply held.
+
+    `beat_now` brings the next beat forward: for cancellations, progress, a recorded start.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        holdings: Holdings,
+        *,
+        lease: int,
+        every: float,
+        block_report: float,
+        on_grip: Callable[[Hold, Grip], None],
+        on_blocked: Callable[[float, str], None],
+        table: LeaseTable | None,
+    ) -> None:
+        self._store = store
+        self._holdings = holdings
+        self._lease = lease
+        self._every = every
+        self._block_report = block_report
+        self._on_grip = on_grip
+        self._on_blocked = on_blocked
+        self._table = table
+        self._main = asyncio.get_running_loop()
+        self._main_thread = threading.get_ident()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._ticked = time.monotonic()
+        self._blocked_since = 0.0
+        self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
+        self._complaint = Complaint(_log)
+        #: monotonic time of the last beat that the store answered.
+        self.last_beat = time.monotonic()
+
+    def start(self) -> None:
+        self._tick()
+        self._thread.start()
+
+    def beat_now(self) -> None:
+        """Do not wait for the interval."""
+        self._wake.set()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End the thread, after the beat that is under way."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    # ── on the main loop ─────────────────────────────────────────────────────────────────────────
+
+    def _tick(self) -> None:
+        """Proof, now and then, that the main loop comes round."""
+        self.tick()
+        if not self._stopping:
+            self._main.call_later(self._block_report / 3, self._tick)
+
+    def tick(self) -> None:
+        """Say, to our own thread and to the supervisor, that the loop is not blocked."""
+        self._ticked = time.monotonic()
+        if self._table is not None:
+            self._table.tick()
+
+    # ── in the thread ────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            next_beat = time.monotonic() + self._every
+            while not self._stopping:
+                pause = min(next_beat - time.monotonic(), self._block_report)
+                woken = self._wake.wait(max(0.0, pause))
+                self._wake.clear()
+                self._look_at_the_loop()
+                if woken or time.monotonic() >= next_beat:
+                    next_beat = time.monotonic() + self._every
+                    runner.run(self._beat())
+
+    async def _beat(self) -> None:
+        holds = list(self._holdings)
+        for start in range(0, len(holds), _BATCH):
+            part = holds[start : start + _BATCH]
+            beats = [self._beat_of(hold) for hold in part]
+            try:
+                grips = await self._store.extend(beats)
+            except StoreError as error:
+                self._complaint.about("a heartbeat found no store", error)
+                return
+            for hold, grip in zip(part, grips, strict=True):
+                if grip is not Grip.HELD:
+                    self._main.call_soon_threadsafe(self._on_grip, hold, grip)
+        self.last_beat = time.monotonic()
+        if self._table is not None:
+            self._table.beat()
+
+    def _beat_of(self, hold: Hold) -> Beat:
+        progress, hold.progress = hold.progress, None
+        return Beat(hold.job.lease, self._lease, started=bool(hold.started), progress=progress)
+
+    def _look_at_the_loop(self) -> None:
+        silent = time.monotonic() - self._ticked
+        if silent < self._block_report + self._block_report / 3:
+            self._blocked_since = 0.0
+            return
+        if self._blocked_since == self._ticked:
+            return  # this block is reported already
+        self._blocked_since = self._ticked
+        frame = sys._current_frames().get(self._main_thread)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
+        _log.warning(
+            "the event loop has been blocked for %.1f s: a task does blocking work in an async function; "
+            'use run_in="thread" for it. It stands at:\n%s',
+            silent,
+            stack,
+        )
+        self._on_blocked(silent, stack)

@@ -1,0 +1,102 @@
+"""What this worker has in hand: each leased job from its fetch to the answer to its settlement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from penstock.attempt import Attempt
+from penstock.errors import Interrupted
+from penstock.job import Job, Progress
+from penstock.worker.plan import Plan
+from penstock.worker.table import LeaseTable
+
+__all__ = ["Hold", "Holdings"]
+
+
+class Hold:
+    """One leased job. The executor moves it along; heartbeats read it."""
+
+    __slots__ = (
+        "attempt",
+        "counted",
+        "ends",
+        "fetched",
+        "handle",
+        "interrupt",
+        "interrupted_at",
+        "job",
+        "now",
+        "over",
+        "plan",
+        "progress",
+        "slot",
+        "started",
+        "took",
+    )
+
+    def __init__(self, job: Job, plan: Plan, fetched: float, now: int) -> None:
+        self.job = job
+        self.plan = plan
+        self.fetched = fetched  # monotonic, from before the fetch was sent
+        self.now = now  # the store's clock at the fetch
+        self.started = 0.0  # monotonic; 0: its function has not begun
+        self.ends: float | None = None  # monotonic instant of its timeout or deadline
+        self.handle: asyncio.Task[None] | None = None  # what runs it on the loop, if anything does
+        self.attempt: Attempt | None = None
+        self.counted = False  # it takes one of the process slots
+        self.interrupt: type[Interrupted] | None = None  # why we stop it, once we do
+        self.interrupted_at = 0.0
+        self.took = 0.0  # seconds that its function ran
+        self.over = False  # its function has ended, or its slot was given up
+        self.progress: Progress | None = None
+        self.slot = -1  # its entry in the shared table
+
+    def report(self, _job: Job, progress: Progress) -> None:
+        """The attempt says how far it is; the next heartbeat takes it along. Called from any thread."""
+        self.progress = progress
+
+
+class Holdings:
+    """All holds of this worker process, mirrored in the table that its supervisor reads, if it has one."""
+
+    def __init__(self, table: LeaseTable | None = None) -> None:
+        self._table = table
+        self._holds: dict[int, Hold] = {}
+        #: Jobs in hand per queue that have not ended: what a queue's slots are counted by.
+        self.per_queue: Counter[str] = Counter()
+
+    def add(self, holds: Sequence[Hold], until: float) -> None:
+        """Leased jobs, until this monotonic time."""
+        for hold in holds:
+            self._holds[id(hold)] = hold
+            self.per_queue[hold.job.spec.queue] += 1
+        if self._table is not None:
+            slots = self._table.put_many([hold.job for hold in holds], int(until * 1e9))
+            for hold, slot in zip(holds, slots, strict=True):
+                hold.slot = slot
+
+    def try_start(self, hold: Hold) -> bool:
+        """Mark the start in the table; False if the supervisor has taken the job back meanwhile."""
+        return self._table is None or self._table.try_start(hold.slot)
+
+    def clock_starts(self, hold: Hold) -> None:
+        """Its function begins now: until when it may run."""
+        if self._table is not None and hold.ends is not None:
+            self._table.set_deadline(hold.slot, int(hold.ends * 1e9))
+
+    def ended(self, hold: Hold) -> None:
+        """Its function is done: the slot of its queue is free."""
+        self.per_queue[hold.job.spec.queue] -= 1
+
+    def remove(self, hold: Hold) -> None:
+        """Its settlement was answered: nothing binds us to it any more."""
+        if self._holds.pop(id(hold), None) is not None and self._table is not None:
+            self._table.free(hold.slot)
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(list(self._holds.values()))  # a copy: the heartbeat thread reads while we change

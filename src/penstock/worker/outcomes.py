@@ -1,0 +1,29 @@
+"""How an attempt ended: what we did to it ourselves, else what its exception says."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.errors import AttemptCancelled, AttemptTimeout
+from penstock.job import AttemptError
+from penstock.lifecycle import Cancelled, Outcome, TimedOut
+from penstock.outcome import outcome_of
+from penstock.worker.hold import Hold
+
+__all__ = ["raised"]
+
+
+def raised(hold: Hold, now: int, error: BaseException) -> Outcome:
+    """What this exception means for the attempt in hand."""
+    stopped = isinstance(error, (asyncio.CancelledError, AttemptTimeout, AttemptCancelled))
+    if stopped and hold.interrupt is AttemptTimeout:
+        return TimedOut(timeout_error(hold, now))
+    if stopped and hold.interrupt is AttemptCancelled:
+        return Cancelled("cancelled while running")
+    return outcome_of(hold.job, now, error, hold.plan.retry_function)
+
+
+def timeout_error(hold: Hold, now: int) -> AttemptError:
+    """The attempt ran out of its own time."""
+    spent = "" if hold.ends is None else f" after {hold.ends - hold.started:.3g} s"
+    return AttemptError.bounded(hold.job.attempt, now, "Timeout", f"the attempt timed out{spent}")

@@ -1,0 +1,87 @@
+"""How a job of one task is run here: all that can be looked up once per task instead of once per job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.app import App
+from penstock.job import Job, RawJob
+from penstock.middleware import AroundAttempt
+from penstock.options import RetryFunction, RunIn
+
+__all__ = ["Plan", "Plans"]
+
+
+class Plan:
+    """A task or raw handler, ready to run."""
+
+    __slots__ = ("around", "decode", "encode", "function", "name", "reference", "retry_function", "run_in")
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        run_in: RunIn,
+        decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
+        encode: Callable[[Any], bytes] | None,
+        around: tuple[AroundAttempt, ...],
+        retry_function: RetryFunction | None,
+        reference: tuple[str, str],
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.run_in = run_in
+        self.decode = decode
+        self.encode = encode  # None: the task says that it returns nothing
+        self.around = around
+        self.retry_function = retry_function
+        self.reference = reference
+
+
+class Plans:
+    """Finds the plan for a job; None for a task that nobody here knows."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._made: dict[tuple[str, str], Plan] = {}
+
+    def of(self, job: Job) -> Plan | None:
+        key = (job.spec.queue, job.spec.task)
+        plan = self._made.get(key)
+        if plan is None:
+            plan = self._make(*key)
+            if plan is not None and len(self._made) < 10_000:  # raw jobs may carry any name
+                self._made[key] = plan
+        return plan
+
+    def _make(self, queue: str, name: str) -> Plan | None:
+        around = self._app.middleware.attempts(queue, name)
+        handler = self._app.handlers.get(queue)
+        if handler is not None:
+            function = handler.function
+            ref = (function.__module__, function.__qualname__)
+            encode = handler.result.encode if handler.result.keeps else None
+            return Plan(name, function, handler.run_in, _raw, encode, around, handler.retry_function, ref)
+        task = self._app.tasks.get(name)
+        if task is None:
+            return None
+        function = task.function
+        decode_args = task.args.decode
+
+        def decode(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            return decode_args(job.spec.payload)
+
+        encode = task.result.encode if task.result.keeps else None
+        ref = (function.__module__, function.__qualname__)
+        return Plan(name, function, task.run_in, decode, encode, around, task.retry_function, ref)
+
+
+def raw_job(job: Job) -> RawJob:
+    """The job as a raw handler sees it."""
+    spec = job.spec
+    return RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {})
+
+
+def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (raw_job(job),), {}

@@ -1,0 +1,122 @@
+"""A child process that runs a worker's process tasks, one at a time, in its main thread.
+
+It ends when the worker hangs up, and is killed when the worker dies. The worker may kill it at any
+instant; nothing here needs to be tidied up then. Its stdout and stderr are the worker's.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from penstock.worker.pools.host import Host
+from penstock.worker.pools.messages import Broken, FromChild, Hello, Ready, Run, frame, receive
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(fd: int) -> None:
+    """Serve the worker at the other end of this socket until it hangs up."""
+    os.set_inheritable(fd, False)
+    line = _Line(socket.socket(fileno=fd))
+    _leave_signals_to_the_worker()
+    hello = line.receive()
+    if not isinstance(hello, Hello):
+        return
+    _die_with(hello.parent)
+    host = Host(hello, line.send)
+    try:
+        host.open()
+    except BaseException as error:  # noqa: BLE001  # boundary: whatever the user's modules and hooks raise
+        text = "".join(traceback.format_exception(error, limit=-30))
+        line.send(Broken(f"{type(error).__qualname__}: {error}", text))
+        return
+    line.send(Ready())
+    while isinstance(order := line.receive(), Run):
+        line.send(host.attempt(order))
+        _flush()
+    host.close()
+
+
+class _Line:
+    """The socket to the worker; any thread may send."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._lock = threading.Lock()
+
+    def send(self, message: FromChild) -> None:
+        data = frame(message)
+        try:
+            with self._lock:
+                self._line.sendall(data)
+        except OSError:  # the worker has hung up: the next receive says so
+            pass
+
+    def receive(self) -> Hello | Run | None:
+        try:
+            return receive(self._line)
+        except OSError:
+            return None
+
+
+# ── the process ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _leave_signals_to_the_worker() -> None:
+    """A terminal, and systemd, signal all processes of a service; the worker decides what becomes of its own.
+
+    Handlers that do nothing, not SIG_IGN: programs that a task starts would inherit that.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    try:
+        faulthandler.enable()  # a crash in C shows where
+    except (OSError, ValueError, AttributeError):  # no stderr
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no whole line
+        except (AttributeError, OSError, ValueError):
+            pass
+
+
+def _die_with(parent: int) -> None:
+    if not _ask_the_kernel():
+        threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
+    if os.getppid() != parent:  # it died before we could ask
+        os._exit(1)
+
+
+def _ask_the_kernel() -> bool:
+    """Linux kills us when the worker's thread that started us ends: its event loop's."""
+    if sys.platform != "linux":
+        return False
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # the task closed it
+            pass

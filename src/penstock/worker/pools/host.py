@@ -1,0 +1,256 @@
+"""The user's code in a child process: found, called with its arguments, its end told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+from penstock.app import App
+from penstock.attempt import Attempt, running
+from penstock.errors import ConfigError
+from penstock.job import AttemptError, Job, Progress, RawJob
+from penstock.lifecycle import Outcome, Raised
+from penstock.loading import load_app
+from penstock.outcome import outcome_of
+from penstock.worker.logs import configure_logs
+from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
+
+__all__ = ["Host", "importing_main"]
+
+_log = logging.getLogger("penstock.worker")
+_PROGRESS_EVERY = 0.05
+_importing_main = False
+
+Send = Callable[[FromChild], None]
+
+
+def importing_main() -> bool:
+    """Whether the worker's own script is being imported here, in a child process.
+
+    A script without `if __name__ == "__main__":` would start a worker now; it must not.
+    """
+    return _importing_main
+
+
+class _Plan:
+    """How a job of one task is run here."""
+
+    __slots__ = ("decode", "encode", "function", "retry_function")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
+        encode: Callable[[Any], bytes] | None,
+        retry_function: Any,
+    ) -> None:
+        self.function = function
+        self.decode = decode
+        self.encode = encode
+        self.retry_function = retry_function
+
+
+class Host:
+    """The user's code in this process."""
+
+    def __init__(self, hello: Hello, send: Send) -> None:
+        self._hello = hello
+        self._send = send
+        self._main: ModuleType | None = None
+        self._apps: list[App] = []
+        self._plans: dict[tuple[str, str], _Plan] = {}
+        self._loop: asyncio.Runner | None = None
+
+    def open(self) -> None:
+        """Become like the worker: its path, its log, its app."""
+        hello = self._hello
+        sys.path[:] = hello.path
+        sys.argv[:] = hello.argv
+        if hello.config is not None:
+            configure_logs(hello.config)
+        if hello.app is not None:
+            if hello.app.startswith("__main__:"):
+                self._import("__main__")
+            self._welcome(load_app(hello.app))
+
+    def close(self) -> None:
+        for app in self._apps:
+            try:
+                self._call_hooks(app.hooks.on_shutdown, app)
+            except Exception:  # noqa: BLE001  # boundary: user code, and the process ends anyway
+                _log.exception("a shutdown hook failed in a child process")
+        if self._loop is not None:
+            self._loop.close()
+
+    def attempt(self, order: Run) -> Returned | Failed:
+        job, plan, received = order.job, None, time.monotonic()
+        try:
+            plan = self._plan_of(order)
+            args, kwargs = plan.decode(job)
+            ends = None if order.seconds is None else time.monotonic() + order.seconds
+            reporter = _Reporter(self._send, order.number)
+            context = contextvars.copy_context()
+            context.run(running.set, Attempt(job, reporter, ends))
+            self._send(Started(order.number))
+            try:
+                value = context.run(plan.function, *args, **kwargs)
+            finally:
+                reporter.close()
+            return Returned(order.number, None if plan.encode is None else plan.encode(value))
+        except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
+            now = order.now + int((time.monotonic() - received) * 1000)
+            retry_function = None if plan is None else plan.retry_function
+            return Failed.of(order.number, _outcome(job, now, error, retry_function))
+
+    def _plan_of(self, order: Run) -> _Plan:
+        key = (order.job.spec.queue, order.job.spec.task)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make_plan(order)
+            if len(self._plans) < 10_000:  # raw jobs may carry any name
+                self._plans[key] = plan
+        return plan
+
+    def _make_plan(self, order: Run) -> _Plan:
+        queue, name = order.job.spec.queue, order.job.spec.task
+        module = self._import(order.module)
+        for app in [*self._apps, *(v for v in vars(module).values() if isinstance(v, App))]:
+            handler, task = app.handlers.get(queue), app.tasks.get(name)
+            if handler is not None:
+                self._welcome(app)
+                encode = handler.result.encode if handler.result.keeps else None
+                return _Plan(handler.function, _raw, encode, handler.retry_function)
+            if task is not None:
+                self._welcome(app)
+                encode = task.result.encode if task.result.keeps else None
+                return _Plan(task.function, _decoder(task.args.decode), encode, task.retry_function)
+        raise ConfigError(
+            f"the task {name!r} is not found in a child process: importing {order.module!r} does not "
+            "register it there with a module's app; start the worker as `penstock worker module:app`"
+        )
+
+    def _import(self, name: str) -> ModuleType:
+        if name not in ("__main__", "__mp_main__"):
+            return importlib.import_module(name)
+        if self._main is None:
+            self._main = _import_main(self._hello)
+        return self._main
+
+    def _welcome(self, app: App) -> None:
+        if not any(known is app for known in self._apps):
+            self._call_hooks(app.hooks.on_startup, app)
+            self._apps.append(app)
+
+    def _call_hooks(self, hooks: Iterable[Callable[..., Any]], app: App) -> None:
+        for hook in hooks:
+            made = hook(app) if inspect.signature(hook).parameters else hook()
+            if inspect.isawaitable(made):
+                if self._loop is None:
+                    self._loop = asyncio.Runner()
+                self._loop.run(_awaited(made))
+
+
+async def _awaited(made: Any) -> None:
+    await made
+
+
+def _decoder(decode: Callable[[bytes], tuple[Any, Any]]) -> Callable[[Job], tuple[Any, Any]]:
+    return lambda job: decode(job.spec.payload)
+
+
+def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    spec = job.spec
+    return (RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {}),), {}
+
+
+def _outcome(job: Job, now: int, error: BaseException, retry_function: Any) -> Outcome:
+    trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None:
+        error.__traceback__ = trace.tb_next  # without our own frame
+    try:
+        return outcome_of(job, now, error, retry_function)
+    except Exception:  # noqa: BLE001  # boundary: an exception whose own __str__ raises
+        kind = type(error).__qualname__
+        return Raised(AttemptError.bounded(job.attempt, now, kind, f"a {kind} that cannot be shown"))
+
+
+def _import_main(hello: Hello) -> ModuleType:
+    """The script that the worker was started as, under another name than `__main__`: its guard holds."""
+    global _importing_main
+    _importing_main = True
+    try:
+        if hello.main_module is not None:
+            module = importlib.import_module(hello.main_module)
+        elif hello.main_file is not None:
+            loader = SourceFileLoader("__mp_main__", hello.main_file)
+            spec = importlib.util.spec_from_loader("__mp_main__", loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+            loader.exec_module(module)
+        else:
+            raise ConfigError(
+                "a process task that was typed at a prompt cannot run in another process: put it into a file"
+            )
+        sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+        return module
+    finally:
+        _importing_main = False
+
+
+class _Reporter:
+    """Sends progress on, at most every 50 ms: what is said in between waits, and only the last counts."""
+
+    def __init__(self, send: Send, number: int) -> None:
+        self._send = send
+        self._number = number
+        self._lock = threading.Lock()
+        self._sent = 0.0
+        self._waiting: Progress | None = None
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    def __call__(self, _job: Job, progress: Progress) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            wait = self._sent + _PROGRESS_EVERY - time.monotonic()
+            if wait <= 0 and self._waiting is None:
+                self._tell(progress)
+                return
+            self._waiting = progress
+            if self._timer is None:
+                self._timer = threading.Timer(max(0.0, wait), self._send_waiting)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """The attempt is over; what still waits goes out before its end does."""
+        with self._lock:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._waiting is not None:
+                self._tell(self._waiting)
+
+    def _send_waiting(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._waiting is not None and not self._closed:
+                self._tell(self._waiting)
+
+    def _tell(self, progress: Progress) -> None:
+        self._waiting = None
+        self._sent = time.monotonic()
+        self._send(Progressed(self._number, progress))

@@ -1,0 +1,167 @@
+"""What a worker and the child processes that run its process tasks say to each other.
+
+Each message is a frame: its length in 4 bytes, big end first, and then the message in MessagePack.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from penstock import lifecycle
+from penstock.config import Config
+from penstock.job import Job, Progress
+from penstock.lifecycle import Outcome
+
+__all__ = [
+    "Broken",
+    "Failed",
+    "Frames",
+    "FromChild",
+    "Hello",
+    "Progressed",
+    "Ready",
+    "Returned",
+    "Run",
+    "Started",
+    "ToChild",
+    "frame",
+    "receive",
+]
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    pass
+
+
+# ── worker to child ──────────────────────────────────────────────────────────────────────────────
+
+
+class Hello(_Message, frozen=True):
+    """The first one: who the worker is, and how to become like it."""
+
+    parent: int
+    path: list[str]
+    argv: list[str]
+    main_module: str | None  # what the worker ran as `python -m …`
+    main_file: str | None  # or as `python …`
+    app: str | None
+    config: Config | None
+
+
+class Run(_Message, frozen=True):
+    """Run this job. `module` and `qualname` name its function, `now` is the store's clock."""
+
+    number: int
+    job: Job
+    module: str
+    qualname: str
+    now: int
+    seconds: float | None  # its limit, for the function to know
+
+
+ToChild = Hello | Run
+
+# ── child to worker ──────────────────────────────────────────────────────────────────────────────
+
+
+class Ready(_Message, frozen=True):
+    """The app is imported and its start-up hooks have run."""
+
+
+class Broken(_Message, frozen=True):
+    """They have not; the child ends."""
+
+    cause: str
+    traceback: str
+
+
+class Started(_Message, frozen=True):
+    """The function is about to be called."""
+
+    number: int
+
+
+class Progressed(_Message, frozen=True):
+    """The function says how far it is."""
+
+    number: int
+    progress: Progress
+
+
+class Returned(_Message, frozen=True):
+    """It came back; `result` is encoded, None if the task keeps none."""
+
+    number: int
+    result: bytes | None
+
+
+class Failed(_Message, frozen=True):
+    """It did not. `kind` is the name of the lifecycle's outcome, `outcome` its fields."""
+
+    number: int
+    kind: str
+    outcome: msgspec.Raw
+
+    @classmethod
+    def of(cls, number: int, outcome: Outcome) -> Failed:
+        return cls(number, type(outcome).__name__, msgspec.Raw(_encoder.encode(outcome)))
+
+    def as_outcome(self) -> Outcome:
+        found: Outcome = msgspec.msgpack.decode(self.outcome, type=getattr(lifecycle, self.kind))
+        return found
+
+
+FromChild = Ready | Broken | Started | Progressed | Returned | Failed
+
+# ── frames ───────────────────────────────────────────────────────────────────────────────────────
+
+_encoder = msgspec.msgpack.Encoder()
+_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
+_from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+
+
+def frame(message: ToChild | FromChild) -> bytes:
+    """The message as it goes over the wire."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+class Frames:
+    """The worker's side: bytes in as they come, messages out as they are whole."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[FromChild]:
+        rest = self._rest
+        rest += data
+        messages: list[FromChild] = []
+        at = 0
+        while len(rest) - at >= 4:
+            end = at + 4 + int.from_bytes(rest[at : at + 4], "big")
+            if len(rest) < end:
+                break
+            messages.append(_from_child.decode(bytes(rest[at + 4 : end])))
+            at = end
+        del rest[:at]
+        return messages
+
+
+def receive(line: socket.socket) -> ToChild | None:
+    """The child's side: wait for the next message; None when the worker has hung up."""
+    head = _exactly(line, 4)
+    body = None if head is None else _exactly(line, int.from_bytes(head, "big"))
+    return None if body is None else _to_child.decode(body)
+
+
+def _exactly(line: socket.socket, n: int) -> bytearray | None:
+    data = bytearray(n)
+    view = memoryview(data)
+    while view:
+        got = line.recv_into(view)
+        if got == 0:
+            return None
+        view = view[got:]
+    return data

@@ -1,0 +1,307 @@
+"""One child process as its worker sees it: started, spoken to, killed, and its death explained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.job import Progress
+from penstock.lifecycle import Outcome, Raised
+from penstock.worker.exits import how_it_ended, oom_kills
+from penstock.worker.pools.messages import (
+    Broken,
+    Failed,
+    Frames,
+    FromChild,
+    Hello,
+    Progressed,
+    Ready,
+    Returned,
+    Run,
+    Started,
+    ToChild,
+    frame,
+)
+
+__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "ChildProcess", "EncodedResult", "Work"]
+
+_log = logging.getLogger("penstock.worker")
+
+_BOOT = (
+    "import sys; sys.path += sys.argv[2:]; "
+    "from penstock.worker.pools.child import main; main(int(sys.argv[1]))"
+)
+
+
+class EncodedResult(msgspec.Struct, frozen=True):
+    """What a process task returned, encoded in the child; None: its task keeps nothing."""
+
+    result: bytes | None
+
+
+class ChildFailed(Exception):
+    """The function raised, in its child; `outcome` is what follows from it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(_words(outcome))
+        self.outcome = outcome
+
+
+class ChildDied(Exception):
+    """The child's process ended during the job; `cause` says how. `killed`: the worker did it."""
+
+    def __init__(self, cause: str, *, killed: bool = False) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.killed = killed
+
+
+class ChildBroken(ChildDied):
+    """The child could not even start: its app cannot be imported, or a start-up hook fails."""
+
+
+class Work:
+    """One job on its way to a child and back."""
+
+    __slots__ = ("child", "end", "on_progress", "on_start", "order", "started", "ticket")
+
+    def __init__(
+        self,
+        ticket: Any,
+        order: Run,
+        end: asyncio.Future[EncodedResult],
+        on_start: Callable[[], None] | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.ticket = ticket
+        self.order = order
+        self.end = end
+        self.on_start = on_start
+        self.on_progress = on_progress
+        self.child: ChildProcess | None = None
+        self.started: float | None = None
+
+    def fail(self, error: Exception) -> None:
+        if not self.end.done():
+            self.end.set_exception(error)
+
+
+class ChildProcess(asyncio.Protocol):
+    """One process and the socket to it.
+
+    `on_free(child)` is called when it is ready for a job, but for the first time, `on_death(child, error)`
+    once when it is gone, whatever it went by.
+    """
+
+    def __init__(
+        self,
+        on_free: Callable[[ChildProcess], None],
+        on_death: Callable[[ChildProcess, ChildDied], None],
+    ) -> None:
+        self.pid = 0
+        #: Jobs it was given.
+        self.jobs = 0
+        #: The one it has now.
+        self.work: Work | None = None
+        self._on_free = on_free
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._frames = Frames()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._transport: asyncio.Transport | None = None
+        self._ooms = oom_kills()
+        self._killed: str | None = None  # why we killed it
+        self._cause: str | None = None  # how it ended, until that is told
+        self._gone = False
+        self._silent = False  # its end of the socket is closed
+
+    async def open(self, hello: Hello) -> None:
+        """Start the process; returns when it is ready for jobs. Raises ChildBroken if it never is."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = _spawn(theirs.fileno())
+        self.pid = self._process.pid
+        threading.Thread(
+            target=self._await_exit, args=(self._process,), name=f"penstock-child-{self.pid}", daemon=True
+        ).start()
+        self._line = ours.dup()
+        await self._loop.create_unix_connection(lambda: self, sock=ours)
+        self._send(hello)
+        await self._ready
+
+    def take(self, work: Work) -> None:
+        """Run this job."""
+        work.child, self.work = self, work
+        self.jobs += 1
+        self._send(work.order)
+
+    def kill(self) -> None:
+        """End it now, and what it has started along with it."""
+        self._kill("killed by its worker")
+
+    def hang_up(self) -> None:
+        """Tell it to end, once it has done what it is doing."""
+        if self._line is not None:
+            with contextlib.suppress(OSError):  # it has hung up itself
+                self._line.shutdown(socket.SHUT_WR)
+
+    def end(self, timeout: float) -> None:
+        """See to it that it ends, within `timeout` seconds by itself; blocks that long at most."""
+        self.hang_up()
+        if self._process is not None and not self._gone:
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                pass
+            self._kill_group()
+            self._process.wait()
+            self._gone = True
+        self._let_go()
+
+    def _send(self, message: ToChild) -> None:
+        if self._transport is not None:
+            self._transport.write(frame(message))
+
+    # ── what comes from it ───────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._frames.feed(data):
+            self._hear(message)
+
+    def _hear(self, message: FromChild) -> None:
+        work = self.work
+        match message:
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Broken():
+                if not self._ready.done():
+                    self._ready.set_exception(ChildBroken(f"it could not start: {message.cause}"))
+                _log.error("a child process could not start:\n%s", message.traceback)
+            case Started() if work is not None:
+                work.started = time.monotonic()
+                if work.on_start is not None:
+                    work.on_start()
+            case Progressed() if work is not None and work.on_progress is not None:
+                work.on_progress(message.progress)
+            case Returned() | Failed() if work is not None and self._killed is None:
+                self._ended(work, message)
+            case _:
+                pass  # the end of a job after the decision to kill it: too late
+
+    def _ended(self, work: Work, message: Returned | Failed) -> None:
+        self.work = None
+        if isinstance(message, Failed):
+            work.fail(ChildFailed(message.as_outcome()))
+        elif not work.end.done():
+            work.end.set_result(EncodedResult(message.result))
+        self._on_free(self)
+
+    # ── its death ────────────────────────────────────────────────────────────────────────────────
+
+    def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
+        """In a thread of its own. Waits without reaping: until somebody reaps it, its pid is its own."""
+        try:
+            if hasattr(os, "waitid"):
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            else:
+                process.wait()
+        except ChildProcessError:  # reaped by `end`, or by somebody who waits for all children
+            pass
+        try:
+            self._loop.call_soon_threadsafe(self._exited)
+        except RuntimeError:  # the loop is closed, and the pool with it
+            pass
+
+    def _exited(self) -> None:
+        """The process has ended; what it said last may still be on its way through the socket."""
+        if self._gone or self._process is None:
+            return
+        self._kill_group()  # what it started does not outlive it, or a job might run twice at a time
+        code = self._process.wait()
+        self._gone = True
+        self._cause = self._killed or how_it_ended(code, self._ooms)
+        if self._silent or self._transport is None:
+            self._tell()
+        else:
+            self._loop.call_later(0.5, self._tell)  # if somebody else still holds the socket open
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silent = True
+        if self._cause is not None:
+            self._tell()
+        elif not self._gone:  # mostly it is just ending
+            closed = "killed by its worker: it had closed the socket between them"
+            self._loop.call_later(1.0, self._kill, closed)
+
+    def _tell(self) -> None:
+        cause, self._cause = self._cause, None
+        if cause is None:
+            return
+        self._let_go()
+        if not self._ready.done():
+            self._ready.set_exception(ChildBroken(f"it could not start: {cause}"))
+            return
+        error = ChildDied(cause, killed=self._killed is not None)
+        work, self.work = self.work, None
+        if work is not None:
+            work.fail(error)
+        self._on_death(self, error)
+
+    def _kill(self, why: str) -> None:
+        if not self._gone and self._killed is None:
+            self._killed = why
+            self._kill_group()
+
+    def _let_go(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _kill_group(self) -> None:
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # nobody left
+            pass
+
+
+def _spawn(fd: int) -> subprocess.Popen[bytes]:
+    """A fresh interpreter with our flags, in a process group of its own: the terminal's ^C passes it by."""
+    if not sys.executable:
+        raise ChildBroken("sys.executable is empty: nobody knows which Python to start")
+    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
+    # where to find ourselves; the user's own path comes with the hello
+    homes = dict.fromkeys([str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])])
+    return subprocess.Popen(
+        [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+    )
+
+
+def _words(outcome: Outcome) -> str:
+    if isinstance(outcome, Raised):
+        return f"{outcome.error.kind}: {outcome.error.message}"
+    return str(outcome)

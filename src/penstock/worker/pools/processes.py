@@ -1,0 +1,250 @@
+"""Child processes for tasks that are to be killable, or need a core of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.config import Config
+from penstock.errors import ConfigError
+from penstock.job import Job, Progress
+from penstock.worker.pools.messages import Hello, Run
+from penstock.worker.pools.process import (
+    ChildBroken,
+    ChildDied,
+    ChildFailed,
+    ChildProcess,
+    EncodedResult,
+    Work,
+)
+
+__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "EncodedResult", "ProcessPool"]
+
+_log = logging.getLogger("penstock.worker")
+
+#: After a child that could not start, the next one waits this long, doubling (s).
+_FIRST_BACKOFF = 0.5
+_LAST_BACKOFF = 30.0
+
+
+class ProcessPool:
+    """Runs jobs in up to `size` child processes, each one job at a time and many jobs in its life.
+
+    `app` is the app's "module:attribute" where it is known; else a job's function is looked for in its
+    own module. Children start when they are needed. A ticket is whatever the caller knows a job by
+    (compared by identity). To be used on one event loop, in the thread that lives as long as the pool:
+    on Linux a child dies with the thread that started it.
+    """
+
+    Encoded = EncodedResult
+
+    def __init__(
+        self,
+        size: int,
+        app: str | None = None,
+        *,
+        config: Config | None = None,
+        max_jobs_per_child: int | None = None,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"size={size} must be 1 or more")
+        if os.name != "posix":
+            raise ConfigError("process tasks need a POSIX system; here, use run_in='thread'")
+        self.size = size
+        self._app = app
+        self._config = config
+        self._max_jobs = max_jobs_per_child
+        self._children: list[ChildProcess] = []
+        self._idle: list[ChildProcess] = []
+        self._retired: list[ChildProcess] = []  # told to end
+        self._waiting: deque[Work] = deque()
+        self._works: list[Work] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._numbers = 0
+        self._failures = 0
+        self._broken: ChildBroken | None = None
+        self._not_before = 0.0
+        self._closed = False
+
+    @property
+    def busy(self) -> int:
+        """Jobs that were given to the pool and have not ended."""
+        return len(self._works)
+
+    @property
+    def pids(self) -> list[int]:
+        """The child processes."""
+        return [child.pid for child in self._children]
+
+    async def run(
+        self,
+        ticket: Any,
+        job: Job,
+        reference: tuple[str, str],
+        *,
+        now: int | None = None,
+        seconds: float | None = None,
+        on_start: Callable[[], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> EncodedResult:
+        """Run the job in a child and wait for its end.
+
+        `reference` is the module and the qualified name of its function, `now` the store's clock,
+        `seconds` what `current_job().remaining()` counts down from. `on_start` is called when the function
+        starts. Raises ChildFailed when the function raised, ChildDied when the child is gone. If the
+        caller is cancelled, the child is killed.
+        """
+        self._numbers += 1
+        clock = int(time.time() * 1000) if now is None else now
+        order = Run(self._numbers, job, *reference, clock, seconds)
+        work = Work(ticket, order, asyncio.get_running_loop().create_future(), on_start, on_progress)
+        self._works.append(work)
+        self._waiting.append(work)
+        try:
+            self._dispatch()
+            return await work.end
+        except asyncio.CancelledError:
+            self.kill(ticket)
+            raise
+        finally:
+            self._works.remove(work)
+
+    def kill(self, ticket: Any) -> bool:
+        """End the job's process at once; `run` raises ChildDied when it is gone. False: the job has ended."""
+        work = self._work_of(ticket)
+        if work is None:
+            return False
+        if work.child is not None:
+            work.child.kill()
+        else:
+            self._waiting.remove(work)
+            work.fail(ChildDied("killed by its worker before it began", killed=True))
+        return True
+
+    def started_at(self, ticket: Any) -> float | None:
+        """When (`time.monotonic()`) the function began; None while it waits for its child."""
+        work = self._work_of(ticket)
+        return None if work is None else work.started
+
+    async def prestart(self, n: int = 1) -> int:
+        """Have up to `n` children ready before they are needed; how many there are then."""
+        for _ in range(min(n, self.size) - len(self._children)):
+            self._start_child()
+        if self._starting:
+            await asyncio.wait(set(self._starting))
+        return len(self._children)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Kill what runs; let idle children end by themselves for `timeout` seconds, then kill them too."""
+        self._closed = True
+        for starting in self._starting:
+            starting.cancel()
+        for work in list(self._works):
+            self.kill(work.ticket)
+        until = time.monotonic() + timeout
+        everyone = self._children + self._retired
+        for child in everyone:
+            child.hang_up()
+        for child in everyone:
+            child.end(max(0.0, until - time.monotonic()))
+        self._children, self._idle, self._retired = [], [], []
+
+    # ── who does what ────────────────────────────────────────────────────────────────────────────
+
+    def _dispatch(self) -> None:
+        """Give waiting jobs to idle children; start children for the rest."""
+        while self._waiting and self._idle:
+            self._idle.pop().take(self._waiting.popleft())
+        missing = min(len(self._waiting) - len(self._starting), self.size - self._alive())
+        if missing > 0 and self._broken is not None and time.monotonic() < self._not_before:
+            self._refuse(self._broken)
+            return
+        for _ in range(missing):
+            self._start_child()
+
+    def _alive(self) -> int:
+        return len(self._children) + len(self._starting)
+
+    def _start_child(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._start(), name="penstock-child")
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start(self) -> None:
+        child = ChildProcess(self._freed, self._died)
+        try:
+            await child.open(self._hello())
+        except (ChildDied, OSError) as error:
+            child.end(0.0)
+            self._could_not_start(error if isinstance(error, ChildBroken) else ChildBroken(str(error)))
+        except asyncio.CancelledError:
+            child.end(0.0)
+            raise
+        else:
+            self._failures, self._broken = 0, None
+            self._children.append(child)
+            self._starting.discard(asyncio.current_task())
+            self._freed(child)
+
+    def _could_not_start(self, error: ChildBroken) -> None:
+        wait = min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self._failures)
+        self._failures += 1
+        self._broken, self._not_before = error, time.monotonic() + wait
+        _log.error("a child process could not start, the next one waits %.3g s: %s", wait, error.cause)
+        self._refuse(error)
+
+    def _refuse(self, error: ChildBroken) -> None:
+        """No child can start now: jobs that no living child will come to fail with the reason."""
+        if not self._children:
+            while self._waiting:
+                self._waiting.popleft().fail(error)
+
+    def _hello(self) -> Hello:
+        main = sys.modules.get("__main__")
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        return Hello(
+            parent=os.getpid(),
+            path=list(sys.path),
+            argv=list(sys.argv),
+            main_module=None if spec is None else spec.name,
+            main_file=None if file is None else os.path.abspath(file),
+            app=self._app,
+            config=self._config,
+        )
+
+    def _work_of(self, ticket: Any) -> Work | None:
+        return next((work for work in self._works if work.ticket is ticket and not work.end.done()), None)
+
+    # ── what children tell ───────────────────────────────────────────────────────────────────────
+
+    def _freed(self, child: ChildProcess) -> None:
+        """The child is ready for a job."""
+        if self._max_jobs is not None and child.jobs >= self._max_jobs:
+            self._children.remove(child)
+            self._retired.append(child)
+            child.hang_up()
+        else:
+            self._idle.append(child)
+        self._dispatch()
+
+    def _died(self, child: ChildProcess, error: ChildDied) -> None:
+        """The child is gone; a job that it had knows already."""
+        if child in self._retired:
+            self._retired.remove(child)
+        if child not in self._children:
+            return
+        self._children.remove(child)
+        if child in self._idle:
+            self._idle.remove(child)
+            _log.warning("an idle child process (pid %d) died: %s", child.pid, error.cause)
+        if self._closed:
+            return
+        self._dispatch()
+        if child.jobs and self._alive() < self.size and not self._starting and not self._idle:
+            self._start_child()  # the next job shall not have to wait for imports

@@ -1,0 +1,296 @@
+"""Threads for tasks that are plain functions: one hand-over in, one wake-up of the loop per batch out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.errors import ConfigError, Interrupted
+
+__all__ = ["Done", "ThreadPool"]
+
+#: A job that has ended: its ticket, what it returned, what it raised.
+Done = tuple[Any, Any, BaseException | None]
+
+
+class ThreadPool:
+    """Runs calls in up to `size` threads and gives their ends to `on_done`, on the loop, in batches.
+
+    A ticket is whatever the caller knows its call by (compared by identity). All methods are called
+    on the loop that `start` was called on. Threads start when they are needed and are daemons: a call
+    that never comes back does not keep the process alive.
+    """
+
+    def __init__(
+        self, size: int, on_done: Callable[[list[Done]], None], *, name: str = "penstock-thread"
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"size={size} must be 1 or more")
+        self.size = size
+        #: Threads that were given up because their call did not end; each was replaced.
+        self.lost = 0
+        #: Calls of such threads that ended after all; their results were dropped.
+        self.late = 0
+        #: Calls that were submitted and have not been reported.
+        self.busy = 0
+        self._on_done = on_done
+        self._name = name
+        self._started = 0  # threads ever, for their names
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._ended: deque[Done] = deque()
+        self._woken = False
+        self._seats: list[_Seat] = []
+        self._dropped: list[Any] = []
+
+    def start(self) -> None:
+        """Bind the pool to the running event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def submit(
+        self, ticket: Any, call: Callable[[], Any], context: contextvars.Context | None = None
+    ) -> None:
+        """Run `call` in a thread, inside `context` (None: an empty one, so that no job sees another's)."""
+        if self._loop is None:
+            raise ConfigError("the thread pool has not been started: call start() on the event loop first")
+        self.busy += 1
+        if self.busy > len(self._seats) < self.size:
+            self._add_thread()
+        if context is None:
+            context = contextvars.Context()
+        self._inbox.put((ticket, context, call, [_RIGHT]))
+
+    def run(
+        self, ticket: Any, call: Callable[[], Any], context: contextvars.Context | None = None
+    ) -> asyncio.Future[Any]:
+        """`submit` for one who waits: the end goes to the future that is returned, not to `on_done`.
+
+        Cancelling the future does not stop the call; `interrupt` may.
+        """
+        awaited = _Awaited(ticket, asyncio.get_running_loop().create_future())
+        self.submit(awaited, call, context)
+        return awaited.future
+
+    def started_at(self, ticket: Any) -> float | None:
+        """When (`time.monotonic()`) the call began to run; None while it waits and once it has ended."""
+        seat = self._seat_of(ticket)
+        if seat is None:
+            return None
+        call, started = seat.call, seat.started
+        # the thread writes `started` before `call`: the same call before and after means the pair is whole
+        return started if call is not None and _is(call[0], ticket) and seat.call is call else None
+
+    def interrupt(self, ticket: Any, error: type[Interrupted]) -> bool:
+        """Raise `error` inside the running call, as soon as it runs Python code again.
+
+        False if it does not run (any more) or was interrupted before: a call is interrupted once. The
+        exception never reaches another call of that thread, nor the pool's own code.
+        """
+        seat = self._seat_of(ticket)
+        call = None if seat is None else seat.call
+        if seat is None or call is None or not _is(call[0], ticket) or _raise_in is None:
+            return False
+        right = call[3]
+        try:
+            token = right.pop()
+        except IndexError:  # the call has ended
+            return False
+        if token is _RAISED:
+            right.append(token)
+            return False
+        hit = _raise_in(seat.ident, error)
+        right.append(_RAISED)
+        return hit
+
+    def abandon(self, ticket: Any) -> bool:
+        """Give up the thread that runs the call and put a new one in its place; its late end is dropped.
+
+        False if the call has ended meanwhile: then its end comes, or has come, the usual way.
+        """
+        seat = self._seat_of(ticket)
+        if seat is None or any(_is(done[0], ticket) for done in self._ended):
+            return False
+        seat.leaving = True
+        self._seats.remove(seat)
+        self._dropped.append(ticket)
+        self.lost += 1
+        self.busy -= 1
+        if self.busy > len(self._seats):
+            self._add_thread()
+        return True
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """Let each thread end after what it runs, wait for that up to `timeout` seconds: whether all have."""
+        until = time.monotonic() + timeout
+        for _ in range(self._started):
+            self._inbox.put(None)
+        for seat in self._seats:
+            seat.thread.join(max(0.0, until - time.monotonic()))
+        alive = any(seat.thread.is_alive() for seat in self._seats)
+        self._seats.clear()
+        return not alive
+
+    # ── on the loop ──────────────────────────────────────────────────────────────────────────────
+
+    def _add_thread(self) -> None:
+        self._started += 1
+        seat = _Seat()
+        seat.thread = threading.Thread(
+            target=self._serve, args=(seat,), name=f"{self._name}-{self._started}", daemon=True
+        )
+        self._seats.append(seat)
+        seat.thread.start()
+
+    def _seat_of(self, ticket: Any) -> _Seat | None:
+        for seat in self._seats:
+            call = seat.call
+            if call is not None and _is(call[0], ticket):
+                return seat
+        return None
+
+    def _deliver(self) -> None:
+        self._woken = False  # before taking: who adds from here on wakes the loop again
+        ended = self._ended
+        batch = [ended.popleft() for _ in range(len(ended))]
+        if self._dropped:
+            batch = [done for done in batch if not self._is_dropped(done[0])]
+        self.busy -= len(batch)
+        plain = [done for done in batch if type(done[0]) is not _Awaited]
+        if len(plain) < len(batch):
+            for awaited, value, error in batch:
+                if type(awaited) is _Awaited:
+                    awaited.end(value, error)
+        if plain:
+            self._on_done(plain)
+
+    def _is_dropped(self, ticket: Any) -> bool:
+        for i, dropped in enumerate(self._dropped):
+            if _is(ticket, dropped):
+                del self._dropped[i]
+                self.late += 1
+                return True
+        return False
+
+    # ── in a thread ──────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self, seat: _Seat) -> None:
+        """One thread's life. An interrupt can be raised between START and END, once a call."""
+        loop, inbox, ended, monotonic = self._loop, self._inbox, self._ended, time.monotonic
+        assert loop is not None
+        seat.ident = threading.get_ident()
+        while (call := inbox.get()) is not None:
+            value: Any = _UNFINISHED
+            error: BaseException | None = None
+            ticket, context, function, right = call
+            seat.started = monotonic()
+            try:
+                try:
+                    seat.call = call  # START
+                    value = context.run(function)
+                except BaseException as caught:  # noqa: BLE001  # boundary: the end of a job, whatever it is
+                    error = caught
+                _close(right)  # END
+            except Interrupted as caught:  # it arrived after the function had come to its end
+                if value is _UNFINISHED and error is None:
+                    error = caught
+            seat.call = None
+            ended.append((ticket, None if value is _UNFINISHED else value, error))
+            if not self._woken:
+                self._woken = True
+                try:
+                    loop.call_soon_threadsafe(self._deliver)
+                except RuntimeError:  # the loop is closed: nobody is left to be told
+                    return
+            if seat.leaving:
+                return
+            # an idle thread must not keep alive what its last job made
+            del call, value, error, ticket, context, function, right
+
+
+class _Seat:
+    """A thread and what it runs now."""
+
+    __slots__ = ("call", "ident", "leaving", "started", "thread")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread
+        self.ident = 0
+        self.call: _Call | None = None
+        self.started = 0.0
+        self.leaving = False
+
+
+class _Awaited:
+    """The ticket of a call that somebody awaits."""
+
+    __slots__ = ("future", "ticket")
+
+    def __init__(self, ticket: Any, future: asyncio.Future[Any]) -> None:
+        self.ticket = ticket
+        self.future = future
+
+    def end(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        elif isinstance(error, StopIteration):  # a future refuses it
+            self.future.set_exception(RuntimeError(f"the call raised {error!r}"))
+        else:
+            self.future.set_exception(error)
+
+
+def _is(held: Any, ticket: Any) -> bool:
+    return held is ticket or (type(held) is _Awaited and held.ticket is ticket)
+
+
+# ── the guard ────────────────────────────────────────────────────────────────────────────────────
+#
+# Each call carries a list with one token in it: the right to interrupt it. `list.pop` is atomic, so
+# either the interrupter gets the token, and with it the sole right to raise in that thread, or the
+# thread gets it when the call ends, and nobody can raise any more. A lock would do the same but for
+# one thing: an exception raised between acquiring it and entering its `with` would leave it locked.
+
+_RIGHT: Final = object()
+_RAISED: Final = object()
+_UNFINISHED: Final = object()
+
+_Call = tuple[Any, contextvars.Context, Callable[[], Any], list[object]]
+
+
+def _close(right: list[object]) -> None:
+    """End a call so that no interrupt of it is, or ever will be, pending. One that is may raise here."""
+    try:
+        token = right.pop()
+    except IndexError:  # the interrupter has it and is about to raise
+        while not right:
+            time.sleep(0.0001)
+        token = _RAISED
+    if token is _RAISED and _raise_in is not None:
+        _raise_in(threading.get_ident(), None)  # take it back in case the function never met it
+
+
+def _asynchronous_raise() -> Callable[[int, type[BaseException] | None], bool] | None:
+    """How an exception is raised in another thread (None takes it back); no such thing outside CPython."""
+    try:
+        import ctypes
+
+        call = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    except (ImportError, AttributeError):
+        return None
+    call.argtypes, call.restype = (ctypes.c_ulong, ctypes.py_object), ctypes.c_int
+    nothing = ctypes.py_object()
+
+    def raise_in(ident: int, error: type[BaseException] | None) -> bool:
+        return bool(call(ident, nothing if error is None else ctypes.py_object(error)))
+
+    return raise_in
+
+
+_raise_in = _asynchronous_raise()

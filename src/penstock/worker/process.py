@@ -1,0 +1,118 @@
+"""One worker process under a supervisor: `python -m penstock.worker.process`.
+
+It gets its orders as JSON in the environment, its lease table and a control socket as open files. Over
+the socket it says hello once, so that the supervisor, which never imports user code, knows the store.
+When the socket closes its supervisor is dead: it drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+
+from penstock.app import App
+from penstock.config import Config
+from penstock.errors import PenstockError
+from penstock.loading import load_app
+from penstock.worker.logs import configure_logs
+from penstock.worker.queues import Queue
+from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
+from penstock.worker.table import LeaseTable
+from penstock.worker.worker import Worker
+
+__all__ = ["ORDERS", "REFUSED", "Hello", "Orders"]
+
+ORDERS = "PENSTOCK_CHILD_ORDERS"
+#: Exit code of a child that cannot work at all (no such module, bad option): no use in restarting it.
+REFUSED = 78
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Orders(msgspec.Struct):
+    """What the supervisor tells a child."""
+
+    app: str
+    config: Config
+    queues: tuple[Queue, ...] | None
+    burst: bool
+    worker: str
+    supervisor: int
+    control: int
+    table: int
+
+
+class Hello(msgspec.Struct):
+    """What a child tells its supervisor, as one line of JSON."""
+
+    url: str | None
+    namespace: str
+
+
+def main() -> int:
+    """Work until told to stop; the exit code."""
+    orders = msgspec.json.decode(os.environ.pop(ORDERS), type=Orders)
+    ignore_interrupts()
+    dump_stacks_on_request()
+    configure_logs(orders.config)
+    control = socket.socket(fileno=orders.control)
+    try:
+        app = load_app(orders.app)
+        runner = _runner()
+        with runner:
+            return runner.run(_serve(orders, app, control))
+    except PenstockError as error:
+        print(f"penstock: error: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
+    table = LeaseTable.attach(orders.table)
+    config = orders.config
+    worker = Worker(
+        app,
+        orders.queues,
+        burst=orders.burst,
+        strict=config.strict,
+        config=config,
+        table=table,
+        id=orders.worker,
+        supervisor=orders.supervisor,
+    )
+    hello = Hello(app.connect_url, app.namespace)
+    control.sendall(msgspec.json.encode(hello) + b"\n")
+    listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
+    _watch_supervisor(control, worker)
+    await worker.run()
+    return 3 if worker.wants_replacement else 0
+
+
+def _watch_supervisor(control: socket.socket, worker: Worker) -> None:
+    """The supervisor never writes: readable means that it is gone."""
+    loop = asyncio.get_running_loop()
+    control.setblocking(False)
+
+    def gone() -> None:
+        loop.remove_reader(control)
+        _log.warning("worker %s: its supervisor is gone; it drains", worker.id)
+        worker.stop()
+
+    loop.add_reader(control, gone)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Which queue's turn it is: strict order, or by weight, and never more than a queue's slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from penstock.errors import ConfigError, did_you_mean
+from penstock.ids import check_queue
+from penstock.store import Share
+
+__all__ = ["Queue", "Turns", "as_queues", "parse_queues"]
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue that a worker serves. `weight`: its share of starts while all queues are full.
+    `slots`: never more of its jobs at once in this worker process."""
+
+    name: str
+    weight: int = 1
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        check_queue(self.name)
+        if self.weight < 1:
+            raise ConfigError(f"queue {self.name!r}: weight={self.weight} must be 1 or more")
+        if self.slots is not None and self.slots < 1:
+            raise ConfigError(f"queue {self.name!r}: slots={self.slots} must be 1 or more")
+
+
+def as_queues(queues: Sequence[Queue | str]) -> tuple[Queue, ...]:
+    """Queues from what a user wrote; a name given twice is refused."""
+    made = tuple(q if isinstance(q, Queue) else Queue(q) for q in queues)
+    names = [q.name for q in made]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"queue {name!r} is listed twice")
+    return made
+
+
+def parse_queues(text: str) -> tuple[Queue, ...] | None:
+    """`"critical:weight=6,default:weight=3:slots=10"` as queues; None for an empty text."""
+    queues = tuple(_parse_queue(part.strip()) for part in text.split(",") if part.strip())
+    return as_queues(queues) if queues else None
+
+
+def _parse_queue(part: str) -> Queue:
+    name, *options = part.split(":")
+    numbers: dict[str, int] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if key not in ("weight", "slots"):
+            near = did_you_mean(key, ("weight", "slots"))
+            raise ConfigError(
+                f"queues: {part!r} has the unknown option {key!r}{near}; use weight=N and slots=N"
+            )
+        if not equals or not value.isdecimal():
+            raise ConfigError(f"queues: {part!r}: {key} needs a whole number, as in {key}=3")
+        numbers[key] = int(value)
+    return Queue(name, weight=numbers.get("weight", 1), slots=numbers.get("slots"))
+
+
+class Turns:
+    """Splits a fetch between queues.
+
+    By weight: each queue saves up credit for its share of what is asked, and pays for what it gets
+    (smooth weighted round robin), so the shares hold for a limit of 1 as for 1 000. A queue that had
+    less than its quota is empty and loses its credit: what it did not use it cannot claim later.
+    Strict: the first queue gives all it has before the second is asked.
+    """
+
+    def __init__(self, queues: Sequence[Queue], *, strict: bool = False) -> None:
+        self._queues = tuple(queues)
+        self._strict = strict
+        self._credit = {q.name: 0.0 for q in queues}
+
+    def plan(self, limit: int, free: int, held: Mapping[str, int], closed: Mapping[str, int]) -> list[Share]:
+        """The shares of one fetch of up to `limit` jobs.
+
+        `free`: slots free now, which bounds queues that have a limit of their own (no look-ahead there).
+        `held`: jobs in hand per queue. `closed`: queues of which at most so many are wanted now.
+        """
+        caps: dict[str, int] = {}
+        for q in self._queues:
+            cap = limit if q.slots is None else min(limit, free, q.slots - held.get(q.name, 0))
+            cap = min(cap, closed.get(q.name, cap))
+            if cap > 0:
+                caps[q.name] = cap
+        if self._strict or len(caps) <= 1:
+            return [Share(name, cap, cap) for name, cap in caps.items()]
+        return self._by_weight(limit, caps)
+
+    def _by_weight(self, limit: int, caps: dict[str, int]) -> list[Share]:
+        open_ = [q for q in self._queues if q.name in caps]
+        total = sum(q.weight for q in open_)
+        for q in open_:
+            self._credit[q.name] += limit * q.weight / total
+        ranked = sorted(open_, key=lambda q: -self._credit[q.name])
+        left = limit
+        quotas = dict.fromkeys(caps, 0)
+        for q in ranked:
+            quotas[q.name] = max(0, min(left, caps[q.name], int(self._credit[q.name])))
+            left -= quotas[q.name]
+        while left > 0:  # what rounding left over goes to whoever is owed most
+            needy = max(
+                (q for q in ranked if quotas[q.name] < caps[q.name]),
+                key=lambda q: self._credit[q.name] - quotas[q.name],
+                default=None,
+            )
+            if needy is None:
+                break
+            quotas[needy.name] += 1
+            left -= 1
+        return [Share(q.name, quotas[q.name], caps[q.name]) for q in ranked]
+
+    def paid(self, shares: Sequence[Share], got: Mapping[str, int]) -> None:
+        """What the fetch of these shares brought, per queue."""
+        for share in shares:
+            n = got.get(share.queue, 0)
+            credit = self._credit[share.queue] - n
+            if n < share.quota:
+                credit = 0.0
+            bound = max(1.0, float(share.cap))
+            self._credit[share.queue] = max(-bound, min(bound, credit))

@@ -1,0 +1,180 @@
+"""Puts outcomes into the store, together, and does not rest until each is answered.
+
+While the loop still has jobs to start, outcomes wait for each other, at most `_PATIENCE`: a write in
+the middle of a burst of short jobs would only contend with them. An outcome that the store could not
+take is kept and sent again; the fetcher starts nothing more while too many wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from penstock.app import App
+from penstock.errors import StoreError
+from penstock.events import (
+    JobCancelledEvent,
+    JobCompleted,
+    JobDied,
+    JobFailed,
+    JobReleased,
+    JobSnoozed,
+    LateResultRefused,
+)
+from penstock.job import State
+from penstock.lifecycle import Transition
+from penstock.store import Settled, Settlement, Store
+from penstock.upkeep.service import Complaint
+from penstock.worker.hold import Hold, Holdings
+
+__all__ = ["Settler"]
+
+_log = logging.getLogger("penstock.worker")
+#: How long an outcome may wait for company while the worker is busy starting jobs (s).
+_PATIENCE = 0.005
+_BATCH = 2_000
+
+
+class Settler:
+    """Collects settlements and writes them, one batch in flight."""
+
+    def __init__(self, store: Store, app: App, holdings: Holdings, *, busy: Callable[[], bool]) -> None:
+        self._store = store
+        self._app = app
+        self._holdings = holdings
+        self._busy = busy  # whether jobs are ready to start at once
+        self._waiting: list[tuple[Hold, Settlement]] = []
+        self._oldest = 0.0
+        self._flight: asyncio.Task[None] | None = None
+        self._go = asyncio.Event()
+        self._complaint = Complaint(_log)
+        #: True while the store refuses outcomes.
+        self.failing = False
+
+    @property
+    def unsent(self) -> int:
+        return len(self._waiting)
+
+    def settle(self, hold: Hold, move: Transition, result: bytes | None) -> None:
+        """Write this end down with the next batch."""
+        if not self._waiting:
+            self._oldest = time.monotonic()
+        self._waiting.append((hold, Settlement(hold.job.lease, move, result)))
+        if self._flight is None:
+            self._flight = asyncio.get_running_loop().create_task(self._fly(), name="penstock-settler")
+
+    def hurry(self) -> None:
+        """The loop has nothing left to start: what waits may go."""
+        self._go.set()
+
+    async def drained(self, timeout: float | None = None) -> bool:
+        """Wait until all is answered; False if the store did not answer within the timeout (s)."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self._flight is not None:
+                    self._go.set()
+                    await asyncio.shield(self._flight)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _fly(self) -> None:
+        try:
+            while self._waiting:
+                await self._company()
+                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                await self._send(batch)
+        finally:
+            self._flight = None
+
+    async def _company(self) -> None:
+        self._go.clear()
+        left = self._oldest + _PATIENCE - time.monotonic()
+        if left <= 0 or not self._busy():
+            return
+        try:
+            async with asyncio.timeout(left):
+                await self._go.wait()
+        except TimeoutError:
+            pass
+
+    async def _send(self, batch: list[tuple[Hold, Settlement]]) -> None:
+        failures = 0
+        settlements = [settlement for _, settlement in batch]
+        while True:
+            try:
+                answers = await self._store.settle(settlements)
+                break
+            except StoreError as error:
+                self.failing = True
+                self._complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
+                failures += 1
+                pause = min(2.0, 0.05 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+                await asyncio.sleep(pause)
+        self.failing = False
+        remove = self._holdings.remove
+        tell = self._app.events.active
+        for (hold, settlement), answer in zip(batch, answers, strict=True):
+            remove(hold)
+            if answer is not Settled.APPLIED:
+                self._refused(hold, answer)
+            elif settlement.transition.error is not None:
+                _log_failure(hold, settlement.transition)
+            if tell:
+                self._tell(hold, settlement.transition, answer)
+
+    def _refused(self, hold: Hold, answer: Settled) -> None:
+        why = "another worker has it now" if answer is Settled.STALE else "it is gone"
+        _log.warning(
+            "job %s (%s, attempt %d): its late outcome changed nothing, %s",
+            hold.job.id,
+            hold.job.task,
+            hold.job.attempt,
+            why,
+            extra=_facts(hold),
+        )
+
+    def _tell(self, hold: Hold, move: Transition, answer: Settled) -> None:
+        spec = hold.job.spec
+        about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, hold.job.attempt)
+        emit = self._app.events.emit
+        error = "" if move.error is None else f"{move.error.kind}: {move.error.message}"
+        if answer is not Settled.APPLIED:
+            emit(LateResultRefused(*about))
+        elif move.state is State.COMPLETED:
+            emit(JobCompleted(*about, seconds=hold.took))
+        elif move.state is State.DEAD:
+            emit(JobDied(*about, error=error or (move.reason or "")))
+        elif move.state is State.CANCELLED:
+            emit(JobCancelledEvent(*about, reason=move.reason or ""))
+        elif move.error is not None:
+            emit(JobFailed(*about, error=error, delay=move.delay))
+        elif move.state is State.SCHEDULED:
+            emit(JobSnoozed(*about, delay=move.delay))
+        else:
+            emit(JobReleased(*about))
+
+
+def _log_failure(hold: Hold, move: Transition) -> None:
+    assert move.error is not None
+    dead = move.state is State.DEAD
+    _log.log(
+        logging.ERROR if dead else logging.WARNING,
+        "job %s (%s, attempt %d of %d) failed: %s: %s; %s",
+        hold.job.id,
+        hold.job.task,
+        hold.job.attempt,
+        hold.job.spec.max_attempts,
+        move.error.kind,
+        move.error.message.split("\n", 1)[0],
+        f"dead: {move.reason}" if dead else f"again in {move.delay / 1000:.3g} s",
+        extra=_facts(hold),
+    )
+
+
+def _facts(hold: Hold) -> dict[str, object]:
+    job = hold.job
+    return {"job_id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}

@@ -1,0 +1,295 @@
+"""Keeps worker processes alive, speaks for them while they cannot, and takes their work back when they die.
+
+It never imports user code: each child does, and says where its store is. What a child has in hand stands
+in a table of shared memory, which outlives the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from penstock.config import Config
+from penstock.connect import connect
+from penstock.errors import StoreError
+from penstock.ids import mint
+from penstock.job import Job
+from penstock.lifecycle import Place, released
+from penstock.store import Beat, Settlement, Store
+from penstock.upkeep.reclaimer import reclaim_all
+from penstock.upkeep.service import Complaint
+from penstock.worker.exits import how_it_ended, oom_kills
+from penstock.worker.locks import LifeLock, bury
+from penstock.worker.process import ORDERS, REFUSED, Hello, Orders
+from penstock.worker.queues import Queue
+from penstock.worker.signals import DRAIN, dump_stacks_on_request, listen
+from penstock.worker.table import Entry, LeaseTable
+
+__all__ = ["supervise"]
+
+_log = logging.getLogger("penstock.supervisor")
+_TICK = 0.05
+#: How often a child's table is read while its loop comes round (ns).
+_LOOK_NS = 1_000_000_000
+#: A child that lived this long was healthy: its next death is not part of a series (s).
+_HEALTHY = 30.0
+
+
+def supervise(
+    app: str,
+    config: Config,
+    *,
+    queues: Sequence[Queue] | None = None,
+    burst: bool = False,
+) -> int:
+    """Run `config.processes` workers of the app until told to stop; the exit code.
+
+    0: all ended as asked. 1: a child had to be killed or died at the end. 78: the app cannot be served.
+    """
+    dump_stacks_on_request()
+    supervisor = _Supervisor(app, config, queues, burst)
+    return asyncio.run(supervisor.run())
+
+
+class _Supervisor:
+    def __init__(self, app: str, config: Config, queues: Sequence[Queue] | None, burst: bool) -> None:
+        self._app = app
+        self._config = config
+        self._queues = tuple(queues) if queues is not None else None
+        self._burst = burst
+        self._id = mint()
+        self._children: list[_Child] = []
+        self._stopping = False
+        self._stop_by = float("inf")
+        self._code = 0
+        #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
+        #: says so every 20 ms while something waits, and every third of `block_report` otherwise.
+        self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
+        self._places = 0
+        self.store: Store | None = None
+        self._complaint = Complaint(_log)
+
+    async def run(self) -> int:
+        listen(self._stop, self._quiet, drain=DRAIN)
+        lock = LifeLock(self._id)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._config.processes):
+                    group.create_task(self._keep_alive())
+                beats = group.create_task(self._speak_for_the_silent())
+                group.create_task(self._end_with_the_last(beats))
+        finally:
+            lock.release()
+            if self.store is not None:
+                self.store.close()
+        return self._code
+
+    # ── life and death of children ───────────────────────────────────────────────────────────────
+
+    async def _keep_alive(self) -> None:
+        """One place for a child: start it, and start it again when it dies."""
+        self._places += 1
+        failures = 0
+        while not self._stopping:
+            child = _Child(self._app, self._config, self._queues, self._burst)
+            self._children.append(child)
+            born = time.monotonic()
+            code = await child.wait(self._said_hello)
+            self._children.remove(child)
+            await self._buried(child, code)
+            child.close()
+            if code == REFUSED:
+                self._code = REFUSED
+                self._stop()
+            if code in (0, REFUSED):
+                break
+            failures = 0 if time.monotonic() - born > _HEALTHY else failures + 1
+            if not self._stopping and failures > 1:
+                await asyncio.sleep(min(10.0, 0.1 * 2 ** min(failures, 7)))
+        self._places -= 1
+
+    async def _end_with_the_last(self, beats: asyncio.Task[None]) -> None:
+        while self._places:
+            await asyncio.sleep(0.02)
+        beats.cancel()
+
+    def _said_hello(self, hello: Hello) -> None:
+        if self.store is None and hello.url is not None and not hello.url.startswith("memory:"):
+            self.store = connect(hello.url, namespace=hello.namespace)
+
+    async def _buried(self, child: _Child, code: int) -> None:
+        """Take back at once what the dead child had in hand."""
+        held = child.table.entries()
+        cause = child.cause or how_it_ended(code, child.ooms_before)
+        if code in (0, REFUSED) and not held:
+            return
+        if code != 0:
+            self._code = self._code or (1 if self._stopping else 0)
+            _log.error(
+                "worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held)
+            )
+        if self.store is None:
+            return
+        begun = {(e.queue, e.id) for e in held if e.started}
+
+        def started(job: Job) -> bool:
+            return (job.queue, job.id) in begun
+
+        for pause in (0.05, 0.2, 1.0, 5.0, None):
+            try:
+                await reclaim_all(
+                    self.store, child.id, self._id, self._config.lease, "WorkerLost", cause, started=started
+                )
+                await self.store.retire(child.id)
+                bury(child.id)
+                return
+            except StoreError as error:
+                self._complaint.about(f"the work of worker {child.id} cannot be taken back yet", error)
+                if pause is None:
+                    return  # its leases run out by themselves
+                await asyncio.sleep(pause)
+
+    # ── while a child cannot speak for itself ────────────────────────────────────────────────────
+
+    async def _speak_for_the_silent(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            for child in list(self._children):
+                try:
+                    await self._look_after(child)
+                except StoreError as error:
+                    self._complaint.about("the supervisor found no store", error)
+            if time.monotonic() > self._stop_by:
+                self._kill_all("it did not end within the drain time")
+
+    async def _look_after(self, child: _Child) -> None:
+        now = time.monotonic_ns()
+        header = child.table.header()
+        if header.pid == 0 or self.store is None:
+            return
+        blocked = (now - header.loop_ns) / 1e9
+        if blocked < self._slot_wait and now - child.looked_ns < _LOOK_NS:
+            return
+        child.looked_ns = now
+        held = child.table.entries()
+        self._kill_the_overdue(child, held, now)
+        silent = (now - header.beat_ns) / 1e9
+        every = self._config.heartbeat / 1000
+        if silent > every * 1.4 and (now - child.spoke_ns) / 1e9 > every:
+            child.spoke_ns = now
+            await self._beat_for(child, held, silent)
+        if blocked > self._slot_wait:
+            fetched_before = now + self._config.lease * 1_000_000 - int(self._slot_wait * 1e9)
+            await self._give_back(child, [e for e in held if not e.started and e.until_ns < fetched_before])
+
+    async def _beat_for(self, child: _Child, held: list[Entry], silent: float) -> None:
+        assert self.store is not None
+        _log.warning(
+            "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)",
+            child.id,
+            child.pid,
+            silent,
+            len(held),
+        )
+        beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
+        if beats:
+            await self.store.extend(beats)
+
+    async def _give_back(self, child: _Child, waiting: list[Entry]) -> None:
+        """What a blocked child has leased but not begun may run elsewhere."""
+        assert self.store is not None
+        taken = child.table.revoke(waiting)
+        if taken:
+            move = released(Place.OWN)
+            await self.store.settle([Settlement(e.lease, move) for e in taken])
+
+    def _kill_the_overdue(self, child: _Child, held: list[Entry], now: int) -> None:
+        grace = self._config.kill_grace * 1_000_000
+        for entry in held:
+            if entry.started and entry.deadline_ns and now > entry.deadline_ns + grace:
+                child.kill(
+                    f"killed by its supervisor: job {entry.id} was past its deadline and did not react"
+                )
+                return
+
+    # ── signals ──────────────────────────────────────────────────────────────────────────────────
+
+    def _stop(self) -> None:
+        if self._stopping:
+            for child in self._children:
+                child.signal(signal.SIGTERM)  # the second one: at once
+            return
+        self._stopping = True
+        self._stop_by = time.monotonic() + self._config.drain_timeout / 1000 + 10.0
+        for child in self._children:
+            child.signal(signal.SIGTERM)
+
+    def _quiet(self) -> None:
+        for child in self._children:
+            child.signal(signal.SIGUSR1)
+
+    def _kill_all(self, cause: str) -> None:
+        for child in self._children:
+            child.kill(cause)
+
+
+class _Child:
+    """One worker process, its table, and the socket that tells each of the other's death."""
+
+    def __init__(self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool) -> None:
+        self.id = mint()
+        self.cause: str | None = None
+        self.spoke_ns = 0  # when we last beat for it
+        self.looked_ns = 0  # when we last read its table
+        self.ooms_before = oom_kills()
+        self.table = LeaseTable.create(config.concurrency)
+        self._mine, theirs = socket.socketpair()
+        orders = Orders(
+            app, config, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno()
+        )
+        env = {**os.environ, ORDERS: msgspec.json.encode(orders).decode()}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.worker.process"],
+            env=env,
+            pass_fds=[theirs.fileno(), self.table.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self, said_hello: Callable[[Hello], None]) -> int:
+        """Until the process has ended; its exit code, negative for a signal. Its hello is passed on."""
+        reader, writer = await asyncio.open_connection(sock=self._mine)
+        try:
+            line = await reader.readline()
+            if line:
+                said_hello(msgspec.json.decode(line, type=Hello))
+            return await asyncio.to_thread(self._process.wait)
+        finally:
+            writer.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self, cause: str) -> None:
+        if self.cause is None:
+            self.cause = cause
+            _log.error("worker %s (pid %d) is killed: %s", self.id, self.pid, cause)
+        self.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        self.table.close()

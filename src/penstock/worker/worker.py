@@ -1,0 +1,382 @@
+"""Takes jobs and runs them: the services around one pipeline, fetch → run → settle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from penstock.app import App
+from penstock.batcher import Batcher
+from penstock.config import Config
+from penstock.errors import AttemptCancelled, AttemptLost, ConfigError
+from penstock.events import LoopBlocked, WorkerStarted, WorkerStopped
+from penstock.ids import mint
+from penstock.store import Beat, Fetched, Grip, Store, Wake, WorkerInfo
+from penstock.upkeep.promoter import Promoter
+from penstock.upkeep.pruner import Pruner
+from penstock.upkeep.reclaimer import Reclaimer
+from penstock.upkeep.service import Service
+from penstock.worker.executor import Executor
+from penstock.worker.fetcher import Fetcher
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.hold import Hold, Holdings
+from penstock.worker.locks import LifeLock, bury, is_dead
+from penstock.worker.queues import Queue, as_queues
+from penstock.worker.settler import Settler
+from penstock.worker.table import LeaseTable
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Worker:
+    """Runs the jobs of some queues in this process, on the running event loop.
+
+    `await worker.run()` returns when the worker has drained: after `stop()`, or with `burst=True` when
+    nothing is available, running, or due within a second. `concurrency` is the number of slots. Queues
+    are served by weight, or in strict order; without `queues`, all queues of the app's tasks.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        queues: Sequence[Queue | str] | None = None,
+        *,
+        concurrency: int | None = None,
+        burst: bool = False,
+        strict: bool = False,
+        config: Config | None = None,
+        table: LeaseTable | None = None,
+        id: str | None = None,
+        supervisor: int | None = None,
+    ) -> None:
+        self._app = app
+        self._config = config or Config()
+        self._queues = as_queues(queues if queues is not None else app.queues())
+        if not self._queues:
+            raise ConfigError("this worker has no queues: register a task first, or name the queues")
+        self._concurrency = self._config.concurrency if concurrency is None else concurrency
+        if self._concurrency < 1:
+            raise ConfigError(f"concurrency={self._concurrency} must be 1 or more")
+        self._burst = burst
+        self._strict = strict
+        self.id = id or mint()
+        self._supervisor = supervisor
+        self._state = "running"
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+        self._table = table
+        self._holdings = Holdings(table)
+        #: So many threads hang that a new process should take this one's place.
+        self.wants_replacement = False
+        self._parts: _Parts | None = None
+        self._started_at = int(time.time() * 1000)
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Serve until stopped. If the caller is cancelled, what runs is released and goes on elsewhere."""
+        lock = LifeLock(self.id)
+        if self._table is not None:
+            self._table.announce(self.id)
+        try:
+            await _call_hooks(self._app.hooks.on_startup, self._app)
+            self._parts = parts = _Parts(self)
+            async with parts.running():
+                _log.info("worker %s serves %s with %d slots", self.id, self._names(), self._concurrency)
+                self._emit(WorkerStarted)
+                await self._stop.wait()
+                await self._drain(parts)
+        finally:
+            await _call_hooks(self._app.hooks.on_shutdown, self._app)
+            self._emit(WorkerStopped)
+            lock.release()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Drain and end: start nothing more, give running attempts the drain time, then release them.
+
+        With `now` (or a second call) the drain time is over at once.
+        """
+        if now or self._stop.is_set():
+            self._now.set()
+        self._state = "draining"
+        self._stop.set()
+
+    def quiet(self) -> None:
+        """Fetch nothing more, but stay: what runs goes on, `stop` comes later."""
+        self._state = "quiet"
+        if self._parts is not None:
+            self._parts.fetcher.stop()
+            self._parts.executor.stop_starting()
+
+    async def _drain(self, parts: _Parts) -> None:
+        await _call_hooks(self._app.hooks.on_drain, self._app)
+        parts.fetcher.stop()
+        parts.executor.stop_starting()
+        if parts.fetching is not None:  # what a fetch under way still brings goes back at once
+            await asyncio.wait({parts.fetching}, timeout=5.0)
+        settled = asyncio.ensure_future(parts.executor.idle())
+        hurried = asyncio.ensure_future(self._now.wait())
+        drain = self._config.drain_timeout / 1000
+        await asyncio.wait({settled, hurried}, timeout=drain, return_when=asyncio.FIRST_COMPLETED)
+        for one in (settled, hurried):
+            one.cancel()
+        if parts.executor.running:
+            _log.warning(
+                "worker %s: %d job(s) did not end in time and are released", self.id, parts.executor.running
+            )
+            parts.executor.release_running()
+        if not await parts.settler.drained(timeout=max(5.0, drain)):
+            _log.error(
+                "worker %s: %d outcome(s) could not be stored; these jobs run again",
+                self.id,
+                len(self._holdings),
+            )
+
+    # ── what the parts ask ───────────────────────────────────────────────────────────────────────
+
+    def _empty(self, fetched: Fetched) -> bool:
+        """A fetch found nothing. In a burst, that may be the end; True: it is."""
+        if not self._burst or self._holdings:
+            return False
+        if fetched.due is not None and fetched.due - fetched.now <= 1_000:
+            return False
+        self.stop()
+        return True
+
+    def info(self) -> WorkerInfo:
+        """This worker, as it announces itself."""
+        running = 0 if self._parts is None else self._parts.executor.running
+        return WorkerInfo(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._started_at,
+            queues=tuple(q.name for q in self._queues),
+            tasks=tuple(self._app.tasks),
+            concurrency=self._concurrency,
+            running=running,
+            state=self._state,
+            supervisor=self._supervisor,
+            version=_version(),
+        )
+
+    def _names(self) -> str:
+        return ", ".join(q.name for q in self._queues)
+
+    def _emit(self, kind: Callable[[int, str], Any]) -> None:
+        if self._app.events.active:
+            self._app.events.emit(kind(int(time.time() * 1000), self.id))
+
+
+class _Parts:
+    """The services of a running worker, wired to one another."""
+
+    def __init__(self, worker: Worker) -> None:
+        app, config = worker._app, worker._config
+        store: Store = app.store
+        holdings = worker._holdings
+        names = [q.name for q in worker._queues]
+        self._worker = worker
+        self._store = store
+        self.beats: Batcher[Beat, Grip] = Batcher(store.extend)
+        self.settler = Settler(store, app, holdings, busy=lambda: self.executor.buffered > 0)
+        self.executor = Executor(
+            app,
+            holdings,
+            concurrency=worker._concurrency,
+            process_slots=config.process_slots,
+            settle=self.settler.settle,
+            record_start=self.beats.put,
+            lease=config.lease,
+            slot_wait=config.slot_wait / 1000,
+            thread_grace=config.thread_grace / 1000,
+        )
+        self.promoter = Promoter(store, names)
+        self.reclaimer = Reclaimer(
+            store,
+            names,
+            worker.id,
+            lease=config.lease,
+            heartbeat=config.heartbeat / 1000,
+            is_dead=is_dead,
+            bury=bury,
+            every=config.reclaim_every / 1000,
+        )
+        self.fetcher = Fetcher(
+            store,
+            self.executor,
+            self.settler,
+            holdings,
+            worker._queues,
+            worker=worker.id,
+            lease=config.lease,
+            look_ahead=config.look_ahead / 1000,
+            safety_poll=0.05 if worker._burst else config.safety_poll / 1000,
+            strict=worker._strict,
+            on_due=self.promoter.expect,
+            on_empty=worker._empty,
+        )
+        self.pruner = Pruner(
+            store,
+            every=config.prune_every / 1000,
+            keep_finished=config.keep_finished_count,
+            keep_dead=config.keep_dead_count,
+        )
+        self.heartbeat = Heartbeat(
+            store,
+            holdings,
+            lease=config.lease,
+            every=config.heartbeat / 1000,
+            block_report=config.block_report / 1000,
+            on_grip=self._gripped,
+            on_blocked=self._blocked,
+            table=worker._table,
+        )
+        self.executor.on_slot_lost = self.slot_lost
+        self.fetching: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """All services run inside; at the end they are stopped in the order that loses nothing."""
+        services: list[Service] = [
+            _Announcer(self._store, self._worker.info, self._worker._config.announce / 1000),
+            self.reclaimer,
+            self.promoter,
+            self.pruner,
+            _Watch(self.executor, self.heartbeat),
+            _Listener(self._store, self.executor, self.heartbeat),
+        ]
+        await self._store.announce(self._worker.info())
+        self.heartbeat.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self.fetching = group.create_task(self.fetcher.run(), name="penstock-fetcher")
+                for service in services:
+                    group.create_task(service.run(), name=f"penstock-{service.name}")
+                try:
+                    yield
+                except asyncio.CancelledError:
+                    self.executor.stop_starting()
+                    self.executor.release_running()
+                    await asyncio.shield(self.settler.drained(timeout=5.0))
+                    raise
+                finally:
+                    self.fetcher.stop()
+                    for service in services:
+                        service.stop()
+        finally:
+            self.heartbeat.stop()
+            self.executor.close()
+            await self._store.retire(self._worker.id)
+
+    # ── news ─────────────────────────────────────────────────────────────────────────────────────
+
+    def slot_lost(self) -> None:
+        """A thread was given up; when half are, a new process is better than this one."""
+        worker = self._worker
+        if 2 * self.executor.lost_slots >= worker._concurrency and worker._supervisor is not None:
+            _log.error("worker %s: half of its slots hang in threads; it drains to be replaced", worker.id)
+            worker.wants_replacement = True
+            worker.stop()
+
+    def _gripped(self, hold: Hold, grip: Grip) -> None:
+        """A heartbeat says that a lease is lost, or that its job is to stop."""
+        if grip is Grip.LOST:
+            if not hold.over:
+                _log.warning("job %s: its lease is lost; what it still does will not count", hold.job.id)
+            self.executor.interrupt(hold, AttemptLost)
+        elif hold.started:
+            self.executor.interrupt(hold, AttemptCancelled)
+
+    def _blocked(self, seconds: float, stack: str) -> None:
+        if self._worker._app.events.active:
+            event = LoopBlocked(int(time.time() * 1000), self._worker.id, seconds, stack)
+            self._worker._app.events.emit(event)
+
+
+class _Announcer(Service):
+    """Says every few seconds that this worker lives."""
+
+    name = "announcer"
+
+    def __init__(self, store: Store, info: Callable[[], WorkerInfo], every: float) -> None:
+        super().__init__()
+        self._store = store
+        self._info = info
+        self._every = every
+
+    async def tick(self) -> float:
+        await self._store.announce(self._info())
+        return self._every
+
+
+class _Watch(Service):
+    """Looks at the attempts that run: timeouts, grace periods, look-ahead that found no slot."""
+
+    name = "watch"
+
+    def __init__(self, executor: Executor, heartbeat: Heartbeat) -> None:
+        super().__init__()
+        self._executor = executor
+        self._heartbeat = heartbeat
+        self._progress_at = 0.0
+
+    async def tick(self) -> float:
+        executor = self._executor
+        if not executor.running and not executor.buffered:
+            executor.started_some.clear()
+            await executor.started_some.wait()
+        now = time.monotonic()
+        if now - self._progress_at > 0.25 and executor.has_progress():
+            self._progress_at = now
+            self._heartbeat.beat_now()
+        if executor.buffered:
+            self._heartbeat.tick()
+        return executor.watch()
+
+    def stop(self) -> None:
+        super().stop()
+        self._executor.started_some.set()
+
+
+class _Listener(Service):
+    """Hears of cancellations of what runs here: while attempts last, five cheap looks a second."""
+
+    name = "listener"
+
+    def __init__(self, store: Store, executor: Executor, heartbeat: Heartbeat) -> None:
+        super().__init__()
+        self._store = store
+        self._executor = executor
+        self._heartbeat = heartbeat
+
+    async def tick(self) -> float:
+        if not self._executor.running:
+            self._executor.started_some.clear()
+            await self._executor.started_some.wait()
+            return 0.1
+        if Wake.CANCEL in await self._store.wait((), timeout=0):
+            self._heartbeat.beat_now()
+        return 0.2
+
+
+async def _call_hooks(hooks: Sequence[Callable[..., Any]], app: App) -> None:
+    for hook in hooks:
+        made = hook(app) if inspect.signature(hook).parameters else hook()
+        if inspect.isawaitable(made):
+            await made
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("penstock")

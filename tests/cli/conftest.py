@@ -1,0 +1,165 @@
+"""The command line as a test calls it: in this process, with a store of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli.main import cli
+from penstock.connect import connect
+from penstock.job import AttemptError, Job, NewJob, State
+from penstock.lifecycle import Transition
+from penstock.store import Settlement, Share, Store
+
+TASKS = """
+from penstock import App
+
+app = App("sqlite:///jobs.db")
+other = 7
+
+
+@app.task
+def greet(name: str, times: int = 1) -> str:
+    return name * times
+
+
+@app.task(queue="mail")
+async def send(to: str) -> None: ...
+"""
+
+
+class Cli:
+    """Runs commands in this process, against one store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *words: str, input: str | None = None, url: bool = True) -> Result:
+        where = ("--url", self.url) if url else ()
+        return CliRunner().invoke(
+            cli, [*where, *words], input=input, catch_exceptions=False, prog_name="penstock"
+        )
+
+    def ok(self, *words: str, **more: Any) -> str:
+        """What it prints, of a command that must succeed."""
+        result = self(*words, **more)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *words: str, code: int = 0, **more: Any) -> Any:
+        """The one document that it prints."""
+        result = self(*words, "--json", **more)
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    def says(self, code: int, *words: str, **more: Any) -> str:
+        """The one line that it complains with; nothing is on stdout."""
+        result = self(*words, **more)
+        assert result.exit_code == code, result.output
+        assert result.stdout == ""
+        line = result.stderr.rstrip("\n")
+        assert line.startswith("penstock: error: "), line
+        assert "\n" not in line
+        return line.removeprefix("penstock: error: ")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and none of the developer's own settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    return tmp_path
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, here: Path) -> Iterator[Store]:
+    """A store that the commands of this test find again by its URL."""
+    url = (
+        f"memory://{here.name}"
+        if request.param == "memory"
+        else f"sqlite:///{here}/jobs.db?durability=normal"
+    )
+    made = connect(url)
+    made.sync.queues()  # opens it: a SQLite file comes to be
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def penstock(store: Store) -> Cli:
+    return Cli(store.url)
+
+
+@pytest.fixture
+def tasks(here: Path) -> Iterator[Path]:
+    """A module `tasks` with an app on sqlite:///jobs.db, here."""
+    path = here / "tasks.py"
+    path.write_text(TASKS)
+    yield path
+    sys.modules.pop("tasks", None)
+
+
+@pytest.fixture
+def shell(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the real command in a process of its own."""
+
+    def run(*words: str, env: dict[str, str] | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "penstock", *words],
+            cwd=here,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            **more,
+        )
+
+    return run
+
+
+def put(store: Store, *ids: str, **facts: Any) -> None:
+    """Enqueue jobs of these ids."""
+    facts.setdefault("task", "t")
+    store.sync.enqueue([NewJob(id, **facts) for id in ids])
+
+
+def fetch(store: Store, n: int = 1, *, queue: str = "default", worker: str = "w1") -> list[Job]:
+    """Let a worker take the next jobs."""
+
+    async def fetching() -> list[Job]:
+        fetched = await store.fetch(
+            [Share(queue, n, n)], limit=n, lease=60_000, worker=worker, token=f"{worker}-{n}"
+        )
+        return fetched.jobs
+
+    return asyncio.run(fetching())
+
+
+def kill(store: Store, n: int = 1, *, queue: str = "default") -> None:
+    """Let the next jobs die of a ValueError."""
+
+    async def killing(jobs: list[Job]) -> None:
+        for job in jobs:
+            error = AttemptError(
+                1, 1_700_000_000_000, "ValueError", "boom", "Traceback\n  File x\nValueError: boom"
+            )
+            end = Transition(State.DEAD, keep=10**9, error=error, reason="all 1 attempts failed")
+            await store.settle([Settlement(job.lease, end)])
+
+    asyncio.run(killing(fetch(store, n, queue=queue)))
+
+
+def announce(store: Store, worker: Any) -> None:
+    asyncio.run(store.announce(worker))

@@ -1,0 +1,229 @@
+"""`penstock jobs`: what is shown is what is there, and what was done is said for each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.job import Ref, State
+from tests.cli.conftest import fetch, kill, put
+
+
+def states(store, *ids, queue="default"):
+    return [None if job is None else job.state for job in store.sync.get([Ref(queue, id) for id in ids])]
+
+
+# ── list ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_listing_shows_full_ids_newest_first(penstock, store):
+    long = "x" * 128
+    put(store, "first", long)
+    lines = penstock.ok("jobs", "list").splitlines()
+    assert lines[0].split() == ["ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"]
+    assert [line.split()[0] for line in lines[1:]] == [long, "first"]
+    assert lines[1].split()[1:5] == ["default", "t", "available", "0/25"]
+
+
+def test_a_listing_as_json_is_one_document(penstock, store):
+    put(store, "a", "b", "c")
+    page = penstock.json("jobs", "list", "--limit", "2")
+    assert [job["id"] for job in page["jobs"]] == ["c", "b"]
+    rest = penstock.json("jobs", "list", "--after", page["next"])
+    assert [job["id"] for job in rest["jobs"]] == ["a"]
+    assert rest["next"] is None
+
+
+def test_a_listing_that_goes_on_says_how_beside_the_output(penstock, store):
+    put(store, "a", "b")
+    result = penstock("jobs", "list", "-n", "1")
+    assert "there are more: --after" in result.stderr
+    assert "--after" not in result.stdout
+
+
+def test_a_listing_can_be_filtered(penstock, store):
+    put(store, "a", queue="q1")
+    put(store, "b", queue="q2", task="u")
+    put(store, "c", queue="q2", delay=60_000)
+
+    def ids(*filters):
+        return [job["id"] for job in penstock.json("jobs", "list", *filters)["jobs"]]
+
+    assert ids("--queue", "q2") == ["c", "b"]
+    assert ids("--state", "scheduled") == ["c"]
+    assert ids("--state", "SCHEDULED") == ["c"]
+    assert ids("--task", "u") == ["b"]
+    assert ids("-q", "q1", "-s", "dead") == []
+
+
+def test_a_listing_can_be_of_what_a_worker_holds(penstock, store):
+    put(store, "a", "b")
+    fetch(store, 1, worker="w7")
+    assert [job["id"] for job in penstock.json("jobs", "list", "--worker", "w7")["jobs"]] == ["a"]
+
+
+def test_an_empty_listing_leaves_stdout_empty(penstock):
+    result = penstock("jobs", "list")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no such jobs\n")
+
+
+def test_a_dead_job_shows_its_error_in_a_line(penstock, store):
+    put(store, "a")
+    kill(store)
+    assert penstock.ok("jobs", "list").splitlines()[1].endswith("ValueError: boom")
+
+
+def test_a_state_that_does_not_exist_is_a_usage_error(penstock):
+    assert "'ded' is not one of" in penstock.says(2, "jobs", "list", "--state", "ded")
+
+
+def test_a_cursor_that_is_none_is_a_usage_error(penstock):
+    assert "'nonsense'" in penstock.says(2, "jobs", "list", "--after", "nonsense")
+
+
+# ── show ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_is_shown_with_its_payload_and_its_errors(penstock, store):
+    put(
+        store,
+        "a",
+        payload=b'{"user":{"id":42,"name":"\xc3\x84nne"}}',
+        headers={"trace": "1f"},
+        max_attempts=1,
+    )
+    kill(store)
+    text = penstock.ok("jobs", "show", "a")
+    facts = dict(
+        line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines() if len(line.split()) > 1
+    )
+    assert facts["state"] == "dead"
+    assert facts["reason"] == "all 1 attempts failed"
+    assert facts["attempt"] == "1 of 1"
+    assert "header trace  1f" in text
+    assert '  {\n    "user": {\n      "id": 42,\n      "name": "Änne"\n    }\n  }' in text
+    assert "attempt 1 failed 2023-11-14T22:13:20.000Z" in text
+    assert "  ValueError: boom" in text
+
+
+def test_a_job_as_json_has_its_payload_as_json(penstock, store):
+    put(store, "a", payload=b'{"x": 1}')
+    (job,) = penstock.json("jobs", "show", "default/a")["jobs"]
+    assert job["payload"] == {"x": 1}
+    assert job["state"] == "available"
+    assert job["enqueued_at"].endswith("Z")
+
+
+def test_a_long_payload_is_cut_for_people_unless_they_want_it_all(penstock, store):
+    put(store, "a", payload=json.dumps({"x": "y" * 10_000}).encode())
+    short = penstock.ok("jobs", "show", "a")
+    assert "more characters: --full)" in short
+    assert len(short) < 6_000
+    assert "y" * 10_000 in penstock.ok("jobs", "show", "a", "--full")
+
+
+def test_a_payload_that_is_not_json_is_shown_as_bytes(penstock, store):
+    put(store, "a", payload=b"\xff\x00raw")
+    assert r"b'\xff\x00raw'" in penstock.ok("jobs", "show", "a")
+
+
+def test_a_bare_id_shows_the_jobs_of_all_queues(penstock, store):
+    put(store, "a", queue="q1")
+    put(store, "a", queue="q2")
+    assert [job["queue"] for job in penstock.json("jobs", "show", "a")["jobs"]] == ["q1", "q2"]
+
+
+def test_a_job_that_is_not_there_is_not_found(penstock):
+    assert penstock.says(3, "jobs", "show", "nowhere") == "there is no job 'nowhere'"
+
+
+def test_an_id_that_can_be_none_is_a_usage_error(penstock):
+    assert "cannot be a job's id" in penstock.says(2, "jobs", "show", "a b")
+
+
+# ── retry, cancel, delete by id ──────────────────────────────────────────────────────────────────
+
+
+def test_jobs_can_be_retried_cancelled_and_deleted_by_id(penstock, store):
+    put(store, "a", "b")
+    kill(store)
+    assert penstock.ok("jobs", "retry", "a") == "default/a: retried (was dead)\n"
+    assert states(store, "a") == [State.AVAILABLE]
+    assert penstock.ok("jobs", "cancel", "default/a", "b") == "default/a: cancelled\ndefault/b: cancelled\n"
+    assert penstock.ok("jobs", "delete", "a", "b").count("deleted (was cancelled)") == 2
+    assert states(store, "a", "b") == [None, None]
+
+
+def test_a_running_job_is_asked_to_stop_and_cannot_be_deleted(penstock, store):
+    put(store, "a")
+    fetch(store)
+    result = penstock("jobs", "delete", "a")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "default/a: not deleted: it is running\n"
+    assert penstock.ok("jobs", "cancel", "a") == "default/a: running: asked to stop\n"
+    assert store.sync.get([Ref("default", "a")])[0].cancel_asked
+
+
+def test_what_was_not_found_decides_the_exit_code_and_the_rest_is_done(penstock, store):
+    put(store, "a")
+    document = penstock.json("jobs", "cancel", "a", "nowhere", "default/neither", code=3)
+    assert [(c["id"], c["outcome"]) for c in document["jobs"]] == [
+        ("nowhere", "missing"),
+        ("a", "done"),
+        ("neither", "missing"),
+    ]
+    assert states(store, "a") == [State.CANCELLED]
+
+
+def test_a_bare_id_of_two_queues_is_refused_and_nothing_is_done(penstock, store):
+    put(store, "a", queue="q1")
+    put(store, "a", queue="q2")
+    assert penstock.says(1, "jobs", "delete", "a") == "the id 'a' is in 2 queues, say which: q1/a, q2/a"
+    assert penstock.ok("jobs", "delete", "q2/a") == "q2/a: deleted (was available)\n"
+    assert states(store, "a", queue="q1") == [State.AVAILABLE]
+
+
+# ── retry, cancel, delete by filter ──────────────────────────────────────────────────────────────
+
+
+def test_all_dead_jobs_of_a_queue_can_be_retried(penstock, store):
+    put(store, "a", "b", "c")
+    put(store, "other", queue="q2")
+    kill(store, 2)
+    kill(store, queue="q2")
+    bulk = penstock.json("jobs", "retry", "--all", "--queue", "default", "--yes")
+    assert bulk == {"done": 2, "asked": 0, "refused": 0, "limited": False}
+    assert states(store, "a", "b", "c") == [State.AVAILABLE] * 3
+    assert states(store, "other", queue="q2") == [State.DEAD]
+
+
+def test_a_bulk_operation_asks_first_and_says_how_many(penstock, store):
+    put(store, "a", "b")
+    result = penstock("jobs", "cancel", "--all", "-q", "default", "-s", "available", input="n\n")
+    assert result.exit_code == 1
+    assert "cancel 2 available jobs in the queue default?" in result.stderr
+    assert states(store, "a", "b") == [State.AVAILABLE] * 2
+    result = penstock("jobs", "cancel", "--all", "-q", "default", input="y\n")
+    assert "cancel all unfinished jobs in the queue default?" in result.stderr
+    assert result.stdout == "2 cancelled\n"
+
+
+def test_without_an_answer_nothing_is_done(penstock, store):
+    put(store, "a")
+    assert penstock("jobs", "delete", "--all", input="").exit_code == 1
+    assert states(store, "a") == [State.AVAILABLE]
+
+
+def test_a_bulk_operation_keeps_to_its_limit(penstock, store):
+    put(store, *(f"j{n}" for n in range(5)))
+    result = penstock("jobs", "delete", "--all", "--limit", "3", "-y")
+    assert (result.stdout, result.stderr) == ("3 deleted\n", "there are more: the limit is reached\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("retry",), ("retry", "a", "--all"), ("retry", "a", "--state", "dead"), ("delete", "a", "--limit", "3")],
+)
+def test_ids_and_filters_do_not_mix(penstock, words):
+    assert "--all" in penstock.says(2, "jobs", *words)

@@ -1,0 +1,139 @@
+"""`penstock queues`, `workers` and `stats`: what is shown is what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.job import NewJob, Ref
+from penstock.store import Verdict, WorkerInfo
+from tests.cli.conftest import announce, fetch, kill, put
+
+
+def test_queues_are_listed_with_their_counts_and_switches(penstock, store):
+    put(store, "a", "b", queue="mail")
+    put(store, "c", queue="mail", delay=60_000)
+    kill(store, queue="mail")
+    penstock.ok("queues", "pause", "mail")
+    (queue,) = penstock.json("queues", "list")["queues"]
+    assert queue["name"] == "mail"
+    assert queue["counts"] == {"scheduled": 1, "available": 1, "dead": 1}
+    assert (queue["paused"], queue["closed"]) == (True, False)
+    heads, line = penstock.ok("queues", "list").splitlines()
+    assert heads.startswith("QUEUE  AVAILABLE  SCHEDULED")
+    assert "RETRYABLE" not in heads
+    assert line.split()[:5] == ["mail", "1", "1", "-", "1"]
+    assert line.split()[-2:] == ["ago", "paused"]
+
+
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(penstock, store):
+    put(store, "a")
+    assert penstock.ok("queues", "pause", "default") == "default: paused\n"
+    assert fetch(store) == []
+    assert penstock.ok("queues", "resume", "default") == "default: open and running\n"
+    assert len(fetch(store)) == 1
+
+
+def test_a_closed_queue_takes_nothing_until_it_is_opened(penstock, store):
+    put(store, "a")
+    penstock.ok("queues", "close", "default")
+    assert store.sync.enqueue([NewJob("b", "t")])[0].verdict is Verdict.CLOSED
+    penstock.ok("queues", "open", "default")
+    assert store.sync.enqueue([NewJob("b", "t")])[0].verdict is Verdict.NEW
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "close", "open", "purge", "delete"])
+def test_a_mistyped_queue_is_not_found_and_does_not_come_to_be(penstock, store, verb):
+    put(store, "a", queue="mail")
+    line = penstock.says(3, "queues", verb, "mial")
+    assert line.startswith("there is no queue 'mial' (did you mean 'mail'?)")
+    assert [q.name for q in store.sync.queues()] == ["mail"]
+
+
+def test_a_queue_can_be_paused_before_its_first_job(penstock, store):
+    penstock.ok("queues", "pause", "later", "--create")
+    assert store.sync.queues()[0].paused
+
+
+def test_several_queues_can_be_named_at_once(penstock, store):
+    put(store, "a", queue="q1")
+    put(store, "b", queue="q2")
+    assert [q["paused"] for q in penstock.json("queues", "pause", "q1", "q2")["queues"]] == [True, True]
+
+
+def test_a_purge_removes_all_but_what_runs(penstock, store):
+    put(store, "running", "a", "b")
+    fetch(store)
+    assert penstock.json("queues", "purge", "default", "--yes") == {
+        "queues": [{"name": "default", "purged": 2}]
+    }
+    assert store.sync.get([Ref("default", "running")])[0] is not None
+
+
+def test_a_purge_can_be_of_some_states(penstock, store):
+    put(store, "dies", "a")
+    kill(store)
+    assert penstock.ok("queues", "purge", "default", "-s", "dead", "-y") == "default: 1 jobs removed\n"
+    assert store.sync.get([Ref("default", "a")])[0] is not None
+
+
+def test_a_purge_asks_first_and_says_how_many(penstock, store):
+    put(store, "a", "b")
+    result = penstock("queues", "purge", "default", input="n\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "remove 2 jobs from default?" in result.stderr
+    assert store.sync.get([Ref("default", "a")])[0] is not None
+
+
+def test_a_queue_with_jobs_is_deleted_only_by_force(penstock, store):
+    put(store, "a")
+    result = penstock("queues", "delete", "default")
+    assert result.exit_code == 1
+    assert result.stderr == "default: not deleted: it still holds jobs; --force removes them first\n"
+    assert penstock.ok("queues", "delete", "default", "--force", "--yes") == "default: deleted\n"
+    assert store.sync.queues() == []
+
+
+def test_a_queue_of_which_jobs_run_is_not_deleted(penstock, store):
+    put(store, "a")
+    fetch(store)
+    document = penstock.json("queues", "delete", "default", "--force", "--yes", code=1)
+    assert document == {"queues": [{"name": "default", "deleted": False}]}
+
+
+# ── workers and stats ────────────────────────────────────────────────────────────────────────────
+
+
+def test_workers_are_listed_with_what_they_run(penstock, store):
+    announce(
+        store, WorkerInfo("w1", "box", 42, 1_700_000_000_000, ("default", "mail"), ("t",), 20, running=1)
+    )
+    put(store, "a")
+    fetch(store, worker="w1")
+    (worker,) = penstock.json("workers")["workers"]
+    assert (worker["id"], worker["host"], worker["pid"], worker["concurrency"]) == ("w1", "box", 42, 20)
+    (job,) = worker["jobs"]
+    assert (job["id"], job["task"], job["started"]) == ("a", "t", False)
+    assert job["since"].endswith("Z")
+    text = penstock.ok("workers")
+    assert text.splitlines()[1].split()[:7] == ["w1", "box", "42", "running", "1", "20", "default,mail"]
+    assert text.splitlines()[4].split()[:4] == ["a", "default", "t", "1"]
+
+
+def test_without_workers_the_list_is_empty(penstock):
+    assert penstock.json("workers") == {"workers": []}
+    assert penstock("workers").stderr == "no workers\n"
+
+
+def test_stats_are_totals_and_days(penstock, store):
+    put(store, "a", "b")
+    put(store, "c", queue="mail")
+    kill(store)
+    document = penstock.json("stats", "--days", "1")
+    assert document["totals"] == {"enqueued": 3, "processed": 1, "failed": 1}
+    assert [(q["name"], q["enqueued"], len(q["days"])) for q in document["queues"]] == [
+        ("default", 2, 1),
+        ("mail", 1, 0),
+    ]
+    lines = penstock.ok("stats").splitlines()
+    assert lines[3].split() == ["all", "3", "1", "1"]
+    assert lines[6].split()[1:] == ["1", "1"]

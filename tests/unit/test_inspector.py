@@ -1,0 +1,294 @@
+"""What an operator sees is what is there; what an operator does to many is done in pages."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import ConfigError
+from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
+from penstock.inspector import inspector as module
+from penstock.job import AttemptError, NewJob, Progress, Ref, State
+from penstock.lifecycle import Transition
+from penstock.store import Beat, Settlement, Share, WorkerInfo
+from penstock.stores.memory import MemoryStore
+
+NOW = 1_700_000_000_000
+NOW_ISO = "2023-11-14T22:13:20.000Z"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+@pytest.fixture
+def inspector(store: MemoryStore) -> Inspector:
+    return Inspector(store)
+
+
+async def fetch(store: MemoryStore, n: int = 1, worker: str = "w1", queue: str = "default"):
+    fetched = await store.fetch(
+        [Share(queue, n, n)], limit=n, lease=15_000, worker=worker, token=f"t-{worker}-{n}"
+    )
+    return fetched.jobs
+
+
+async def kill(store: MemoryStore, n: int = 1, message: str = "boom") -> None:
+    """Let the next jobs die."""
+    for job in await fetch(store, n):
+        error = AttemptError(job.attempt, NOW, "ValueError", message, "Traceback (most recent call last): …")
+        dead = Transition(State.DEAD, keep=10**9, error=error, reason=f"ValueError: {message}")
+        await store.settle([Settlement(job.lease, dead)])
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_is_shown_with_all_its_facts(store, inspector, clock):
+    new = NewJob("a", "mail", b'{"x": [1,\n 2]}', "default", priority=3, retention=60_000, headers={"k": "v"})
+    await store.enqueue([new])
+    clock.advance(250)
+    await kill(store, message="first line\nsecond line")
+    (view,) = await inspector.job("default/a")
+    assert (view.queue, view.id, view.task, view.state, view.priority) == ("default", "a", "mail", "dead", 3)
+    assert (view.attempt, view.max_attempts, view.timeout, view.retention) == (1, 25, 1800.0, 60.0)
+    assert view.enqueued_at == NOW_ISO
+    assert view.fetched_at == "2023-11-14T22:13:20.250Z"
+    assert (view.waited, view.ran) == (0.25, 0.0)
+    assert view.headers == {"k": "v"}
+    assert view.retry["kind"] == "exponential"
+    assert view.error == "ValueError: first line"
+    assert [e.message for e in view.errors] == ["first line\nsecond line"]
+    assert view.delivery == "at-least-once"
+
+
+async def test_a_payload_of_json_stays_exactly_that_json_on_one_line(store, inspector):
+    await store.enqueue([NewJob("a", "t", b'{"n": 123456789012345678901234567890,\n "s": "\xc3\xa4"}')])
+    (view,) = await inspector.job("a")
+    text = msgspec.json.encode(view).decode()
+    assert '"payload":{"n":123456789012345678901234567890,"s":"ä"}' in text
+    assert "\n" not in text
+    assert view.payload_base64 is None
+
+
+@pytest.mark.parametrize("payload", [b"\xff\x00", b"plain text", b"", b'{"a": NaN}'])
+async def test_a_payload_of_other_bytes_is_base64(store, inspector, payload):
+    await store.enqueue([NewJob("a", "t", payload)])
+    (view,) = await inspector.job("a")
+    assert view.payload is None
+    assert base64.b64decode(view.payload_base64) == payload
+    assert view.payload_size == len(payload)
+
+
+async def test_the_token_of_a_lease_is_never_shown(store, inspector):
+    await store.enqueue([NewJob("a", "t")])
+    await fetch(store, worker="w1")
+    (view,) = await inspector.job("a")
+    assert b"t-w1-1" not in msgspec.json.encode(view)
+
+
+async def test_a_bare_id_is_searched_in_all_queues(store, inspector):
+    await store.enqueue(
+        [NewJob("a", "t", queue="q1"), NewJob("a", "t", queue="q2"), NewJob("b", "t", queue="q2")]
+    )
+    assert {view.queue for view in await inspector.job("a")} == {"q1", "q2"}
+    assert {view.queue for view in await inspector.job("q2/a")} == {"q2"}
+    assert await inspector.job("nothing") == []
+    assert await inspector.job("q1/b") == []
+    assert await inspector.refs("a") == [Ref("q1", "a"), Ref("q2", "a")]
+
+
+async def test_a_listing_goes_on_where_it_left_off(store, inspector):
+    await store.enqueue([NewJob(f"j{n}", "t") for n in range(5)])
+    first = await inspector.jobs(limit=2)
+    second = await inspector.jobs(after=first.next, limit=2)
+    third = await inspector.jobs(after=second.next, limit=2)
+    assert [[j.id for j in page.jobs] for page in (first, second, third)] == [
+        ["j4", "j3"],
+        ["j2", "j1"],
+        ["j0"],
+    ]
+    assert third.next is None
+
+
+async def test_a_listing_can_be_filtered(store, inspector):
+    await store.enqueue(
+        [
+            NewJob("a", "t", queue="q1"),
+            NewJob("b", "u", queue="q1"),
+            NewJob("c", "t", queue="q2", delay=5_000),
+        ]
+    )
+
+    async def ids(**filter):
+        return {job.id for job in (await inspector.jobs(Filter(**filter))).jobs}
+
+    assert await ids(queue="q1") == {"a", "b"}
+    assert await ids(task="t") == {"a", "c"}
+    assert await ids(state=State.SCHEDULED) == {"c"}
+    assert await ids(queue="q1", task="t") == {"a"}
+
+
+async def test_queues_show_their_counts_in_the_order_of_the_lifecycle(store, inspector, clock):
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t"), NewJob("c", "t", delay=9_000)])
+    await kill(store)
+    await inspector.pause("default")
+    (queue,) = await inspector.queues()
+    assert list(queue.counts.items()) == [("scheduled", 1), ("available", 1), ("dead", 1)]
+    assert (queue.paused, queue.closed, queue.oldest_available_at) == (True, False, NOW_ISO)
+    assert await inspector.queue("default") == queue
+    assert await inspector.queue("other") is None
+
+
+async def test_workers_show_what_they_run_since_when(store, inspector, clock):
+    await store.enqueue([NewJob(f"j{n}", "t") for n in range(3)])
+    await store.announce(WorkerInfo("w1", "host", 42, NOW, ("default",), ("t",), 20, running=3, version="1"))
+    clock.advance(1_000)
+    jobs = await fetch(store, 3)
+    await store.extend([Beat(jobs[0].lease, 15_000, started=True, progress=Progress(1, 4, "one"))])
+    (worker,) = await inspector.workers(jobs=2)
+    assert (worker.id, worker.host, worker.pid, worker.running) == ("w1", "host", 42, 3)
+    assert worker.started_at == NOW_ISO
+    assert len(worker.jobs) == 2
+    assert worker.more
+    (worker,) = await inspector.workers(jobs=3)
+    assert not worker.more
+    begun = {job.id: (job.started, job.since) for job in worker.jobs}
+    assert begun["j0"] == (True, "2023-11-14T22:13:21.000Z")
+    assert begun["j1"][0] is False
+
+
+async def test_stats_show_totals_and_days(store, inspector):
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t")])
+    await kill(store)
+    (stats,) = await inspector.stats(days=1)
+    assert (stats.name, stats.enqueued, stats.processed, stats.failed) == ("default", 2, 1, 1)
+    assert [(d.day, d.processed, d.failed) for d in stats.days] == [("2023-11-14", 1, 1)]
+
+
+# ── doing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_each_job_says_what_became_of_it(store, inspector):
+    await store.enqueue([NewJob("running", "t"), NewJob("queued", "t")])
+    await fetch(store)
+    refs = [Ref("default", id) for id in ("running", "queued", "nowhere")]
+    assert [c.outcome for c in await inspector.delete(refs[:1])] == ["refused"]
+    assert [c.outcome for c in await inspector.cancel(refs)] == ["asked", "done", "missing"]
+    assert [c.outcome for c in await inspector.retry(refs)] == ["refused", "done", "missing"]
+    assert [c.says for c in await inspector.retry(refs)] == [
+        "not retried: it is running",
+        "retried (was available)",
+        "no such job",
+    ]
+    assert [c.outcome for c in await inspector.reschedule(refs, delay=500)] == ["refused", "done", "missing"]
+    assert [c.outcome for c in await inspector.delete(refs)] == ["refused", "done", "missing"]
+
+
+async def test_a_job_that_has_ended_cannot_be_cancelled(store, inspector):
+    await store.enqueue([NewJob("a", "t")])
+    await kill(store)
+    (change,) = await inspector.cancel([Ref("default", "a")])
+    assert (change.outcome, change.says) == ("refused", "not cancelled: it is dead")
+
+
+async def test_all_dead_jobs_can_be_retried_and_nothing_else_is(store, inspector, monkeypatch):
+    monkeypatch.setattr(module, "_PAGE", 3)
+    await store.enqueue([NewJob(f"j{n}", "t") for n in range(10)])
+    await kill(store, 8)
+    bulk = await inspector.retry_all(Filter(), limit=100)
+    assert (bulk.done, bulk.asked, bulk.refused, bulk.limited) == (8, 0, 0, False)
+    (queue,) = await inspector.queues()
+    assert queue.counts == {"available": 10}
+
+
+async def test_a_bulk_operation_stops_at_its_limit_and_says_so(store, inspector, monkeypatch):
+    monkeypatch.setattr(module, "_PAGE", 3)
+    await store.enqueue([NewJob(f"j{n}", "t") for n in range(7)])
+    bulk = await inspector.delete_all(Filter(state=State.AVAILABLE), limit=5)
+    assert (bulk.done, bulk.limited) == (5, True)
+    bulk = await inspector.delete_all(Filter(state=State.AVAILABLE), limit=2)
+    assert (bulk.done, bulk.limited) == (2, False)
+
+
+async def test_cancelling_all_asks_the_running_ones(store, inspector):
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t"), NewJob("c", "t", delay=60_000)])
+    await fetch(store)
+    bulk = await inspector.cancel_all(Filter(queue="default"), limit=100)
+    assert (bulk.done, bulk.asked) == (2, 1)
+
+
+async def test_a_bulk_operation_keeps_to_its_filter(store, inspector):
+    await store.enqueue(
+        [NewJob("a", "t", queue="q1"), NewJob("b", "u", queue="q1"), NewJob("c", "t", queue="q2")]
+    )
+    await inspector.delete_all(Filter(queue="q1", task="t"), limit=100)
+    assert {job.id for job in (await inspector.jobs()).jobs} == {"b", "c"}
+
+
+async def test_a_bulk_operation_never_holds_more_than_a_page(store, inspector, monkeypatch):
+    asked: list[int] = []
+    real = store.list_jobs
+
+    async def watched(**kwargs):
+        asked.append(kwargs["limit"])
+        return await real(**kwargs)
+
+    monkeypatch.setattr(store, "list_jobs", watched)
+    await store.enqueue([NewJob(f"j{n}", "t") for n in range(250)])
+    bulk = await inspector.cancel_all(Filter(), limit=10**6)
+    assert bulk.done == 250
+    assert max(asked) <= 100
+
+
+async def test_how_many_a_filter_finds_is_known_where_counting_is_cheap(store, inspector):
+    await store.enqueue(
+        [NewJob("a", "t", queue="q1"), NewJob("b", "t", queue="q1"), NewJob("c", "t", queue="q2")]
+    )
+    assert await inspector.count(Filter(queue="q1")) == 2
+    assert await inspector.count(Filter(state=State.AVAILABLE)) == 3
+    assert await inspector.count(Filter(task="t")) is None
+
+
+async def test_a_queue_can_be_paused_closed_purged_and_deleted(store, inspector, monkeypatch):
+    monkeypatch.setattr(module, "_PURGED_AT_ONCE", 2)
+    await store.enqueue([NewJob(f"j{n}", "t") for n in range(5)])
+    assert (await inspector.pause("default")).paused
+    assert not (await inspector.resume("default")).paused
+    assert (await inspector.close("default")).closed
+    assert not (await inspector.open("default")).closed
+    assert await inspector.delete_queue("default") is False
+    assert await inspector.purge("default") == 5
+    assert await inspector.delete_queue("default") is True
+    assert await inspector.queues() == []
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_instant_is_written_in_utc_to_the_millisecond():
+    assert iso(NOW + 7) == "2023-11-14T22:13:20.007Z"
+    assert iso(None) is None
+    assert iso(10**18) == f"{10**18} ms since 1970"
+
+
+def test_an_address_is_an_id_or_queue_slash_id():
+    assert parse_address("mail/a:1") == Ref("mail", "a:1")
+    assert parse_address("a:1") == "a:1"
+    with pytest.raises(ConfigError, match="cannot be a job's id"):
+        parse_address("mail/")
+
+
+def test_a_state_that_does_not_exist_is_answered_with_the_near_one():
+    assert parse_state("Dead") is State.DEAD
+    with pytest.raises(ConfigError, match=r"did you mean 'dead'\?"):
+        parse_state("ded")

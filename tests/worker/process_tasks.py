@@ -1,0 +1,192 @@
+"""Tasks that the tests of the process pool run in child processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from penstock import App
+from penstock.attempt import current_job
+from penstock.errors import Cancel, Discard, Retry, Snooze
+from penstock.job import Job, RawJob
+
+app = App("memory://")
+
+
+@app.on_startup
+async def begin(app: App) -> None:
+    app.state.began_in = os.getpid()
+
+
+@app.on_shutdown
+def finish() -> None:
+    if path := os.environ.get("PENSTOCK_TEST_FINISHED"):
+        with open(path, "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+@app.task(run_in="process")
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@app.task(run_in="process")
+def nothing() -> None:
+    return None
+
+
+@app.task(run_in="process")
+def pid() -> int:
+    return os.getpid()
+
+
+@app.task(run_in="process")
+def lengthen(text: str, times: int) -> str:
+    return text * times
+
+
+@app.task(run_in="process")
+def facts() -> dict[str, Any]:
+    job = current_job()
+    remaining = job.remaining()
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "attempt": job.attempt,
+        "remaining": None if remaining is None else remaining > 0,
+        "state": app.state.began_in == os.getpid(),
+        "argv": sys.argv[0],
+    }
+
+
+@app.task(run_in="process")
+def fail(how: str) -> None:
+    match how:
+        case "value":
+            raise ValueError("it is wrong")
+        case "retry":
+            raise Retry("not yet", delay=1.5)
+        case "snooze":
+            raise Snooze(timedelta(minutes=2))
+        case "discard":
+            raise Discard("never again")
+        case "cancel":
+            raise Cancel("not wanted")
+        case "exit":
+            sys.exit(3)
+        case "unshowable":
+            raise Unshowable
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def soon(attempt: int, error: BaseException, job: Job) -> float:
+    assert isinstance(error, ValueError)
+    return 7.0 * attempt
+
+
+@app.task(run_in="process", retry=soon)
+def fail_with_own_rule() -> None:
+    raise ValueError("it is wrong")
+
+
+@app.task(run_in="process")
+def die(how: str) -> None:
+    match how:
+        case "segv":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(3)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang up":
+            os.closerange(3, 100)
+            time.sleep(60)
+
+
+@app.task(run_in="process")
+def hang(started: str, swallow: bool = False) -> None:
+    """Report by a file, then never come back."""
+    with open(started, "w") as file:
+        file.write(str(os.getpid()))
+    while True:
+        time.sleep(60)
+
+
+@app.task(run_in="process")
+def hang_with_helper(started: str) -> None:
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    hang.function(f"{started}.own")
+    del helper
+
+
+@app.task(run_in="process")
+def start_helper() -> int:
+    """Start a program and leave it behind."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False).pid
+
+
+@app.task(run_in="process")
+def fork_and_die() -> None:
+    """A fork shares the socket to the worker: its end must be seen without the socket's."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(5)
+        os._exit(0)
+    os._exit(4)
+
+
+@app.task(run_in="process")
+def noisy(n: int) -> str:
+    print("x" * n)
+    os.write(1, b"\x00\xff raw \n" * 10)
+    print("and to stderr", file=sys.stderr)
+    return "quiet"
+
+
+@app.task(run_in="process")
+def signals_reach(number: int) -> str:
+    os.kill(os.getpid(), number)
+    child = subprocess.run(
+        [sys.executable, "-c", f"import signal; print(signal.getsignal({number}) is signal.SIG_IGN)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return f"alive; programs ignore it: {child.stdout.strip()}"
+
+
+@app.task(run_in="process")
+def open_sockets() -> list[str]:
+    found = []
+    for fd in range(3, 256):
+        try:
+            socket.socket(fileno=os.dup(fd)).close()
+        except OSError:
+            continue
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
+
+
+@app.task(run_in="process")
+def tell(n: int) -> str:
+    for i in range(n):
+        current_job().progress(i, of=n)
+    current_job().progress(n, of=n, note="done")
+    return "told"
+
+
+@app.handler(queue="raw", run_in="process")
+def raw(job: RawJob) -> str:
+    return f"{job.task} {job.attempt} {job.payload!r}"

@@ -1,0 +1,113 @@
+"""Whose turn it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.store import Share
+from penstock.worker.queues import Queue, Turns, as_queues, parse_queues
+
+WEIGHTED = (Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1))
+
+
+def serve(shares: list[Share], limit: int, stock: dict[str, int]) -> Counter[str]:
+    """What a store gives out for these shares: quotas first, then the rest up to the caps."""
+    got: Counter[str] = Counter()
+    for share in shares:
+        n = min(share.quota, stock[share.queue], limit - got.total())
+        got[share.queue] += n
+    for share in shares:
+        n = min(share.cap, stock[share.queue]) - got[share.queue]
+        got[share.queue] += max(0, min(n, limit - got.total()))
+    for queue, n in got.items():
+        stock[queue] -= n
+    return got
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 100, 1000])
+def test_full_queues_start_by_their_weights(limit: int) -> None:
+    turns = Turns(WEIGHTED)
+    stock = dict.fromkeys(("critical", "default", "low"), 10**9)
+    total: Counter[str] = Counter()
+    while total.total() < 10_000:
+        shares = turns.plan(limit, limit, {}, {})
+        got = serve(shares, limit, stock)
+        turns.paid(shares, got)
+        total += got
+    share = {queue: n / total.total() for queue, n in total.items()}
+    assert share["critical"] == pytest.approx(0.6, abs=0.03)
+    assert share["default"] == pytest.approx(0.3, abs=0.03)
+    assert share["low"] == pytest.approx(0.1, abs=0.03)
+
+
+def test_an_empty_queue_does_not_save_up_credit() -> None:
+    turns = Turns((Queue("a"), Queue("b")))
+    stock = {"a": 10**6, "b": 0}
+    for _ in range(100):
+        shares = turns.plan(1, 1, {}, {})
+        turns.paid(shares, serve(shares, 1, stock))
+    stock["b"] = 10**6
+    got: Counter[str] = Counter()
+    for _ in range(20):
+        shares = turns.plan(1, 1, {}, {})
+        one = serve(shares, 1, stock)
+        turns.paid(shares, one)
+        got += one
+    assert abs(got["a"] - got["b"]) <= 2
+
+
+def test_what_one_queue_cannot_fill_another_may() -> None:
+    turns = Turns(WEIGHTED)
+    got = serve(turns.plan(100, 100, {}, {}), 100, {"critical": 0, "default": 0, "low": 500})
+    assert got["low"] == 100
+
+
+def test_strict_order_gives_the_lower_queue_none_while_the_higher_has_any() -> None:
+    turns = Turns((Queue("high"), Queue("low")), strict=True)
+    stock = {"high": 95, "low": 100}
+    assert serve(turns.plan(50, 50, {}, {}), 50, stock) == {"high": 50, "low": 0}
+    assert serve(turns.plan(50, 50, {}, {}), 50, stock) == {"high": 45, "low": 5}
+
+
+def test_a_queue_never_gets_more_than_its_slots() -> None:
+    turns = Turns((Queue("a", slots=10), Queue("b", slots=20)))
+    plan = {s.queue: s.cap for s in turns.plan(100, 30, {"a": 4, "b": 20}, {})}
+    assert plan == {"a": 6}
+
+
+def test_a_narrow_queue_gives_what_it_may_and_the_others_all() -> None:
+    turns = Turns((Queue("a"), Queue("b")))
+    caps = {s.queue: s.cap for s in turns.plan(10, 10, {}, {"a": 0})}
+    assert caps == {"b": 10}
+
+
+def test_queues_are_read_from_text() -> None:
+    assert parse_queues("critical:weight=6, default:weight=3:slots=10,low") == (
+        Queue("critical", weight=6),
+        Queue("default", weight=3, slots=10),
+        Queue("low"),
+    )
+    assert parse_queues("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a:wieght=3", "did you mean 'weight'"),
+        ("a:weight", "needs a whole number"),
+        ("a:slots=x", "needs a whole number"),
+        ("a:slots=0", "must be 1 or more"),
+        ("a,a", "listed twice"),
+        ("sp ace", "cannot be a queue's name"),
+    ],
+)
+def test_a_wrong_queue_says_what_is_wrong(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        parse_queues(text)
+
+
+def test_names_and_queues_mix() -> None:
+    assert as_queues(["a", Queue("b", weight=2)]) == (Queue("a"), Queue("b", weight=2))
