@@ -60,7 +60,8 @@ def main(
     setups = [s for store in stores for s in SETUPS[store] if s.durability in ("", durability or s.durability)]
     chosen = [GROUPS[name] for name in groups]
     sizes = QUICK if quick else Sizes()
-    report = Report(setups, chosen, describe())
+    note = ". QUICK: tiny amounts, the figures mean nothing" if quick else ""
+    report = Report(setups, chosen, describe() + note)
     for rep in range(1 if quick else reps):
         for group in chosen:
             for setup in setups:

@@ -38,7 +38,8 @@ class Report:
         console = Console(width=None if Console().is_terminal else 160)
         console.print(self.machine, highlight=False)
         for group in self._groups:
-            table = Table(title=group.title, title_justify="left", box=box.SIMPLE_HEAD)
+            console.print(f"\n{group.title}", highlight=False, markup=False)
+            table = Table(box=box.SIMPLE_HEAD)
             table.add_column("")
             for setup in self._setups:
                 table.add_column(setup.name, justify="right")

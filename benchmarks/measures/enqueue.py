@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from benchmarks.measures.figure import Figure, Group, Lab, Sample
 from benchmarks.rig import Rig, new_runner
@@ -100,7 +101,7 @@ def _raw(lab: Lab, rig: Rig) -> Iterator[Sample]:
     one.close()
 
 
-def _run(rate):  # noqa: ANN001, ANN202
+def _run(rate: Coroutine[Any, Any, float]) -> float:
     with new_runner() as runner:
         return runner.run(rate)
 

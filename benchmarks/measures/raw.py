@@ -78,17 +78,16 @@ class RawTable:
         (queue,) = cx.execute("SELECT min(queue) FROM penstock_job").fetchone()
         now = time.time_ns() // 1_000_000
         lease = (RUNNING, now, _TOKEN, _WORKER, now + 15_000, queue, AVAILABLE, _BATCH)
-        done, before = 0, ()
+        done, before = 0, "[]"
         started = time.perf_counter()
         while True:
             cx.execute("BEGIN IMMEDIATE")
-            cx.executemany("DELETE FROM penstock_job WHERE seq = ? AND token = ?", before)
+            done += cx.execute(_DELETE, (before, _TOKEN)).rowcount
             leased = cx.execute(_LEASE, lease).fetchall()
             cx.execute("COMMIT")
-            done += len(before)
-            if not leased and not before:
+            if not leased and before == "[]":
                 return done / (time.perf_counter() - started)
-            before = [(seq, _TOKEN) for seq, _ in leased]
+            before = "[" + ",".join(str(seq) for seq, _ in leased) + "]"
 
     def close(self) -> None:
         self._cx.close()
@@ -102,6 +101,8 @@ WHERE seq IN (
 )
 RETURNING seq, spec
 """
+#: A statement for all of them: one each takes a fifth more of the processor.
+_DELETE = "DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?)) AND token = ?"
 
 
 def _connected(file: Path) -> sqlite3.Connection:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.client import Client
-from penstock.codec import ANY_RESULT
+from penstock.codec import ANY_RESULT, MAX_BYTES
+from penstock.config import KNOBS, load
 from penstock.connect import check_namespace, check_url, connect
 from penstock.draft import Draft, Template
 from penstock.duration import Duration, milliseconds
@@ -20,7 +21,7 @@ from penstock.options import DefaultOptions, Options, RawOptions, override, over
 from penstock.registry import Registry
 from penstock.store import Store
 from penstock.take import Take, Taken
-from penstock.task import Task, check_task_name
+from penstock.task import Limits, Task, check_task_name
 
 __all__ = ["App"]
 
@@ -29,46 +30,51 @@ R = TypeVar("R")
 
 #: A heartbeat comes every third of a lease, and the store has to be reached in between.
 _SHORTEST_LEASE = 100
-_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "store"}
+_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "store"}
 
 
 class App(Registry):
     """Tasks, and the store where their jobs are kept. Makes no connection before the first enqueue.
 
     Works across threads, event loops and forks. `namespace` isolates it from others on the same store;
-    `max_payload` bounds the bytes of one job's arguments, and of its result; `store` takes the place of
-    the URL. All further options are defaults for the tasks; `retention` that of tasks with a result.
+    `max_payload` and `max_result` bound the bytes of one job's arguments and of its result; `store`
+    takes the place of the URL. All further options are defaults for its tasks; `retention` is that of
+    tasks with a result. What is not given here may be set in the environment or in penstock.toml.
     """
 
     def __init__(
         self,
-        url: str = "memory://",
+        url: str | None = None,
         *,
-        namespace: str = "",
+        namespace: str | None = None,
         name: str = "",
-        max_payload: int = 1_000_000,
+        max_payload: int | str | None = None,
+        max_result: int | str | None = None,
         store: Store | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
-        if not isinstance(max_payload, int) or isinstance(max_payload, bool) or max_payload < 1:
-            raise ConfigError(f"App(): max_payload={max_payload!r} is not a number of bytes")
-        if store is None:
-            check_url(url)
-        middleware, events = MiddlewareStack(), EventBus()
-        client = Client(
-            lambda: connect(url, namespace=namespace) if store is None else store, middleware, events
-        )
-        super().__init__(client, middleware, events, override(Options(), defaults, who="App()"), max_payload)
-        self.url = url
-        #: What a supervisor connects to; None where the store was passed in as an object.
-        self.connect_url = url if store is None else None
-        self.namespace = check_namespace(namespace)
+        said = _Settings()
+        self.url: str = said.or_else(url, "url", "memory://")
+        self.namespace = check_namespace(said.or_else(namespace, "namespace", ""))
         self.name = name
+        self._given = store
         #: Whatever an application keeps with its app: hooks fill it, attempts read it.
         self.state = SimpleNamespace()
         #: "module:attribute", where this app is found; set by whoever loaded it.
         self.spec: str | None = None
+        if store is None:
+            check_url(self.url)
+        payload = _size("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
+        result = _size("max_result", said.or_else(max_result, "max_result", payload))
+        middleware, events = MiddlewareStack(), EventBus()
+        super().__init__(
+            Client(lambda: self._made_store(store), middleware, events),
+            middleware,
+            events,
+            override(said.options(), defaults, who="App()"),
+            Limits(payload, result),
+        )
 
     @property
     def store(self) -> Store:
@@ -80,6 +86,11 @@ class App(Registry):
         before = self._client.store
         self._client.use_store(store)
         return before
+
+    @property
+    def connect_url(self) -> str | None:
+        """What another process connects to; None where the store was passed in as an object."""
+        return self.url if self._given is None else None
 
     @property
     def store_url(self) -> str:
@@ -120,10 +131,11 @@ class App(Registry):
         who = "enqueue_raw()"
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise ArgumentError(f"{who}: the payload is bytes, not {payload!r:.100}")
-        if len(payload) > self._max_payload:
+        if len(payload) > self._limits.payload:
             raise ArgumentError(
-                f"{who}: the payload takes {len(payload):,} bytes; the limit is {self._max_payload:,}. Store "
-                "the data elsewhere and pass its path or key, or raise the limit with App(max_payload=...)"
+                f"{who}: the payload takes {len(payload):,} bytes; the limit is {self._limits.payload:,}. "
+                "Store the data elsewhere and pass its path or key, or raise the limit with "
+                "App(max_payload=...)"
             )
         handler = self.handlers.get(queue)
         base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
@@ -184,6 +196,36 @@ class App(Registry):
         self.events.close()
         self._client.close()
 
+    def _made_store(self, given: Store | None) -> Store:
+        return connect(self.url, namespace=self.namespace) if given is None else given
+
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
         return f"<App{name} of {len(self.tasks)} tasks on {self.store_url}>"
+
+
+class _Settings:
+    """What the environment and penstock.toml say to an app; what is said in code goes before it."""
+
+    def __init__(self) -> None:
+        loaded = load()
+        self._set = {name for name in KNOBS if loaded.source(name) != "default"}
+        self._config = loaded.config
+
+    def or_else(self, given: Any, name: str, default: Any) -> Any:
+        if given is not None:
+            return given
+        return getattr(self._config, name) if name in self._set else default
+
+    def options(self) -> Options:
+        """The defaults of tasks, as far as they are set there."""
+        names = self._set & {"queue", "timeout", "max_attempts", "retention"}
+        return Options(**{name: getattr(self._config, name) for name in names})
+
+
+def _size(name: str, value: int | str) -> int:
+    try:
+        size: int = KNOBS[name].kind.read(name, value)
+    except ConfigError as error:
+        raise ConfigError(f"App(): {error}") from None
+    return size

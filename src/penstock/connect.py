@@ -138,9 +138,10 @@ def _file(parts: SplitResult, url: str) -> Path:
     """sqlite:///jobs.db is a file in the working directory, sqlite:////var/jobs.db has an absolute path."""
     path = unquote(parts.path[1:])
     if parts.netloc:
+        meant = parts.netloc.rpartition("@")[2] + parts.path
         raise ConfigError(
             f"{_shown(url)!r} names a host, and a SQLite file has none: "
-            f"three slashes, sqlite:///{parts.netloc.rpartition('@')[2] + parts.path}, or four for an absolute path"
+            f"three slashes, sqlite:///{meant}, or four for an absolute path"
         )
     if path == ":memory:":
         raise ConfigError("sqlite:///:memory: would be lost with its connection: use memory:// instead")

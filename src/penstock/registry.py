@@ -15,7 +15,7 @@ from penstock.ids import check_queue
 from penstock.job import RawJob
 from penstock.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
 from penstock.options import HandlerOptions, Options, TaskOptions
-from penstock.task import AsyncTask, Handler, SyncTask, Task, make_handler, make_task
+from penstock.task import AsyncTask, Handler, Limits, SyncTask, Task, make_handler, make_task
 
 __all__ = ["Hooks", "Registry"]
 
@@ -56,7 +56,7 @@ class Registry:
         middleware: MiddlewareStack,
         events: EventBus,
         defaults: Options,
-        max_payload: int,
+        limits: Limits,
     ) -> None:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.handlers: dict[str, Handler] = {}
@@ -65,7 +65,7 @@ class Registry:
         self.hooks = Hooks()
         self._client = client
         self._defaults = defaults
-        self._max_payload = max_payload
+        self._limits = limits
 
     @overload
     def task(  # type: ignore[overload-overlap]
@@ -82,7 +82,7 @@ class Registry:
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            task = make_task(function, self._client, self._defaults, self._max_payload, options)
+            task = make_task(function, self._client, self._defaults, self._limits, options)
             if task.name in self.tasks:
                 raise ConfigError(
                     f"this app has a task {task.name!r} already: give one of the two another name="
@@ -96,7 +96,7 @@ class Registry:
         """Let a function take every raw job of a queue: `@app.handler(queue="legacy")`. It stays as it is."""
 
         def register(function: HandlerT) -> HandlerT:
-            handler = make_handler(function, self._defaults, options)
+            handler = make_handler(function, self._defaults, self._limits, options)
             if handler.queue in self.handlers:
                 raise ConfigError(f"the queue {handler.queue!r} has a handler already: a queue has one")
             self.handlers[handler.queue] = handler
@@ -116,7 +116,7 @@ class Registry:
     ) -> Callable[[AroundAttempt], AroundAttempt]: ...
     def around_attempt(
         self,
-        call: AttemptT | None = None,
+        call: AroundAttempt | None = None,
         /,
         *,
         queue: str | None = None,
@@ -124,7 +124,7 @@ class Registry:
     ) -> Any:
         """Wrap attempts, of all tasks or of one queue or task: `async def timing(job, call)`."""
 
-        def register(call: AttemptT) -> AttemptT:
+        def register(call: AroundAttempt) -> AroundAttempt:
             if not inspect.iscoroutinefunction(call) and not inspect.iscoroutinefunction(
                 getattr(call, "__call__", None)  # noqa: B004 (not whether, but how it is called)
             ):
@@ -143,7 +143,7 @@ class Registry:
     ) -> Callable[[AroundEnqueue], AroundEnqueue]: ...
     def around_enqueue(
         self,
-        call: EnqueueT | None = None,
+        call: AroundEnqueue | None = None,
         /,
         *,
         queue: str | None = None,
@@ -151,7 +151,7 @@ class Registry:
     ) -> Any:
         """Rewrite new jobs, of all tasks or of one queue or task: `def stamp(new): return new`."""
 
-        def register(call: EnqueueT) -> EnqueueT:
+        def register(call: AroundEnqueue) -> AroundEnqueue:
             if inspect.iscoroutinefunction(call):
                 raise ConfigError(f"{call!r}: middleware around an enqueue is a plain `def` of (new)")
             _check_arguments(call, 1, "middleware around an enqueue takes (new), the NewJob")

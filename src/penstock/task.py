@@ -33,6 +33,7 @@ from penstock.unique import Unique
 __all__ = [
     "AsyncTask",
     "Handler",
+    "Limits",
     "SyncTask",
     "Task",
     "Using",
@@ -69,6 +70,13 @@ class _Later(Generic[P, R]):
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """The job of this call for `app.enqueue_many`; checked now, stored then."""
         return Draft(self._template, self._encode(args, kwargs), self._id)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How many bytes the arguments of one job may take, and its result."""
+
+    payload: int
+    result: int
 
 
 class Task(_Later[P, R]):
@@ -204,7 +212,7 @@ def make_task(
     function: Callable[..., Any],
     client: Client,
     defaults: Options,
-    max_payload: int,
+    limits: Limits,
     given: TaskOptions,
 ) -> Task[..., Any]:
     """The task of this function; raises ConfigError where function and options do not go together."""
@@ -213,8 +221,8 @@ def make_task(
     who = f"the task {name!r}"
     refuse_unknown(given, TaskOptions.__optional_keys__, who=who)
     run_in = _run_in(function, given, who)
-    args = ArgsCodec(function, name=name, max_bytes=max_payload)
-    result = result_codec_of(function, name=name, max_bytes=max_payload)
+    args = ArgsCodec(function, name=name, max_bytes=limits.payload)
+    result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
     if run_in != "async":
         return SyncTask(function, client, name, options, run_in, (args, result))
@@ -224,14 +232,16 @@ def make_task(
     return task
 
 
-def make_handler(function: Callable[..., Any], defaults: Options, given: HandlerOptions) -> Handler:
+def make_handler(
+    function: Callable[..., Any], defaults: Options, limits: Limits, given: HandlerOptions
+) -> Handler:
     """The handler of this function; raises ConfigError as `make_task` does."""
     _check_function(function, "@app.handler")
     if "queue" not in given:
         raise ConfigError("@app.handler needs the queue whose jobs it takes: @app.handler(queue='legacy')")
     who = f"the handler of the queue {given['queue']!r}"
     refuse_unknown(given, HandlerOptions.__optional_keys__, who=who)
-    result = result_codec_of(function, name=who)
+    result = result_codec_of(function, name=who, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
     try:
         inspect.signature(function).bind(None)

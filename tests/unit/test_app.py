@@ -43,8 +43,8 @@ def add(a: int) -> int:
         ({"max_attempts": 0}, r"App\(\): max_attempts=0"),
         ({"queue": ""}, "cannot be a queue's name"),
         ({"namespace": "a b"}, "cannot be a namespace"),
-        ({"max_payload": 0}, "max_payload=0 is not a number of bytes"),
-        ({"max_payload": "1MB"}, "max_payload='1MB' is not a number of bytes"),
+        ({"max_payload": -1}, r"App\(\): max_payload=-1"),
+        ({"max_result": "much"}, r"App\(\): max_result='much'"),
     ],
 )
 def test_an_app_that_makes_no_sense_is_refused(options: Any, says: str) -> None:
@@ -110,6 +110,29 @@ def test_the_limit_of_a_payload_is_the_apps() -> None:
     task.enqueue("short")
     with pytest.raises(ArgumentError, match=r"the limit is 20.*App\(max_payload=\.\.\.\)"):
         task.enqueue("much too long")
+
+
+def test_what_is_not_said_in_code_may_be_set_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "penstock.toml").write_text('timeout = "5s"\nmax_attempts = 7\nnamespace = "file"\n')
+    monkeypatch.setenv("PENSTOCK_URL", "memory://outside")
+    monkeypatch.setenv("PENSTOCK_MAX_ATTEMPTS", "3")
+    monkeypatch.setenv("PENSTOCK_MAX_PAYLOAD", "1kB")
+    app = App()
+    task = app.task(add)
+    assert (app.url, app.namespace, task.timeout, task.max_attempts) == ("memory://outside", "file", 5_000, 3)
+    with pytest.raises(ArgumentError, match="the limit is 1,000"):
+        app.enqueue_raw("legacy", b"x" * 1_001)
+    said = App("memory://", namespace="", max_attempts=2, timeout=None, max_payload=2_000)
+    task = said.task(add)
+    assert (said.url, said.namespace, task.timeout, task.max_attempts) == ("memory://", "", None, 2)
+    said.enqueue_raw("legacy", b"x" * 1_001)
+
+
+def test_an_unknown_setting_outside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_TIMEOTU", "5s")
+    with pytest.raises(ConfigError, match=r"PENSTOCK_TIMEOTU is not a setting.*PENSTOCK_TIMEOUT"):
+        App()
 
 
 def test_ten_megabytes_are_refused_and_nothing_is_stored() -> None:

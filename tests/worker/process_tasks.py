@@ -27,7 +27,7 @@ async def begin(app: App) -> None:
 
 @app.on_shutdown
 def finish() -> None:
-    if path := os.environ.get("PENSTOCK_TEST_FINISHED"):
+    if path := os.environ.get("TEST_FINISHED"):
         with open(path, "a") as file:
             file.write(f"{os.getpid()}\n")
 

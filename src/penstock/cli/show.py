@@ -93,10 +93,10 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
         made.add_column(head, justify="right" if to_right else "left", no_wrap=head != heads[-1])
     for row in rows:
         made.add_row(*(Text(cell, style=_style(head, cell)) for head, cell in zip(heads, row, strict=True)))
-    console = Console()
     # only the last column may be folded: an id in pieces cannot be copied, so rather let the terminal wrap
-    needed = sum(max(len(head), *(len(row[i]) for row in rows)) + 2 for i, head in enumerate(heads[:-1])) + 24
-    console.print(made, width=max(console.width, needed), crop=False, overflow="ignore", soft_wrap=True)
+    widths = [max(len(head), *(len(row[i]) for row in rows)) + 2 for i, head in enumerate(heads)]
+    needed = sum(widths[:-1]) + min(widths[-1], 40)
+    Console(width=max(Console().width, needed)).print(made, soft_wrap=True)
 
 
 def _style(head: str, cell: str) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -71,6 +71,10 @@ class ChildDied(Exception):
 
 class ChildBroken(ChildDied):
     """The child could not even start: its app cannot be imported, or a start-up hook fails."""
+
+    def __init__(self, why: str, traceback: str = "") -> None:
+        super().__init__(f"could not start: {why}")
+        self.traceback = traceback
 
 
 class Work:
@@ -180,8 +184,7 @@ class ChildProcess(asyncio.Protocol):
     # ── what comes from it ───────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by inheritance
 
     def data_received(self, data: bytes) -> None:
         for message in self._frames.feed(data):
@@ -195,8 +198,7 @@ class ChildProcess(asyncio.Protocol):
                     self._ready.set_result(None)
             case Broken():
                 if not self._ready.done():
-                    self._ready.set_exception(ChildBroken(f"it could not start: {message.cause}"))
-                _log.error("a child process could not start:\n%s", message.traceback)
+                    self._ready.set_exception(ChildBroken(message.cause, message.traceback))
             case Started() if work is not None:
                 work.started = time.monotonic()
                 if work.on_start is not None:
@@ -259,7 +261,7 @@ class ChildProcess(asyncio.Protocol):
             return
         self._let_go()
         if not self._ready.done():
-            self._ready.set_exception(ChildBroken(f"it could not start: {cause}"))
+            self._ready.set_exception(ChildBroken(cause))
             return
         error = ChildDied(cause, killed=self._killed is not None)
         work, self.work = self.work, None

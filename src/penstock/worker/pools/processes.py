@@ -110,7 +110,7 @@ class ProcessPool:
             self._dispatch()
             return await work.end
         except asyncio.CancelledError:
-            self.kill(ticket)
+            self._kill(work)
             raise
         finally:
             self._works.remove(work)
@@ -120,11 +120,7 @@ class ProcessPool:
         work = self._work_of(ticket)
         if work is None:
             return False
-        if work.child is not None:
-            work.child.kill()
-        else:
-            self._waiting.remove(work)
-            work.fail(ChildDied("killed by its worker before it began", killed=True))
+        self._kill(work)
         return True
 
     def started_at(self, ticket: Any) -> float | None:
@@ -146,7 +142,7 @@ class ProcessPool:
         for starting in self._starting:
             starting.cancel()
         for work in list(self._works):
-            self.kill(work.ticket)
+            self._kill(work)
         until = time.monotonic() + timeout
         everyone = self._children + self._retired
         for child in everyone:
@@ -174,29 +170,33 @@ class ProcessPool:
     def _start_child(self) -> None:
         task = asyncio.get_running_loop().create_task(self._start(), name="penstock-child")
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
 
     async def _start(self) -> None:
         child = ChildProcess(self._freed, self._died)
         try:
             await child.open(self._hello())
-        except (ChildDied, OSError) as error:
+        except (ChildBroken, OSError) as error:
             child.end(0.0)
+            self._no_longer_starting()
             self._could_not_start(error if isinstance(error, ChildBroken) else ChildBroken(str(error)))
         except asyncio.CancelledError:
             child.end(0.0)
             raise
         else:
+            self._no_longer_starting()
             self._failures, self._broken = 0, None
             self._children.append(child)
-            self._starting.discard(asyncio.current_task())
             self._freed(child)
+
+    def _no_longer_starting(self) -> None:
+        """Before anybody hears of it: who asks for a child then must not think that one is coming."""
+        self._starting = {task for task in self._starting if task is not asyncio.current_task()}
 
     def _could_not_start(self, error: ChildBroken) -> None:
         wait = min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self._failures)
         self._failures += 1
         self._broken, self._not_before = error, time.monotonic() + wait
-        _log.error("a child process could not start, the next one waits %.3g s: %s", wait, error.cause)
+        _log.error("a child process %s; the next one waits %.3g s\n%s", error.cause, wait, error.traceback)
         self._refuse(error)
 
     def _refuse(self, error: ChildBroken) -> None:
@@ -217,6 +217,13 @@ class ProcessPool:
             app=self._app,
             config=self._config,
         )
+
+    def _kill(self, work: Work) -> None:
+        if work in self._waiting:
+            self._waiting.remove(work)
+            work.fail(ChildDied("killed by its worker before it began", killed=True))
+        elif work.child is not None and work.child.work is work:
+            work.child.kill()
 
     def _work_of(self, ticket: Any) -> Work | None:
         return next((work for work in self._works if work.ticket is ticket and not work.end.done()), None)

@@ -1,0 +1,74 @@
+"""Penstock on its SQLite file, for the side-by-side harness: its README says what an adapter is.
+
+It runs there as `peers/penstock_peer.py`, not here: `python -m benchmarks.peers` puts it into place. The
+worker is the command that users run, `penstock worker`, which imports `app` from this module.
+"""
+
+import math
+import os
+import sys
+from datetime import UTC, datetime
+
+from penstock import App
+
+from . import common as c
+
+SPEC = "peers.penstock_peer:app"
+
+
+def make(durability, kind, keep):
+    """The app with the harness' five tasks, by name."""
+    file = os.path.join(os.environ["BENCH_FILE_DIR"], "penstock.db")
+    made = App(f"sqlite:///{file}?durability={durability}")
+    functions = c.SYNC_TASKS if kind == "thread" else c.ASYNC_TASKS
+    # tuned: no results where the scenario needs none, as with the other libraries
+    options = {} if keep else {"retention": 0}
+    return made, {name: made.task(name=name, **options)(f) for name, f in functions.items()}
+
+
+class Adapter(c.Base):
+    dists = ("penstock", "msgspec", "uvloop")
+    store = "file"
+    features = frozenset({"bulk", "delay", "result"})
+    variants = {
+        "penstock-sqlite": {"opts": {"durability": "full", "kind": "async"}},
+        "penstock-sqlite-normal": {"opts": {"durability": "normal", "kind": "async"}},
+        "penstock-sqlite-threads": {"opts": {"durability": "full", "kind": "thread"}},
+        "penstock-sqlite-normal-threads": {"opts": {"durability": "normal", "kind": "thread"}},
+    }
+
+    def open(self):
+        keep = self.results or self.mode != "tuned"
+        self.app, self.tasks = make(self.opts["durability"], self.opts["kind"], keep)
+
+    def close(self):
+        self.app.close()
+
+    def send(self, task, *args):
+        return self.tasks[task].enqueue(*args)
+
+    def send_bulk(self, task, argslist):
+        job = self.tasks[task].job
+        self.app.enqueue_many([job(*args) for args in argslist])
+
+    def send_at(self, eta, task, *args):
+        # whole milliseconds, upwards: the harness counts from its eta, and no job may be early
+        due = datetime.fromtimestamp(math.ceil(eta * 1000) / 1000, UTC)
+        self.tasks[task].using(run_at=due).enqueue(*args)
+
+    def call(self, task, *args):
+        return self.tasks[task].enqueue(*args).result(timeout=30)
+
+    def run_worker(self):
+        command = [sys.executable, "-m", "penstock", "worker", SPEC]
+        if self.mode == "tuned":
+            command += ["--log-level", "warning"]
+        if "conc" in self.opts:
+            command += ["--concurrency", str(self.opts["conc"])]
+        os.execv(sys.executable, command)
+
+
+if "BENCH_FILE_DIR" in os.environ:  # a measurement: `penstock worker` looks for the app here
+    _adapter = Adapter(os.environ["BENCH_VARIANT"])
+    _adapter.open()
+    app = _adapter.app

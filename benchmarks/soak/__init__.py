@@ -1,0 +1,1 @@
+"""Whether a worker or its file grows: `python -m benchmarks.soak`."""

@@ -1,0 +1,215 @@
+"""Asks what an app has enqueued inside `inline(app)`, and says clearly what was there instead."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from penstock.app import App
+from penstock.duration import format_ms, instant_ms, milliseconds
+from penstock.errors import ConfigError, did_you_mean
+from penstock.handle import Handle
+from penstock.job import NewJob
+from penstock.task import Task
+from penstock.testing.recorder import Recorder
+
+__all__ = ["Box", "EnqueuedJob", "assert_enqueued", "assert_not_enqueued", "enqueued"]
+
+#: What may be asked of a job beside its arguments.
+_FACTS = ("queue", "delay", "run_at", "priority", "id", "count")
+
+
+class Box:
+    """Something that records what an app enqueues; one at a time per app, the innermost counts."""
+
+    recorder: Recorder
+    _boxes: ClassVar[WeakKeyDictionary[App, list[Box]]] = WeakKeyDictionary()
+
+    def enter(self, app: App) -> None:
+        self._boxes.setdefault(app, []).append(self)
+
+    def leave(self, app: App) -> None:
+        self._boxes[app].remove(self)
+
+    @classmethod
+    def of(cls, app: App) -> Box | None:
+        """The one that is in force for this app."""
+        boxes = cls._boxes.get(app)
+        return boxes[-1] if boxes else None
+
+
+class EnqueuedJob:
+    """A job as it was enqueued, with its arguments as the task will get them."""
+
+    def __init__(self, app: App, new: NewJob) -> None:
+        self._app = app
+        self.new = new
+        task = app.tasks.get(new.task)
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        if task is not None:
+            self.args, self.kwargs = task.args.decode(new.payload)
+
+    @property
+    def id(self) -> str:
+        return self.new.id
+
+    @property
+    def task(self) -> str:
+        return self.new.task
+
+    @property
+    def queue(self) -> str:
+        return self.new.queue
+
+    @property
+    def priority(self) -> int:
+        return self.new.priority
+
+    @property
+    def delay(self) -> timedelta:
+        return timedelta(milliseconds=self.new.delay)
+
+    @property
+    def handle(self) -> Handle[Any]:
+        """The way to the job: its status and result."""
+        return self._app.handle(self.new.id, self.new.queue, task=self.new.task or None)
+
+    def __repr__(self) -> str:
+        if self.task in self._app.tasks:
+            said = [repr(arg) for arg in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()]
+            call = f"{_short(self.task)}({', '.join(said)})"
+        else:
+            call = f"{self.task or 'a raw job'} {self.new.payload[:60]!r}"
+        facts = [f"queue={self.queue!r}"]
+        facts += [f"delay={format_ms(self.new.delay)!r}"] if self.new.delay else []
+        facts += [f"run_at={self.new.run_at}"] if self.new.run_at is not None else []
+        facts += [f"priority={self.priority}"] if self.priority else []
+        return f"{call} with {', '.join(facts)}"
+
+
+def enqueued(app: App, task: Task[..., Any] | str | None = None) -> list[EnqueuedJob]:
+    """What was enqueued inside `inline(app)`, in order: all jobs, or those of one task.
+
+    Jobs that have run are in it too; `box.clear()` begins anew.
+    """
+    name = None if task is None else _name(app, task)
+    jobs = [job for job in _recorder(app).enqueued if name is None or job.task == name]
+    return [EnqueuedJob(app, job) for job in jobs]
+
+
+def assert_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
+    """The job of this call that was enqueued; AssertionError, with what was there instead, if none was.
+
+    Arguments are compared as the task would get them, defaults filled in; none at all matches any call.
+    `queue`, `delay`, `run_at`, `priority`, `id` ask about the job, and `count` how many there must be, unless
+    the task has a parameter of that name.
+    """
+    asked = _Asked(app, task, args, kwargs)
+    found = [job for job in enqueued(app) if asked.fits(job)]
+    if not found or (asked.count is not None and len(found) != asked.count):
+        raise AssertionError(asked.failure(found, enqueued(app)))
+    return found[0]
+
+
+def assert_not_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> None:
+    """AssertionError if a job was enqueued that `assert_enqueued` would have found."""
+    asked = _Asked(app, task, args, kwargs)
+    found = [job for job in enqueued(app) if asked.fits(job)]
+    if found:
+        raise AssertionError(f"{asked} should not have been enqueued, and was:{_listed(found)}")
+
+
+class _Asked:
+    """A call and what else must be true of its job."""
+
+    def __init__(
+        self, app: App, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._name = _name(app, task)
+        self._task = app.tasks.get(self._name)
+        signature = inspect.signature(self._task.function) if self._task else inspect.Signature()
+        own = {key for key in kwargs if key in _FACTS and key not in signature.parameters}
+        self._facts = {key: value for key, value in kwargs.items() if key in own}
+        self.count: int | None = self._facts.pop("count", None)
+        self._args = args
+        self._kwargs = {key: value for key, value in kwargs.items() if key not in own}
+        self._any_call = not args and not self._kwargs
+        self._signature = signature
+        self._wanted = None if self._any_call else _bound(signature, args, self._kwargs, self._name)
+
+    def fits(self, job: EnqueuedJob) -> bool:
+        if job.task != self._name:
+            return False
+        if self._wanted is not None:
+            if _bound(self._signature, job.args, job.kwargs, self._name) != self._wanted:
+                return False
+        return all(self._fact_fits(key, value, job.new) for key, value in self._facts.items())
+
+    @staticmethod
+    def _fact_fits(key: str, value: Any, new: NewJob) -> bool:
+        if key == "delay":
+            return new.delay == milliseconds(value, what="delay")
+        if key == "run_at":
+            return new.run_at == (instant_ms(value) if isinstance(value, datetime) else value)
+        return bool(getattr(new, key) == value)
+
+    def failure(self, found: list[EnqueuedJob], there: list[EnqueuedJob]) -> str:
+        if found:
+            return f"{self} was enqueued {len(found)} time(s), not {self.count}:{_listed(found)}"
+        same = [job for job in there if job.task == self._name]
+        if same:
+            return f"{self} was not enqueued; of this task there were:{_listed(same)}"
+        if there:
+            return f"{self} was not enqueued; of other tasks there were:{_listed(there)}"
+        return f"{self} was not enqueued; nothing was"
+
+    def __str__(self) -> str:
+        said = [repr(arg) for arg in self._args] + [f"{k}={v!r}" for k, v in self._kwargs.items()]
+        call = "…" if self._any_call else ", ".join(said)
+        facts = ", ".join(f"{key}={value!r}" for key, value in self._facts.items())
+        return f"{_short(self._name)}({call})" + (f" with {facts}" if facts else "")
+
+
+def _bound(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> dict[str, Any]:
+    """The arguments by name, defaults filled in."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{_short(name)} cannot be called like that: {error}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _name(app: App, task: Task[..., Any] | str) -> str:
+    if isinstance(task, Task):
+        return task.name
+    if task in app.tasks:
+        return task
+    ends = [name for name in app.tasks if _short(name) == task]
+    if len(ends) == 1:
+        return ends[0]
+    raise ConfigError(f"the app has no task {task!r}{did_you_mean(str(task), app.tasks)}")
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _recorder(app: App) -> Recorder:
+    box = Box.of(app)
+    if box is None:
+        raise ConfigError(
+            "what was enqueued is recorded inside `with penstock.testing.inline(app):` only; "
+            "enter it before the code that enqueues"
+        )
+    return box.recorder
+
+
+def _listed(jobs: list[EnqueuedJob]) -> str:
+    lines = [f"\n  {job!r}" for job in jobs[:10]]
+    return "".join(lines) + (f"\n  … and {len(jobs) - 10} more" if len(jobs) > 10 else "")

@@ -1,0 +1,307 @@
+"""Runs an app's jobs in the test itself: a store in memory, the real worker, and a clock that obeys."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.app import App
+from penstock.clock import ManualClock
+from penstock.duration import Duration, format_ms, instant_ms, milliseconds
+from penstock.errors import ConfigError
+from penstock.handle import refuse_in_loop
+from penstock.job import AttemptError, State
+from penstock.store import QueueInfo, Store
+from penstock.task import Task
+from penstock.testing.enqueued import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
+from penstock.testing.recorder import Recorder, recording
+from penstock.worker.worker import Worker
+
+__all__ = ["AttemptFailed", "Inline", "Ran", "StillRunning", "arun_all", "inline", "run_all"]
+
+T = TypeVar("T")
+
+_STARTABLE = (State.AVAILABLE, State.RUNNING)
+_WAITING = (State.SCHEDULED, State.RETRYABLE)
+#: A job that snoozes or retries itself for ever must not keep a test busy for ever.
+_MOST_STEPS = 10_000
+#: The recorder says when something ended; expiry and cancellation of queued jobs nobody settles (s).
+_LOOK = 0.05
+
+
+class AttemptFailed(AssertionError):
+    """An attempt failed while a test ran its jobs; the message has its traceback.
+
+    `errors` are all of them: (job id, task, error).
+    """
+
+    def __init__(self, message: str, errors: list[tuple[str, str, AttemptError]]) -> None:
+        super().__init__(message)
+        self.errors = errors
+
+
+class StillRunning(AssertionError):
+    """The jobs did not end in the real time that a test has for them; the message names them."""
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """What came of a run: attempts by how they ended, and the errors of those that failed."""
+
+    completed: int = 0
+    failed: int = 0  # those that run again, and those that are dead
+    dead: int = 0
+    cancelled: int = 0
+    snoozed: int = 0
+    parked: int = 0  # nobody here knows their task
+    errors: list[tuple[str, str, AttemptError]] = []
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts there were."""
+        return self.completed + self.failed + self.cancelled + self.snoozed
+
+
+class Inline(Box):
+    """An app on a store in memory, inside a `with` block; made by `inline(app)`.
+
+    Nothing runs by itself: `run` runs what is due, `advance` lets time pass and runs what becomes due on
+    the way, each at its own instant, `run_all` lets it pass until nothing is left. Each has an async twin
+    with an `a` before its name, for tests that have an event loop.
+    """
+
+    def __init__(
+        self, app: App, clock: ManualClock, *, raises: bool, concurrency: int, patience: int
+    ) -> None:
+        self.app = app
+        self.clock = clock
+        self.recorder = Recorder()
+        self._store = recording(self.recorder, clock)
+        self._raises = raises
+        self._concurrency = concurrency
+        self._patience = patience
+        self._before: Store | None = None
+
+    # ── the block ────────────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Inline:
+        self._before = self.app.use_store(self._store)
+        self.enter(self.app)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the app its own store back; leaving the block does it."""
+        if self._before is not None:
+            self.app.use_store(self._before)
+            self.leave(self.app)
+            self._before = None
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> Ran:
+        """Run every job that is due, and what these enqueue, until nothing is due any more."""
+        return self._blocking(self.arun(), "run")
+
+    async def arun(self) -> Ran:
+        """The same inside an event loop."""
+        return await self._play(self.clock.now())
+
+    def advance(self, duration: Duration) -> Ran:
+        """Let this much time pass: delayed jobs and retries run when their time comes, in its order."""
+        return self._blocking(self.aadvance(duration), "advance")
+
+    async def aadvance(self, duration: Duration) -> Ran:
+        """The same inside an event loop."""
+        return await self._play(self.clock.now() + milliseconds(duration))
+
+    def run_all(self) -> Ran:
+        """Let time pass until no job is left that could run: delays, retries, snoozes and all."""
+        return self._blocking(self.arun_all(), "run_all")
+
+    async def arun_all(self) -> Ran:
+        """The same inside an event loop."""
+        return await self._play(None)
+
+    @property
+    def now(self) -> datetime:
+        """The time in this block."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.clock.now())
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    def enqueued(self, task: Task[..., Any] | str | None = None) -> list[EnqueuedJob]:
+        """The jobs that were enqueued since the block began or `clear`, of all tasks or of one, in order."""
+        return enqueued(self.app, task)
+
+    def assert_enqueued(self, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
+        """As `penstock.testing.assert_enqueued`, of this app."""
+        return assert_enqueued(self.app, task, *args, **kwargs)
+
+    def assert_not_enqueued(self, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> None:
+        """As `penstock.testing.assert_not_enqueued`, of this app."""
+        assert_not_enqueued(self.app, task, *args, **kwargs)
+
+    def clear(self) -> None:
+        """Forget what was enqueued so far; the jobs stay."""
+        self.recorder.enqueued.clear()
+
+    # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _blocking(self, work: Coroutine[Any, Any, T], verb: str) -> T:
+        try:
+            refuse_in_loop(f"box.{verb}()", f"await box.a{verb}()")
+        except ConfigError:
+            work.close()
+            raise
+        return asyncio.run(work)
+
+    async def _play(self, until: int | None) -> Ran:
+        """Run what is due, move the clock to the next due instant, and so on until `until`."""
+        self.recorder.ends.clear()
+        self.recorder.errors = []
+        self.recorder.settled = asyncio.Event()
+        for step in range(_MOST_STEPS):
+            await self._run_due()
+            due = await self._next_due()
+            if due is None or (until is not None and due > until):
+                break
+            self.clock.advance(max(0, due - self.clock.now()))
+            await self._store.promote([info.name for info in await self._store.queues()], limit=_MOST_STEPS)
+        else:
+            raise StillRunning(f"after {step + 1} steps of time there is still work: {await self._left()}")
+        if until is not None:
+            self.clock.advance(max(0, until - self.clock.now()))
+        self.app.events.close()  # listeners have heard of everything when this returns
+        return self._outcome()
+
+    async def _run_due(self) -> None:
+        """Start a worker if there is anything to do, and stop it when there is not."""
+        while names := await self._busy_queues():
+            worker = Worker(self.app, names, concurrency=self._concurrency)
+            serving = asyncio.ensure_future(worker.run())
+            try:
+                await self._quiet(names, serving)
+            finally:
+                worker.stop()
+                if not serving.done():
+                    worker.stop(now=True)
+                await serving
+
+    async def _quiet(self, names: list[str], serving: asyncio.Future[None]) -> None:
+        """Until the worker has nothing left that it could start, nor anything that runs."""
+        give_up = time.monotonic() + self._patience / 1000
+        settled = self.recorder.settled
+        while not serving.done() and set(names) & set(await self._busy_queues()):
+            if time.monotonic() > give_up:
+                raise StillRunning(
+                    f"after {format_ms(self._patience)} of real time there are still jobs: {await self._left()}; "
+                    "inline(app, patience=…) waits longer"
+                )
+            settled.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await settled.wait()
+
+    async def _busy_queues(self) -> list[str]:
+        return [info.name for info in await self._store.queues() if _is_busy(info)]
+
+    async def _next_due(self) -> int | None:
+        waiting = [
+            job.run_at
+            for state in _WAITING
+            for job in (await self._store.list_jobs(state=state, limit=_MOST_STEPS)).jobs
+        ]
+        return min(waiting, default=None)
+
+    async def _left(self) -> str:
+        jobs = [
+            job
+            for state in (*_STARTABLE, *_WAITING)
+            for job in (await self._store.list_jobs(state=state, limit=5)).jobs
+        ]
+        return ", ".join(f"{job.task} {job.id} ({job.state.value}, attempt {job.attempt})" for job in jobs)
+
+    def _outcome(self) -> Ran:
+        ends, errors = self.recorder.ends, self.recorder.errors
+        if errors and self._raises:
+            raise AttemptFailed(_describe(errors), errors)
+        return Ran(
+            completed=ends[State.COMPLETED],
+            failed=len(errors),
+            dead=ends[State.DEAD],
+            cancelled=ends[State.CANCELLED],
+            snoozed=ends[State.SCHEDULED],
+            parked=ends[State.PARKED],
+            errors=errors,
+        )
+
+
+def inline(
+    app: App,
+    *,
+    clock: ManualClock | datetime | None = None,
+    raises: bool = True,
+    concurrency: int = 1,
+    patience: Duration = "60s",
+) -> Inline:
+    """`with inline(app) as box:` inside, the app's jobs are in memory and run when the test says so.
+
+    `clock`: the time at which the block begins, by default now; it stands still until `advance`. `raises`:
+    a failed attempt raises AttemptFailed when the run is over; without it failures take their course, with
+    retries and dead jobs. `concurrency`: 1 runs the jobs one after another, in their order. `patience`: real
+    time for one run, after which StillRunning says what hangs.
+    """
+    if isinstance(clock, datetime):
+        clock = ManualClock(instant_ms(clock, what="clock"))
+    if clock is None:
+        clock = ManualClock(time.time_ns() // 1_000_000)
+    return Inline(
+        app, clock, raises=raises, concurrency=concurrency, patience=milliseconds(patience, what="patience")
+    )
+
+
+def run_all(app: App, *, concurrency: int = 20) -> None:
+    """Run an app's jobs here and now, where they are: a worker that ends when nothing is left.
+
+    What is due in more than a second stays. Inside `inline(app)` it is `box.run_all()`, and nothing does.
+    """
+    refuse_in_loop("run_all(app)", "await arun_all(app)")
+    asyncio.run(arun_all(app, concurrency=concurrency))
+
+
+async def arun_all(app: App, *, concurrency: int = 20) -> None:
+    """The same inside an event loop."""
+    box = Box.of(app)
+    if isinstance(box, Inline):
+        await box.arun_all()
+        return
+    names = list(dict.fromkeys([*app.queues(), *(info.name for info in await app.store.queues())]))
+    if names:
+        await Worker(app, names, concurrency=concurrency, burst=True).run()
+
+
+def _is_busy(info: QueueInfo) -> bool:
+    startable = 0 if info.paused else info.counts.get(State.AVAILABLE, 0)
+    return startable + info.counts.get(State.RUNNING, 0) > 0
+
+
+def _describe(errors: list[tuple[str, str, AttemptError]]) -> str:
+    id, task, error = errors[0]
+    many = "an attempt" if len(errors) == 1 else f"{len(errors)} attempts"
+    first = "" if len(errors) == 1 else "; the first"
+    return (
+        f"{many} failed{first}: {task} (job {id}, attempt {error.attempt}): {error.kind}: {error.message}\n"
+        f"{error.traceback}"
+        "inline(app, raises=False) lets failures take their course: retries and dead jobs"
+    )
