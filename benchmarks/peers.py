@@ -53,8 +53,6 @@ _COLUMNS = (
               help="The folder with bench.py.  [../shared/bench]")
 @click.option("--variants", default=",".join((*_OURS, *_THEIRS)), show_default=True)
 @click.option("--reps", default=3, show_default=True)
-@click.option("--n", type=int, help="Jobs, where the harness would choose by itself.")
-@click.option("--seconds", type=int)
 @click.option("--python", default=sys.executable, help="What the environments are made with.  [this one]")
 @click.option("--venvs", type=click.Path(path_type=Path), default=Path(tempfile.gettempdir()) / "penstock-peers",
               show_default=True, help="Where the environments are; they are kept for the next time.")
@@ -65,8 +63,6 @@ def main(
     harness: Path,
     variants: str,
     reps: int,
-    n: int | None,
-    seconds: int | None,
     python: str,
     venvs: Path,
     out: Path | None,
@@ -82,8 +78,6 @@ def main(
         env = {**os.environ, "BENCH_VENVS": str(venvs), "CHECKOUT": str(ROOT)}
         _install(bench, env, libraries, python, venvs)
         command = [sys.executable, "bench.py", "run", scenarios, "--variants", variants, "--reps", str(reps)]
-        for option, value in (("--n", n), ("--seconds", seconds)):
-            command += [] if value is None else [option, str(value)]
         subprocess.run(command, cwd=bench, env=env, check=True, stdout=sys.stderr)
         raw = bench / "results" / "raw.jsonl"
         results = [json.loads(line) for line in raw.read_text().splitlines()]

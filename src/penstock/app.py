@@ -16,6 +16,7 @@ from penstock.errors import ArgumentError, ConfigError
 from penstock.events import EventBus
 from penstock.handle import Handle
 from penstock.ids import check_queue
+from penstock.job import DEAD_KEPT
 from penstock.middleware import MiddlewareStack
 from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
 from penstock.registry import Registry
@@ -63,6 +64,7 @@ class App(Registry):
         self.state = SimpleNamespace()
         #: "module:attribute", where this app is found; set by whoever loaded it.
         self.spec: str | None = None
+        self._keep_dead: int = said.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
             check_url(self.url)
         payload = _size("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
@@ -178,7 +180,8 @@ class App(Registry):
         if ms < _SHORTEST_LEASE:
             raise ConfigError(f"lease={lease!r} is too short to be prolonged in time: use 100ms or more")
         patience = None if wait is None else milliseconds(wait, what="wait")
-        return Take(self.store, self.tasks, check_queue(queue or self._defaults.queue), ms, patience)
+        name = check_queue(self._defaults.queue if queue is None else queue)
+        return Take(self.store, self.tasks, name, ms, patience, self._keep_dead)
 
     def drained(self, queue: str, timeout: Duration | None = None) -> bool:
         """Wait until a queue has nothing queued (delayed, parked) or running; False: it still has.

@@ -147,23 +147,25 @@ LOST_BY = "lost by "
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 
 
-def decide(job: Job, outcome: Outcome, now: int, luck: float = 0.5) -> Transition:
+def decide(
+    job: Job, outcome: Outcome, now: int, luck: float = 0.5, *, keep_dead: int = DEAD_KEPT
+) -> Transition:
     """What follows from this outcome of the job's current attempt.
 
     `job` is the job as it was leased (its `attempt` is the current one's number), `now` the store's
-    clock, `luck` in [0, 1) moves the jitter of a retry policy.
+    clock, `luck` in [0, 1) moves the jitter of a retry policy, `keep_dead` is how long a dead job is kept.
     """
     match outcome:
         case Returned():
             return Transition(State.COMPLETED, keep=kept(job.spec, State.COMPLETED))
         case Raised(error, delay, final):
-            return _dead(job, error) if final else _again(job, error, now, luck, delay)
+            move = _dead(job, error) if final else _again(job, error, now, luck, delay)
         case TimedOut(error):
-            return _again(job, error, now, luck, None)
+            move = _again(job, error, now, luck, None)
         case LeaseLost(error, started):
-            return _lost(job, error, started, now, luck)
+            move = _lost(job, error, started, now, luck)
         case Undecodable(error):
-            return _dead(job, error)
+            move = _dead(job, error)
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=delay, charge=False)
         case Cancelled(reason):
@@ -175,6 +177,9 @@ def decide(job: Job, outcome: Outcome, now: int, luck: float = 0.5) -> Transitio
             return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
         case Released(place):
             return released(place)
+    if move.state is State.DEAD and keep_dead != DEAD_KEPT:
+        return msgspec.structs.replace(move, keep=max(job.spec.retention, keep_dead))
+    return move
 
 
 def released(place: Place) -> Transition:

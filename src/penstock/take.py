@@ -26,7 +26,7 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.ids import mint, mint_token
-from penstock.job import AttemptError, Job, Progress
+from penstock.job import DEAD_KEPT, AttemptError, Job, Progress
 from penstock.lifecycle import Cancelled, Outcome, Place, Released, Returned, TimedOut, decide
 from penstock.outcome import outcome_of
 from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
@@ -117,12 +117,14 @@ class Take(AbstractAsyncContextManager[Some]):
         queue: str,
         lease: int,
         wait: int | None,
+        keep_dead: int = DEAD_KEPT,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._queue = queue
         self._lease = lease
         self._wait = wait
+        self._keep_dead = keep_dead
         self._worker = mint()
         self._clock = (0, 0.0)  # the store's now, and our monotonic clock when it said so
         self._taken: Taken | None = None
@@ -205,7 +207,8 @@ class Take(AbstractAsyncContextManager[Some]):
         found = await self._store.reclaim(
             [self._queue], limit=_AT_ONCE, lease=self._lease, worker=self._worker, token=mint_token()
         )
-        await judge(self._store, found, "LeaseLost", "its holder did not renew the lease")
+        cause = "its holder did not renew the lease"
+        await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead)
         return bool(found.jobs)
 
     async def _record_start(self, taken: Taken) -> None:
@@ -251,7 +254,7 @@ class Take(AbstractAsyncContextManager[Some]):
         return Settled.STALE
 
     async def _apply(self, job: Job, outcome: Outcome, result: bytes | None = None) -> Settled:
-        move = decide(job, outcome, self._now(), random.random())
+        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)
         (answer,) = await self._store.settle([Settlement(job.lease, move, result)])
         return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 
@@ -315,3 +316,32 @@ def test_config_with_a_wrong_file_fails_with_what_is_wrong(penstock, here):
 @pytest.mark.parametrize("words", [("worker", "tasks:app"), ("enqueue", "tasks:app", "tasks.greet")])
 def test_a_url_beside_an_app_that_works_on_its_own_store_is_refused(penstock, words):
     assert "an app brings its own store: leave --url out" in penstock.says(2, *words)
+
+
+def test_at_a_terminal_an_id_is_whole_and_json_is_indented(here):
+    url = f"sqlite:///{here}/jobs.db"
+    long = "x" * 100
+    Cli(url).ok("enqueue", "--raw", "-q", "mail", "some.task.with.a.name", "{}", "--id", long)
+    shown = at_terminal("--url", url, "jobs", "list")
+    assert long in shown
+    assert "some.task.with.a.name" in shown
+    assert "\x1b[" in shown  # coloured
+    assert '\n  "jobs": [' in at_terminal("--url", url, "jobs", "list", "--json").replace("\r", "")
+
+
+def at_terminal(*words):
+    """What the command writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
+    env.pop("NO_COLOR", None)
+    child = subprocess.Popen([sys.executable, "-m", "penstock", *words], stdout=theirs, env=env)
+    os.close(theirs)
+    text = b""
+    try:
+        while part := os.read(ours, 65_536):
+            text += part
+    except OSError:  # how a terminal says that nobody is at the other end
+        pass
+    os.close(ours)
+    assert child.wait(30) == 0
+    return text.decode()

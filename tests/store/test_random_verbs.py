@@ -39,7 +39,7 @@ from tests.store.facts import DAY, HOUR, MINUTE, error
 
 RUNS, STEPS = 200, 50
 # of memory, which would be compared with itself, only what must be true of every store is checked
-RUNS_OF_MEMORY = 60
+RUNS_OF_MEMORY = 100
 
 Step = tuple[State | None, State | None]
 
@@ -143,7 +143,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "charge": st.sampled_from([True, True, True, False]),
         },
     ),
-    "fetch_all": (4, {"worker": a_worker, "token": a_token}),
+    "fetch_all": (5, {"worker": a_worker, "token": a_token}),
     "settle": (3, {"settlings": st.lists(settlings, max_size=4)}),
     "settle_what_runs": (
         7,
@@ -170,12 +170,14 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "retry": (1, {"refs": some_refs}),
     "reschedule": (1, {"refs": some_refs, "delay": a_time}),
     "reschedule_at": (1, {"refs": some_refs, "at": an_instant}),
-    "act_on_a_state": (
-        6,
+    "walk": (
+        5,
         {
-            "state": st.sampled_from(list(State)),
-            "verb": st.sampled_from(["cancel", "retry", "delete", "reschedule", "reschedule later"]),
-            "most": st.integers(1, 2),
+            "queue": st.sampled_from(QUEUES),
+            "to": st.sampled_from(sorted(set(State) - {State.RUNNING})),
+            "lost": st.sampled_from([False, False, True]),
+            "keep": st.sampled_from([0, HOUR, HOUR, HOUR]),
+            "then": st.sampled_from(["cancel", "retry", "delete", "now", "later", "fetch", "prune"]),
         },
     ),
     "delete": (1, {"refs": some_refs}),
@@ -201,7 +203,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "closed": st.sampled_from([None, True, False, False, False]),
         },
     ),
-    "announce": (1, {"id": a_worker, "tasks": st.lists(st.sampled_from(TASKS), max_size=2, unique=True)}),
+    "announce": (2, {"id": a_worker, "tasks": st.sampled_from([TASKS, TASKS, TASKS[:1], []])}),
     "retire": (1, {"id": a_worker}),
     "page_through": (
         1,
@@ -334,7 +336,7 @@ class Verbs(RuleBasedStateMachine):
 
     def new(self, facts: dict[str, Any]) -> NewJob:
         now = self.clock.now()
-        at = {name: now + facts[name] for name in ("run_at", "expires_at") if facts[name] is not None}
+        at = {name: now + facts[name] for name in ("run_at", "expires_at") if facts.get(name) is not None}
         return NewJob(**{**facts, **at})
 
     # producing
@@ -421,12 +423,30 @@ class Verbs(RuleBasedStateMachine):
     def delete(self, refs: list[int]) -> None:
         self.both("delete", self.refs(refs))
 
-    def act_on_a_state(self, state: State, verb: str, most: int) -> None:
-        refs = [job.ref for job in self.before.values() if job.state is state][:most]
-        if verb == "reschedule later":
-            self.both("reschedule", refs, delay=1_000)
+    def walk(self, queue: str, to: State, lost: bool, keep: int, then: str) -> None:
+        """What happens seldom shall happen too: a job is led to a state and goes on from there."""
+        token = f"{len(self.before)}-{self.clock.now()}-{self.clock.lease_now()}"
+        facts = {"limit": 10, "lease": 1_000, "worker": "w1", "token": token}
+        self.enqueue([{"id": "walker", "queue": queue, "task": "t1", "priority": 1}])
+        self.both_hold_the_same()
+        self.fetch([Share(queue, 10, 10)], **facts)
+        self.both_hold_the_same()
+        if lost:
+            facts["token"] = f"{token}!"
+            self.reclaim([], **facts, of=["w1"])
+            self.both_hold_the_same()
+        self.settle_what_runs([Transition(to, delay=10, keep=keep)] * 5, b"1")
+        self.both_hold_the_same()
+        walker = Ref(queue, "walker")
+        if then == "fetch":
+            self.announce("w1", TASKS)
+            self.fetch([Share(queue, 10, 10)], **{**facts, "token": f"{token}+"})
+        elif then == "prune":
+            self.both("prune", keep_finished=0, keep_dead=0)
+        elif then in ("now", "later"):
+            self.both("reschedule", [walker], delay=1_000 if then == "later" else 0)
         else:
-            self.both(verb, refs)
+            self.both(then, [walker])
 
     def purge(self, queue: str, states: list[State], limit: int) -> None:
         self.both("purge", queue, states, limit=limit)

@@ -12,24 +12,39 @@
 `penstock.testing.ledger` keeps an account outside of the store, for tests that kill workers.
 """
 
-from penstock.testing.enqueued import (
-    EnqueuedJob,
-    assert_enqueued,
-    assert_not_enqueued,
-    enqueued,
-)
-from penstock.testing.inline import AttemptFailed, Inline, Ran, StillRunning, arun_all, inline, run_all
+from __future__ import annotations
 
-__all__ = [
-    "AttemptFailed",
-    "EnqueuedJob",
-    "Inline",
-    "Ran",
-    "StillRunning",
-    "arun_all",
-    "assert_enqueued",
-    "assert_not_enqueued",
-    "enqueued",
-    "inline",
-    "run_all",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # pytest loads the plugin beside this in every run of every project
+    from penstock.testing.asking import EnqueuedJob as EnqueuedJob
+    from penstock.testing.asking import assert_enqueued as assert_enqueued
+    from penstock.testing.asking import assert_not_enqueued as assert_not_enqueued
+    from penstock.testing.asking import enqueued as enqueued
+    from penstock.testing.faults import FaultyStore as FaultyStore
+    from penstock.testing.box import AttemptFailed as AttemptFailed
+    from penstock.testing.box import Inline as Inline
+    from penstock.testing.box import Ran as Ran
+    from penstock.testing.box import StillRunning as StillRunning
+    from penstock.testing.box import arun_all as arun_all
+    from penstock.testing.box import inline as inline
+    from penstock.testing.box import run_all as run_all
+
+#: Where each name lives; the same as above, for the interpreter.
+_HOMES = {
+    "asking": "EnqueuedJob assert_enqueued assert_not_enqueued enqueued",
+    "faults": "FaultyStore",
+    "box": "AttemptFailed Inline Ran StillRunning arun_all inline run_all",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value

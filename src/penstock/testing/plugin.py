@@ -10,14 +10,14 @@ import pytest
 
 if TYPE_CHECKING:  # every pytest run of every project loads this module: it must cost nothing
     from penstock.app import App
-    from penstock.testing.inline import Inline
+    from penstock.testing.box import Inline
 
 
 @pytest.fixture
 def penstock_inline() -> Iterator[Callable[..., Inline]]:
     """`box = penstock_inline(app)`: until the end of the test the app's jobs are in memory and run when
     the test says so. Options are those of `penstock.testing.inline`."""
-    from penstock.testing.inline import inline
+    from penstock.testing.box import inline
 
     with ExitStack() as stack:
 

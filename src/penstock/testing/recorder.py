@@ -18,7 +18,7 @@ _TAKEN = (Verdict.NEW, Verdict.REPLACED)
 
 
 class Recorder:
-    """What happened since the last `clear`."""
+    """What was enqueued since the last `clear`, and how attempts ended since the last `begin`."""
 
     def __init__(self) -> None:
         self.enqueued: list[NewJob] = []
@@ -28,6 +28,10 @@ class Recorder:
         self._tasks: dict[str, str] = {}
         #: Set at every settlement, on the event loop that settles.
         self.settled = asyncio.Event()
+
+    def begin(self) -> None:
+        """A new run, on the running event loop: how attempts ended counts from here."""
+        self.ends, self.errors, self.settled = Counter(), [], asyncio.Event()
 
     def took(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         for job, answer in zip(jobs, answers, strict=True):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from penstock.ids import mint_token
-from penstock.job import AttemptError, Job
+from penstock.job import DEAD_KEPT, AttemptError, Job
 from penstock.lifecycle import LeaseLost, decide
 from penstock.store import Fetched, Settlement, Store
 from penstock.upkeep.service import Service
@@ -37,6 +37,7 @@ class Reclaimer(Service):
         bury: Callable[[str], object],
         every: float = 1.0,
         batch: int = 500,
+        keep_dead: int = DEAD_KEPT,
     ) -> None:
         super().__init__()
         self._store = store
@@ -48,6 +49,7 @@ class Reclaimer(Service):
         self._bury = bury
         self._every = every
         self._batch = batch
+        self._keep_dead = keep_dead
         self._last_contact = time.monotonic()
         self._judge_from = 0.0
 
@@ -62,7 +64,8 @@ class Reclaimer(Service):
         found = await self._store.reclaim(
             self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
         )
-        await judge(self._store, found, "LeaseLost", "its worker did not renew the lease")
+        cause = "its worker did not renew the lease"
+        await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead)
         return 0.0 if len(found.jobs) >= self._batch else self._every
 
     async def _bury_the_dead(self) -> None:
@@ -70,7 +73,13 @@ class Reclaimer(Service):
             if info.id == self._worker or not self._is_dead(info.id):
                 continue
             await reclaim_all(
-                self._store, info.id, self._worker, self._lease, "WorkerLost", f"worker {info.id} died"
+                self._store,
+                info.id,
+                self._worker,
+                self._lease,
+                "WorkerLost",
+                f"worker {info.id} died",
+                keep_dead=self._keep_dead,
             )
             await self._store.retire(info.id)
             self._bury(info.id)
@@ -85,19 +94,26 @@ async def reclaim_all(
     cause: str,
     *,
     started: Callable[[Job], bool] = lambda _: True,
+    keep_dead: int = DEAD_KEPT,
 ) -> list[Job]:
     """Take over everything that the dead worker held, and judge it; the jobs, as they were found."""
     jobs: list[Job] = []
     while True:
         found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
-        await judge(store, found, kind, cause, started=started)
+        await judge(store, found, kind, cause, started=started, keep_dead=keep_dead)
         jobs += found.jobs
         if len(found.jobs) < 500:
             return jobs
 
 
 async def judge(
-    store: Store, found: Fetched, kind: str, cause: str, *, started: Callable[[Job], bool] = lambda _: True
+    store: Store,
+    found: Fetched,
+    kind: str,
+    cause: str,
+    *,
+    started: Callable[[Job], bool] = lambda _: True,
+    keep_dead: int = DEAD_KEPT,
 ) -> None:
     """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again."""
     settlements: list[Settlement] = []
@@ -107,7 +123,8 @@ async def judge(
         known = job.spec.at_most_once or job.attempt >= job.spec.max_attempts
         begun = job.started or (not known and started(job))
         error = AttemptError.bounded(job.attempt, found.now, kind, cause)
-        move = decide(job, LeaseLost(error, started=begun), found.now, random.random())
+        lost, luck = LeaseLost(error, started=begun), random.random()
+        move = decide(job, lost, found.now, luck, keep_dead=keep_dead)
         settlements.append(Settlement(job.lease, move))
     if settlements:
         await store.settle(settlements)

@@ -148,7 +148,14 @@ class _Supervisor:
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
                 await reclaim_all(
-                    self.store, child.id, self._id, self._config.lease, "WorkerLost", cause, started=started
+                    self.store,
+                    child.id,
+                    self._id,
+                    self._config.lease,
+                    "WorkerLost",
+                    cause,
+                    started=started,
+                    keep_dead=self._config.keep_dead,
                 )
                 await self.store.retire(child.id)
                 bury(child.id)

@@ -199,6 +199,7 @@ class _Parts:
             lease=config.lease,
             slot_wait=config.slot_wait / 1000,
             thread_grace=config.thread_grace / 1000,
+            keep_dead=config.keep_dead,
         )
         self.promoter = Promoter(store, names)
         self.reclaimer = Reclaimer(
@@ -210,6 +211,7 @@ class _Parts:
             is_dead=is_dead,
             bury=bury,
             every=config.reclaim_every / 1000,
+            keep_dead=config.keep_dead,
         )
         self.fetcher = Fetcher(
             store,

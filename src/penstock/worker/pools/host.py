@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import importlib
-import importlib.util
 import inspect
 import logging
 import sys
@@ -193,12 +192,11 @@ def _import_main(hello: Hello) -> ModuleType:
         if hello.main_module is not None:
             module = importlib.import_module(hello.main_module)
         elif hello.main_file is not None:
-            loader = SourceFileLoader("__mp_main__", hello.main_file)
-            spec = importlib.util.spec_from_loader("__mp_main__", loader)
-            assert spec is not None
-            module = importlib.util.module_from_spec(spec)
+            # without a __spec__, as any script that is run; the task's names come out as the worker's do
+            module = ModuleType("__mp_main__")
+            module.__file__ = hello.main_file
             sys.modules["__mp_main__"] = sys.modules["__main__"] = module
-            loader.exec_module(module)
+            SourceFileLoader("__mp_main__", hello.main_file).exec_module(module)
         else:
             raise ConfigError(
                 "a process task that was typed at a prompt cannot run in another process: put it into a file"

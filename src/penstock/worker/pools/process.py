@@ -176,6 +176,9 @@ class ChildProcess(asyncio.Protocol):
             self._process.wait()
             self._gone = True
         self._let_go()
+        if self.work is not None:
+            self.work.fail(ChildDied(self._killed or "ended by its worker", killed=True))
+            self.work = None
 
     def _send(self, message: ToChild) -> None:
         if self._transport is not None:

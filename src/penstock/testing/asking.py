@@ -141,12 +141,13 @@ class _Asked:
         self._wanted = None if self._any_call else _bound(signature, args, self._kwargs, self._name)
 
     def fits(self, job: EnqueuedJob) -> bool:
-        if job.task != self._name:
+        if job.task != self._name or not self._call_fits(job):
             return False
-        if self._wanted is not None:
-            if _bound(self._signature, job.args, job.kwargs, self._name) != self._wanted:
-                return False
         return all(self._fact_fits(key, value, job.new) for key, value in self._facts.items())
+
+    def _call_fits(self, job: EnqueuedJob) -> bool:
+        wanted = self._wanted
+        return wanted is None or _bound(self._signature, job.args, job.kwargs, self._name) == wanted
 
     @staticmethod
     def _fact_fits(key: str, value: Any, new: NewJob) -> bool:

@@ -1,0 +1,111 @@
+"""A store that fails on demand: for tests of what happens when it does."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from penstock.errors import ConfigError, StoreUnavailable, did_you_mean
+from penstock.store import Store
+
+__all__ = ["FaultyStore"]
+
+_VERBS = (
+    *("enqueue", "get", "cancel", "ended", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
+    *("list_jobs", "find", "queues", "stats", "settings", "retry", "reschedule", "delete", "purge"),
+    *("drop", "prune", "announce", "retire", "workers"),
+)
+
+
+class FaultyStore:
+    """Another store, whose verbs fail when told to: `app.use_store(FaultyStore(app.store).store)`.
+
+    `fail("settle", times=2)` refuses the next two calls before they reach the store; `lose_reply("settle")`
+    lets the next one through and loses the answer; `down()` refuses all until `up()`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next: dict[str, deque[tuple[bool, Exception]]] = defaultdict(deque)
+        self._is_down = False
+        #: How often each verb was called.
+        self.calls: dict[str, int] = defaultdict(int)
+
+    @property
+    def store(self) -> Store:
+        """This, as the type that everybody takes."""
+        return cast(Store, self)
+
+    def fail(self, verb: str, *, times: int = 1, error: Exception | None = None) -> None:
+        """The next calls of this verb raise the error (StoreUnavailable); nothing is done."""
+        self._plan(verb, False, times, error)
+
+    def lose_reply(self, verb: str, *, times: int = 1, error: Exception | None = None) -> None:
+        """The next calls of this verb do their work and then raise: the caller cannot know."""
+        self._plan(verb, True, times, error)
+
+    def down(self) -> None:
+        """Refuse every call, as if the store were away."""
+        self._is_down = True
+
+    def up(self) -> None:
+        """It is back."""
+        self._is_down = False
+
+    @property
+    def sync(self) -> Any:
+        """The door for callers without an event loop, with the same faults."""
+        return _Door(self._store.sync, self)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return self._guarded(name, found) if name in _VERBS else found
+
+    def _plan(self, verb: str, after: bool, times: int, error: Exception | None) -> None:
+        if verb not in _VERBS:
+            raise ConfigError(f"a store has no verb {verb!r}{did_you_mean(verb, _VERBS)}")
+        fault = error or StoreUnavailable(f"a test lets {verb} fail")
+        self._next[verb].extend([(after, fault)] * times)
+
+    def _take(self, verb: str) -> tuple[bool, Exception] | None:
+        self.calls[verb] += 1
+        if self._is_down:
+            return False, StoreUnavailable("a test has taken the store away")
+        return self._next[verb].popleft() if self._next[verb] else None
+
+    def _guarded(self, verb: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(call):
+
+            async def guarded_async(*args: Any, **kwargs: Any) -> Any:
+                fault = self._take(verb)
+                if fault is not None and not fault[0]:
+                    raise fault[1]
+                answer = await call(*args, **kwargs)
+                if fault is not None:
+                    raise fault[1]
+                return answer
+
+            return guarded_async
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            fault = self._take(verb)
+            if fault is not None and not fault[0]:
+                raise fault[1]
+            answer = call(*args, **kwargs)
+            if fault is not None:
+                raise fault[1]
+            return answer
+
+        return guarded
+
+
+class _Door:
+    def __init__(self, door: Any, faults: FaultyStore) -> None:
+        self._door = door
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._door, name)
+        return self._faults._guarded(name, found) if name in _VERBS else found

@@ -1,0 +1,33 @@
+"""The setting `keep_dead` reaches each job that dies, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.job import DEAD_KEPT, AttemptError, Job, NewJob, State
+from penstock.lifecycle import LeaseLost, Raised, Returned, TimedOut, Undecodable, decide
+
+ERROR = AttemptError(1, 0, "ValueError", "boom")
+HOUR = 3_600_000
+
+
+def last_attempt(**facts) -> Job:
+    return Job(NewJob("a", "t", max_attempts=1, **facts), State.RUNNING, attempt=1)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Raised(ERROR), Raised(ERROR, final=True), TimedOut(ERROR), LeaseLost(ERROR), Undecodable(ERROR)],
+)
+def test_a_dead_job_is_kept_as_long_as_the_setting_says(outcome):
+    assert decide(last_attempt(), outcome, 0).keep == DEAD_KEPT
+    move = decide(last_attempt(), outcome, 0, keep_dead=HOUR)
+    assert (move.state, move.keep) == (State.DEAD, HOUR)
+
+
+def test_a_job_that_asks_for_longer_is_kept_longer():
+    assert decide(last_attempt(retention=2 * HOUR), Raised(ERROR), 0, keep_dead=HOUR).keep == 2 * HOUR
+
+
+def test_a_completed_job_does_not_mind_the_setting():
+    assert decide(last_attempt(retention=7), Returned(), 0, keep_dead=HOUR).keep == 7
