@@ -48,7 +48,8 @@ SHARED_BY_STORES = {"__init__", "statements", "migrate"}
 WORKER_KNOWS_ALL = {"__init__", "worker"}
 WORKER_ARROWS = {
     "executor": {"pools"},
-    "supervisor": {"table", "locks"},
+    "pools": {"exits", "logs"},
+    "supervisor": {"exits", "table", "locks"},
     "heartbeat": {"table", "locks"},
 }
 

@@ -17,18 +17,18 @@ from penstock.stores.memory import MemoryStore
 from tests.store.facts import OpenStore
 
 
-def _memory(place: Path, namespace: str, clock: ManualClock) -> Store:
-    return MemoryStore(str(place), namespace=namespace, clock=clock)
+def _memory(home: Path, namespace: str, clock: ManualClock) -> Store:
+    return MemoryStore(str(home), namespace=namespace, clock=clock)
 
 
-def _sqlite(place: Path, namespace: str, clock: ManualClock) -> Store:
+def _sqlite(home: Path, namespace: str, clock: ManualClock) -> Store:
     try:
         from penstock.stores.sqlite import SqliteStore
     except ImportError:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip("the sqlite store is not there yet")
-    return SqliteStore(place / "jobs.db", namespace=namespace, clock=clock)
+    return SqliteStore(home / "jobs.db", namespace=namespace, clock=clock)
 
 
 STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {"memory": _memory, "sqlite": _sqlite}
@@ -47,7 +47,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def home() -> Iterator[Path]:
     """Where the data of one test lies: in memory where the machine has such a file system."""
     shared = Path("/dev/shm")
     parent = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
@@ -57,12 +57,12 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def open_store(kind: str, clock: ManualClock, place: Path) -> Iterator[OpenStore]:
+def open_store(kind: str, clock: ManualClock, home: Path) -> Iterator[OpenStore]:
     """Opens one more store object over the data of this test."""
     opened: list[Store] = []
 
     def open_one(*, namespace: str = "") -> Store:
-        opened.append(STORES[kind](place, namespace, clock))
+        opened.append(STORES[kind](home, namespace, clock))
         return opened[-1]
 
     yield open_one

@@ -246,13 +246,13 @@ class Verbs(RuleBasedStateMachine):
 
     kind: str
     seen: Counter[Step]
-    place: Path
+    parent: Path
     runs = 0
 
     def __init__(self) -> None:
         super().__init__()
         type(self).runs += 1
-        self.home = self.place / str(self.runs)
+        self.home = self.parent / str(self.runs)
         self.home.mkdir()
         self.clock = ManualClock()
         self.runner = asyncio.Runner()
@@ -308,13 +308,6 @@ class Verbs(RuleBasedStateMachine):
         assert bare(answers[0]) == bare(answers[1]), verb
         return answers
 
-    def held(self, token: str) -> bool:
-        return any(job.token == token for job in self.before.values())
-
-    def remember(self, answers: list[Fetched]) -> None:
-        pairs = zip(answers[0].jobs, answers[1].jobs, strict=True)
-        self.leases = ([(a.lease, b.lease) for a, b in pairs] + self.leases)[:12]
-
     def lease(self, pick: tuple[int, str]) -> list[Lease | Ref]:
         """One of the leases ever given, or something like it, for each of the stores."""
         n, change = pick
@@ -359,13 +352,19 @@ class Verbs(RuleBasedStateMachine):
 
     # consuming
 
-    def fetch(self, queues: list[Share], token: str, **facts: Any) -> None:
-        self.remember(self.both("fetch", queues, token=token, any_order=self.held(token), **facts))
+    def fetch(self, queues: list[Share], worker: str, token: str, **facts: Any) -> None:
+        self.borrow("fetch", queues, worker, token, **facts)
 
     def fetch_all(self, worker: str, token: str) -> None:
         every = [Share(queue, 3, 10) for queue in QUEUES]
-        facts = {"limit": 10, "lease": 1_000, "worker": worker, "token": token}
-        self.remember(self.both("fetch", every, any_order=self.held(token), **facts))
+        self.borrow("fetch", every, worker, token, limit=10, lease=1_000)
+
+    def borrow(self, verb: str, queues: list[Any], worker: str, token: str, **facts: Any) -> None:
+        token = f"{worker}-{token}"  # a token is one worker's own
+        held = any(job.token == token for job in self.before.values())
+        answers = self.both(verb, queues, any_order=held, worker=worker, token=token, **facts)
+        pairs = zip(answers[0].jobs, answers[1].jobs, strict=True)
+        self.leases = ([(a.lease, b.lease) for a, b in pairs] + self.leases)[:12]
 
     def settle(self, settlings: list[dict[str, Any]]) -> None:
         each: list[list[Settlement]] = [[], []]
@@ -396,8 +395,8 @@ class Verbs(RuleBasedStateMachine):
     def promote_all(self) -> None:
         self.both("promote", QUEUES, limit=100)
 
-    def reclaim(self, queues: list[str], token: str, **facts: Any) -> None:
-        self.remember(self.both("reclaim", queues, token=token, any_order=self.held(token), **facts))
+    def reclaim(self, queues: list[str], worker: str, token: str, **facts: Any) -> None:
+        self.borrow("reclaim", queues, worker, token, **facts)
 
     def wait(self, queues: list[str], timeout: int) -> None:
         # only the memory of the clock stands still: who would really sleep does not
@@ -542,9 +541,9 @@ def test_random_verbs_do_what_memory_does_and_every_legal_step_occurs(kind: str)
     if kind != "memory":
         STORES[kind](Path(tempfile.mkdtemp()), "", ManualClock()).close()  # skips where it is missing
     shared = Path("/dev/shm")
-    place = Path(tempfile.mkdtemp(prefix="penstock-random-", dir=shared if shared.is_dir() else None))
+    parent = Path(tempfile.mkdtemp(prefix="penstock-random-", dir=shared if shared.is_dir() else None))
     seen: Counter[Step] = Counter()
-    machine = type("Verbs", (Verbs,), {"kind": kind, "seen": seen, "place": place, "runs": 0})
+    machine = type("Verbs", (Verbs,), {"kind": kind, "seen": seen, "parent": parent, "runs": 0})
     try:
         run_state_machine_as_test(
             machine,
@@ -559,5 +558,5 @@ def test_random_verbs_do_what_memory_does_and_every_legal_step_occurs(kind: str)
             ),
         )
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(parent, ignore_errors=True)
     assert set(seen) == set(LEGAL), f"these did not occur: {set(LEGAL) - set(seen)}"

@@ -1,4 +1,7 @@
-"""An app whose start-up hook fails."""
+"""An app whose start-up hook fails, or takes for ever."""
+
+import os
+import time
 
 from penstock import App
 
@@ -7,4 +10,6 @@ app = App("memory://")
 
 @app.on_startup
 def fail() -> None:
+    if os.environ.get("TEST_SLOW_START"):
+        time.sleep(60)
     raise RuntimeError("out of order")

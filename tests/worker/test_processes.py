@@ -444,6 +444,23 @@ def test_a_task_typed_at_a_prompt_is_refused_with_the_way_out() -> None:
     assert "put it into a file" in ran.stderr
 
 
+def test_a_script_without_a_guard_does_not_become_a_worker_in_its_children(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text(SCRIPT.replace('if __name__ == "__main__":', "if True:"))
+    ran = subprocess.run(
+        [sys.executable, "bare.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "put the start under `if __name__ ==" in ran.stderr
+
+
+async def test_a_child_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_SLOW_START", "yes")
+    pool = ProcessPool(1, "tests.worker.broken_app:app", start_timeout=0.5)
+    with pytest.raises(ChildBroken, match=r"start-up hooks took more than 0\.5 s"):
+        await run(pool, tasks.add, 1)
+    assert pool.pids == []
+    pool.close(5)
+
+
 async def test_a_pool_says_what_is_wrong_with_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="size=0"):
         ProcessPool(0)

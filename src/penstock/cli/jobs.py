@@ -205,12 +205,16 @@ def _line(job: JobRow) -> tuple[str, ...]:
         job.id,
         job.queue,
         job.task,
-        job.state + (" (asked to stop)" if job.cancel_asked and job.state == "running" else ""),
+        _state(job),
         f"{job.attempt}/{job.max_attempts}",
         age(_when(job)),
         age(job.enqueued_at),
         _note(job),
     )
+
+
+def _state(job: JobRow) -> str:
+    return "running (asked to stop)" if job.cancel_asked and job.state == "running" else job.state
 
 
 def _when(job: JobRow) -> str | None:
@@ -234,7 +238,7 @@ def _show(job: JobView, limit: int | None) -> None:
             ("id", job.id),
             ("queue", job.queue),
             ("task", job.task),
-            ("state", job.state + (" (asked to stop)" if job.cancel_asked else "")),
+            ("state", _state(job)),
             ("reason", job.reason),
             ("attempt", f"{job.attempt} of {job.max_attempts}"),
             ("lost leases", str(job.lost) if job.lost else None),

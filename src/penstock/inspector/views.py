@@ -180,7 +180,8 @@ class RunningView(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """A worker process and what it holds; `more`: it holds more than `jobs` shows."""
+    """A worker process and what it holds. `more`: it holds more than `jobs` shows, and then `running`, the
+    number of them, is as the worker said it last."""
 
     id: str
     host: str
@@ -281,7 +282,8 @@ def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool) -> WorkerView:
         queues=list(info.queues),
         tasks=list(info.tasks),
         concurrency=info.concurrency,
-        running=info.running,
+        # the store knows now what the worker said some seconds ago
+        running=max(info.running, len(jobs)) if more else len(jobs),
         version=info.version,
         jobs=[_running(job) for job in jobs],
         more=more,

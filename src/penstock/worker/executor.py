@@ -137,7 +137,9 @@ class Executor:
             hold = Hold(job, plan or _NO_PLAN, fetched, now)
             holds.append(hold)
         self._holdings.add(holds, fetched + self._lease / 1000)
+        arrived = time.monotonic()
         for hold in holds:
+            hold.arrived = arrived
             if hold.plan is _NO_PLAN:
                 self._refuse(hold, Unknown())
                 self._tell_unknown(hold.job)
@@ -459,11 +461,11 @@ class Executor:
     def _give_back(self, now: float) -> None:
         """Look-ahead ends after `slot_wait`: another worker may be idle."""
         buffer = self._buffer
-        if not buffer or now - buffer[0].fetched < self._slot_wait:
+        if not buffer or now - buffer[0].arrived < self._slot_wait:
             return
         keep: deque[Hold] = deque()
         for hold in buffer:
-            if now - hold.fetched < self._slot_wait:
+            if now - hold.arrived < self._slot_wait:
                 keep.append(hold)
             else:
                 self._refuse(hold, Released(Place.OWN))

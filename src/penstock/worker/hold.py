@@ -19,6 +19,7 @@ class Hold:
     """One leased job. The executor moves it along; heartbeats read it."""
 
     __slots__ = (
+        "arrived",
         "attempt",
         "counted",
         "ends",
@@ -39,7 +40,8 @@ class Hold:
     def __init__(self, job: Job, plan: Plan, fetched: float, now: int) -> None:
         self.job = job
         self.plan = plan
-        self.fetched = fetched  # monotonic, from before the fetch was sent
+        self.fetched = fetched  # monotonic, from before the fetch was sent: what the lease is reckoned from
+        self.arrived = 0.0  # monotonic: since when it waits for a slot
         self.now = now  # the store's clock at the fetch
         self.started = 0.0  # monotonic; 0: its function has not begun
         self.ends: float | None = None  # monotonic instant of its timeout or deadline

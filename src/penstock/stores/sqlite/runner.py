@@ -239,8 +239,8 @@ class Runner:
         """Answer what waits; all that waits when its turn comes goes into one transaction."""
         calls: list[_Call] = []
         try:
-            if not any(call.writes for call in list(self._waiting)):
-                calls = self._take()
+            calls = self._take_readers()
+            if calls:
                 left = self._peek(calls)
                 self._answer(call for call in calls if not call.writes)
                 with self._door:
@@ -249,7 +249,7 @@ class Runner:
             self._make_ready()
             self._turnstile.enter()
             try:
-                calls = self._take()
+                calls = self._take()  # also those who came while we stood at the turnstile
                 self._transact(calls)
                 self._answer(calls)
                 calls = []
@@ -263,9 +263,19 @@ class Runner:
             self._answer(calls)
 
     def _take(self) -> list[_Call]:
+        """All who wait. One by one, for others come while we take."""
+        waiting = self._waiting
         with self._door:
-            calls = list(self._waiting)
-            self._waiting.clear()
+            return [waiting.popleft() for _ in range(len(waiting))]
+
+    def _take_readers(self) -> list[_Call]:
+        """All who wait, if a read may answer them; nobody if one of them needs a write."""
+        waiting = self._waiting
+        with self._door:
+            calls = [waiting.popleft() for _ in range(len(waiting))]
+            if any(call.writes for call in calls):
+                waiting.extendleft(reversed(calls))
+                return []
         return calls
 
     def _answer(self, calls: Iterable[_Call]) -> None:

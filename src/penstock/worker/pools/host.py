@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -24,22 +23,14 @@ from penstock.loading import load_app
 from penstock.outcome import outcome_of
 from penstock.worker.logs import configure_logs
 from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
+from penstock.worker.pools.script import import_script
 
-__all__ = ["Host", "importing_main"]
+__all__ = ["Host"]
 
 _log = logging.getLogger("penstock.worker")
 _PROGRESS_EVERY = 0.05
-_importing_main = False
 
 Send = Callable[[FromChild], None]
-
-
-def importing_main() -> bool:
-    """Whether the worker's own script is being imported here, in a child process.
-
-    A script without `if __name__ == "__main__":` would start a worker now; it must not.
-    """
-    return _importing_main
 
 
 class _Plan:
@@ -143,7 +134,7 @@ class Host:
         if name not in ("__main__", "__mp_main__"):
             return importlib.import_module(name)
         if self._main is None:
-            self._main = _import_main(self._hello)
+            self._main = import_script(self._hello.main_module, self._hello.main_file)
         return self._main
 
     def _welcome(self, app: App) -> None:
@@ -182,29 +173,6 @@ def _outcome(job: Job, now: int, error: BaseException, retry_function: Any) -> O
     except Exception:  # noqa: BLE001  # boundary: an exception whose own __str__ raises
         kind = type(error).__qualname__
         return Raised(AttemptError.bounded(job.attempt, now, kind, f"a {kind} that cannot be shown"))
-
-
-def _import_main(hello: Hello) -> ModuleType:
-    """The script that the worker was started as, under another name than `__main__`: its guard holds."""
-    global _importing_main
-    _importing_main = True
-    try:
-        if hello.main_module is not None:
-            module = importlib.import_module(hello.main_module)
-        elif hello.main_file is not None:
-            # without a __spec__, as any script that is run; the task's names come out as the worker's do
-            module = ModuleType("__mp_main__")
-            module.__file__ = hello.main_file
-            sys.modules["__mp_main__"] = sys.modules["__main__"] = module
-            SourceFileLoader("__mp_main__", hello.main_file).exec_module(module)
-        else:
-            raise ConfigError(
-                "a process task that was typed at a prompt cannot run in another process: put it into a file"
-            )
-        sys.modules["__mp_main__"] = sys.modules["__main__"] = module
-        return module
-    finally:
-        _importing_main = False
 
 
 class _Reporter:

@@ -23,6 +23,7 @@ from penstock.worker.pools.process import (
     EncodedResult,
     Work,
 )
+from penstock.worker.pools.script import refuse_while_importing, whereabouts
 
 __all__ = ["ChildBroken", "ChildDied", "ChildFailed", "EncodedResult", "ProcessPool"]
 
@@ -51,15 +52,18 @@ class ProcessPool:
         *,
         config: Config | None = None,
         max_jobs_per_child: int | None = None,
+        start_timeout: float = 120.0,
     ) -> None:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
         if os.name != "posix":
             raise ConfigError("process tasks need a POSIX system; here, use run_in='thread'")
+        refuse_while_importing()
         self.size = size
         self._app = app
         self._config = config
         self._max_jobs = max_jobs_per_child
+        self._start_timeout = start_timeout
         self._children: list[ChildProcess] = []
         self._idle: list[ChildProcess] = []
         self._retired: list[ChildProcess] = []  # told to end
@@ -174,11 +178,12 @@ class ProcessPool:
     async def _start(self) -> None:
         child = ChildProcess(self._freed, self._died)
         try:
-            await child.open(self._hello())
-        except (ChildBroken, OSError) as error:
+            async with asyncio.timeout(self._start_timeout):
+                await child.open(self._hello())
+        except (ChildBroken, OSError) as error:  # a TimeoutError is an OSError
             child.end(0.0)
             self._no_longer_starting()
-            self._could_not_start(error if isinstance(error, ChildBroken) else ChildBroken(str(error)))
+            self._could_not_start(error if isinstance(error, ChildBroken) else self._as_broken(error))
         except asyncio.CancelledError:
             child.end(0.0)
             raise
@@ -187,6 +192,11 @@ class ProcessPool:
             self._failures, self._broken = 0, None
             self._children.append(child)
             self._freed(child)
+
+    def _as_broken(self, error: OSError) -> ChildBroken:
+        if isinstance(error, TimeoutError):
+            return ChildBroken(f"its imports and start-up hooks took more than {self._start_timeout:.3g} s")
+        return ChildBroken(str(error))
 
     def _no_longer_starting(self) -> None:
         """Before anybody hears of it: who asks for a child then must not think that one is coming."""
@@ -206,14 +216,13 @@ class ProcessPool:
                 self._waiting.popleft().fail(error)
 
     def _hello(self) -> Hello:
-        main = sys.modules.get("__main__")
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        main_module, main_file = whereabouts()
         return Hello(
             parent=os.getpid(),
             path=list(sys.path),
             argv=list(sys.argv),
-            main_module=None if spec is None else spec.name,
-            main_file=None if file is None else os.path.abspath(file),
+            main_module=main_module,
+            main_file=main_file,
             app=self._app,
             config=self._config,
         )
