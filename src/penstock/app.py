@@ -56,7 +56,7 @@ class App(Registry):
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
         said = _Settings()
-        self.url: str = said.or_else(url, "url", "memory://")
+        self.url: str = said.or_else(url, "url", "sqlite:///jobs.db")
         self.namespace = check_namespace(said.or_else(namespace, "namespace", ""))
         self.name = name
         self._given = store

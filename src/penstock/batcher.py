@@ -67,7 +67,7 @@ class Batcher(Generic[T, R]):
             for answer in answers:
                 answer.cancel()
             raise
-        except Exception as error:  # boundary: whatever the write failed with belongs to its callers
+        except Exception as error:  # noqa: BLE001  # boundary: whatever the write failed with belongs to its callers
             for answer in answers:
                 if not answer.done():
                     answer.set_exception(error)

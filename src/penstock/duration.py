@@ -21,10 +21,10 @@ _LONGEST = 1000 * 365 * 86_400_000
 
 
 def milliseconds(value: Duration, *, what: str = "duration") -> int:
-    """A duration in whole milliseconds, rounded up so that nothing starts early; negative ones are refused."""
+    """A duration in whole milliseconds, rounded up so that nothing starts early; never negative."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str, timedelta)):
         raise ConfigError(
-            f"{what}={value!r} is not a duration: give seconds, a timedelta, or text like '90s', '5m', '2h', '1d'"
+            f"{what}={value!r} is not a duration: give seconds, a timedelta, or text like '90s', '5m', '2h'"
         )
     if isinstance(value, str):
         ms = _parse(value, what)

@@ -176,7 +176,7 @@ class EventBus:
                     continue
                 try:
                     listener(event)
-                except Exception:  # boundary: a listener is user code, and the next one must still hear
+                except Exception:  # noqa: BLE001  # boundary: a listener is user code, and the next one must still hear
                     _log.exception("the listener %r failed on %s", listener, type(event).__name__)
 
     def close(self, timeout: float = 2.0) -> None:

@@ -54,6 +54,7 @@ def check_queue(name: str) -> str:
     """The queue's name itself, if it may be one; the same characters as an id."""
     if not isinstance(name, str) or not _SAFE.match(name):
         raise ConfigError(
-            f"queue={name!r} cannot be a queue's name: use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
+            f"queue={name!r} cannot be a queue's name: "
+            "use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
     return name

@@ -73,7 +73,7 @@ class Steps(_Policy, frozen=True, tag="steps"):
 
 
 class Polynomial(_Policy, frozen=True, tag="polynomial"):
-    """Sidekiq's and asynq's rule: n⁴ + 15 + random(0 … 29)·(n + 1) seconds, n = attempts failed before this one."""
+    """Sidekiq's and asynq's rule: n⁴ + 15 + random(0 … 29)·(n + 1) seconds; n: attempts failed before."""
 
 
 class Custom(_Policy, frozen=True, tag="custom"):
@@ -88,7 +88,7 @@ DEFAULT = Exponential()
 def exponential(
     base: Duration = 1, *, factor: float = 2.0, cap: Duration = "1d", jitter: float = 0.5
 ) -> Exponential:
-    """`base`, then `factor` times longer each time up to `cap`; up to the share `jitter` of it is taken off by lot."""
+    """`base`, then `factor` times longer each time up to `cap`, less a part of up to `jitter` by lot."""
     if not factor >= 1:
         raise ConfigError(f"factor={factor!r}: a wait that shrinks is no backoff; use 1 or more")
     if not 0 <= jitter <= 1:

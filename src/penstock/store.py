@@ -247,11 +247,12 @@ class Consuming(Protocol):
         `checkpoint` and `cancel_asked` stay.
 
         Repeating a call with the same token (each is one worker's own) returns the jobs that are still leased
-        under it, as they are, in any order, and leases no more while there are any. Jobs past their expiry
-        that it meets, before its limit is filled, are cancelled (`lifecycle.EXPIRED`, kept as `lifecycle.kept` says) and count for
-        nothing; a store may stop after a few thousand of them with fewer jobs than there are, and then `wait`
-        says WORK at once. Paused queues give nothing. Parked jobs of a queue come first, in the order of
-        available ones, if `worker` has announced their task.
+        under it, as they are, in any order, and leases no more while there are any.
+
+        Jobs past their expiry that it meets, before its limit is filled, are cancelled (`lifecycle.EXPIRED`,
+        kept as `lifecycle.kept` says) and count for nothing; a store may stop after a few thousand of them
+        with fewer jobs than there are, and then `wait` says WORK at once. Paused queues give nothing. Parked
+        jobs of a queue come first, in the order of available ones, if `worker` has announced their task.
         """
         ...
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock import App, Discard, Retry, Snooze, current_job
-from penstock.job import Ref
+from penstock.job import Ref, State
 from penstock.store import Store
 from penstock.testing.ledger import Finding, Ledger, Verdict, acheck
 from penstock.worker.worker import Worker
@@ -123,7 +123,7 @@ def promises(findings: list[Finding]) -> set[str]:
     return {finding.promise for finding in findings}
 
 
-def with_state(state: str, fate_id: str) -> Callable[[Any], Any]:
+def with_state(state: State, fate_id: str) -> Callable[[Any], Any]:
     """An answer of `get` in which this job is in another state."""
 
     def change(jobs: list[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.job import Ref, State
+from penstock.job import NewJob, Ref, State
 from penstock.testing.ledger import LedgerBroken
 from tests.testing.account import Account, promises, with_state
 
@@ -48,7 +48,7 @@ async def test_an_end_that_was_refused_is_no_end(account: Account) -> None:
 async def test_an_enqueue_without_an_answer_may_be_stored_or_not(account: Account) -> None:
     for kind in ("answered", "leased", "started", "ended", "settling", "settled"):
         account.strike(kind, "plain")
-    verdict = await account.verdict()
+    verdict = await account.verdict(exclusive=False)
     assert verdict.ok, verdict.report()
     assert (verdict.unknown, verdict.enqueued) == (1, 6)
 
@@ -90,10 +90,10 @@ async def test_two_ends_are_found(account: Account) -> None:
 
 
 async def test_a_store_that_undoes_an_end_is_found(account: Account) -> None:
-    account.pretend("get", with_state("available", account.ids["kept"]))
+    account.pretend("get", with_state(State.AVAILABLE, account.ids["kept"]))
     verdict = await account.verdict(exclusive=False, finished=False)
     assert promises(verdict.findings) == {"one end"}
-    account.pretend("get", with_state("dead", account.ids["kept"]))
+    account.pretend("get", with_state(State.DEAD, account.ids["kept"]))
     assert promises((await account.verdict(exclusive=False)).findings) == {"one end"}
 
 
@@ -190,7 +190,6 @@ async def test_a_kill_before_the_run_explains_nothing(account: Account) -> None:
 
 async def test_the_kill_of_a_parent_explains_it(account: Account) -> None:
     pid, fault = _crash_of_kept(account)
-    parent = account.lines()[0]["parent"] if account.lines()[0]["fact"] == "opened" else None
     parent = next(line["parent"] for line in account.lines() if line["fact"] == "opened")
     assert parent != pid
     account.add({**fault, "target": parent})
@@ -305,15 +304,9 @@ async def test_counts_that_are_off_by_one_are_found(account: Account) -> None:
 
 
 async def test_a_job_that_nobody_offered_is_found(account: Account) -> None:
-    await account.raw.enqueue([msgspec.structs.replace(_some_job(), id="stray")])
+    await account.raw.enqueue([NewJob("stray", "somebody.elses")])
     assert promises((await account.verdict()).findings) == {"counters"}
     assert (await account.verdict(exclusive=False)).ok
-
-
-def _some_job() -> object:
-    from penstock.job import NewJob
-
-    return NewJob("stray", "somebody.elses")
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────

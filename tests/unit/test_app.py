@@ -82,7 +82,7 @@ def test_a_store_of_ones_own_takes_the_place_of_the_url() -> None:
 
 
 def test_the_store_is_made_once_whoever_asks_first() -> None:
-    app = App()
+    app = App("memory://")
     start = threading.Barrier(8)
     seen: list[object] = []
 
@@ -118,7 +118,7 @@ def test_what_is_not_said_in_code_may_be_set_outside(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_URL", "memory://outside")
     monkeypatch.setenv("PENSTOCK_MAX_ATTEMPTS", "3")
     monkeypatch.setenv("PENSTOCK_MAX_PAYLOAD", "1kB")
-    app = App()
+    app = App("memory://")
     task = app.task(add)
     assert (app.url, app.namespace, task.timeout, task.max_attempts) == ("memory://outside", "file", 5_000, 3)
     with pytest.raises(ArgumentError, match="the limit is 1,000"):
@@ -132,11 +132,11 @@ def test_what_is_not_said_in_code_may_be_set_outside(monkeypatch: pytest.MonkeyP
 def test_an_unknown_setting_outside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TIMEOTU", "5s")
     with pytest.raises(ConfigError, match=r"PENSTOCK_TIMEOTU is not a setting.*PENSTOCK_TIMEOUT"):
-        App()
+        App("memory://")
 
 
 def test_ten_megabytes_are_refused_and_nothing_is_stored() -> None:
-    app = App()
+    app = App("memory://")
     task = app.task(name="keep")(lambda text: text)
     with pytest.raises(ArgumentError, match=r"the limit is 1,000,000"):
         task.enqueue("x" * 10_000_000)
@@ -179,14 +179,14 @@ def handle_raw_for_long(job: RawJob) -> str:
 
 
 def test_a_handler_stays_the_function_that_it_was() -> None:
-    app = App()
+    app = App("memory://")
     assert app.handler(queue="legacy")(handle_raw) is handle_raw
     handler = app.handlers["legacy"]
     assert (handler.function, handler.run_in, handler.result.keeps) == (handle_raw, "async", False)
 
 
 def test_a_handler_has_options_like_a_task() -> None:
-    app = App()
+    app = App("memory://")
     app.handler(queue="legacy", run_in="process", timeout="5s", retry=lambda a, e, j: 1)(handle_raw_for_long)
     handler = app.handlers["legacy"]
     assert (handler.run_in, handler.timeout) == ("process", 5_000)
@@ -208,11 +208,11 @@ def test_a_handler_has_options_like_a_task() -> None:
 )
 def test_a_handler_that_makes_no_sense_is_refused(options: Any, function: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        App().handler(**options)(function)
+        App("memory://").handler(**options)(function)
 
 
 def test_a_queue_has_one_handler() -> None:
-    app = App()
+    app = App("memory://")
     app.handler(queue="legacy")(handle_raw)
     with pytest.raises(ConfigError, match="has a handler already"):
         app.handler(queue="legacy")(handle_raw_for_long)
@@ -231,7 +231,7 @@ async def tracing(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def test_middleware_is_registered_for_all_for_a_queue_or_for_a_task() -> None:
-    app = App()
+    app = App("memory://")
     task = app.task(name="add")(add)
     assert app.around_attempt(task=task)(timing) is timing
     app.around_attempt(queue="mail")(guarding)
@@ -259,11 +259,11 @@ def test_what_cannot_be_called_so_is_refused_when_it_is_registered(
     register: str, function: Any, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        getattr(App(), register)(function)
+        getattr(App("memory://"), register)(function)
 
 
 def test_hooks_are_kept_in_order() -> None:
-    app = App()
+    app = App("memory://")
 
     @app.on_startup
     def first() -> None: ...
@@ -282,11 +282,11 @@ def test_hooks_are_kept_in_order() -> None:
         [drain],
         [shutdown],
     )
-    assert App().hooks.on_startup == []
+    assert App("memory://").hooks.on_startup == []
 
 
 def test_a_listener_hears_its_kind_of_event() -> None:
-    app = App()
+    app = App("memory://")
     heard = threading.Event()
 
     @app.on(JobEnqueued)
@@ -300,14 +300,14 @@ def test_a_listener_hears_its_kind_of_event() -> None:
 
 def test_listening_to_what_is_no_event_is_refused() -> None:
     with pytest.raises(ConfigError, match="takes a kind of event"):
-        App().on(NewJob)  # type: ignore[type-var]
+        App("memory://").on(NewJob)  # type: ignore[type-var]
 
 
 # ── raw jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_raw_job_keeps_its_bytes() -> None:
-    app = App()
+    app = App("memory://")
     handle = app.enqueue_raw("legacy", b"\x00\xff", "import", delay="5m", id="x", headers={"a": "b"})
     job = handle.job()
     assert job is not None
@@ -321,7 +321,7 @@ def test_a_raw_job_keeps_its_bytes() -> None:
 
 
 async def test_a_raw_job_goes_through_the_async_door_and_in_bulk_too() -> None:
-    app = App()
+    app = App("memory://")
     one = await app.aenqueue_raw("legacy", b"1")
     two, three = await app.aenqueue_many(
         [app.raw_job("legacy", b"2"), app.raw_job("legacy", bytearray(b"3"))]
@@ -372,15 +372,15 @@ def test_a_handle_is_found_by_queue_and_id() -> None:
 @pytest.mark.parametrize("address", [("a b",), ("a", "a b"), ("",)])
 def test_an_address_that_is_none_is_refused(address: Any) -> None:
     with pytest.raises(ConfigError, match="cannot be"):
-        App().handle(*address)
+        App("memory://").handle(*address)
 
 
 def test_a_queue_that_nobody_knows_is_drained() -> None:
-    assert App().drained("nothing", timeout=0)
+    assert App("memory://").drained("nothing", timeout=0)
 
 
 def test_a_queue_is_drained_when_its_last_job_has_ended() -> None:
-    app = App()
+    app = App("memory://")
     app.task(add).enqueue(1)
     assert not app.drained("default", timeout=0)
 
@@ -394,7 +394,7 @@ def test_a_queue_is_drained_when_its_last_job_has_ended() -> None:
 
 
 async def test_draining_is_waited_for() -> None:
-    app = App()
+    app = App("memory://")
     await app.task(add).aenqueue(1)
     waiting = asyncio.create_task(app.adrained("default", timeout=20))
     async with app.take():
@@ -403,7 +403,7 @@ async def test_draining_is_waited_for() -> None:
 
 
 def test_draining_is_waited_for_by_a_thread() -> None:
-    app = App()
+    app = App("memory://")
     handle = app.task(add).enqueue(1)
     threading.Timer(0.02, handle.cancel).start()
     assert app.drained("default", timeout=20)
@@ -411,7 +411,7 @@ def test_draining_is_waited_for_by_a_thread() -> None:
 
 async def test_waiting_for_a_queue_is_refused_where_a_loop_runs() -> None:
     with pytest.raises(ConfigError, match=r"use `await app\.adrained\(\)`"):
-        App().drained("default")
+        App("memory://").drained("default")
 
 
 # ── the front door ───────────────────────────────────────────────────────────────────────────────

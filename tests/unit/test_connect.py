@@ -150,7 +150,7 @@ def test_only_the_store_that_is_asked_for_is_imported() -> None:
     import subprocess
 
     code = (
-        "import sys; from penstock import App; App(); App().store; "
+        "import sys; from penstock import App; App('memory://'); App('memory://').store; "
         "print({'sqlite3', 'redis', 'psycopg', 'penstock.stores.sqlite'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -159,7 +159,7 @@ async def test_a_job_that_falls_due_is_taken_though_nobody_else_promotes(
 
 
 async def test_a_delayed_job_is_waited_for_until_it_is_due() -> None:
-    app = App()
+    app = App("memory://")
     handle = await app.task(name="x")(lambda: 1).using(delay="30ms").aenqueue()
     async with app.take(wait=20) as job:
         assert job is not None
@@ -456,7 +456,7 @@ async def test_a_block_that_outstays_the_jobs_timeout_is_interrupted(app: App) -
 
 
 async def test_a_block_that_outstays_the_jobs_deadline_is_interrupted() -> None:
-    app = App()
+    app = App("memory://")
     deadline = datetime.now(UTC)
     handle = await app.task(name="x")(lambda: 1).using(deadline=deadline).aenqueue()
     with pytest.raises(AttemptTimeout):

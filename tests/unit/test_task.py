@@ -33,7 +33,7 @@ def nothing(a: int) -> None: ...
 
 @pytest.fixture
 def app() -> App:
-    return App()
+    return App("memory://")
 
 
 def stored(handle: Handle[Any]) -> NewJob:
@@ -114,7 +114,7 @@ def test_a_name_that_is_none_is_refused(app: App, name: Any) -> None:
 
 SCRIPT = """
 from penstock import App
-app = App()
+app = App("memory://")
 @app.task
 def work() -> None: ...
 if __name__ == "__main__":
@@ -183,7 +183,7 @@ def test_what_is_no_function_is_refused(app: App, function: Any, says: str) -> N
 
 def test_a_task_cannot_become_a_task_again(app: App) -> None:
     with pytest.raises(ConfigError, match=r"add is a task already"):
-        App().task(app.task(add))
+        App("memory://").task(app.task(add))
 
 
 @pytest.mark.parametrize(("function", "run_in"), [(add, "thread"), (aadd, "async"), (Callable_(), "async")])

@@ -4,29 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 
 from penstock.app import App
 from penstock.config import Config, load
+from penstock.events import Event
+from penstock.handle import Handle
+from penstock.job import Job, State
+from penstock.testing import FaultyStore
 from penstock.worker import Worker
 
 #: No test waits longer than this for something that should happen at once (s).
 PATIENCE = 10.0
 
+E = TypeVar("E", bound=Event)
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of each kind."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    """A store of each kind. Apps of this URL share it, as processes would."""
+    if request.param == "memory":
+        return f"memory://{uuid4().hex}"
+    return f"sqlite:///{tmp_path}/jobs.db?durability=normal"  # a test loses no power
+
+
+@pytest.fixture(params=["async", "thread", "process"])
+def run_in(request: pytest.FixtureRequest) -> str:
+    """Each of the executors."""
+    return str(request.param)
 
 
 @pytest.fixture
-def app(url: str) -> App:
-    return App(url)
+def new_app(url: str) -> Iterator[Callable[[], App]]:
+    """Makes apps on the same store: each with a store object of its own, as another process has."""
+    made: list[App] = []
+
+    def make() -> App:
+        made.append(App(url))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
+
+
+@pytest.fixture
+def app(new_app: Callable[[], App]) -> App:
+    return new_app()
+
+
+@pytest.fixture
+def faults(app: App) -> FaultyStore:
+    """The app's store, made to fail on demand."""
+    faulty = FaultyStore(app.store)
+    app.use_store(faulty.store)
+    return faulty
 
 
 def quick(**knobs: Any) -> Config:
@@ -35,18 +72,33 @@ def quick(**knobs: Any) -> Config:
     return load({**settings, **knobs}, env={}, file=None).config
 
 
+def patient(**knobs: Any) -> Config:
+    """Leases and heartbeats as long as in real life: what must not depend on a heartbeat."""
+    return quick(**{"lease": "15s", "heartbeat": "5s", **knobs})
+
+
 @contextlib.asynccontextmanager
 async def at_work(app: App, *args: Any, **options: Any) -> AsyncIterator[Worker]:
-    """A worker that serves while the block runs, then drains."""
+    """A worker that serves while the block runs, then drains. It returns when the worker takes jobs."""
     options.setdefault("config", quick())
     worker = Worker(app, *args, **options)
     running = asyncio.create_task(worker.run())
     try:
+        await until(lambda: running.done() or worker._parts is not None, "the worker has begun")
         yield worker
     finally:
         worker.stop()
         async with asyncio.timeout(PATIENCE):
             await running
+
+
+async def in_a_burst(app: App, *args: Any, **options: Any) -> Worker:
+    """Run what there is, in a worker that then ends."""
+    options.setdefault("config", quick())
+    worker = Worker(app, *args, burst=True, **options)
+    async with asyncio.timeout(PATIENCE):
+        await worker.run()
+    return worker
 
 
 async def until(condition: Callable[[], Awaitable[bool] | bool], what: str) -> None:
@@ -62,3 +114,41 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], what: str) -> N
                 await asyncio.sleep(0.005)
     except TimeoutError:
         pytest.fail(f"it did not happen within {PATIENCE} s: {what}")
+
+
+async def ended(handle: Handle[Any]) -> Job:
+    """The job, once it has ended; it must be one that is kept."""
+    (job,) = await handle._store.ended([handle.ref], timeout=int(PATIENCE * 1000))
+    assert job is not None, "it is gone"
+    assert job.ended, f"it has not ended: {job.state.value}, {job.reason}, {job.errors}"
+    return job
+
+
+async def becomes(handle: Handle[Any], state: State) -> Job:
+    """The job, once it is in this state."""
+    found: list[Job | None] = []
+
+    async def there() -> bool:
+        found[:] = [await handle.ajob()]
+        return found[0] is not None and found[0].state is state
+
+    await until(there, f"the job becomes {state.value}")
+    assert found[0] is not None
+    return found[0]
+
+
+class Told:
+    """The events that an app's listeners heard."""
+
+    def __init__(self, app: App) -> None:
+        self.all: list[Event] = []
+        app.events.listen(Event, self.all.append)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.all if isinstance(event, kind)]
+
+    async def one(self, kind: type[E]) -> E:
+        """The only one of its kind, once it is told."""
+        await until(lambda: bool(self.of(kind)), f"{kind.__name__} is told")
+        (event,) = self.of(kind)
+        return event

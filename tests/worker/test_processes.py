@@ -395,7 +395,8 @@ asyncio.run(main())
 
 async def test_children_die_with_their_worker(tmp_path: Path) -> None:
     path = tmp_path / "pid"
-    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    path_here = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path_here}
     with subprocess.Popen([sys.executable, "-c", WORKER, str(path)], env=env) as worker:
         pid = int(await text_of(path))
         assert _lives(pid)

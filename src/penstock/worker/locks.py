@@ -185,6 +185,7 @@ def _locked(name: str, where: int, *, shared: bool) -> Iterator[bool]:
 
     Those who only look share the lock, so that two of them do not take each other for the worker.
     """
+    assert fcntl is not None  # else there is no `where`
     try:
         fd = os.open(name, os.O_RDWR | _SAFE, dir_fd=where)
     except OSError:  # not there, or a link that somebody put there

@@ -68,7 +68,7 @@ def main() -> int:
         with runner:
             return runner.run(_serve(orders, app, control))
     except PenstockError as error:
-        print(f"penstock: error: {error}", file=sys.stderr)
+        sys.stderr.write(f"penstock: error: {error}\n")
         return REFUSED
 
 

@@ -70,12 +70,12 @@ class _Supervisor:
         self._id = mint()
         self._children: list[_Child] = []
         self._stopping = False
+        self._stopped = asyncio.Event()
         self._stop_by = float("inf")
         self._code = 0
         #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
         #: says so every 20 ms while something waits, and every third of `block_report` otherwise.
         self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
-        self._places = 0
         self.store: Store | None = None
         self._complaint = Complaint(_log)
 
@@ -84,10 +84,10 @@ class _Supervisor:
         lock = LifeLock(self._id)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._config.processes):
-                    group.create_task(self._keep_alive())
                 beats = group.create_task(self._speak_for_the_silent())
-                group.create_task(self._end_with_the_last(beats))
+                places = [group.create_task(self._keep_alive()) for _ in range(self._config.processes)]
+                await asyncio.wait(places)
+                beats.cancel()
         finally:
             lock.release()
             if self.store is not None:
@@ -98,7 +98,6 @@ class _Supervisor:
 
     async def _keep_alive(self) -> None:
         """One place for a child: start it, and start it again when it dies."""
-        self._places += 1
         failures = 0
         while not self._stopping:
             child = _Child(self._app, self._config, self._queues, self._burst)
@@ -115,13 +114,14 @@ class _Supervisor:
                 break
             failures = 0 if time.monotonic() - born > _HEALTHY else failures + 1
             if not self._stopping and failures > 1:
-                await asyncio.sleep(min(10.0, 0.1 * 2 ** min(failures, 7)))
-        self._places -= 1
+                await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
 
-    async def _end_with_the_last(self, beats: asyncio.Task[None]) -> None:
-        while self._places:
-            await asyncio.sleep(0.02)
-        beats.cancel()
+    async def _unless_stopped(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            pass
 
     def _said_hello(self, hello: Hello) -> None:
         if self.store is None and hello.url is not None and not hello.url.startswith("memory:"):
@@ -237,6 +237,7 @@ class _Supervisor:
                 child.signal(signal.SIGTERM)  # the second one: at once
             return
         self._stopping = True
+        self._stopped.set()
         self._stop_by = time.monotonic() + self._config.drain_timeout / 1000 + 10.0
         for child in self._children:
             child.signal(signal.SIGTERM)

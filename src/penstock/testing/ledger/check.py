@@ -136,7 +136,7 @@ def _held(fault: Fault, story: Story, run: Run, later: Sequence[Run]) -> Rerun |
     """What became of a run that the killed process had begun and not ended; None for any other."""
     if fault.target not in run.pids or run.start.mono > fault.mono:
         return None
-    if run.end is not None and run.end.mono < fault.mono:
+    if (run.end is not None and run.end.mono < fault.mono) or any(act.applied for act in run.acts):
         return None
     task = story.offer.task if story.offer else ""
     again = later[0] if later else None

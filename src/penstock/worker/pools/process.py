@@ -137,8 +137,13 @@ class ChildProcess(asyncio.Protocol):
     async def open(self, hello: Hello) -> None:
         """Start the process; returns when it is ready for jobs. Raises ChildBroken if it never is."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             self._process = _spawn(theirs.fileno())
+        except (OSError, ChildBroken):
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self.pid = self._process.pid
         threading.Thread(
             target=self._await_exit, args=(self._process,), name=f"penstock-child-{self.pid}", daemon=True

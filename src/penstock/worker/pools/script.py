@@ -23,7 +23,7 @@ def whereabouts() -> tuple[str | None, str | None]:
 
 
 def import_script(module_name: str | None, file: str | None) -> ModuleType:
-    """Import it under another name than `__main__`, so that `if __name__ == "__main__":` holds; ConfigError."""
+    """Import it under another name than `__main__`, so that its `if __name__ == "__main__":` holds."""
     global _importing
     _importing = True
     try:
@@ -46,7 +46,7 @@ def import_script(module_name: str | None, file: str | None) -> ModuleType:
 
 
 def refuse_while_importing() -> None:
-    """To be called where a worker starts: a child that imports the worker's script must not become a worker."""
+    """Called where a worker starts: a child that imports its worker's script must not become another."""
     if _importing:
         raise ConfigError(
             "this script starts a worker whenever it is imported, and a process task has to import it: "

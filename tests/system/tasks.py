@@ -1,0 +1,222 @@
+"""What the workers of these tests run. Every test has a copy of this file, with its store beside it.
+
+Each task writes down what it does: one line for one write into a file that is only ever appended to, so
+that a SIGKILL in the next instruction loses none.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import re
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+from penstock import App, current_job
+from penstock.testing.ledger import Ledger
+
+HERE = Path(__file__).parent
+RECORD = HERE / "record.jsonl"
+#: Only where a test has made the folder: a ledger puts a middleware around every attempt.
+LEDGER = HERE / "ledger"
+
+app = App(f"sqlite:///{HERE / 'jobs.db'}")
+if LEDGER.is_dir():
+    Ledger(LEDGER).watch(app)
+
+
+def note(what: str, **more: object) -> None:
+    """Append a line about the running attempt."""
+    job = current_job()
+    line = {"what": what, "task": job.task, "id": job.id, "attempt": job.attempt, "pid": os.getpid(), **more}
+    line["at"] = time.monotonic()  # one clock for all processes of a machine
+    fd = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(fd, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(fd)
+
+
+# ── tasks that behave ────────────────────────────────────────────────────────────────────────────
+
+
+@app.task(name="quick")
+async def quick(n: int = 0) -> int:
+    note("start", n=n)
+    return n
+
+
+@app.task(name="quick_thread")
+def quick_thread(n: int = 0) -> int:
+    note("start", n=n)
+    return n
+
+
+@app.task(name="quick_process", run_in="process")
+def quick_process(n: int = 0) -> int:
+    note("start", n=n)
+    return n
+
+
+@app.task(name="nap")
+async def nap(seconds: float) -> int:
+    note("start")
+    await asyncio.sleep(seconds)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="nap_thread")
+def nap_thread(seconds: float) -> int:
+    note("start")
+    time.sleep(seconds)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="nap_process", run_in="process")
+def nap_process(seconds: float) -> int:
+    note("start")
+    time.sleep(seconds)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="held")
+async def held(gate: str) -> int:
+    """Run until the gate (a file) opens."""
+    note("start")
+    while not (HERE / gate).exists():
+        await asyncio.sleep(0.05)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="held_thread")
+def held_thread(gate: str) -> int:
+    note("start")
+    while not (HERE / gate).exists():
+        time.sleep(0.05)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="held_process", run_in="process")
+def held_process(gate: str) -> int:
+    note("start")
+    while not (HERE / gate).exists():
+        time.sleep(0.05)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="keep_books")
+def keep_books(n: int) -> int:
+    """The application has tables of its own in the same file, through the same SQLite library."""
+    note("start")
+    cx = sqlite3.connect(HERE / "jobs.db", timeout=30)
+    try:
+        with cx:
+            cx.execute("CREATE TABLE IF NOT EXISTS books (n INTEGER, pid INTEGER)")
+            cx.execute("INSERT INTO books VALUES (?, ?)", (n, os.getpid()))
+    finally:
+        cx.close()
+    return n
+
+
+# ── tasks that do not ────────────────────────────────────────────────────────────────────────────
+
+
+@app.task(name="block")
+async def block(seconds: float) -> int:
+    """Stop the event loop, as a blocking call in an async function does."""
+    note("start")
+    time.sleep(seconds)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="hold_gil")
+async def hold_gil(seconds: int) -> int:
+    """Stop every thread of the process, as a C extension does that does not let go of the GIL."""
+    note("start")
+    ctypes.PyDLL(None).sleep(seconds)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="hold_gil_thread")
+def hold_gil_thread(seconds: int) -> int:
+    note("start")
+    ctypes.PyDLL(None).sleep(seconds)
+    note("end")
+    return os.getpid()
+
+
+@app.task(name="grind")
+async def grind(seconds: float) -> float:
+    """One `re.match` that takes about so long: the engine never lets go of the GIL."""
+    note("start")
+    began = time.monotonic()
+    re.match(_PATTERN, "a" * _length_for(seconds))
+    took = time.monotonic() - began
+    note("end", took=took)
+    return took
+
+
+_PATTERN = r".*.*.*x"
+
+
+def _length_for(seconds: float) -> int:
+    """The pattern takes time with the cube of the length."""
+    length, took = 150, 0.0
+    while took < 0.02:
+        length *= 2
+        began = time.perf_counter()
+        re.match(_PATTERN, "a" * length)
+        took = time.perf_counter() - began
+    return int(length * (seconds / took) ** (1 / 3))
+
+
+@app.task(name="crash", retry=0.05)
+async def crash(how: str) -> None:
+    note("start")
+    _crash(how)
+
+
+@app.task(name="crash_thread", retry=0.05)
+def crash_thread(how: str) -> None:
+    note("start")
+    _crash(how)
+
+
+@app.task(name="crash_process", run_in="process", retry=0.05)
+def crash_process(how: str) -> None:
+    note("start")
+    _crash(how)
+
+
+def _crash(how: str) -> None:
+    match how:
+        case "segv":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(3)
+        case _:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="deaf")
+def deaf(seconds: float) -> None:
+    """A thread that nothing interrupts: one long call into C, without the GIL."""
+    note("start")
+    time.sleep(seconds)
+    note("end")
+
+
+@app.task(name="fail")
+async def fail() -> None:
+    note("start")
+    raise ValueError("on purpose")

@@ -1,0 +1,63 @@
+"""The fixture `penstock_inline` is there for every user of pytest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TEST = """
+from penstock import App
+
+app = App("sqlite:///must-not-be-made.db")
+did = []
+
+@app.task
+async def greet(name: str) -> None:
+    did.append(name)
+
+def test_it_runs_when_told(penstock_inline):
+    box = penstock_inline(app)
+    greet.using(delay="5m").enqueue("Ada")
+    box.assert_enqueued(greet, "Ada", delay="5m")
+    box.advance("5m")
+    assert did == ["Ada"]
+
+def test_it_ends_with_its_test(penstock_inline):
+    assert app.store.url.startswith("sqlite:")
+    penstock_inline(app)
+    assert app.store.url.startswith("memory:")
+"""
+
+
+def test_a_users_test_gets_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_greeting.py").write_text(TEST)
+    installed = any(e.value == "penstock.testing.plugin" for e in entry_points(group="pytest11"))
+    named = [] if installed else ["-p", "penstock.testing.plugin"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *named, str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
+    assert not list(tmp_path.glob("*.db"))
+
+
+def test_the_package_announces_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"penstock": "penstock.testing.plugin"}
+
+
+def test_the_plugin_costs_other_projects_nothing() -> None:
+    """It is loaded by every pytest run where Penstock is installed."""
+    probe = "import sys, penstock.testing.plugin; print([m for m in sys.modules if m.startswith('penstock')])"
+    ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "['penstock', 'penstock.testing', 'penstock.testing.plugin']"

@@ -1,0 +1,197 @@
+"""What the tests' tasks do, the same in each executor; child processes find it here by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.app import App
+from penstock.attempt import current_job
+from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, Retry, Snooze
+from penstock.job import Job
+from penstock.task import Task
+
+#: The registry of child processes; a test registers the same tasks with an app of its own.
+app = App("memory://")
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def act(how: str) -> Any:
+    """Come back, or raise."""
+    match how:
+        case "return":
+            return f"done in attempt {current_job().attempt}"
+        case "facts":
+            job = current_job()
+            return {"id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
+        case "remaining":
+            return current_job().remaining()
+        case "raise":
+            raise ValueError("it is wrong")
+        case "raise at first":
+            if current_job().attempt < 3:
+                raise ValueError(f"attempt {current_job().attempt} is wrong")
+            return f"done in attempt {current_job().attempt}"
+        case "retry":
+            raise Retry("not yet", delay="1h")
+        case "snooze":
+            raise Snooze("1h")
+        case "discard":
+            raise Discard("never again")
+        case "cancel":
+            raise Cancel("not wanted")
+        case "exit":
+            raise SystemExit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "cancelled":
+            raise asyncio.CancelledError
+        case "timeout":
+            raise AttemptTimeout("of its own")
+        case "unshowable":
+            raise Unshowable
+        case "unencodable":
+            return object()
+    raise AssertionError(how)
+
+
+async def act_async(how: str) -> Any:
+    return act(how)
+
+
+def note(path: str, line: str = "") -> None:
+    """Leave a line that other processes can see: one per start."""
+    with open(path, "a") as file:
+        file.write(f"{line or os.getpid()}\n")
+
+
+def lines(path: Path | str) -> list[str]:
+    """What was noted there."""
+    file = Path(path)
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def linger(path: str, seconds: float = 60.0) -> str:
+    """Say that it has begun, then stay until the time is over or somebody interrupts."""
+    note(path)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(0.002)
+    return "stayed"
+
+
+async def linger_async(path: str, seconds: float = 60.0) -> str:
+    note(path)
+    await asyncio.sleep(seconds)
+    return "stayed"
+
+
+def heed(path: str) -> str:
+    """Stay until `cancelled` says to stop, and come back in peace."""
+    note(path)
+    while not current_job().cancelled:
+        time.sleep(0.002)
+    return "came back"
+
+
+def obey(path: str) -> str:
+    note(path)
+    while True:
+        current_job().raise_if_cancelled()
+        time.sleep(0.002)
+
+
+def swallow(path: str) -> str:
+    """Swallow the exception that is to end it, and stay until a file says so."""
+    note(path)
+    gate = Path(f"{path}.go")
+    while not gate.exists():
+        try:
+            while not gate.exists():
+                time.sleep(0.002)
+        except Interrupted as error:
+            note(f"{path}.swallowed", type(error).__name__)
+    return "too late"
+
+
+async def swallow_async(path: str) -> str:
+    note(path)
+    gate = Path(f"{path}.go")
+    while not gate.exists():
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            note(f"{path}.swallowed", "CancelledError")
+    return "too late"
+
+
+def soon(attempt: int, error: BaseException, job: Job) -> float:
+    assert isinstance(error, ValueError)
+    return 1000.0 * attempt
+
+
+def no_idea(attempt: int, error: BaseException, job: Job) -> float:
+    raise LookupError("the retry function is wrong too")
+
+
+def fail_soon() -> None:
+    raise ValueError("it is wrong")
+
+
+def fail_without_idea() -> None:
+    raise ValueError("it is wrong")
+
+
+async def fail_soon_async() -> None:
+    raise ValueError("it is wrong")
+
+
+async def fail_without_idea_async() -> None:
+    raise ValueError("it is wrong")
+
+
+def typed(when: datetime, size: tuple[int, str]) -> dict[str, datetime]:
+    assert when.tzinfo is UTC, "the argument came back as something else"
+    return {f"{size[1]}{size[0]}": when}
+
+
+async def typed_async(when: datetime, size: tuple[int, str]) -> dict[str, datetime]:
+    return typed(when, size)
+
+
+def tell(path: str) -> str:
+    """Say how far it is, and stay until a file says so."""
+    current_job().progress(3, of=7, note="on the way")
+    while not Path(path).exists():
+        time.sleep(0.002)
+    return "told"
+
+
+async def tell_async(path: str) -> str:
+    current_job().progress(3, of=7, note="on the way")
+    while not Path(path).exists():
+        await asyncio.sleep(0.002)
+    return "told"
+
+
+_ASYNC = {f.__name__.removesuffix("_async"): f for f in list(globals().values()) if getattr(f, "__name__", "").endswith("_async")}
+
+for _deed in (act, linger, heed, obey, swallow, typed, tell):
+    app.task(name=_deed.__name__, run_in="process")(_deed)
+app.task(name="fail_soon", run_in="process", retry=soon)(fail_soon)
+app.task(name="fail_without_idea", run_in="process", retry=no_idea)(fail_without_idea)
+
+
+def made(app: App, run_in: str, deed: Any, **options: Any) -> Task[..., Any]:
+    """The deed as a task of this app, in this executor."""
+    name = deed.__name__
+    function = _ASYNC[name] if run_in == "async" else deed
+    return app.task(name=name, run_in=run_in, **options)(function)  # type: ignore[call-overload, no-any-return]
