@@ -312,7 +312,7 @@ class Verbs(RuleBasedStateMachine):
         if any_order:
             for answer in answers:
                 answer.jobs.sort(key=lambda job: (job.queue, job.id))
-        assert bare(answers[0]) == bare(answers[1]), verb
+        assert bare(answers[0]) == bare(answers[1]), f"{verb}: {answers[0]} but memory: {answers[1]}"
         return answers
 
     def lease(self, pick: tuple[int, str]) -> list[Lease | Ref]:

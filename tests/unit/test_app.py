@@ -105,7 +105,7 @@ def test_apps_of_different_namespaces_do_not_see_each_other() -> None:
 
 
 def test_the_limit_of_a_payload_is_the_apps() -> None:
-    small = App(max_payload=20)
+    small = App("memory://", max_payload=20)
     task = small.task(name="keep")(lambda text: text)
     task.enqueue("short")
     with pytest.raises(ArgumentError, match=r"the limit is 20.*App\(max_payload=\.\.\.\)"):
@@ -118,7 +118,7 @@ def test_what_is_not_said_in_code_may_be_set_outside(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_URL", "memory://outside")
     monkeypatch.setenv("PENSTOCK_MAX_ATTEMPTS", "3")
     monkeypatch.setenv("PENSTOCK_MAX_PAYLOAD", "1kB")
-    app = App("memory://")
+    app = App()
     task = app.task(add)
     assert (app.url, app.namespace, task.timeout, task.max_attempts) == ("memory://outside", "file", 5_000, 3)
     with pytest.raises(ArgumentError, match="the limit is 1,000"):
@@ -132,7 +132,7 @@ def test_what_is_not_said_in_code_may_be_set_outside(monkeypatch: pytest.MonkeyP
 def test_an_unknown_setting_outside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TIMEOTU", "5s")
     with pytest.raises(ConfigError, match=r"PENSTOCK_TIMEOTU is not a setting.*PENSTOCK_TIMEOUT"):
-        App("memory://")
+        App()
 
 
 def test_ten_megabytes_are_refused_and_nothing_is_stored() -> None:
@@ -154,7 +154,7 @@ def test_a_closed_app_may_be_used_again(tmp_path: Any) -> None:
 
 
 def test_an_app_says_what_it_is() -> None:
-    app = App(name="shop")
+    app = App("memory://", name="shop")
     app.task(add)
     assert repr(app) == "<App shop of 1 tasks on memory://>"
 
@@ -163,7 +163,7 @@ def test_an_app_says_what_it_is() -> None:
 
 
 def test_an_apps_queues_are_those_of_its_tasks_and_handlers() -> None:
-    app = App(queue="low")
+    app = App("memory://", queue="low")
     app.task(add)
     app.task(name="b", queue="mail")(add)
     app.task(name="c")(add)
@@ -331,7 +331,7 @@ async def test_a_raw_job_goes_through_the_async_door_and_in_bulk_too() -> None:
 
 
 def test_a_raw_job_has_the_options_of_its_queues_handler() -> None:
-    app = App(timeout="1h")
+    app = App("memory://", timeout="1h")
     app.handler(queue="legacy", timeout="5s", retry=3, priority=7)(handle_raw)
     spec = app.enqueue_raw("legacy", b"").job().spec  # type: ignore[union-attr]
     assert (spec.timeout, spec.retry, spec.priority, spec.retention) == (5_000, Fixed(3_000), 7, 0)
@@ -353,14 +353,14 @@ def test_a_raw_job_that_makes_no_sense_is_refused(
     error: type[Exception], queue: str, payload: Any, options: Any, says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        App(max_payload=100).enqueue_raw(queue, payload, **options)
+        App("memory://", max_payload=100).enqueue_raw(queue, payload, **options)
 
 
 # ── handles and queues ───────────────────────────────────────────────────────────────────────────
 
 
 def test_a_handle_is_found_by_queue_and_id() -> None:
-    app = App(queue="low")
+    app = App("memory://", queue="low")
     mail = app.task(name="mail", queue="mail")(add)
     assert app.handle("x").queue == "low"
     assert app.handle("x", task=mail).queue == "mail"

@@ -249,7 +249,7 @@ def test_every_option_of_a_task_reaches_its_jobs(app: App) -> None:
 
 
 def test_an_app_sets_the_defaults_of_its_tasks() -> None:
-    app = App(queue="low", timeout=None, max_attempts=2, retry="fibonacci", retention="1h")
+    app = App("memory://", queue="low", timeout=None, max_attempts=2, retry="fibonacci", retention="1h")
     job = stored(app.task(add).enqueue(1))
     assert (job.queue, job.timeout, job.max_attempts, job.retry) == ("low", None, 2, Fibonacci())
     assert job.retention == 3_600_000

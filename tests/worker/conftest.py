@@ -69,7 +69,7 @@ def faults(app: App) -> FaultyStore:
 def quick(**knobs: Any) -> Config:
     """A configuration with short periods, so that nothing needs long waits."""
     settings = {"drain_timeout": "2s", "thread_grace": "100ms", "heartbeat": "200ms", "lease": "1s"}
-    return load({**settings, **knobs}, env={}, file=None).config
+    return load({**settings, **knobs}, env={}, file=Path("/dev/null")).config
 
 
 def patient(**knobs: Any) -> Config:

@@ -24,9 +24,13 @@ from penstock.worker.locks import LifeLock
 lock = LifeLock(sys.argv[1], Path(sys.argv[2]))
 assert lock.held
 started = None
-if "forks" in sys.argv and os.fork() == 0:
-    sys.stdin.read()
-    os._exit(0)
+if "forks" in sys.argv:
+    there, here = os.pipe()
+    if os.fork() == 0:
+        os.write(here, b"!")
+        sys.stdin.read()
+        os._exit(0)
+    os.read(there, 1)
 if "starts" in sys.argv:
     started = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], close_fds=False)
 print("held", flush=True)

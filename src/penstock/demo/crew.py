@@ -1,0 +1,121 @@
+"""The demo's workers: started under their supervisor, watched, one of them killed, and all gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from penstock.demo.place import DemoFailed, Place, Progress
+from penstock.job import State
+from penstock.store import Store
+from penstock.testing.ledger import Ledger
+from penstock.testing.ledger.history import read
+
+__all__ = ["QUEUES", "Killer", "workers", "wait_for"]
+
+QUEUES = ("parse", "read", "sum")
+#: Nothing ended for that long: something is wrong, and the log will tell (s).
+_PATIENCE = 60.0
+_LOOK = 0.02
+_UNDONE = (State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE, State.PARKED)
+
+
+@contextlib.contextmanager
+def workers(place: Place, processes: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`penstock worker` with this many processes, for as long as the block lasts."""
+    command = [sys.executable, "-m", "penstock", "worker", "penstock.demo.tasks:app"]
+    options = ["--queues", ",".join(QUEUES), "--processes", str(processes), "--concurrency", "20"]
+    with place.log.open("ab") as log:
+        supervisor = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield supervisor
+    finally:
+        _end(supervisor)
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    """It drains; who was interrupted at a terminal has sent it a signal already, and this one hurries it."""
+    for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            supervisor.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(patience)
+            return
+
+
+def wait_for(
+    queues: Sequence[str],
+    of: dict[str, int],
+    store: Store,
+    supervisor: subprocess.Popen[bytes],
+    place: Place,
+    tell: Callable[[Progress], None],
+    killer: Killer | None,
+) -> None:
+    """Until nothing is left to do in these queues; the killer gets its chance on the way."""
+    seen, changed = -1, time.monotonic()
+    while True:
+        counts = {info.name: info.counts for info in store.sync.queues()}
+        done = {name: counts.get(name, {}).get(State.COMPLETED, 0) for name in of}
+        news = killer.look(done, of) if killer is not None else ""
+        tell(Progress(done, of, news))
+        if not any(counts.get(name, {}).get(state) for name in queues for state in _UNDONE):
+            return
+        if sum(done.values()) != seen:
+            seen, changed = sum(done.values()), time.monotonic()
+        if supervisor.poll() is not None:
+            raise DemoFailed(f"the workers ended too soon (exit code {supervisor.returncode}): see {place.log}")
+        if time.monotonic() - changed > _PATIENCE:
+            raise DemoFailed(f"nothing was completed for {_PATIENCE:.0f} s: see {place.log}")
+        time.sleep(_LOOK)
+
+
+class Killer:
+    """Kills one worker process with SIGKILL once 40 % of the parse jobs are done, while it holds some.
+
+    It is stopped for the blink of an eye before, to be sure of what it holds.
+    """
+
+    def __init__(self, place: Place, store: Store, supervisor: int, share: float = 0.4) -> None:
+        self._ledger = Ledger(place.ledger, note="the demo's killer")
+        self._store = store
+        self._supervisor = supervisor
+        self._share = share
+        self.killed: int | None = None
+
+    def look(self, done: dict[str, int], of: dict[str, int]) -> str:
+        """Kill if it is time to; what is to be told of it."""
+        if self.killed is not None or done["parse"] < self._share * of["parse"]:
+            return ""
+        busy = _running(self._ledger.directory)
+        for pid in sorted(self._children(), key=lambda pid: -busy[pid]):
+            if busy[pid] and (held := self._kill(pid)):
+                self.killed = pid
+                return f"worker process {pid} was killed by SIGKILL with {held} started jobs in hand"
+        return ""
+
+    def _children(self) -> list[int]:
+        """The worker processes of our supervisor, which says who they are."""
+        return [pid for pid in _busy_children(self._ledger.directory) if _parent(pid) == self._supervisor]
+
+    def _kill(self, pid: int) -> int:
+        os.kill(pid, signal.SIGSTOP)
+        held = _running(self._ledger.directory)[pid]
+        if held:
+            self._ledger.kill(pid)
+        else:
+            os.kill(pid, signal.SIGCONT)
+        return held
+
+
+def _running(ledger: Path) -> Counter[int]:
+    """How many attempts each process has begun and not ended, by the ledger."""
+    runs = [run for story in read(ledger).stories for run in story.runs if run.end is None]
+    return Counter(run.start.pid for run in runs)

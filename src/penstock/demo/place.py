@@ -1,0 +1,49 @@
+"""Where a run of the demo keeps its things, and how its processes are told."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import PenstockError
+
+__all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "Place", "Progress"]
+
+URL = "PENSTOCK_DEMO_URL"
+NAMESPACE = "PENSTOCK_DEMO_NAMESPACE"
+LEDGER = "PENSTOCK_DEMO_LEDGER"
+
+
+class DemoFailed(PenstockError):
+    """The demo could not be run to its end; the message says why, and where the workers' log is."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory of a run, and the store of its jobs."""
+
+    workdir: Path
+    url: str
+    namespace: str = ""
+
+    @property
+    def ledger(self) -> Path:
+        return self.workdir / "ledger"
+
+    @property
+    def log(self) -> Path:
+        return self.workdir / "worker.log"
+
+    def announce(self) -> None:
+        """Tell this process, and those that it will start, where the jobs are: before the tasks are imported."""
+        os.environ.update({URL: self.url, NAMESPACE: self.namespace, LEDGER: str(self.ledger)})
+
+
+@dataclass
+class Progress:
+    """How far it is: jobs completed of jobs enqueued, per queue; and the latest news, if there are any."""
+
+    done: dict[str, int] = field(default_factory=dict)
+    of: dict[str, int] = field(default_factory=dict)
+    news: str = ""

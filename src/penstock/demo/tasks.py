@@ -1,0 +1,58 @@
+"""The demo's tasks, of all three kinds; its workers are `penstock worker penstock.demo.tasks:app`.
+
+The environment says where the jobs are, so that producer and workers agree.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.app import App
+from penstock.attempt import current_job
+from penstock.demo.place import LEDGER, NAMESPACE, URL
+from penstock.demo.survey import Survey, Totals, fingerprint, survey, total
+from penstock.retry import fixed
+from penstock.testing.ledger import Ledger
+
+__all__ = ["Unlucky", "app", "hash_file", "parse_file", "sum_directory"]
+
+app = App(
+    os.environ.get(URL, "memory://"),
+    namespace=os.environ.get(NAMESPACE, ""),
+    name="demo",
+    retry=fixed("200ms"),
+    retention="1d",  # so that there is something to look at afterwards
+)
+if LEDGER in os.environ:
+    Ledger(os.environ[LEDGER]).watch(app)
+
+
+class Unlucky(Exception):
+    """What the demo's unlucky jobs raise in their first attempt."""
+
+
+@app.task(queue="parse", run_in="process")
+def parse_file(path: str, unlucky: bool = False) -> Survey:
+    """Parse one file: work for a processor, in a process that can be killed."""
+    _stumble(unlucky)
+    return survey(path)
+
+
+@app.task(queue="read")
+def hash_file(path: str, unlucky: bool = False) -> str:
+    """Read one file: it waits for the disk, in a thread."""
+    _stumble(unlucky)
+    return fingerprint(path)
+
+
+@app.task(queue="sum")
+async def sum_directory(ids: list[str], unlucky: bool = False) -> Totals:
+    """Add up what the parse jobs of one directory found: it waits for the store, in the event loop."""
+    _stumble(unlucky)
+    handles = [app.handle(id, task=parse_file) for id in ids]
+    return total([await handle.aresult(timeout="10s") for handle in handles])
+
+
+def _stumble(unlucky: bool) -> None:
+    if unlucky and current_job().attempt == 1:
+        raise Unlucky("an unlucky job fails in its first attempt")
