@@ -1,1 +1,1 @@
-"""How fast Penstock is, measured: `python -m benchmarks`; docs/benchmarks.md says how the figures are made."""
+"""How fast Penstock is, measured: `python -m benchmarks`; docs/benchmarks.md says how."""

@@ -40,10 +40,16 @@ def _chosen(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 @click.option("--reps", default=3, show_default=True, help="Repetitions; tables show the median (min–max).")
 @click.option("--quick", is_flag=True, help="Tiny amounts, once: does it work? The figures mean nothing.")
 @click.option("--concurrency", type=int, help="Slots of the workers.  [Penstock's default, 20]")
-@click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="Where the files go: a folder on the disk to be measured.  [the system's for temporary files]")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where the files go: a folder on the disk to be measured.  [the system's for temporary files]",
+)
 @click.option("--markdown", is_flag=True, help="Print the tables as docs/benchmarks.md has them.")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write every value there.")
+@click.option(
+    "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write every value there."
+)
 def main(
     stores: list[str],
     durability: str | None,
@@ -57,7 +63,9 @@ def main(
 ) -> None:
     """Measure Penstock on this machine. Repetitions go round all stores before the next one begins, so that
     a slow phase of the machine hits all alike."""
-    setups = [s for store in stores for s in SETUPS[store] if s.durability in ("", durability or s.durability)]
+    setups = [
+        s for store in stores for s in SETUPS[store] if s.durability in ("", durability or s.durability)
+    ]
     chosen = [GROUPS[name] for name in groups]
     sizes = QUICK if quick else Sizes()
     note = ". QUICK: tiny amounts, the figures mean nothing" if quick else ""

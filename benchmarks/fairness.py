@@ -25,9 +25,8 @@ import click
 
 from benchmarks.machine import describe, fdatasync_ms, percentile
 from benchmarks.rig import new_runner
-from penstock import App, current_job
+from penstock import App, Worker, current_job
 from penstock.stores.sqlite.turnstile import Turnstile
-from penstock.worker.worker import Worker
 
 _LIMIT_MS = 100.0
 #: The least share of its fair part that a process must have had.
@@ -39,10 +38,16 @@ _FAIR = 0.5
 @click.option("--processes", default=4, show_default=True)
 @click.option("--durability", type=click.Choice(["full", "normal"]), default="full", show_default=True)
 @click.option("--checkpoint-every", default=0.1, show_default=True, help="Seconds between two of them.")
-@click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="Where the file goes.  [the system's for temporary files]")
-def main(seconds: float, processes: int, durability: str, checkpoint_every: float, folder: Path | None) -> None:
-    """Exit code 1: a writer waited for more than 100 ms, shares were unfair, or a job was lost or ran twice."""
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where the file goes.  [the system's for temporary files]",
+)
+def main(
+    seconds: float, processes: int, durability: str, checkpoint_every: float, folder: Path | None
+) -> None:
+    """Exit code 1: a writer waited for over 100 ms, shares were unfair, a job was lost or ran twice."""
     print(describe())
     with tempfile.TemporaryDirectory(prefix="penstock-fair-", dir=folder) as place:
         faults = _run(Path(place), seconds, processes, durability, checkpoint_every)
@@ -54,7 +59,9 @@ def _run(place: Path, seconds: float, processes: int, durability: str, every: fl
     file = place / "jobs.db"
     url = f"sqlite:///{file}?durability={durability}"
     synced = fdatasync_ms(place, 200)
-    print(f"fdatasync of 4 KiB there: p50 {percentile(synced, 50):.2f} ms, p99 {percentile(synced, 99):.2f} ms")
+    print(
+        f"fdatasync of 4 KiB there: p50 {percentile(synced, 50):.2f} ms, p99 {percentile(synced, 99):.2f} ms"
+    )
     App(url).store.sync.queues()  # the tables, before anybody is in a hurry
     spawn = multiprocessing.get_context("spawn")
     go, enough, drained = spawn.Event(), spawn.Event(), spawn.Event()
@@ -120,7 +127,7 @@ class _Timed:
                 timed.waits.append(0.0)
             return entered
 
-        Turnstile.enter, Turnstile.try_enter = enter, try_enter  # type: ignore[method-assign]
+        Turnstile.enter, Turnstile.try_enter = enter, try_enter  # type: ignore[assignment, method-assign]
 
 
 def _take_part(number: int, url: str, folder: str, go: Any, enough: Any, drained: Any) -> None:
@@ -192,7 +199,10 @@ def _checkpoint(file: Path, every: float, over: threading.Event, took: list[floa
 
 
 def _judge_shares(reports: list[dict[str, float]], seconds: float) -> list[str]:
-    print(f"{'process':>8} {'turns':>9} {'p99 wait':>10} {'longest':>10} {'enqueued':>9} {'per s':>7} {'p99 call':>10} {'slowest':>10}")
+    print(
+        f"{'process':>8} {'turns':>9} {'p99 wait':>10} {'longest':>10} {'enqueued':>9} "
+        f"{'per s':>7} {'p99 call':>10} {'slowest':>10}"
+    )
     for number, report in enumerate(reports):
         print(
             f"{number:>8} {report['turns']:>9,} {report['p99']:>7.2f} ms {report['longest']:>7.2f} ms "
@@ -224,8 +234,8 @@ def _judge_ledger(place: Path, app: App, processes: int) -> list[str]:
     unknown = set(ran) - set(acknowledged)
     (stats,) = asyncio.run(app.store.stats())
     print(
-        f"ledger: {len(acknowledged):,} acknowledged, {len(ran):,} ran, lost {len(lost)}, twice {len(twice)}, "
-        f"unknown {len(unknown)}; the store says {stats.enqueued:,} enqueued, {stats.processed:,} processed"
+        f"ledger: {len(acknowledged):,} acknowledged, {len(ran):,} ran, lost {len(lost)}, "
+        f"twice {len(twice)}, unknown {len(unknown)}; the store says {stats.enqueued:,} enqueued, {stats.processed:,} processed"
     )
     faults = []
     if lost or twice or unknown:

@@ -49,14 +49,28 @@ _COLUMNS = (
 
 @click.command()
 @click.argument("scenarios", default="S1S2,S3,S5,S6,S7")
-@click.option("--harness", type=click.Path(path_type=Path), default=ROOT.parent / "shared" / "bench",
-              help="The folder with bench.py.  [../shared/bench]")
+@click.option(
+    "--harness",
+    type=click.Path(path_type=Path),
+    default=ROOT.parent / "shared" / "bench",
+    help="The folder with bench.py.  [../shared/bench]",
+)
 @click.option("--variants", default=",".join((*_OURS, *_THEIRS)), show_default=True)
 @click.option("--reps", default=3, show_default=True)
 @click.option("--python", default=sys.executable, help="What the environments are made with.  [this one]")
-@click.option("--venvs", type=click.Path(path_type=Path), default=Path(tempfile.gettempdir()) / "penstock-peers",
-              show_default=True, help="Where the environments are; they are kept for the next time.")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Where to keep the harness' raw results.")
+@click.option(
+    "--venvs",
+    type=click.Path(path_type=Path),
+    default=Path(tempfile.gettempdir()) / "penstock-peers",
+    show_default=True,
+    help="Where the environments are; they are kept for the next time.",
+)
+@click.option(
+    "--json",
+    "out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to keep the harness' raw results.",
+)
 @click.option("--markdown", is_flag=True)
 def main(
     scenarios: str,
@@ -122,7 +136,7 @@ def _show(results: list[dict[str, Any]], variants: Sequence[str], markdown: bool
     rows = [[variant, *(_cell(_values(results, variant, *c[1:])) for c in columns)] for variant in variants]
     heads = ["", *(column[0] for column in columns)]
     if markdown:
-        print(describe() + ".\n")
+        print(f"## Beside other libraries\n\n{describe()}.\n")
         print("| " + " | ".join(heads) + " |\n| --- |" + " ---: |" * len(columns))
         for row in rows:
             print("| " + " | ".join(row) + " |")
@@ -136,9 +150,9 @@ def _show(results: list[dict[str, Any]], variants: Sequence[str], markdown: bool
     print()
     for line in _ratios(results):
         print(("* " if markdown else "") + line)
-    for row in results:
-        if row.get("error"):
-            print(f"failed: {row['variant']} {row['scenario']}: {row['error'][-300:]}")
+    for result in results:
+        if result.get("error"):
+            print(f"failed: {result['variant']} {result['scenario']}: {result['error'][-300:]}")
 
 
 def _values(results: list[dict[str, Any]], variant: str, scenario: str, key: str) -> list[float]:

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from datetime import UTC, datetime
+from typing import ClassVar
 
 from penstock import App
 
@@ -30,7 +31,7 @@ class Adapter(c.Base):
     dists = ("penstock", "msgspec", "uvloop")
     store = "file"
     features = frozenset({"bulk", "delay", "result"})
-    variants = {
+    variants: ClassVar = {
         "penstock-sqlite": {"opts": {"durability": "full", "kind": "async"}},
         "penstock-sqlite-normal": {"opts": {"durability": "normal", "kind": "async"}},
         "penstock-sqlite-threads": {"opts": {"durability": "full", "kind": "thread"}},

@@ -50,8 +50,8 @@ class Report:
             console.print(f"failed: {failure}", highlight=False, markup=False)
 
     def markdown(self) -> str:
-        """For docs/benchmarks.md."""
-        lines = [self.machine + ".", ""]
+        """A section of docs/benchmarks.md."""
+        lines = ["## Results", "", self.machine + ".", ""]
         for group in self._groups:
             lines += [f"### {group.title}", ""]
             lines.append("| | " + " | ".join(setup.name for setup in self._setups) + " |")

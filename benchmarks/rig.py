@@ -12,17 +12,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import msgspec
 
 from benchmarks.counters import Counters, leave_in
 from benchmarks.machine import cpu_seconds, memory, session
 from benchmarks.tasks import Tasks
-from penstock import App
-from penstock.worker.worker import Worker
+from penstock import App, Worker
 
 __all__ = ["ROOT", "Rig", "Running", "Setup", "worker_process"]
 
@@ -116,7 +115,10 @@ class Rig:
         """How many jobs there are that have not ended."""
         undone = ("scheduled", "available", "running", "retryable")
         return sum(
-            n for queue in self.app.store.sync.queues() for state, n in queue.counts.items() if state in undone
+            n
+            for queue in self.app.store.sync.queues()
+            for state, n in queue.counts.items()
+            if state in undone
         )
 
     def pause(self, paused: bool = True) -> None:
@@ -209,7 +211,7 @@ def worker_process(
     log: Path,
     processes: int = 1,
     concurrency: int | None = None,
-    **knobs: str,
+    knobs: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`penstock worker` in a session of its own; ended with SIGTERM, and whatever is left is killed."""
     command = [sys.executable, "-m", "penstock", "worker", "benchmarks.served:app"]

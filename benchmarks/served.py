@@ -1,4 +1,4 @@
-"""The app as a worker process imports it: `penstock worker benchmarks.served:app`, told where by BENCH_URL."""
+"""The app as a worker process imports it: `penstock worker benchmarks.served:app`, on BENCH_URL."""
 
 import os
 

@@ -21,7 +21,7 @@ import msgspec
 
 from benchmarks.machine import describe, memory, session
 from benchmarks.rig import Rig, Setup, worker_process
-from penstock import Draft
+from penstock import Draft, State
 
 _WAVE = 1_000
 _KEEP_DEAD = 500
@@ -46,17 +46,24 @@ class Sample(msgspec.Struct):
 @click.option("--failing", default=0.01, show_default=True, help="The share of jobs that fail.")
 @click.option("--first", default=50_000, show_default=True, help="Growth counts from there on.")
 @click.option("--durability", type=click.Choice(["full", "normal"]), default="full", show_default=True)
-@click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="Where the file goes.  [the system's for temporary files]")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where the file goes.  [the system's for temporary files]",
+)
 def main(jobs: int, failing: float, first: int, durability: str, folder: Path | None) -> None:
-    """Exit code 1: the worker grew by more than 10 MB after the first 50 000 jobs, or its file went on growing."""
+    """Exit code 1: the worker grew by more than 10 MB after its first 50 000 jobs, or its file grew on."""
     if first * 2 > jobs:
         raise click.UsageError(f"--jobs={jobs} is not twice as many as --first={first}")
     print(describe())
     with Rig(Setup("sqlite", durability), folder or Path(tempfile.gettempdir())) as rig:
         samples = list(_run(rig, jobs, failing, first))
     faults = _faults(samples, first)
-    print("\n".join(faults) or f"stable: the worker grew by {_growth(samples):+.1f} MB after its first {first:,} jobs")
+    print(
+        "\n".join(faults)
+        or f"stable: the worker grew by {_growth(samples):+.1f} MB after its first {first:,} jobs"
+    )
     sys.exit(1 if faults else 0)
 
 
@@ -69,7 +76,7 @@ def _run(rig: Rig, jobs: int, failing: float, first: int) -> Iterator[Sample]:
     log = rig.shm / "worker.log"
     print(f"{'jobs':>10} {'jobs/s':>8} {'worker RSS':>11} {'PSS':>7} {'all PSS':>8} {'file':>8} {'dead':>6}")
     busy, sent = 0.0, 0
-    with worker_process(rig.url, rig.shm, log, **knobs) as process:
+    with worker_process(rig.url, rig.shm, log, knobs=knobs) as process:
         for mark in marks:
             started = time.monotonic()
             while sent < mark:
@@ -111,7 +118,7 @@ def _sample(rig: Rig, supervisor: int, jobs: int, seconds: float) -> Sample:
     pids = session(supervisor)
     worker_rss, worker_pss = memory([pid for pid in pids if pid != supervisor])
     files = [path for path in (rig.file, Path(f"{rig.file}-wal")) if path.exists()]
-    dead = sum(queue.counts.get("dead", 0) for queue in rig.app.store.sync.queues())
+    dead = sum(queue.counts.get(State.DEAD, 0) for queue in rig.app.store.sync.queues())
     return Sample(
         jobs,
         seconds,

@@ -24,7 +24,14 @@ def error_of(job: Job, now: int, error: BaseException) -> AttemptError:
     """The error as it is kept with the job."""
     text = "".join(traceback.format_exception(error, limit=-_FRAMES))
     kind = type(error).__qualname__
-    return AttemptError.bounded(job.attempt, now, kind, str(error) or kind, text)
+    return AttemptError.bounded(job.attempt, now, kind, _words(error) or kind, text)
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # boundary: an exception of the user's whose own __str__ raises
+        return f"a {type(error).__qualname__} that cannot be shown"
 
 
 def outcome_of(

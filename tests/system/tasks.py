@@ -14,7 +14,10 @@ import sqlite3
 import time
 from pathlib import Path
 
+import msgspec
+
 from penstock import App, current_job
+from penstock.events import Event
 from penstock.testing.ledger import Ledger
 
 HERE = Path(__file__).parent
@@ -25,12 +28,23 @@ LEDGER = HERE / "ledger"
 app = App(f"sqlite:///{HERE / 'jobs.db'}")
 if LEDGER.is_dir():
     Ledger(LEDGER).watch(app)
+#: Events are told only where a test has asked for them: most of the time nobody listens.
+if (HERE / "listen").exists():
+
+    @app.on(Event)
+    def hear(event: Event) -> None:
+        told = msgspec.to_builtins(event)
+        facts = {"task": "", "id": "", "attempt": 0}
+        _write({**facts, **told, "what": type(event).__name__, "pid": os.getpid()})
 
 
 def note(what: str, **more: object) -> None:
     """Append a line about the running attempt."""
     job = current_job()
-    line = {"what": what, "task": job.task, "id": job.id, "attempt": job.attempt, "pid": os.getpid(), **more}
+    _write({"what": what, "task": job.task, "id": job.id, "attempt": job.attempt, "pid": os.getpid(), **more})
+
+
+def _write(line: dict[str, object]) -> None:
     line["at"] = time.monotonic()  # one clock for all processes of a machine
     fd = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:

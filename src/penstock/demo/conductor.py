@@ -1,201 +1,194 @@
-"""Runs the demo: enqueues, starts two workers, kills one, waits, and checks everything against a second source."""
+"""Runs the demo: enqueues, starts two workers, kills one, waits, and checks all against a second source."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from penstock.demo.crew import Killer, wait_for, workers
+from penstock.demo.place import DemoFailed, Place, Progress
 from penstock.demo.survey import Survey, Totals, files_under, total
-from penstock.draft import Draft
-from penstock.errors import PenstockError
 from penstock.handle import Handle
-from penstock.job import Ref, State
-from penstock.testing.ledger import Ledger, Verdict, acheck
-from penstock.testing.ledger.history import read
+from penstock.store import Store
+from penstock.testing.ledger import Verdict, check
 
-__all__ = ["DemoFailed", "Place", "Progress", "Results", "conduct"]
+__all__ = ["Results", "conduct"]
 
-#: Nothing ended for that long: something is wrong, and the log will tell (s).
-_PATIENCE = 60.0
-_LOOK = 0.02
-_UNDONE = (State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE, State.PARKED)
 _CHUNK = 1_000
 
 
-class DemoFailed(PenstockError):
-    """The demo could not be run to its end; the message says why, and where the workers' log is."""
-
-
-@dataclass
-class Place:
-    """Where a run of the demo keeps its things."""
-
-    workdir: Path
-    url: str
-    namespace: str = ""
-
-    @property
-    def ledger(self) -> Path:
-        return self.workdir / "ledger"
-
-    @property
-    def log(self) -> Path:
-        return self.workdir / "worker.log"
-
-
-@dataclass
-class Progress:
-    """How far it is: jobs completed of jobs enqueued, per queue; and what happened."""
-
-    done: dict[str, int] = field(default_factory=dict)
-    of: dict[str, int] = field(default_factory=dict)
-    news: str = ""
-
-
-@dataclass
+@dataclass(frozen=True)
 class Results:
     """What came of it."""
 
     root: Path
-    files: int
     found: Totals
     direct: Totals
-    differing: list[str]
+    differing: list[str]  # what Penstock and the direct computation disagree on
     verdict: Verdict
     enqueued: int
+    delayed: int
     seconds: float
     direct_seconds: float
-    delayed: int
-    workers: int
 
     @property
     def rate(self) -> float:
-        return self.verdict.completed / self.seconds if self.seconds else 0.0
+        """Jobs per second, from the first enqueue to the last end."""
+        return self.verdict.completed / self.seconds
 
     @property
     def good(self) -> bool:
         """Nothing lost, nothing different, every promise kept."""
-        return not self.differing and self.verdict.ok and self.verdict.completed == self.enqueued
+        return self.verdict.ok and not self.differing and self.verdict.completed == self.enqueued
 
 
 @dataclass
 class _Jobs:
-    """What was enqueued, by what it is about."""
+    """What was enqueued: for each file a parse and a hash, for each directory a sum."""
 
     parse: dict[str, Handle[Survey]] = field(default_factory=dict)
     hash: dict[str, Handle[str]] = field(default_factory=dict)
     sums: dict[str, Handle[Totals]] = field(default_factory=dict)
     delayed: int = 0
 
-    @property
-    def total(self) -> int:
-        return len(self.parse) + len(self.hash) + len(self.sums)
+    def counts(self) -> dict[str, int]:
+        return {"parse": len(self.parse), "read": len(self.hash), "sum": len(self.sums)}
 
 
-async def conduct(
-    root: Path, place: Place, *, kill: bool, processes: int = 2, tell: Callable[[Progress], None]
+def conduct(
+    root: Path, place: Place, *, kill: bool, tell: Callable[[Progress], None], processes: int = 2
 ) -> Results:
-    """The whole demo on the files below `root`; `tell` hears of its progress. Raises DemoFailed."""
+    """The whole demo on the files below `root`; `tell` hears how far it is. Raises DemoFailed."""
     files = [str(path) for path in files_under(root)]
     if not files:
-        raise DemoFailed(f"there is no .py file below {root}")
-    with _environment(place):
-        from penstock.demo import tasks  # it reads the environment
-
-    app = tasks.app
+        raise DemoFailed(f"there is no .py file below {root}: give another directory with --path")
+    tasks = _load(place)
+    store = tasks.app.store
     began = time.monotonic()
-    with _workers(place, processes) as supervisor:
-        jobs = _enqueue_files(files)
-        watch = _Watch(place, supervisor, tell, jobs)
-        kills = _Killer(Ledger(place.ledger, note="the demo's killer"), supervisor) if kill else None
-        await watch.until_done(("parse", "read"), kills)
-        _enqueue_sums(jobs)
-        await watch.until_done(("parse", "read", "sum"), None)
+    with workers(place, processes) as supervisor:
+        jobs = _enqueue_files(tasks, files)
+        killer = Killer(place, supervisor.pid) if kill else None
+        wait_for(("parse", "read"), jobs.counts(), store, supervisor, place, tell, killer)
+        _enqueue_sums(tasks, jobs)
+        wait_for(("sum",), jobs.counts(), store, supervisor, place, tell, None)
         seconds = time.monotonic() - began
-    direct_began = time.monotonic()
-    direct = await asyncio.to_thread(_directly, root)
-    direct_seconds = time.monotonic() - direct_began
-    verdict = await acheck(place.ledger, app.store)
-    found, differing = await _compare(jobs, direct)
-    app.close()
-    return Results(
+    tell(Progress(news="computing the same without Penstock"))
+    began = time.monotonic()
+    direct = _directly(root)
+    direct_seconds = time.monotonic() - began
+    found = _results(store, jobs.parse)
+    results = Results(
         root=root,
-        files=len(files),
-        found=found,
-        direct=total(direct[path] for path in sorted(direct)),
-        differing=differing,
-        verdict=verdict,
-        enqueued=jobs.total,
+        found=total(one for one in _in_order(found) if one is not None),
+        direct=total(_in_order(direct)),
+        differing=[*_differences(found, direct), *_other_differences(store, jobs, direct)],
+        verdict=check(place.ledger, store),
+        enqueued=sum(jobs.counts().values()),
+        delayed=jobs.delayed,
         seconds=seconds,
         direct_seconds=direct_seconds,
-        delayed=jobs.delayed,
-        workers=processes,
     )
+    tasks.app.close()
+    return results
 
 
-# ── producing ────────────────────────────────────────────────────────────────────────────────────
+# ── the jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _enqueue_files(files: Sequence[str]) -> _Jobs:
-    """Two jobs per file. A few are unlucky, a few are delayed, spread evenly."""
-    from penstock.demo.tasks import app, hash_file, parse_file
+def _load(place: Place) -> Any:
+    """The tasks, on the store of this place: their module reads the environment when it is imported."""
+    place.announce()
+    from penstock.demo import tasks
 
+    return tasks
+
+
+def _enqueue_files(tasks: Any, files: Sequence[str]) -> _Jobs:
+    """Two jobs per file. A few are unlucky, a few are delayed by one or two seconds, spread evenly."""
     jobs = _Jobs()
-    late: dict[str, Handle[Survey]] = {}
-    drafts: list[Draft[Survey] | Draft[str]] = []
-    some = max(3, len(files) // 5)
+    every = max(3, len(files) // 6)
+    punctual = []
     for i, path in enumerate(files):
-        if i % some == some - 1:
-            late[path] = parse_file.using(delay=1 + (i // some) % 2).enqueue(path)
+        if i % every == every - 1:
+            jobs.parse[path] = tasks.parse_file.using(delay=1 + i // every % 2).enqueue(path)
         else:
-            drafts.append(parse_file.job(path, unlucky=i % some == 0))
-        drafts.append(hash_file.job(path, unlucky=i % some == 1))
-    handles = iter(app.enqueue_many(drafts))
-    for path in files:
-        jobs.parse[path] = late.get(path) or next(handles)
-        jobs.hash[path] = next(handles)
-    jobs.delayed = len(late)
+            punctual.append(path)
+    jobs.delayed = len(jobs.parse)
+    unlucky = set(files[::every])
+    drafts = [tasks.parse_file.job(path, path in unlucky) for path in punctual]
+    jobs.parse.update(zip(punctual, tasks.app.enqueue_many(drafts), strict=True))
+    unlucky = set(files[1::every])
+    drafts = [tasks.hash_file.job(path, path in unlucky) for path in files]
+    jobs.hash.update(zip(files, tasks.app.enqueue_many(drafts), strict=True))
     return jobs
 
 
-def _enqueue_sums(jobs: _Jobs) -> None:
-    """One job per directory, once its files are parsed."""
-    from penstock.demo.tasks import app, sum_directory
-
+def _enqueue_sums(tasks: Any, jobs: _Jobs) -> None:
+    """One job per directory, once its files are parsed; an unlucky one among them."""
     ids: dict[str, list[str]] = defaultdict(list)
-    for path, handle in jobs.parse.items():
-        ids[os.path.dirname(path)].append(handle.id)
-    drafts = [sum_directory.job(mine, unlucky=i % 50 == 1) for i, mine in enumerate(ids.values())]
-    jobs.sums = dict(zip(ids, app.enqueue_many(drafts), strict=True))
+    for path in sorted(jobs.parse):
+        ids[os.path.dirname(path)].append(jobs.parse[path].id)
+    drafts = [tasks.sum_directory.job(mine, i == 0) for i, mine in enumerate(ids.values())]
+    jobs.sums.update(zip(ids, tasks.app.enqueue_many(drafts), strict=True))
 
 
-# ── the workers ──────────────────────────────────────────────────────────────────────────────────
+def _results(store: Store, handles: Mapping[str, Handle[Any]]) -> dict[str, Any]:
+    """What the jobs returned; None for one without a result."""
+    names = list(handles)
+    found: dict[str, Any] = {}
+    for start in range(0, len(names), _CHUNK):
+        some = names[start : start + _CHUNK]
+        for name, job in zip(some, store.sync.get([handles[name].ref for name in some]), strict=True):
+            there = job is not None and job.result is not None
+            found[name] = handles[name].result(timeout=0) if there else None
+    return found
 
 
-@contextlib.contextmanager
-def _environment(place: Place) -> Iterator[None]:
-    """What tells this process and the workers where the jobs are; restored at the end of the block."""
-    from penstock.demo import variables
+# ── the second source ────────────────────────────────────────────────────────────────────────────
 
-    given = {variables.URL: place.url, variables.NAMESPACE: place.namespace, variables.LEDGER: str(place.ledger)}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+
+def _directly(root: Path) -> dict[str, Survey]:
+    """The same surveys, computed by as many plain processes as there are processors."""
+    parts = os.cpu_count() or 1
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "penstock.demo.survey", str(root), f"{part}/{parts}"],
+            stdout=subprocess.PIPE,
+        )
+        for part in range(parts)
+    ]
+    surveys: dict[str, Survey] = {}
+    for process in running:
+        out, _ = process.communicate()
+        if process.returncode:
+            raise DemoFailed(f"the computation without Penstock failed (exit code {process.returncode})")
+        surveys.update(msgspec.json.decode(out, type=dict[str, Survey]))
+    return surveys
+
+
+def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*found, *expected}):
+        if found.get(name) != expected.get(name):
+            yield f"{name}: {found.get(name)} instead of {expected.get(name)}"
+
+
+def _other_differences(store: Store, jobs: _Jobs, direct: Mapping[str, Survey]) -> Iterator[str]:
+    """The hashes and the sums, against what the surveys say."""
+    yield from _differences(_results(store, jobs.hash), {path: one.sha256 for path, one in direct.items()})
+    of: dict[str, list[Survey]] = defaultdict(list)
+    for path in sorted(direct):
+        of[os.path.dirname(path)].append(direct[path])
+    yield from _differences(_results(store, jobs.sums), {name: total(mine) for name, mine in of.items()})
+
+
+def _in_order(surveys: Mapping[str, Any]) -> list[Any]:
+    return [surveys[path] for path in sorted(surveys)]

@@ -1,4 +1,4 @@
-"""The demo's workers: started under their supervisor, watched, one of them killed, and all gone at the end."""
+"""The demo's workers: started under their supervisor, watched, one of them killed, all gone at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from penstock.demo.place import DemoFailed, Place, Progress
 from penstock.job import State
@@ -18,7 +17,7 @@ from penstock.store import Store
 from penstock.testing.ledger import Ledger
 from penstock.testing.ledger.history import read
 
-__all__ = ["QUEUES", "Killer", "workers", "wait_for"]
+__all__ = ["QUEUES", "Killer", "wait_for", "workers"]
 
 QUEUES = ("parse", "read", "sum")
 #: Nothing ended for that long: something is wrong, and the log will tell (s).
@@ -71,7 +70,9 @@ def wait_for(
         if sum(done.values()) != seen:
             seen, changed = sum(done.values()), time.monotonic()
         if supervisor.poll() is not None:
-            raise DemoFailed(f"the workers ended too soon (exit code {supervisor.returncode}): see {place.log}")
+            raise DemoFailed(
+                f"the workers ended too soon (exit code {supervisor.returncode}): see {place.log}"
+            )
         if time.monotonic() - changed > _PATIENCE:
             raise DemoFailed(f"nothing was completed for {_PATIENCE:.0f} s: see {place.log}")
         time.sleep(_LOOK)
@@ -83,39 +84,37 @@ class Killer:
     It is stopped for the blink of an eye before, to be sure of what it holds.
     """
 
-    def __init__(self, place: Place, store: Store, supervisor: int, share: float = 0.4) -> None:
+    def __init__(self, place: Place, supervisor: int, share: float = 0.4) -> None:
         self._ledger = Ledger(place.ledger, note="the demo's killer")
-        self._store = store
         self._supervisor = supervisor
         self._share = share
-        self.killed: int | None = None
+        self._done = False
 
     def look(self, done: dict[str, int], of: dict[str, int]) -> str:
         """Kill if it is time to; what is to be told of it."""
-        if self.killed is not None or done["parse"] < self._share * of["parse"]:
+        if self._done or done["parse"] < self._share * of["parse"]:
             return ""
-        busy = _running(self._ledger.directory)
-        for pid in sorted(self._children(), key=lambda pid: -busy[pid]):
-            if busy[pid] and (held := self._kill(pid)):
-                self.killed = pid
-                return f"worker process {pid} was killed by SIGKILL with {held} started jobs in hand"
+        for pid, _ in self._busy().most_common():
+            if held := self._kill(pid):
+                self._done = True
+                return f"worker process {pid} was killed by SIGKILL with {held} started job(s) in hand"
         return ""
 
-    def _children(self) -> list[int]:
-        """The worker processes of our supervisor, which says who they are."""
-        return [pid for pid in _busy_children(self._ledger.directory) if _parent(pid) == self._supervisor]
+    def _busy(self) -> Counter[int]:
+        """How many attempts each process of our supervisor has begun and not ended, by the ledger."""
+        history = read(self._ledger.directory)
+        runs = [run for story in history.stories for run in story.runs if run.end is None]
+        busy = Counter(run.start.pid for run in runs)
+        return Counter({pid: n for pid, n in busy.items() if history.parents.get(pid) == self._supervisor})
 
     def _kill(self, pid: int) -> int:
-        os.kill(pid, signal.SIGSTOP)
-        held = _running(self._ledger.directory)[pid]
-        if held:
-            self._ledger.kill(pid)
-        else:
-            os.kill(pid, signal.SIGCONT)
-        return held
-
-
-def _running(ledger: Path) -> Counter[int]:
-    """How many attempts each process has begun and not ended, by the ledger."""
-    runs = [run for story in read(ledger).stories for run in story.runs if run.end is None]
-    return Counter(run.start.pid for run in runs)
+        try:
+            os.kill(pid, signal.SIGSTOP)
+            held = self._busy()[pid]
+            if held:
+                self._ledger.kill(pid)
+            else:
+                os.kill(pid, signal.SIGCONT)
+            return held
+        except ProcessLookupError:  # it has ended by itself
+            return 0

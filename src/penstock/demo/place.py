@@ -10,9 +10,10 @@ from penstock.errors import PenstockError
 
 __all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "Place", "Progress"]
 
-URL = "PENSTOCK_DEMO_URL"
-NAMESPACE = "PENSTOCK_DEMO_NAMESPACE"
-LEDGER = "PENSTOCK_DEMO_LEDGER"
+# not PENSTOCK_…: those are settings, and unknown ones are refused
+URL = "_PENSTOCK_DEMO_URL"
+NAMESPACE = "_PENSTOCK_DEMO_NAMESPACE"
+LEDGER = "_PENSTOCK_DEMO_LEDGER"
 
 
 class DemoFailed(PenstockError):
@@ -36,7 +37,7 @@ class Place:
         return self.workdir / "worker.log"
 
     def announce(self) -> None:
-        """Tell this process, and those that it will start, where the jobs are: before the tasks are imported."""
+        """Tell this process and those that it will start; do it before the tasks are imported."""
         os.environ.update({URL: self.url, NAMESPACE: self.namespace, LEDGER: str(self.ledger)})
 
 

@@ -1,4 +1,4 @@
-"""What the demo computes, without Penstock: the same functions serve the tasks and the check of their results.
+"""What the demo computes, without Penstock: the tasks use it, and so does the check of their results.
 
 `python -m penstock.demo.survey DIR [PART/PARTS]` prints the surveys of a directory's files as JSON.
 """

@@ -18,6 +18,7 @@ from typing import Any
 
 from penstock.app import App
 from penstock.attempt import Attempt, running
+from penstock.config import Config
 from penstock.errors import AttemptCancelled, AttemptLost, AttemptTimeout, Interrupted, StoreError
 from penstock.events import JobStarted, TaskUnknown
 from penstock.job import DEAD_KEPT, AttemptError, Job
@@ -71,6 +72,7 @@ class Executor:
         lease: int,
         slot_wait: float,
         thread_grace: float,
+        config: Config | None = None,
         keep_dead: int = DEAD_KEPT,
     ) -> None:
         self._app = app
@@ -82,6 +84,7 @@ class Executor:
         self._lease = lease
         self._slot_wait = slot_wait
         self._thread_grace = thread_grace
+        self._config = config
         self._keep_dead = keep_dead
         self._buffer: deque[Hold] = deque()
         self._running: set[Hold] = set()
@@ -169,6 +172,9 @@ class Executor:
 
     def _start(self, hold: Hold) -> bool:
         job = hold.job
+        if hold.interrupt is not None:  # a heartbeat brought news of it while it waited here
+            self._never_mind(hold)
+            return False
         if not self._holdings.try_start(hold):
             self._refuse(hold, Released(Place.OWN))  # its supervisor wants it back: we were blocked
             return False
@@ -184,6 +190,15 @@ class Executor:
         else:
             self._launch(hold)
         return True
+
+    def _never_mind(self, hold: Hold) -> None:
+        """It was cancelled, or lost to another worker, before it could start."""
+        if hold.interrupt is AttemptCancelled:
+            self._refuse(hold, Cancelled(ASK_CANCELLED))
+        else:
+            hold.over = True
+            self._holdings.ended(hold)
+            self._holdings.remove(hold)
 
     async def _start_on_record(self, hold: Hold) -> None:
         """A last attempt, and any at-most-once one: its start is in the store before it begins."""
@@ -264,6 +279,9 @@ class Executor:
             while ready:
                 hold = ready.popleft()
                 if hold.over:  # given back before it came to its turn
+                    continue
+                if hold.interrupt is not None:
+                    self._ended(hold, hold.interrupt())
                     continue
                 hold.handle = me
                 await self._attempt(hold)
@@ -417,7 +435,7 @@ class Executor:
 
     def has_progress(self) -> bool:
         """Whether an attempt has said something of itself that is not in the store yet."""
-        return any(hold.progress is not None for hold in self._running)
+        return any(hold.progress is not hold.told for hold in self._running)
 
     def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
         """Make a running attempt stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
@@ -426,7 +444,10 @@ class Executor:
         hold.interrupt, hold.interrupted_at = why, time.monotonic()
         if hold.attempt is not None:
             hold.attempt._cancelled = True
-        if hold.plan.run_in == "process":
+        if not hold.started:
+            if hold.handle is not None:  # its start is just being recorded
+                hold.handle.cancel()
+        elif hold.plan.run_in == "process":
             self.processes.kill(hold)
         elif hold.plan.run_in == "async" and hold.handle is not None:
             hold.handle.cancel()
@@ -518,7 +539,7 @@ class Executor:
     @property
     def processes(self) -> ProcessPool:
         if self._processes is None:
-            self._processes = ProcessPool(self._process_slots, self._app.spec)
+            self._processes = ProcessPool(self._process_slots, self._app.spec, config=self._config)
         return self._processes
 
     @staticmethod

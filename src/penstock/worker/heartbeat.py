@@ -104,7 +104,12 @@ class Heartbeat:
                 self._look_at_the_loop()
                 if woken or time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + self._every
-                    runner.run(self._beat())
+                    try:
+                        runner.run(self._beat())
+                    except (
+                        Exception
+                    ):  # boundary: leases hang on this thread, and a fault of ours must not end it
+                        _log.exception("a heartbeat failed; the next one comes all the same")
 
     async def _beat(self) -> None:
         holds = list(self._holdings)
@@ -116,7 +121,9 @@ class Heartbeat:
             except StoreError as error:
                 self._complaint.about("a heartbeat found no store", error)
                 return
-            for hold, grip in zip(part, grips, strict=True):
+            for hold, beat, grip in zip(part, beats, grips, strict=True):
+                if beat.progress is not None:
+                    hold.told = beat.progress
                 if grip is not Grip.HELD:
                     self._main.call_soon_threadsafe(self._on_grip, hold, grip)
         self.last_beat = time.monotonic()
@@ -124,7 +131,8 @@ class Heartbeat:
             self._table.beat()
 
     def _beat_of(self, hold: Hold) -> Beat:
-        progress, hold.progress = hold.progress, None
+        # only remembered once it is stored; the attempt may say more at any moment
+        progress = None if hold.progress is hold.told else hold.progress
         return Beat(hold.job.lease, self._lease, started=bool(hold.started), progress=progress)
 
     def _look_at_the_loop(self) -> None:

@@ -34,6 +34,7 @@ class Hold:
         "progress",
         "slot",
         "started",
+        "told",
         "took",
     )
 
@@ -53,6 +54,7 @@ class Hold:
         self.took = 0.0  # seconds that its function ran
         self.over = False  # its function has ended, or its slot was given up
         self.progress: Progress | None = None
+        self.told: Progress | None = None  # as much of it as the store knows
         self.slot = -1  # its entry in the shared table
 
     def report(self, _job: Job, progress: Progress) -> None:

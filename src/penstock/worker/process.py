@@ -26,11 +26,13 @@ from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, l
 from penstock.worker.table import LeaseTable
 from penstock.worker.worker import Worker
 
-__all__ = ["ORDERS", "REFUSED", "Hello", "Orders"]
+__all__ = ["ORDERS", "REFUSED", "REPLACE", "Hello", "Orders"]
 
 ORDERS = "PENSTOCK_CHILD_ORDERS"
 #: Exit code of a child that cannot work at all (no such module, bad option): no use in restarting it.
 REFUSED = 78
+#: Exit code of a child that has drained because too many of its threads hang.
+REPLACE = 79
 
 _log = logging.getLogger("penstock.worker")
 
@@ -93,12 +95,12 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         id=orders.worker,
         supervisor=orders.supervisor,
     )
-    hello = Hello(app.connect_url, app.namespace)
-    control.sendall(msgspec.json.encode(hello) + b"\n")
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
+    hello = Hello(app.connect_url, app.namespace)
+    control.sendall(msgspec.json.encode(hello) + b"\n")  # from now on it may be sent signals
     _watch_supervisor(control, worker)
     await worker.run()
-    return 3 if worker.wants_replacement else 0
+    return REPLACE if worker.wants_replacement else 0
 
 
 def _watch_supervisor(control: socket.socket, worker: Worker) -> None:

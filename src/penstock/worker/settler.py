@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.app import App
 from penstock.errors import StoreError
@@ -106,7 +106,7 @@ class Settler:
         settlements = [settlement for _, settlement in batch]
         while True:
             try:
-                answers = await self._store.settle(settlements)
+                answers: Sequence[Settled | None] = await self._store.settle(settlements)
                 break
             except StoreError as error:
                 self.failing = True
@@ -114,17 +114,34 @@ class Settler:
                 failures += 1
                 pause = min(2.0, 0.05 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
                 await asyncio.sleep(pause)
+            except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
+                _log.exception("%d outcome(s) together could not be stored; each on its own", len(batch))
+                answers = await self._one_by_one(batch)
+                break
         self.failing = False
         remove = self._holdings.remove
         tell = self._app.events.active
         for (hold, settlement), answer in zip(batch, answers, strict=True):
             remove(hold)
+            if answer is None:
+                continue
             if answer is not Settled.APPLIED:
                 self._refused(hold, answer)
             elif settlement.transition.error is not None:
                 _log_failure(hold, settlement.transition)
             if tell:
                 self._tell(hold, settlement.transition, answer)
+
+    async def _one_by_one(self, batch: list[tuple[Hold, Settlement]]) -> list[Settled | None]:
+        """What the store chokes on is let go: its lease runs out, and the reclaimer judges it."""
+        answers: list[Settled | None] = []
+        for hold, settlement in batch:
+            try:
+                answers += await self._store.settle([settlement])
+            except Exception:  # noqa: BLE001  # boundary: as above
+                _log.exception("job %s: its outcome cannot be stored", hold.job.id, extra=_facts(hold))
+                answers.append(None)
+        return answers
 
     def _refused(self, hold: Hold, answer: Settled) -> None:
         why = "another worker has it now" if answer is Settled.STALE else "it is gone"
@@ -154,7 +171,7 @@ class Settler:
             emit(JobFailed(*about, error=error, delay=move.delay))
         elif move.state is State.SCHEDULED:
             emit(JobSnoozed(*about, delay=move.delay))
-        else:
+        elif move.state is not State.PARKED:  # of that TaskUnknown has told
             emit(JobReleased(*about))
 
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -30,7 +31,7 @@ from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.locks import LifeLock, bury
-from penstock.worker.process import ORDERS, REFUSED, Hello, Orders
+from penstock.worker.process import ORDERS, REFUSED, REPLACE, Hello, Orders
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, dump_stacks_on_request, listen
 from penstock.worker.table import Entry, LeaseTable
@@ -71,6 +72,7 @@ class _Supervisor:
         self._children: list[_Child] = []
         self._stopping = False
         self._stopped = asyncio.Event()
+        self._resting = False
         self._stop_by = float("inf")
         self._code = 0
         #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
@@ -105,15 +107,19 @@ class _Supervisor:
             born = time.monotonic()
             code = await child.wait(self._said_hello)
             self._children.remove(child)
-            await self._buried(child, code)
+            asked = child.ended_as_asked(code)
+            if not asked:
+                await self._buried(child, code)
             child.close()
             if code == REFUSED:
                 self._code = REFUSED
                 self._stop()
-            if code in (0, REFUSED):
-                break
-            failures = 0 if time.monotonic() - born > _HEALTHY else failures + 1
-            if not self._stopping and failures > 1:
+            if asked and code == 0 and self._burst:
+                break  # nothing is left to do
+            failures = 0 if asked or time.monotonic() - born > _HEALTHY else failures + 1
+            if self._resting:
+                await self._stopped.wait()
+            elif not self._stopping and failures > 1:
                 await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
 
     async def _unless_stopped(self, seconds: float) -> None:
@@ -131,13 +137,11 @@ class _Supervisor:
         """Take back at once what the dead child had in hand."""
         held = child.table.entries()
         cause = child.cause or how_it_ended(code, child.ooms_before)
-        if code in (0, REFUSED) and not held:
+        if code == REFUSED and not held:
             return
-        if code != 0:
-            self._code = self._code or (1 if self._stopping else 0)
-            _log.error(
-                "worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held)
-            )
+        if self._stopping:
+            self._code = self._code or 1
+        _log.error("worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held))
         if self.store is None:
             return
         begun = {(e.queue, e.id) for e in held if e.started}
@@ -232,19 +236,18 @@ class _Supervisor:
     # ── signals ──────────────────────────────────────────────────────────────────────────────────
 
     def _stop(self) -> None:
-        if self._stopping:
-            for child in self._children:
-                child.signal(signal.SIGTERM)  # the second one: at once
-            return
+        if not self._stopping:
+            self._stop_by = time.monotonic() + self._config.drain_timeout / 1000 + 10.0
         self._stopping = True
         self._stopped.set()
-        self._stop_by = time.monotonic() + self._config.drain_timeout / 1000 + 10.0
         for child in self._children:
-            child.signal(signal.SIGTERM)
+            child.signal(signal.SIGTERM)  # a second one: at once
 
     def _quiet(self) -> None:
+        """What runs goes on. Who is just starting has nothing to go on with, and would not hear it."""
+        self._resting = True
         for child in self._children:
-            child.signal(signal.SIGUSR1)
+            child.signal(signal.SIGUSR1 if child.greeted else signal.SIGTERM)
 
     def _kill_all(self, cause: str) -> None:
         for child in self._children:
@@ -257,6 +260,8 @@ class _Child:
     def __init__(self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool) -> None:
         self.id = mint()
         self.cause: str | None = None
+        self.greeted = False  # it listens to signals
+        self._told_to_end = False
         self.spoke_ns = 0  # when we last beat for it
         self.looked_ns = 0  # when we last read its table
         self.ooms_before = oom_kills()
@@ -280,16 +285,53 @@ class _Child:
 
     async def wait(self, said_hello: Callable[[Hello], None]) -> int:
         """Until the process has ended; its exit code, negative for a signal. Its hello is passed on."""
-        reader, writer = await asyncio.open_connection(sock=self._mine)
+        hearing = asyncio.create_task(self._hear(said_hello))
         try:
-            line = await reader.readline()
-            if line:
-                said_hello(msgspec.json.decode(line, type=Hello))
-            return await asyncio.to_thread(self._process.wait)
+            code = await self._exit()
+            # it is in the socket or never comes; who else still holds the other end is not waited for
+            await asyncio.wait({hearing}, timeout=0.5)
+            return code
         finally:
-            writer.close()
+            hearing.cancel()
+            self._mine.close()
+
+    async def _hear(self, said_hello: Callable[[Hello], None]) -> None:
+        loop, line = asyncio.get_running_loop(), b""
+        self._mine.setblocking(False)
+        while not line.endswith(b"\n"):
+            part = await loop.sock_recv(self._mine, 4_096)
+            if not part:
+                return
+            line += part
+        self.greeted = True
+        said_hello(msgspec.json.decode(line, type=Hello))
+
+    async def _exit(self) -> int:
+        """In a thread of its own: the loop's shared ones are few, and children may be many."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[int] = loop.create_future()
+
+        def tell(code: int) -> None:
+            if not ended.done():
+                ended.set_result(code)
+
+        def wait() -> None:
+            code = self._process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, code)
+
+        threading.Thread(target=wait, name=f"penstock-worker-{self.pid}", daemon=True).start()
+        return await ended
+
+    def ended_as_asked(self, code: int) -> bool:
+        """Whether it came to its end as a worker should, and left nothing behind."""
+        if self.table.entries():
+            return False
+        too_early = self._told_to_end and not self.greeted  # the signal found nobody who would drain
+        return code in (0, REPLACE) or (too_early and code == -signal.SIGTERM)
 
     def signal(self, number: signal.Signals) -> None:
+        self._told_to_end |= number == signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 

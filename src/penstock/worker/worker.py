@@ -27,7 +27,8 @@ from penstock.worker.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.hold import Hold, Holdings
-from penstock.worker.locks import LifeLock, bury, is_dead
+from penstock.worker.locks import LifeLock, bury, is_dead, sweep
+from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue, as_queues
 from penstock.worker.settler import Settler
 from penstock.worker.table import LeaseTable
@@ -84,6 +85,8 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until stopped. If the caller is cancelled, what runs is released and goes on elsewhere."""
+        refuse_while_importing()
+        sweep()
         lock = LifeLock(self.id)
         if self._table is not None:
             self._table.announce(self.id)
@@ -199,6 +202,7 @@ class _Parts:
             lease=config.lease,
             slot_wait=config.slot_wait / 1000,
             thread_grace=config.thread_grace / 1000,
+            config=config if worker._supervisor is not None else None,
             keep_dead=config.keep_dead,
         )
         self.promoter = Promoter(store, names)
@@ -296,7 +300,7 @@ class _Parts:
             if not hold.over:
                 _log.warning("job %s: its lease is lost; what it still does will not count", hold.job.id)
             self.executor.interrupt(hold, AttemptLost)
-        elif hold.started:
+        else:
             self.executor.interrupt(hold, AttemptCancelled)
 
     def _blocked(self, seconds: float, stack: str) -> None:

@@ -1,15 +1,15 @@
 -- Leases available jobs, in the order of their queue.
 
 -- name: under
--- What is leased under a token already.  ?1 worker  ?2 token
+-- What is leased under a token already.  ?1 token
 SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
        started, cancel_asked, errors, result, progress, checkpoint, reason
 FROM penstock_job INDEXED BY penstock_running
-WHERE state = 4 AND worker = ?1 AND token = ?2
+WHERE state = 4 AND token = ?1
 
 -- name: is_under
--- Whether anything is.  ?1 worker  ?2 token
-SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = 4 AND worker = ?1 AND token = ?2 LIMIT 1
+-- Whether anything is.  ?1 token
+SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = 4 AND token = ?1 LIMIT 1
 
 -- name: lease
 -- The first of a queue.  ?1 qid  ?2 limit  ?3 charge  ?4 now  ?5 token  ?6 worker  ?7 lease until

@@ -65,7 +65,7 @@ def peek_fetch(
     step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
 ) -> Fetched | Act:
     """An idle worker must not take the write lock: is there anything at all?"""
-    if not step.same_boot() or step.cx.execute(_IS_UNDER, (worker, token)).fetchone():
+    if not step.same_boot() or step.cx.execute(_IS_UNDER, (token,)).fetchone():
         return ACT
     found = step.known([share.queue for share in queues])
     for queue in found if limit > 0 else ():
@@ -78,7 +78,7 @@ def fetch(
     step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
 ) -> Fetched:
     step.notice_reboot()
-    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (worker, token))]
+    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (token,))]
     found = step.known([share.queue for share in queues])
     if not jobs and limit > 0:
         terms = (int(charge), step.now, token, worker, step.lease_now + lease)
@@ -246,7 +246,7 @@ def peek_reclaim(
     token: str,
     of: Sequence[str] | None,
 ) -> Fetched | Act:
-    if not step.same_boot() or step.cx.execute(_IS_UNDER, (worker, token)).fetchone():
+    if not step.same_boot() or step.cx.execute(_IS_UNDER, (token,)).fetchone():
         return ACT
     return ACT if _lost(step, queues, min(limit, 1), of) else Fetched([], step.now)
 
@@ -261,7 +261,7 @@ def reclaim(
     of: Sequence[str] | None,
 ) -> Fetched:
     step.notice_reboot()
-    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (worker, token))]
+    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (token,))]
     if not jobs:
         seqs = _lost(step, queues, limit, of)
         jobs = _lease_anew(step, seqs, lease, worker, token)

@@ -1,0 +1,121 @@
+"""SIGSTOP past the lease: the jobs run elsewhere, and whoever wakes up too late changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from penstock.handle import Handle
+from penstock.job import State
+from tests.system.conftest import Place, Program
+
+_LEASE = {"PENSTOCK_LEASE": "1500ms", "PENSTOCK_HEARTBEAT": "400ms"}
+
+
+@pytest.fixture
+def listening(place: Place) -> Place:
+    (place.folder / "listen").touch()
+    return place
+
+
+def hold(place: Place) -> list[Handle[Any]]:
+    """Jobs of each kind that run until the gate `go` is opened."""
+    tasks = place.tasks
+    kinds = [tasks.held] * 4 + [tasks.held_thread] * 4 + [tasks.held_process]
+    handles: list[Handle[Any]] = tasks.app.enqueue_many([task.job("go") for task in kinds])
+    place.until_started(len(handles))
+    return handles
+
+
+def test_a_lone_worker_that_wakes_too_late_changes_nothing(listening):
+    place = listening
+    _overtaken(place, place.lone(**_LEASE))
+
+
+def test_a_supervisor_and_its_child_that_wake_too_late_change_nothing(listening):
+    place = listening
+    _overtaken(place, place.worker(**_LEASE))
+
+
+def _overtaken(place: Place, stale: Program) -> None:
+    handles = hold(place)
+    firsts = {line["pid"] for line in place.starts()}
+    second = place.lone(**_LEASE)
+    stopped = time.monotonic()
+    stale.signal_all(signal.SIGSTOP)
+    place.until_started(2 * len(handles))
+    seconds = [line for line in place.starts() if line["attempt"] == 2]
+    assert {line["id"] for line in seconds} == {handle.id for handle in handles}
+    late = max(line["at"] for line in seconds) - stopped
+    assert late < 1.5 + 2.0, f"lease + 1 s is promised, and it took {late:.2f} s"
+    # those of the woken worker and of the second end at the same moment: whose word counts?
+    place.open("go")
+    stale.signal_all(signal.SIGCONT)
+    jobs = place.until_ended(handles)
+    assert {(job.state, job.attempt, job.lost) for job in jobs} == {(State.COMPLETED, 2, 1)}
+    assert not {handle.result() for handle in handles} & firsts, "a stale worker's result took effect"
+    assert {line["pid"] for line in seconds} & {second.pid}
+    place.until(
+        lambda: "its lease is lost" in stale.log or "its late outcome changed nothing" in stale.log,
+        "the stale worker notices",
+    )
+    assert set(place.runs().values()) == {2}
+    _still_works(place, stale, second)
+    refused = place.record("LateResultRefused")
+    assert len(refused) == stale.log.count("its late outcome changed nothing")
+    assert {line["id"] for line in refused} <= {handle.id for handle in handles}
+
+
+def _still_works(place: Place, stale: Program, second: Program) -> None:
+    """The woken one has all its slots again, and serves on alone."""
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+    place.until(lambda: not place.counts().get(State.RUNNING), "nothing is left in its hands")
+    handles = [place.tasks.nap.enqueue(0.3) for _ in range(20)]
+    began = time.monotonic()
+    place.until_ended(handles)
+    assert time.monotonic() - began < 3.0, "it has lost slots"
+    stale.signal(signal.SIGTERM)
+    assert stale.wait() == 0
+
+
+def test_what_a_woken_worker_had_not_begun_is_begun_by_nobody_twice(place):
+    """It wakes with jobs fetched ahead whose leases are over: it may not start them."""
+    stale = place.lone(concurrency=1, PENSTOCK_SLOT_WAIT="60s", **_LEASE)
+    tasks = place.tasks
+    place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))
+    drafts = [tasks.quick.job(n) for n in range(200)]
+    handles = tasks.app.enqueue_many([tasks.block.job(0.7), *drafts])
+    place.until_started(1, task="block")
+    stale.signal(signal.SIGSTOP)
+    in_hand = place.counts()[State.RUNNING]
+    second = place.lone(concurrency=1, **_LEASE)
+    place.until_ended(handles)
+    stale.signal(signal.SIGCONT)
+    place.until(lambda: "its lease is lost" in stale.log, "the stale worker notices")
+    place.until(lambda: not place.counts().get(State.RUNNING), "nothing is left in its hands")
+    assert in_hand > 1, "it had fetched nothing ahead: the test shows nothing"
+    assert {job.state for job in place.jobs(handles)} == {State.COMPLETED}
+    runs = place.runs()
+    twice = [handle.id for handle in handles[1:] if runs[handle.id] != 1]
+    assert not twice, f"{len(twice)} job(s) that it had not begun ran on both"
+    assert second.pid in {line["pid"] for line in place.starts()}
+
+
+def test_a_stopped_child_keeps_its_leases_by_its_supervisor(place):
+    stale = place.worker(**_LEASE)
+    handles = hold(place)
+    (child,) = stale.children()
+    place.lone(**_LEASE)
+    os.kill(child, signal.SIGSTOP)
+    place.until(lambda: "its supervisor keeps its" in stale.log, "its supervisor speaks for it")
+    time.sleep(2.5)  # without a word its leases would run out
+    os.kill(child, signal.SIGCONT)
+    place.open("go")
+    jobs = place.until_ended(handles)
+    assert {(job.state, job.attempt, job.lost) for job in jobs} == {(State.COMPLETED, 1, 0)}
+    assert set(place.runs().values()) == {1}

@@ -1,0 +1,372 @@
+"""The rule: outcome in, transition out; and the table of legal steps as the docs print it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.job import (
+    DEAD_KEPT,
+    FINISHED_KEPT,
+    TERMINAL,
+    AttemptError,
+    Job,
+    NewJob,
+    State,
+)
+from penstock.lifecycle import (
+    EXPIRED,
+    LEGAL,
+    Cancelled,
+    Expired,
+    LeaseLost,
+    Outcome,
+    Place,
+    Raised,
+    Released,
+    Returned,
+    Snoozed,
+    TimedOut,
+    Transition,
+    Undecodable,
+    Unknown,
+    decide,
+    first_state,
+    kept,
+    released,
+)
+from penstock.retry import Exponential, Fixed
+
+NOW = 1_700_000_000_000
+DAY = 86_400_000
+DOC = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
+
+SPEC = NewJob("id", "mail.send", max_attempts=3, retry=Fixed(7_000), retention=60_000)
+JOB = Job(SPEC, State.RUNNING, attempt=1, token="t")
+ERROR = AttemptError(1, NOW, "ValueError", "no luck")
+
+
+def job(*, attempt: int = 1, lost: int = 0, **spec: object) -> Job:
+    return replace(JOB, attempt=attempt, lost=lost, spec=replace(SPEC, **spec))
+
+
+# ── decide, outcome by outcome ──
+
+DEAD = {"state": State.DEAD, "keep": DEAD_KEPT, "error": ERROR}
+LUCK = "ValueError: no luck"
+ONCE = "at-most-once: a started attempt never starts again"
+MAYBE = "at-most-once: its attempt was lost after it may have started"
+
+TABLE: list[tuple[str, Job, Outcome, Transition]] = [
+    ("returned", JOB, Returned(), Transition(State.COMPLETED, keep=60_000)),
+    ("returned, nothing kept", job(retention=0), Returned(), Transition(State.COMPLETED, keep=0)),
+    ("raised", JOB, Raised(ERROR), Transition(State.RETRYABLE, delay=7_000, error=ERROR)),
+    (
+        "raised before the last attempt",
+        job(attempt=2),
+        Raised(ERROR),
+        Transition(State.RETRYABLE, delay=7_000, error=ERROR),
+    ),
+    (
+        "raised in the last attempt",
+        job(attempt=3),
+        Raised(ERROR),
+        Transition(**DEAD, reason="all 3 attempts failed"),
+    ),
+    (
+        "raised beyond the last attempt",
+        job(attempt=4),
+        Raised(ERROR),
+        Transition(**DEAD, reason="all 3 attempts failed"),
+    ),
+    (
+        "raised, with a delay of its own",
+        JOB,
+        Raised(ERROR, delay=90),
+        Transition(State.RETRYABLE, delay=90, error=ERROR),
+    ),
+    (
+        "raised, and again at once",
+        JOB,
+        Raised(ERROR, delay=0),
+        Transition(State.AVAILABLE, place=Place.TAIL, error=ERROR),
+    ),
+    (
+        "raised, with a policy of no wait",
+        job(retry=Fixed(0)),
+        Raised(ERROR),
+        Transition(State.AVAILABLE, place=Place.TAIL, error=ERROR),
+    ),
+    (
+        "raised with a delay of its own in the last attempt",
+        job(attempt=3),
+        Raised(ERROR, delay=90),
+        Transition(**DEAD, reason="all 3 attempts failed"),
+    ),
+    ("discarded", JOB, Raised(ERROR, final=True), Transition(**DEAD, reason=LUCK)),
+    (
+        "raised past the deadline",
+        job(deadline=NOW),
+        Raised(ERROR),
+        Transition(**DEAD, reason="its deadline has passed"),
+    ),
+    (
+        "raised before the deadline",
+        job(deadline=NOW + 1),
+        Raised(ERROR),
+        Transition(State.RETRYABLE, delay=7_000, error=ERROR),
+    ),
+    ("raised, at most once", job(at_most_once=True), Raised(ERROR), Transition(**DEAD, reason=ONCE)),
+    ("timed out", JOB, TimedOut(ERROR), Transition(State.RETRYABLE, delay=7_000, error=ERROR)),
+    (
+        "timed out in the last attempt",
+        job(attempt=3),
+        TimedOut(ERROR),
+        Transition(**DEAD, reason="all 3 attempts failed"),
+    ),
+    ("timed out, at most once", job(at_most_once=True), TimedOut(ERROR), Transition(**DEAD, reason=ONCE)),
+    ("undecodable", JOB, Undecodable(ERROR), Transition(**DEAD, reason=LUCK)),
+    ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
+    (
+        "snoozed in the last attempt",
+        job(attempt=3),
+        Snoozed(500),
+        Transition(State.SCHEDULED, delay=500, charge=False),
+    ),
+    (
+        "cancelled",
+        JOB,
+        Cancelled("paid"),
+        Transition(State.CANCELLED, keep=FINISHED_KEPT, reason="paid"),
+    ),
+    (
+        "cancelled, kept for its retention",
+        job(retention=DAY),
+        Cancelled(),
+        Transition(State.CANCELLED, keep=DAY, reason="cancelled"),
+    ),
+    (
+        "expired",
+        JOB,
+        Expired(),
+        Transition(State.CANCELLED, keep=FINISHED_KEPT, reason=EXPIRED, charge=False),
+    ),
+    (
+        "unknown",
+        JOB,
+        Unknown(),
+        Transition(
+            State.PARKED,
+            place=Place.OWN,
+            charge=False,
+            reason="no worker here knows the task 'mail.send'",
+        ),
+    ),
+    ("released", JOB, Released(), Transition(State.AVAILABLE, place=Place.HEAD, charge=False)),
+    (
+        "released to its own place",
+        JOB,
+        Released(Place.OWN),
+        Transition(State.AVAILABLE, place=Place.OWN, charge=False),
+    ),
+    (
+        "lost before it started",
+        JOB,
+        LeaseLost(ERROR, started=False),
+        Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True),
+    ),
+    (
+        "lost before it started, at most once",
+        job(at_most_once=True, attempt=3),
+        LeaseLost(ERROR, started=False),
+        Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True),
+    ),
+    (
+        "lost for the first time",
+        JOB,
+        LeaseLost(ERROR),
+        Transition(State.AVAILABLE, place=Place.HEAD, error=ERROR, lost=True),
+    ),
+    (
+        "lost for the second time",
+        job(lost=1, attempt=2),
+        LeaseLost(ERROR),
+        Transition(State.RETRYABLE, delay=7_000, error=ERROR, lost=True),
+    ),
+    (
+        "lost again, with a policy of no wait",
+        job(lost=1, retry=Fixed(0)),
+        LeaseLost(ERROR),
+        Transition(State.AVAILABLE, place=Place.HEAD, error=ERROR, lost=True),
+    ),
+    (
+        "lost in the last attempt",
+        job(attempt=3),
+        LeaseLost(ERROR),
+        Transition(**DEAD, lost=True, reason="all 3 attempts failed"),
+    ),
+    (
+        "lost past the deadline",
+        job(deadline=NOW - 1),
+        LeaseLost(ERROR),
+        Transition(**DEAD, lost=True, reason="its deadline has passed"),
+    ),
+    (
+        "lost, at most once",
+        job(at_most_once=True),
+        LeaseLost(ERROR),
+        Transition(**DEAD, lost=True, reason=MAYBE),
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "outcome", "then"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
+def test_what_follows(given: Job, outcome: Outcome, then: Transition) -> None:
+    assert decide(given, outcome, NOW) == then
+
+
+@pytest.mark.parametrize(("given", "outcome"), [row[1:3] for row in TABLE], ids=[r[0] for r in TABLE])
+def test_what_follows_is_legal(given: Job, outcome: Outcome) -> None:
+    then = decide(given, outcome, NOW)
+    removed = then.state in TERMINAL and then.keep == 0
+    assert (State.RUNNING, None if removed else then.state) in LEGAL
+    assert (then.delay > 0) <= (then.state in (State.SCHEDULED, State.RETRYABLE))
+
+
+def test_every_outcome_is_in_the_table() -> None:
+    assert {type(row[2]) for row in TABLE} == set(Outcome.__args__)  # type: ignore[attr-defined]
+
+
+def test_every_step_out_of_running_follows_from_some_outcome() -> None:
+    def to(given: Job, outcome: Outcome) -> State | None:
+        then = decide(given, outcome, NOW)
+        return None if then.state in TERMINAL and not then.keep else then.state
+
+    reached = {to(given, outcome) for _, given, outcome, _ in TABLE}
+    assert reached == {after for before, after in LEGAL if before is State.RUNNING} - {State.RUNNING}
+
+
+def test_luck_moves_the_wait_of_a_policy_with_jitter() -> None:
+    given = job(retry=Exponential(base=1_000, jitter=0.5))
+    delays = [decide(given, Raised(ERROR), NOW, luck).delay for luck in (0.0, 0.5, 0.999)]
+    assert delays == [1_000, 750, 500]
+
+
+def test_without_a_policy_the_wait_is_exponential() -> None:
+    delays = [decide(job(retry=None, attempt=n), Raised(ERROR), NOW, 0.0).delay for n in (1, 2)]
+    assert delays == [1_000, 2_000]
+
+
+def test_a_job_that_always_fails_ends_after_its_attempts() -> None:
+    given, starts = job(max_attempts=25, retry=None), 0
+    while True:
+        starts += 1
+        given = replace(given, attempt=starts)
+        if decide(given, Raised(ERROR), NOW).state is State.DEAD:
+            break
+    assert starts == 25
+
+
+def test_a_job_that_kills_its_workers_ends_after_its_attempts() -> None:
+    """Each loss of a started attempt counts (I5)."""
+    for attempt in range(1, 4):
+        then = decide(job(attempt=attempt, lost=attempt - 1), LeaseLost(ERROR), NOW)
+        assert then.charge
+        assert (then.state is State.DEAD) == (attempt == 3)
+
+
+def test_how_long_dead_jobs_stay_may_be_set() -> None:
+    last = job(attempt=3)
+    for outcome in (Raised(ERROR), TimedOut(ERROR), LeaseLost(ERROR), Undecodable(ERROR)):
+        assert decide(last, outcome, NOW, keep_dead=DAY).keep == DAY
+        assert decide(last, outcome, NOW).keep == DEAD_KEPT
+    patient = job(attempt=3, retention=2 * DAY)
+    assert decide(patient, Raised(ERROR), NOW, keep_dead=DAY).keep == 2 * DAY
+    assert decide(JOB, Raised(ERROR), NOW, keep_dead=DAY).keep == 0
+    assert decide(JOB, Cancelled(), NOW, keep_dead=DAY).keep == FINISHED_KEPT
+
+
+def test_a_long_reason_is_cut() -> None:
+    error = AttemptError(1, NOW, "E", "x" * 2_000)
+    assert len(decide(JOB, Undecodable(error), NOW).reason or "") == 300
+    assert len(decide(JOB, Cancelled("y" * 2_000), NOW).reason or "") == 300
+
+
+def test_released_is_what_follows_from_released() -> None:
+    for place in Place:
+        assert released(place) == decide(JOB, Released(place), NOW)
+
+
+# ── kept and first_state ──
+
+
+@pytest.mark.parametrize(
+    ("retention", "state", "keep"),
+    [
+        (0, State.COMPLETED, 0),
+        (5, State.COMPLETED, 5),
+        (0, State.CANCELLED, FINISHED_KEPT),
+        (DAY, State.CANCELLED, DAY),
+        (0, State.DEAD, DEAD_KEPT),
+        (100 * DAY, State.DEAD, 100 * DAY),
+    ],
+)
+def test_kept(retention: int, state: State, keep: int) -> None:
+    assert kept(NewJob("i", "t", retention=retention), state) == keep
+
+
+@pytest.mark.parametrize(
+    ("spec", "state", "due"),
+    [
+        ({}, State.AVAILABLE, NOW),
+        ({"delay": 1}, State.SCHEDULED, NOW + 1),
+        ({"run_at": NOW + 1}, State.SCHEDULED, NOW + 1),
+        ({"run_at": NOW}, State.AVAILABLE, NOW),
+        ({"run_at": NOW - 5}, State.AVAILABLE, NOW - 5),
+        ({"run_at": NOW - 5, "delay": 10}, State.AVAILABLE, NOW - 5),
+        ({"run_at": NOW + 5, "delay": 10}, State.SCHEDULED, NOW + 5),
+    ],
+)
+def test_first_state(spec: dict[str, int], state: State, due: int) -> None:
+    assert first_state(NewJob("i", "t", **spec), NOW) == (state, due)
+
+
+# ── the table of legal steps ──
+
+
+def printed(legal: dict[tuple[State | None, State | None], str]) -> list[str]:
+    """The table as the docs must have it."""
+    rows = [
+        f"| {before.value if before else '(new)'} | {after.value if after else '(gone)'} | {how} |"
+        for (before, after), how in legal.items()
+    ]
+    return ["| from | to | by |", "|---|---|---|", *rows]
+
+
+def test_the_docs_print_the_table_of_legal_steps() -> None:
+    text = DOC.read_text("utf-8")
+    section = text.split("## Every legal step\n", 1)[1]
+    table = [line for line in section.splitlines() if line.startswith("|")]
+    assert table == printed(LEGAL), "put this into docs/lifecycle.md:\n" + "\n".join(printed(LEGAL))
+
+
+def test_the_docs_name_every_state_and_outcome() -> None:
+    text = DOC.read_text("utf-8")
+    named = set(re.findall(r"`([A-Za-z]+)`", text))
+    assert {state.value for state in State} <= named
+    assert {outcome.__name__ for outcome in Outcome.__args__} <= named  # type: ignore[attr-defined]
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    for state in State:
+        assert any(after is state for _, after in LEGAL)
+        assert any(before is state and after is not state for before, after in LEGAL)
+
+
+def test_an_ended_job_leaves_only_by_retry_or_for_good() -> None:
+    for before, after in LEGAL:
+        if before in TERMINAL:
+            assert after in (State.AVAILABLE, None)
