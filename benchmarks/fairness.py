@@ -235,7 +235,8 @@ def _judge_ledger(place: Path, app: App, processes: int) -> list[str]:
     (stats,) = asyncio.run(app.store.stats())
     print(
         f"ledger: {len(acknowledged):,} acknowledged, {len(ran):,} ran, lost {len(lost)}, "
-        f"twice {len(twice)}, unknown {len(unknown)}; the store says {stats.enqueued:,} enqueued, {stats.processed:,} processed"
+        f"twice {len(twice)}, unknown {len(unknown)}; "
+        f"the store says {stats.enqueued:,} enqueued, {stats.processed:,} processed"
     )
     faults = []
     if lost or twice or unknown:

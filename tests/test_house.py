@@ -52,6 +52,7 @@ WORKER_ARROWS = {
     "executor": {"pools"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},
+    "worker": {"pools"},
     "supervisor": {"process"},
 }
 

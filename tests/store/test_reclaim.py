@@ -114,6 +114,15 @@ async def test_the_longest_run_out_come_first_and_the_limit_holds(store: Store, 
     assert ids(await reclaimed(store, "default", "other", limit=9)) == ["a"]
 
 
+async def test_a_lease_of_no_time_is_given_once_per_call(store: Store, clock: ManualClock) -> None:
+    jobs = some(2)
+    await add(store, *jobs)
+    await take(store, 2)
+    clock.advance(LEASE)
+    for _ in range(3):
+        assert sorted(ids(await reclaimed(store, limit=9, lease=0))) == sorted(ids(jobs))
+
+
 async def test_only_the_named_queues_are_looked_at(store: Store, clock: ManualClock) -> None:
     await running(store, queue="a")
     await running(store, queue="b")

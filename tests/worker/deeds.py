@@ -182,7 +182,11 @@ async def tell_async(path: str) -> str:
     return "told"
 
 
-_ASYNC = {f.__name__.removesuffix("_async"): f for f in list(globals().values()) if getattr(f, "__name__", "").endswith("_async")}
+_ASYNC = {
+    f.__name__.removesuffix("_async"): f
+    for f in list(globals().values())
+    if getattr(f, "__name__", "").endswith("_async")
+}
 
 for _deed in (act, linger, heed, obey, swallow, typed, tell):
     app.task(name=_deed.__name__, run_in="process")(_deed)

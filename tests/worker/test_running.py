@@ -18,12 +18,14 @@ from penstock.errors import ConfigError
 from penstock.job import Progress, State
 from penstock.worker import Worker
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, until
-from tests.worker.deeds import act, linger, lines, made, tell, typed
+from tests.worker.deeds import act, lines, linger, made, tell, typed
 
 mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nobody's")
 
 
-async def test_async_thread_and_process_tasks_run_side_by_side_in_one_worker(app: App, tmp_path: Path) -> None:
+async def test_async_thread_and_process_tasks_run_side_by_side_in_one_worker(
+    app: App, tmp_path: Path
+) -> None:
     paths = {kind: str(tmp_path / kind) for kind in ("async", "thread", "process")}
     apps = {kind: made(app, kind, linger) if kind == "async" else None for kind in paths}
     one = apps["async"]

@@ -592,14 +592,17 @@ class _Shelf:
                     jobs.append(row.job)
             return Fetched(jobs, self.clock.now())
 
-    def _run_out(self, queues: Sequence[str], limit: int, steady: int) -> Iterator[_Row]:
-        """Whoever asks for the next row has leased the one before."""
+    def _run_out(self, queues: Sequence[str], limit: int, steady: int) -> list[_Row]:
         leases = [queue.leases for queue in self._known(queues)]
-        for _ in range(limit):
+        rows: list[_Row] = []
+        while len(rows) < limit:
             first = min((f for f in (lease.first() for lease in leases) if f is not None), default=None)
             if first is None or first[0] > steady:
-                return
-            yield self.rows[first[1]]
+                break
+            row = self.rows[first[1]]
+            row.queue.leases.drop(row.generation)  # its new lease may be over at once: not twice in one call
+            rows.append(row)
+        return rows
 
     def _held_by(self, workers: Sequence[str], limit: int) -> list[_Row]:
         held = {g: row for worker in workers for g, row in self.held.get(worker, {}).items()}

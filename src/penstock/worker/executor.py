@@ -156,6 +156,8 @@ class Executor:
     def start_ready(self) -> None:
         """Start buffered jobs while there are slots."""
         buffer = self._buffer
+        if buffer and time.monotonic() - buffer[0].fetched > self._lease / 1000:
+            self._give_back_overdue()
         if not buffer:
             return
         free = self.free
@@ -169,6 +171,12 @@ class Executor:
             if self._start(hold):
                 free -= 1
         buffer.extendleft(reversed(blocked))
+
+    def _give_back_overdue(self) -> None:
+        """We stood still for longer than a lease: others may have these, and have run them, by now."""
+        overdue = time.monotonic() - self._lease / 1000
+        while self._buffer and self._buffer[0].fetched < overdue:
+            self._refuse(self._buffer.popleft(), Released(Place.OWN))
 
     def _start(self, hold: Hold) -> bool:
         job = hold.job

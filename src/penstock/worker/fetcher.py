@@ -67,6 +67,7 @@ class Fetcher(Service):
         await self._room()
         if self._stopping:
             return 0.0
+        self._executor.freed.clear()  # what comes free from here on, `_nothing` shall hear of
         free = self._executor.free
         limit = min(_MOST, free + self._ahead())
         held = self._holdings.per_queue
@@ -115,15 +116,17 @@ class Fetcher(Service):
         if fetched.due is not None:
             timeout = min(timeout, max(0.001, (fetched.due - fetched.now) / 1000))
         waiting = asyncio.ensure_future(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
-        poked = asyncio.ensure_future(self._poked.wait())
+        others = [asyncio.ensure_future(self._poked.wait())]
+        if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
+            others.append(asyncio.ensure_future(self._executor.freed.wait()))
         try:
-            await asyncio.wait({waiting, poked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 waiting.result()
         finally:
-            for one in (waiting, poked):
+            for one in (waiting, *others):
                 one.cancel()
-            await asyncio.gather(waiting, poked, return_exceptions=True)
+            await asyncio.gather(waiting, *others, return_exceptions=True)
         return 0.0
 
     def _ahead(self) -> int:

@@ -106,9 +106,7 @@ class Heartbeat:
                     next_beat = time.monotonic() + self._every
                     try:
                         runner.run(self._beat())
-                    except (
-                        Exception
-                    ):  # boundary: leases hang on this thread, and a fault of ours must not end it
+                    except Exception:  # noqa: BLE001  # boundary: leases hang on this thread: it must not end
                         _log.exception("a heartbeat failed; the next one comes all the same")
 
     async def _beat(self) -> None:

@@ -144,6 +144,8 @@ class Settler:
         return answers
 
     def _refused(self, hold: Hold, answer: Settled) -> None:
+        if not hold.started:
+            return  # given back too late, and never begun: there is no outcome that could be missed
         why = "another worker has it now" if answer is Settled.STALE else "it is gone"
         _log.warning(
             "job %s (%s, attempt %d): its late outcome changed nothing, %s",
@@ -160,7 +162,8 @@ class Settler:
         emit = self._app.events.emit
         error = "" if move.error is None else f"{move.error.kind}: {move.error.message}"
         if answer is not Settled.APPLIED:
-            emit(LateResultRefused(*about))
+            if hold.started:
+                emit(LateResultRefused(*about))
         elif move.state is State.COMPLETED:
             emit(JobCompleted(*about, seconds=hold.took))
         elif move.state is State.DEAD:

@@ -1,0 +1,202 @@
+"""Code that lets nobody else speak: a blocked event loop, a C call that keeps the GIL, a thread that hangs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from penstock.handle import Handle
+from penstock.job import State
+from penstock.testing.ledger.facts import Leased, decoder
+from tests.system.conftest import Place
+
+_LEASE = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}
+#: Three leases.
+_LONG = 6
+
+
+def _kept(place: Place, handles: list[Handle[Any]]) -> None:
+    """All of them run once, though others are idle and look for lost leases."""
+    jobs = place.until_ended(handles)
+    assert {(job.state, job.attempt, job.lost) for job in jobs} == {(State.COMPLETED, 1, 0)}
+    assert set(place.runs().values()) == {1}
+
+
+# ── leases ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_blocked_event_loop_keeps_its_lease_and_is_reported_with_its_stack(place, supervised):
+    worker = place.worker(**_LEASE) if supervised else place.lone(**_LEASE)
+    handle = place.tasks.block.enqueue(_LONG)
+    place.until_started(1)
+    place.lone(**_LEASE)
+    _kept(place, [handle])
+    report = worker.log
+    assert report.count("the event loop has been blocked for") == 1
+    assert "tasks.py" in report
+    assert "in block" in report
+    assert "time.sleep(seconds)" in report
+
+
+def test_calls_into_c_that_keep_the_gil_keep_their_leases(place):
+    worker = place.worker("--processes", "2", "--concurrency", "1", ready=2, **_LEASE)
+    tasks = place.tasks
+    handles = tasks.app.enqueue_many([tasks.hold_gil.job(_LONG), tasks.grind.job(_LONG)])
+    lines = place.until_started(2)
+    place.lone(**_LEASE)
+    _kept(place, handles)
+    for line in lines:
+        assert f"(pid {line['pid']}) has not beaten for" in worker.log
+    assert handles[1].result() > 4.0, "the expression was too quick: the test shows nothing"
+
+
+def test_one_that_does_so_in_a_thread_task_keeps_them_too(place):
+    place.worker("--concurrency", "4", **_LEASE)
+    tasks = place.tasks
+    handles = tasks.app.enqueue_many([tasks.nap_thread.job(0.5)] * 2 + [tasks.hold_gil_thread.job(_LONG)])
+    place.until_started(3)
+    place.lone(**_LEASE)
+    _kept(place, handles)
+
+
+# ── what waits behind it ─────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_blocked_child_has_fetched_ahead_starts_on_another_at_once(place):
+    (place.folder / "ledger").mkdir()
+    place.worker("--processes", "2", "--concurrency", "1", ready=2)
+    tasks = place.tasks
+    place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))
+    drafts = [tasks.quick.job(n) for n in range(400)]
+    handles = tasks.app.enqueue_many([*drafts[:60], tasks.block.job(3.0), *drafts[60:]])
+    (blocked,) = place.until_started(1, task="block")
+    behind = [handle.id for handle in handles if handle.id != blocked["id"]]
+    place.until(lambda: place.runs().keys() >= set(behind), "all behind it have started", within=2.5)
+    late = max(line["at"] for line in place.starts() if line["id"] in behind) - blocked["at"]
+    assert late < 0.5, f"the last one behind it started after {late:.2f} s"
+    lines = {line["id"]: line["pid"] for line in place.starts()}
+    moved = [id for id in _leased_by(place, blocked["pid"]) if id in behind and lines[id] != blocked["pid"]]
+    assert moved, "it had fetched nothing ahead: the test shows nothing"
+    jobs = place.until_ended(handles)
+    assert {(job.state, job.attempt) for job in jobs} == {(State.COMPLETED, 1)}
+    assert set(place.runs().values()) == {1}
+
+
+def _leased_by(place: Place, pid: int) -> list[str]:
+    """The jobs that this process had on loan at some time."""
+    facts = [
+        decoder.decode(line)
+        for path in (place.folder / "ledger").glob(f"{pid}-*.jsonl")
+        for line in path.read_bytes().splitlines()
+    ]
+    return [fact.id for fact in facts if isinstance(fact, Leased)]
+
+
+def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(place):
+    place.worker("--processes", "2", "--concurrency", "2", ready=2)
+    tasks = place.tasks
+    place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(200)]))
+    for n in range(3):
+        tasks.app.enqueue_many([tasks.nap.job(1.0)] * 3)
+        began = time.monotonic()
+        short = tasks.quick.enqueue(n)
+        place.until_ended([short])
+        (line,) = place.starts(short.id)
+        late = line["at"] - began
+        assert late < 0.5, f"it is to start within 100 ms, and started after {late:.2f} s"
+        place.until(lambda: not place.counts().get(State.RUNNING), "the long ones are over")
+
+
+# ── timeouts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("task", ["nap", "nap_thread", "nap_process"])
+def test_waiting_for_a_slot_is_no_timeout(place, task):
+    """Four jobs, one slot, a timeout for little more than one of them."""
+    place.worker("--concurrency", "1")
+    function = getattr(place.tasks, task).using(timeout=1.5)
+    handles = place.app.enqueue_many([function.job(1.0) for _ in range(4)])
+    jobs = place.until_ended(handles)
+    assert {(job.state, job.attempt, job.errors) for job in jobs} == {(State.COMPLETED, 1, ())}
+    assert set(place.runs().values()) == {1}
+
+
+def test_no_timeout_means_none(place):
+    place.worker()
+    tasks = place.tasks
+    handles = [
+        getattr(tasks, task).using(timeout=None).enqueue(1.0) for task in ("nap", "nap_thread", "nap_process")
+    ]
+    assert {job.state for job in place.until_ended(handles)} == {State.COMPLETED}
+    assert {job.spec.timeout for job in place.jobs(handles)} == {None}
+
+
+def test_a_child_that_holds_the_gil_past_its_deadline_is_killed(place):
+    worker = place.worker("--processes", "2", "--concurrency", "1", ready=2, PENSTOCK_KILL_GRACE="1s")
+    tasks = place.tasks
+    began = time.monotonic()
+    hung = tasks.hold_gil.using(timeout=1, max_attempts=1).enqueue(30)
+    place.until_started(1)
+    (job,) = place.until_ended([hung], within=10)
+    assert time.monotonic() - began < 5.0
+    assert (job.state, job.attempt) == (State.DEAD, 1)
+    (error,) = job.errors
+    assert error.kind == "Timeout"
+    assert "1 s" in error.message
+    assert "is killed: " in worker.log
+    # the place is filled again
+    place.until(lambda: worker.log.count(" serves ") == 3, "another child")
+    handles = tasks.app.enqueue_many([tasks.nap.job(0.5)] * 2)
+    pids = {line["pid"] for line in place.until_started(3) if line["task"] == "nap"}
+    assert {job.state for job in place.until_ended(handles)} == {State.COMPLETED}
+    assert len(pids) == 2
+
+
+def test_neighbours_of_a_killed_child_are_lost_not_timed_out(place):
+    place.worker("--concurrency", "4", PENSTOCK_KILL_GRACE="500ms")
+    tasks = place.tasks
+    neighbours = [tasks.held.enqueue("go") for _ in range(2)]
+    place.until_started(2)
+    hung = tasks.hold_gil.using(timeout=0.5, max_attempts=1).enqueue(30)
+    (job,) = place.until_ended([hung], within=10)
+    assert [error.kind for error in job.errors] == ["Timeout"]
+    place.open("go")
+    for job in place.until_ended(neighbours):
+        assert (job.state, job.attempt, job.lost) == (State.COMPLETED, 2, 1)
+        (error,) = job.errors
+        assert error.kind == "WorkerLost"
+        assert "killed by its supervisor" in error.message
+
+
+def test_a_process_task_past_its_timeout_is_killed_alone(place):
+    place.worker("--concurrency", "4")
+    tasks = place.tasks
+    neighbour = tasks.held.enqueue("go")
+    place.until_started(1)
+    hung = tasks.nap_process.using(timeout=0.5, max_attempts=1).enqueue(60)
+    (job,) = place.until_ended([hung], within=10)
+    assert [error.kind for error in job.errors] == ["Timeout"]
+    place.open("go")
+    (job,) = place.until_ended([neighbour])
+    assert (job.state, job.attempt) == (State.COMPLETED, 1)
+
+
+def test_a_child_with_half_of_its_slots_in_threads_that_hang_is_replaced(place):
+    worker = place.worker("--concurrency", "4", PENSTOCK_THREAD_GRACE="50ms")
+    tasks = place.tasks
+    (first,) = worker.children()
+    beside = tasks.held.enqueue("go")
+    hung = [tasks.deaf.using(timeout=0.3, max_attempts=1).enqueue(60) for _ in range(2)]
+    jobs = place.until_ended(hung, within=15)
+    assert {error.kind for job in jobs for error in job.errors} == {"Timeout"}
+    assert {job.state for job in jobs} == {State.DEAD}
+    place.until(lambda: "it drains to be replaced" in worker.log, "half of its slots are lost")
+    place.open("go")
+    place.until(lambda: worker.log.count(" serves ") == 2, "another child")
+    assert first not in worker.children()
+    handles = [tasks.quick_thread.enqueue(n) for n in range(10)]
+    assert {job.state for job in place.until_ended([*handles, beside])} == {State.COMPLETED}
+    assert "died" not in worker.log

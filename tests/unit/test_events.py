@@ -1,0 +1,191 @@
+"""Events: each listener hears what it asked for, and none of them delays or breaks anything."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+
+from penstock.events import (
+    Event,
+    EventBus,
+    JobCompleted,
+    JobDied,
+    JobFailed,
+    JobStarted,
+    WorkerStarted,
+)
+
+SOON = 5.0
+
+
+def started(n: int = 1) -> JobStarted:
+    return JobStarted(1_700_000_000_000, f"id-{n}", "default", "t", n)
+
+
+class Ear:
+    """Listens, and tells when it has heard enough."""
+
+    def __init__(self, enough: int = 1) -> None:
+        self.heard: list[Event] = []
+        self.enough = enough
+        self.done = threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.heard.append(event)
+        if len(self.heard) >= self.enough:
+            self.done.set()
+
+
+def test_a_listener_hears_the_kind_it_asked_for_in_order() -> None:
+    bus, ear = EventBus(), Ear(3)
+    bus.listen(JobStarted, ear)
+    events = [started(1), JobDied(1, "x", "q", "t", 1, "no"), started(2), started(3)]
+    for event in events:
+        bus.emit(event)
+    assert ear.done.wait(SOON)
+    bus.close()
+    assert ear.heard == [events[0], events[2], events[3]]
+
+
+def test_a_kind_stands_for_all_that_derive_from_it() -> None:
+    bus, every = EventBus(), Ear(3)
+    bus.listen(Event, every)
+    bus.emit(started())
+    bus.emit(WorkerStarted(1, "w1"))
+    bus.emit(JobCompleted(1, "x", "q", "t", 1, 0.5))
+    assert every.done.wait(SOON)
+    bus.close()
+    assert len(every.heard) == 3
+
+
+def test_several_listeners_hear_the_same_event() -> None:
+    bus, ears = EventBus(), [Ear(), Ear()]
+    for ear in ears:
+        bus.listen(JobStarted, ear)
+    bus.emit(started())
+    assert all(ear.done.wait(SOON) for ear in ears)
+    bus.close()
+
+
+def test_without_listeners_nothing_is_kept_and_no_thread_runs() -> None:
+    bus = EventBus()
+    threads = threading.active_count()
+    assert not bus.active
+    bus.emit(started())
+    assert threading.active_count() == threads
+    ear = Ear()
+    bus.listen(JobStarted, ear)
+    assert bus.active
+    bus.emit(started(2))
+    assert ear.done.wait(SOON)
+    bus.close()
+    assert ear.heard == [started(2)]
+
+
+def test_a_listener_that_raises_is_logged_and_the_next_one_still_hears(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bad(event: Event) -> None:
+        raise RuntimeError("not my day")
+
+    bus, ear = EventBus(), Ear(2)
+    bus.listen(JobStarted, bad)
+    bus.listen(JobStarted, ear)
+    with caplog.at_level(logging.ERROR, "penstock.events"):
+        bus.emit(started(1))
+        bus.emit(started(2))
+        assert ear.done.wait(SOON)
+        bus.close()
+    assert len(ear.heard) == 2
+    assert caplog.text.count("RuntimeError: not my day") == 2
+    assert "JobStarted" in caplog.text
+
+
+def test_a_slow_listener_delays_nobody_and_what_it_misses_is_counted() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def slow(event: Event) -> None:
+        entered.set()
+        gate.wait(SOON)
+
+    bus = EventBus(capacity=10)
+    bus.listen(JobStarted, slow)
+    bus.emit(started())
+    assert entered.wait(SOON)
+    began = time.perf_counter()
+    for n in range(1_000):
+        bus.emit(started(n))
+    assert time.perf_counter() - began < 1.0
+    assert bus.dropped == 990
+    gate.set()
+    bus.close()
+
+
+def test_events_may_come_from_many_threads() -> None:
+    bus, ear = EventBus(), Ear(800)
+    bus.listen(JobStarted, ear)
+    threads = [threading.Thread(target=lambda: [bus.emit(started(n)) for n in range(100)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ear.done.wait(SOON)
+    bus.close()
+    assert (len(ear.heard), bus.dropped) == (800, 0)
+
+
+def test_close_delivers_what_is_queued() -> None:
+    bus, ear = EventBus(), Ear()
+    bus.listen(JobStarted, ear)
+    for n in range(200):
+        bus.emit(started(n))
+    bus.close()
+    assert len(ear.heard) == 200
+    bus.close()  # twice is once
+
+
+def test_close_does_not_wait_for_ever() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def stuck(event: Event) -> None:
+        entered.set()
+        gate.wait(SOON)
+
+    bus = EventBus(capacity=1)
+    bus.listen(JobStarted, stuck)
+    bus.emit(started())
+    assert entered.wait(SOON)
+    bus.emit(started())
+    began = time.perf_counter()
+    bus.close(timeout=0.05)
+    assert time.perf_counter() - began < 2.0
+    gate.set()
+
+
+def test_after_a_close_it_may_be_used_again() -> None:
+    bus, ear = EventBus(), Ear(2)
+    bus.listen(JobStarted, ear)
+    bus.emit(started(1))
+    bus.close()
+    bus.emit(started(2))
+    assert ear.done.wait(SOON)
+    bus.close()
+
+
+def test_an_event_says_what_it_is_when_it_is_written_down() -> None:
+    import msgspec
+
+    text = msgspec.json.encode(JobFailed(5, "id", "q", "t", 2, "ValueError: no", 1_000))
+    assert msgspec.json.decode(text) == {
+        "type": "JobFailed",
+        "at": 5,
+        "id": "id",
+        "queue": "q",
+        "task": "t",
+        "attempt": 2,
+        "error": "ValueError: no",
+        "delay": 1_000,
+    }

@@ -1,0 +1,285 @@
+"""An attempt ends when its time is over, in whatever executor, and its clock starts when its function does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app import App
+from penstock.attempt import current_job
+from penstock.errors import AttemptTimeout
+from penstock.events import JobFailed
+from penstock.job import State
+from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, quick, until
+from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow, swallow_async
+
+
+async def test_an_attempt_that_takes_too_long_is_stopped_and_tried_again(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    handle = await made(app, run_in, linger, timeout="150ms", retry="1h").aenqueue(str(began))
+    before = time.monotonic()
+    async with at_work(app):
+        job = await becomes(handle, State.RETRYABLE)
+        assert time.monotonic() - before < 3
+        assert [(e.kind, e.attempt) for e in job.errors] == [("Timeout", 1)]
+        assert "0.15 s" in job.errors[0].message
+        assert len(lines(began)) == 1
+        assert job.attempt == 1
+
+
+async def test_the_slot_is_free_again_and_the_worker_goes_on(app: App, run_in: str, tmp_path: Path) -> None:
+    slow = await made(app, run_in, linger, timeout="100ms", retry="1h").aenqueue(str(tmp_path / "began"))
+    good = await made(app, run_in, act).aenqueue("return")
+    async with at_work(app, concurrency=1):
+        assert await good.aresult(10) == "done in attempt 1"
+        assert (await becomes(slow, State.RETRYABLE)).errors[0].kind == "Timeout"
+
+
+async def test_a_last_attempt_that_times_out_is_dead(app: App, run_in: str, tmp_path: Path) -> None:
+    task = made(app, run_in, linger, timeout="50ms", max_attempts=1)
+    handle = await task.aenqueue(str(tmp_path / "began"))
+    async with at_work(app):
+        job = await ended(handle)
+    assert (job.state, job.reason) == (State.DEAD, "all 1 attempts failed")
+    assert [e.kind for e in job.errors] == ["Timeout"]
+
+
+async def test_without_a_timeout_nothing_is_stopped(app: App, run_in: str, tmp_path: Path) -> None:
+    task = made(app, run_in, linger, timeout=None)
+    left = made(app, run_in, act, timeout=None)
+    handle = await task.aenqueue(str(tmp_path / "began"), 0.3)
+    async with at_work(app):
+        assert await (await left.aenqueue("remaining")).aresult(10) is None
+        assert await handle.aresult(10) == "stayed"
+
+
+async def test_a_task_knows_how_much_time_it_has_left(app: App, run_in: str) -> None:
+    task = made(app, run_in, act, timeout="10s")
+    handle = await task.aenqueue("remaining")
+    soon = datetime.now(UTC) + timedelta(seconds=5)
+    sooner = await task.using(deadline=soon).aenqueue("remaining")
+    async with at_work(app):
+        assert 8 < await handle.aresult(10) <= 10
+        assert 2 < await sooner.aresult(10) <= 5.001
+
+
+async def test_a_deadline_stops_an_attempt_and_there_is_no_other(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    task = made(app, run_in, linger, retry="1ms")
+    wait = 1.2 if run_in == "process" else 0.2  # the child has to start first
+    soon = datetime.now(UTC) + timedelta(seconds=wait)
+    handle = await task.using(deadline=soon).aenqueue(str(tmp_path / "began"))
+    async with at_work(app):
+        job = await ended(handle)
+    assert (job.state, job.reason, job.attempt) == (State.DEAD, "its deadline has passed", 1)
+    assert [e.kind for e in job.errors] == ["Timeout"]
+
+
+async def test_the_clock_of_a_timeout_starts_when_the_function_does(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    """Four jobs of 0.3 s, one slot, a timeout of 0.4 s: four runs, and none of them too long."""
+    began = tmp_path / "began"
+    task = made(app, run_in, linger, timeout="400ms", retry="1ms")
+    handles = [await task.aenqueue(str(began), 0.3) for _ in range(4)]
+    await in_a_burst(app, concurrency=1)
+    for handle in handles:
+        assert await handle.aresult(1) == "stayed"
+        job = await handle.ajob()
+        assert job is not None
+        assert (job.attempt, job.errors) == (1, ())
+    assert len(lines(began)) == 4
+
+
+async def test_an_async_task_is_cancelled_and_may_clean_up(app: App) -> None:
+    cleaned: list[str] = []
+
+    @app.task(timeout="50ms", retry="1h")
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.append("up")
+
+    handle = await work.aenqueue()
+    async with at_work(app):
+        assert (await becomes(handle, State.RETRYABLE)).errors[0].kind == "Timeout"
+    assert cleaned == ["up"]
+
+
+async def test_what_an_async_task_returns_after_its_time_does_not_count(app: App) -> None:
+    @app.task(timeout="50ms", retry="1h")
+    async def work() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+        return "too late"
+
+    handle = await work.aenqueue()
+    async with at_work(app):
+        job = await becomes(handle, State.RETRYABLE)
+    assert (job.errors[0].kind, job.result) == ("Timeout", None)
+
+
+async def test_an_async_task_that_swallows_its_cancellation_is_given_up(app: App, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    task = made(app, "async", swallow, timeout="50ms", retry="1h")
+    assert task.function is swallow_async
+    handle = await task.aenqueue(str(began))
+    other = await made(app, "async", act, queue="other").aenqueue("return")
+    async with at_work(app, concurrency=2) as worker:
+        job = await becomes(handle, State.RETRYABLE)
+        assert job.errors[0].kind == "Timeout"
+        assert await other.aresult(1) == "done in attempt 1"
+        assert worker._parts is not None
+        assert worker._parts.executor.lost_slots == 1
+        (tmp_path / "began.go").touch()
+    assert await handle.astatus() is State.RETRYABLE, "its late result changed nothing"
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_thread_first_sees_that_it_should_stop(app: App, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    @app.task(timeout="50ms", retry="1h")
+    def work() -> None:
+        try:
+            obey(str(tmp_path / "began"))
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    handle = await work.aenqueue()
+    async with at_work(app, config=quick(thread_grace="5s")):
+        job = await becomes(handle, State.RETRYABLE)
+    assert seen == ["AttemptCancelled"]
+    assert job.errors[0].kind == "Timeout"
+
+
+async def test_what_a_thread_returns_after_its_time_does_not_count(app: App, tmp_path: Path) -> None:
+    handle = await made(app, "thread", heed, timeout="50ms", retry="1h").aenqueue(str(tmp_path / "began"))
+    async with at_work(app, config=quick(thread_grace="5s")):
+        job = await becomes(handle, State.RETRYABLE)
+    assert (job.errors[0].kind, job.result) == ("Timeout", None)
+
+
+async def test_a_thread_that_does_not_look_is_hit_by_an_exception(app: App) -> None:
+    seen: list[str] = []
+
+    @app.task(timeout="50ms", retry="1h")
+    def work() -> None:
+        try:
+            while True:
+                time.sleep(0.001)
+        except AttemptTimeout as error:
+            seen.append(type(error).__name__)
+            raise
+
+    handle = await work.aenqueue()
+    async with at_work(app):
+        job = await becomes(handle, State.RETRYABLE)
+    assert seen == ["AttemptTimeout"]
+    assert job.errors[0].kind == "Timeout"
+
+
+async def test_a_thread_that_swallows_even_that_is_given_up(app: App, tmp_path: Path, caplog: Any) -> None:
+    began = tmp_path / "began"
+    told = Told(app)
+    stuck = await made(app, "thread", swallow, timeout="50ms", retry="1h").aenqueue(str(began))
+    good = await made(app, "thread", act).aenqueue("return")
+    async with at_work(app, concurrency=2) as worker:
+        assert worker._parts is not None
+        executor = worker._parts.executor
+        job = await becomes(stuck, State.RETRYABLE)
+        assert job.errors[0].kind == "Timeout"
+        assert lines(f"{began}.swallowed") == ["AttemptTimeout"]
+        assert (executor.lost_slots, executor.free) == (1, 1)
+        assert await good.aresult(1) == "done in attempt 1"
+        (tmp_path / "began.go").touch()
+        await until(lambda: executor.threads.late == 1, "the thread comes back after all")
+        assert executor.lost_slots == 0, "a thread that has come back is a slot again"
+    assert await stuck.astatus() is State.RETRYABLE, "its late result changed nothing"
+    assert len(told.of(JobFailed)) == 1
+    assert "given up" in caplog.text
+
+
+async def test_a_worker_whose_slots_all_hang_says_so_and_ends(app: App, tmp_path: Path, caplog: Any) -> None:
+    """Nobody replaces a worker that has no supervisor: to wait for ever would look like work."""
+    began = tmp_path / "began"
+    task = made(app, "thread", swallow, timeout="50ms", retry="1h")
+    await task.aenqueue(str(began))
+    try:
+        with pytest.raises(RuntimeError, match="hang"):
+            await in_a_burst(app, concurrency=1)
+    finally:
+        (tmp_path / "began.go").touch()
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_process_that_is_over_its_time_is_killed(app: App, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    handle = await made(app, "process", swallow, timeout="50ms", retry="1h").aenqueue(str(began))
+    async with at_work(app):
+        assert (await becomes(handle, State.RETRYABLE)).errors[0].kind == "Timeout"
+        (pid,) = lines(began)
+        await until(lambda: not Path(f"/proc/{pid}").exists(), "the process is gone")
+
+
+async def test_the_start_of_a_child_is_not_counted(app: App) -> None:
+    """A child takes longer to start than this timeout allows."""
+    handle = await made(app, "process", act, timeout="20ms", retry="1h").aenqueue("return")
+    async with at_work(app):
+        assert await handle.aresult(10) == "done in attempt 1"
+
+
+# ── middleware ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_middleware_that_hangs_is_over_its_time_too(app: App, run_in: str) -> None:
+    @app.around_attempt
+    async def hang(job: Any, call: Any) -> Any:
+        result = await call()
+        await asyncio.sleep(60)
+        return result
+
+    handle = await made(app, run_in, act, timeout="100ms", retry="1h").aenqueue("return")
+    async with at_work(app):
+        assert (await becomes(handle, State.RETRYABLE)).errors[0].kind == "Timeout"
+
+
+async def test_middleware_that_hangs_before_the_function_is_over_its_time_too(app: App, run_in: str) -> None:
+    @app.around_attempt
+    async def hang(job: Any, call: Any) -> Any:
+        await asyncio.sleep(60)
+        return await call()
+
+    handle = await made(app, run_in, act, timeout="50ms", retry="1h").aenqueue("return")
+    async with at_work(app):
+        assert (await becomes(handle, State.RETRYABLE)).errors[0].kind == "Timeout"
+
+
+async def test_remaining_counts_down(app: App) -> None:
+    @app.task(timeout="5s")
+    async def work() -> bool:
+        before = current_job().remaining()
+        await asyncio.sleep(0.01)
+        after = current_job().remaining()
+        return before is not None and after is not None and after < before <= 5
+
+    handle = await work.aenqueue()
+    await in_a_burst(app)
+    assert await handle.aresult(1)
