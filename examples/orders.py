@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -23,10 +24,16 @@ from pathlib import Path
 
 from penstock import App, current_job
 
+if __name__ == "__main__":  # the workers import this file: the environment tells them where we are
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--scale", default="0.005", help="how long a minute is, of a real one [0.005]")
+    os.environ["SHOP_SCALE"] = options.parse_args().scale
+    os.environ["SHOP_DIR"] = tempfile.mkdtemp(prefix="orders-")
+
 # ── the shop: what an application would have ─────────────────────────────────────────────────────
 
 HERE = Path(os.environ.get("SHOP_DIR", "."))
-MINUTE = 60 * float(os.environ.get("SHOP_SCALE", "0.005"))  # seconds
+MINUTE = 60 * float(os.environ.get("SHOP_SCALE", "1"))  # seconds
 
 app = App(f"sqlite:///{HERE}/jobs.db", queue="orders", retry=0.1)
 
@@ -219,12 +226,7 @@ def workers() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--scale", default="0.005", help="how long a minute is, of a real one [0.005]")
-    scale = options.parse_args().scale
-    if "SHOP_DIR" in os.environ:
+    try:
         main()
-    else:  # once more, with a directory that the workers know of too
-        with tempfile.TemporaryDirectory(prefix="orders-") as directory:
-            env = {**os.environ, "SHOP_DIR": directory, "SHOP_SCALE": scale}
-            sys.exit(subprocess.run([sys.executable, __file__], env=env, check=False).returncode)
+    finally:
+        shutil.rmtree(HERE)

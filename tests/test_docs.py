@@ -363,10 +363,12 @@ def first_missing(wanted: list[str], printed: list[str]) -> str | None:
 
 
 def as_seen(line: str) -> str:
-    """Without what differs from run to run: ids, instants, ages, the width of a table's columns."""
-    line = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", line)
-    line = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*Z?", "INSTANT", line)
-    line = re.sub(r"\b\d+ (ms|s|m|h|d)( ago)?\b", r"AGE\2", line)
+    """Without what differs from run to run: ids, instants, ages, pids, hosts, the width of columns."""
+    line = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<id>", line)
+    line = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*Z?", "<instant>", line)
+    line = re.sub(r"\b[\d.]+ (ms|s|min|h|d) ago\b", "<age>", line)
+    line = re.sub(r"^<instant> \d+ ", "<instant> <pid> ", line)
+    line = re.sub(r"^(<id> +)\S+ +\d+ +running", r"\1<host> <pid> running", line)
     return " ".join(line.split())
 
 

@@ -227,6 +227,18 @@ async def test_the_limit_bounds_all_together_and_ended_jobs_go_first(
     assert await store.prune(limit=9, keep_finished=1) == Pruned(1, 0, 0)  # the older of the cancelled
 
 
+async def test_queues_are_cut_to_their_newest_by_name_and_state_by_state(store: Store) -> None:
+    made = {
+        (queue, state): await ended(store, state, keep=DAY, queue=queue)
+        for queue in ("b", "a")
+        for state in reversed(ENDS)
+    }
+    order = [made[queue, state] for queue in ("a", "b") for state in ENDS]
+    for n in range(len(order)):
+        assert [await gone(store, job) for job in order] == [True] * n + [False] * (len(order) - n)
+        assert await store.prune(limit=1, keep_finished=0, keep_dead=0) == Pruned(1, 0, 0)
+
+
 async def test_the_longest_over_go_first(store: Store, clock: ManualClock) -> None:
     for keep in (30, 10, 20):
         await ended(store, keep=keep)

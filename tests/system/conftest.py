@@ -77,7 +77,8 @@ class Place:
         """The tasks, in the test's own process: to enqueue them."""
         if self._tasks is None:
             spec = importlib.util.spec_from_file_location(f"tasks_{next(_MODULES)}", self.folder / "tasks.py")
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             self._tasks = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(self._tasks)
         return self._tasks
@@ -131,7 +132,9 @@ class Place:
             self.until(lambda: program.log.count(" serves ") >= ready, "the worker serves")
         return program
 
-    def lone(self, *, concurrency: int = 20, ready: bool = True, prefix: tuple[str, ...] = (), **env: str) -> Program:
+    def lone(
+        self, *, concurrency: int = 20, ready: bool = True, prefix: tuple[str, ...] = (), **env: str
+    ) -> Program:
         """A worker without a supervisor, as a program embeds it."""
         (self.folder / "lone.py").write_text(_LONE)
         command = [*prefix, sys.executable, "lone.py", str(concurrency)]
@@ -196,7 +199,9 @@ class Place:
 
     def until_started(self, n: int, *, task: str = "", within: float = PATIENCE) -> list[Line]:
         """Wait until so many attempts have begun."""
-        self.until(lambda: len(self.starts(task=task)) >= n, f"{n} start(s) of {task or 'tasks'}", within=within)
+        self.until(
+            lambda: len(self.starts(task=task)) >= n, f"{n} start(s) of {task or 'tasks'}", within=within
+        )
         return self.starts(task=task)
 
     def until_ended(self, handles: list[Handle[Any]], *, within: float = PATIENCE) -> list[Job]:
@@ -286,7 +291,9 @@ class Program:
 
 def _processes() -> Iterator[tuple[int, int, str]]:
     """(pid, parent, state) of all that run here."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    )
     for line in listed.stdout.splitlines():
         pid, parent, state = line.split()
         yield int(pid), int(parent), state[0]

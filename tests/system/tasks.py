@@ -188,9 +188,9 @@ def _length_for(seconds: float) -> int:
     length, took = 150, 0.0
     while took < 0.02:
         length *= 2
-        began = time.perf_counter()
+        began = time.thread_time()  # on a busy machine the clock on the wall says nothing of our work
         re.match(_PATTERN, "a" * length)
-        took = time.perf_counter() - began
+        took = time.thread_time() - began
     return int(length * (seconds / took) ** (1 / 3))
 
 
@@ -234,3 +234,10 @@ def deaf(seconds: float) -> None:
 async def fail() -> None:
     note("start")
     raise ValueError("on purpose")
+
+
+@app.task(name="leave")
+async def leave() -> None:
+    """As a library does that ends the process on an error, with an exit code that says all is well."""
+    note("start")
+    os._exit(0)

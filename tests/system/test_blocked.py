@@ -1,4 +1,4 @@
-"""Code that lets nobody else speak: a blocked event loop, a C call that keeps the GIL, a thread that hangs."""
+"""Code that lets nobody else speak: a blocked loop, a C call that keeps the GIL, a thread that hangs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_calls_into_c_that_keep_the_gil_keep_their_leases(place):
 def test_one_that_does_so_in_a_thread_task_keeps_them_too(place):
     place.worker("--concurrency", "4", **_LEASE)
     tasks = place.tasks
-    handles = tasks.app.enqueue_many([tasks.nap_thread.job(0.5)] * 2 + [tasks.hold_gil_thread.job(_LONG)])
+    handles = tasks.app.enqueue_many(
+        [tasks.nap_thread.job(0.5), tasks.nap_thread.job(0.5), tasks.hold_gil_thread.job(_LONG)]
+    )
     place.until_started(3)
     place.lone(**_LEASE)
     _kept(place, handles)
@@ -100,7 +102,7 @@ def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(place):
     tasks = place.tasks
     place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(200)]))
     for n in range(3):
-        tasks.app.enqueue_many([tasks.nap.job(1.0)] * 3)
+        tasks.app.enqueue_many([tasks.nap.job(1.0) for _ in range(3)])
         began = time.monotonic()
         short = tasks.quick.enqueue(n)
         place.until_ended([short])
@@ -117,8 +119,8 @@ def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(place):
 def test_waiting_for_a_slot_is_no_timeout(place, task):
     """Four jobs, one slot, a timeout for little more than one of them."""
     place.worker("--concurrency", "1")
-    function = getattr(place.tasks, task).using(timeout=1.5)
-    handles = place.app.enqueue_many([function.job(1.0) for _ in range(4)])
+    function = getattr(place.tasks, task).using(timeout=1.2)
+    handles = place.app.enqueue_many([function.job(0.8) for _ in range(4)])
     jobs = place.until_ended(handles)
     assert {(job.state, job.attempt, job.errors) for job in jobs} == {(State.COMPLETED, 1, ())}
     assert set(place.runs().values()) == {1}
@@ -149,7 +151,7 @@ def test_a_child_that_holds_the_gil_past_its_deadline_is_killed(place):
     assert "is killed: " in worker.log
     # the place is filled again
     place.until(lambda: worker.log.count(" serves ") == 3, "another child")
-    handles = tasks.app.enqueue_many([tasks.nap.job(0.5)] * 2)
+    handles = tasks.app.enqueue_many([tasks.nap.job(0.5) for _ in range(2)])
     pids = {line["pid"] for line in place.until_started(3) if line["task"] == "nap"}
     assert {job.state for job in place.until_ended(handles)} == {State.COMPLETED}
     assert len(pids) == 2

@@ -23,22 +23,18 @@ from tests.worker.deeds import act, lines, linger, made, tell, typed
 mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nobody's")
 
 
-async def test_async_thread_and_process_tasks_run_side_by_side_in_one_worker(
-    app: App, tmp_path: Path
-) -> None:
-    paths = {kind: str(tmp_path / kind) for kind in ("async", "thread", "process")}
-    apps = {kind: made(app, kind, linger) if kind == "async" else None for kind in paths}
-    one = apps["async"]
-    assert one is not None
-    two = app.task(name="linger in a thread".replace(" ", "_"), run_in="thread")(linger)
-    three = app.task(name="act", run_in="process")(act)
+async def test_async_thread_and_process_tasks_run_side_by_side(app: App, tmp_path: Path) -> None:
+    one = made(app, "async", linger)
+    two = made(app, "thread", tell)
+    three = made(app, "process", act)
     async with at_work(app):
-        first = await one.aenqueue(paths["async"], 0.3)
-        second = await two.aenqueue(paths["thread"], 0.3)
+        first = await one.aenqueue(str(tmp_path / "began"), 0.3)
+        second = await two.aenqueue(str(tmp_path / "enough"))
         third = await three.aenqueue("return")
-        assert await first.aresult(10) == "stayed"
-        assert await second.aresult(10) == "stayed"
         assert await third.aresult(10) == "done in attempt 1"
+        (tmp_path / "enough").touch()
+        assert await second.aresult(10) == "told"
+        assert await first.aresult(10) == "stayed"
 
 
 async def test_arguments_and_results_come_back_typed(app: App, run_in: str) -> None:

@@ -1,4 +1,4 @@
-"""An attempt ends when its time is over, in whatever executor, and its clock starts when its function does."""
+"""An attempt ends when its time is over, in whatever executor; its clock starts when its function does."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_task_knows_how_much_time_it_has_left(app: App, run_in: str) -> 
         assert 2 < await sooner.aresult(10) <= 5.001
 
 
-async def test_a_deadline_stops_an_attempt_and_there_is_no_other(
+async def test_a_deadline_stops_an_attempt_and_is_the_end(
     app: App, run_in: str, tmp_path: Path
 ) -> None:
     task = made(app, run_in, linger, retry="1ms")

@@ -54,7 +54,7 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
     try:
         with _interruptible(), _display(quiet=session.json) as tell:
             results = conduct(root, place, kill=not no_kill, tell=tell)
-    except BaseException:
+    except BaseException:  # boundary: whatever ended it, its traces are still there
         note(f"penstock: the demo did not end; what there is is in {place.workdir}")
         raise
     if session.json:
@@ -198,7 +198,9 @@ def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
         for one in crash.held[:20]:
             again = "not again" if one.seconds is None else f"attempt {one.attempt} {one.seconds:.2f} s later"
             yield "", f"{one.task.rpartition('.')[2]} {one.id}: attempt {one.attempt_before}, then {again}"
-    yield "run again", f"{verdict.rerun_after_crash} after the crash"
+    again, begun = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
+    more = f"; {again - begun} of them had ended, and their worker could not say so" if again > begun else ""
+    yield "run again", f"{again} after the crash{more}"
     if verdict.recovery is not None:
         yield "recovered", f"in {verdict.recovery:.2f} s"
     elif not verdict.crashes:

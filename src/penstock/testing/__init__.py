@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # pytest loads the plugin beside this in every run of every p
     from penstock.testing.asking import assert_enqueued as assert_enqueued
     from penstock.testing.asking import assert_not_enqueued as assert_not_enqueued
     from penstock.testing.asking import enqueued as enqueued
-    from penstock.testing.faults import FaultyStore as FaultyStore
     from penstock.testing.box import AttemptFailed as AttemptFailed
     from penstock.testing.box import Inline as Inline
     from penstock.testing.box import Ran as Ran
@@ -30,6 +29,7 @@ if TYPE_CHECKING:  # pytest loads the plugin beside this in every run of every p
     from penstock.testing.box import arun_all as arun_all
     from penstock.testing.box import inline as inline
     from penstock.testing.box import run_all as run_all
+    from penstock.testing.faults import FaultyStore as FaultyStore
 
 #: Where each name lives; the same as above, for the interpreter.
 _HOMES = {

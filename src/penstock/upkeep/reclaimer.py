@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.ids import mint_token
 from penstock.job import DEAD_KEPT, AttemptError, Job
-from penstock.lifecycle import LeaseLost, decide
+from penstock.lifecycle import LeaseLost, Outcome, TimedOut, decide
 from penstock.store import Fetched, Settlement, Store
 from penstock.upkeep.service import Service
 
@@ -94,13 +94,17 @@ async def reclaim_all(
     cause: str,
     *,
     started: Callable[[Job], bool] = lambda _: True,
+    overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
 ) -> list[Job]:
-    """Take over everything that the dead worker held, and judge it; the jobs, as they were found."""
+    """Take over everything that the dead worker held, and judge it; the jobs, as they were found.
+
+    `overdue` says of a job for which the worker was killed how it had timed out.
+    """
     jobs: list[Job] = []
     while True:
         found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
-        await judge(store, found, kind, cause, started=started, keep_dead=keep_dead)
+        await judge(store, found, kind, cause, started=started, overdue=overdue, keep_dead=keep_dead)
         jobs += found.jobs
         if len(found.jobs) < 500:
             return jobs
@@ -113,6 +117,7 @@ async def judge(
     cause: str,
     *,
     started: Callable[[Job], bool] = lambda _: True,
+    overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
 ) -> None:
     """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again."""
@@ -122,9 +127,14 @@ async def judge(
         # where that is missing the function has not begun
         known = job.spec.at_most_once or job.attempt >= job.spec.max_attempts
         begun = job.started or (not known and started(job))
-        error = AttemptError.bounded(job.attempt, found.now, kind, cause)
-        lost, luck = LeaseLost(error, started=begun), random.random()
-        move = decide(job, lost, found.now, luck, keep_dead=keep_dead)
+        said = overdue(job) if begun else None
+        outcome: Outcome
+        if said is not None:
+            outcome = TimedOut(AttemptError.bounded(job.attempt, found.now, "Timeout", said))
+        else:
+            error = AttemptError.bounded(job.attempt, found.now, kind, cause)
+            outcome = LeaseLost(error, started=begun)
+        move = decide(job, outcome, found.now, random.random(), keep_dead=keep_dead)
         settlements.append(Settlement(job.lease, move))
     if settlements:
         await store.settle(settlements)

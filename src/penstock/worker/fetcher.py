@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from penstock.ids import mint_token
-from penstock.store import Fetched, Store
+from penstock.store import Fetched, Store, Wake
 from penstock.upkeep.service import Service
 from penstock.worker.executor import Executor
 from penstock.worker.hold import Holdings
@@ -44,6 +44,7 @@ class Fetcher(Service):
         strict: bool,
         on_due: Callable[[int], None],
         on_empty: Callable[[Fetched], bool],
+        on_cancel: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._store = store
@@ -59,6 +60,7 @@ class Fetcher(Service):
         self._safety_poll = safety_poll
         self._on_due = on_due
         self._on_empty = on_empty
+        self._on_cancel = on_cancel
         self._token = mint_token()
         self._rate = Rate()
         self.last_success = time.monotonic()
@@ -95,6 +97,9 @@ class Fetcher(Service):
         executor = self._executor
         while not self._stopping:
             if executor.buffered == 0 and executor.free > 0 and self._settler.unsent < _UNSENT:
+                if self._settler.unsent:  # its write goes first, and both into one transaction
+                    self._settler.hurry()
+                    await asyncio.sleep(0)
                 return
             if executor.buffered == 0:
                 self._settler.hurry()
@@ -121,8 +126,8 @@ class Fetcher(Service):
             others.append(asyncio.ensure_future(self._executor.freed.wait()))
         try:
             await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                waiting.result()
+            if waiting.done() and Wake.CANCEL in waiting.result():
+                self._on_cancel()  # a store tells its news once, and it was this wait that it told
         finally:
             for one in (waiting, *others):
                 one.cancel()

@@ -149,6 +149,9 @@ class _Supervisor:
         def started(job: Job) -> bool:
             return (job.queue, job.id) in begun
 
+        def overdue(job: Job) -> str | None:
+            return child.overdue.get((job.queue, job.id))
+
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
                 await reclaim_all(
@@ -159,6 +162,7 @@ class _Supervisor:
                     "WorkerLost",
                     cause,
                     started=started,
+                    overdue=overdue,
                     keep_dead=self._config.keep_dead,
                 )
                 await self.store.retire(child.id)
@@ -226,8 +230,10 @@ class _Supervisor:
 
     def _kill_the_overdue(self, child: _Child, held: list[Entry], now: int) -> None:
         grace = self._config.kill_grace * 1_000_000
-        for entry in held:
-            if entry.started and entry.deadline_ns and now > entry.deadline_ns + grace:
+        overdue = [e for e in held if e.started and e.deadline_ns and now > e.deadline_ns]
+        for entry in overdue:
+            if now > entry.deadline_ns + grace:
+                child.overdue = {(e.queue, e.id): _timed_out(e) for e in overdue}
                 child.kill(
                     f"killed by its supervisor: job {entry.id} was past its deadline and did not react"
                 )
@@ -260,6 +266,8 @@ class _Child:
     def __init__(self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool) -> None:
         self.id = mint()
         self.cause: str | None = None
+        #: The jobs (queue, id) that it was killed for, with how they had timed out.
+        self.overdue: dict[tuple[str, str], str] = {}
         self.greeted = False  # it listens to signals
         self._told_to_end = False
         self.spoke_ns = 0  # when we last beat for it
@@ -343,3 +351,8 @@ class _Child:
 
     def close(self) -> None:
         self.table.close()
+
+
+def _timed_out(entry: Entry) -> str:
+    spent = (entry.deadline_ns - entry.started_ns) / 1e9
+    return f"the attempt timed out after {spent:.3g} s and did not react: its process was killed"

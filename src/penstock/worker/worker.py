@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.app import App
 from penstock.batcher import Batcher
-from penstock.config import Config
+from penstock.config import Config, load
 from penstock.errors import AttemptCancelled, AttemptLost, ConfigError
 from penstock.events import LoopBlocked, WorkerStarted, WorkerStopped
 from penstock.ids import mint
@@ -43,7 +43,8 @@ class Worker:
 
     `await worker.run()` returns when the worker has drained: after `stop()`, or with `burst=True` when
     nothing is available, running, or due within a second. `concurrency` is the number of slots. Queues
-    are served by weight, or in strict order; without `queues`, all queues of the app's tasks.
+    are served by weight, or in strict order; without `queues`, all queues of the app's tasks. What is not
+    said here is as the environment and penstock.toml have it, unless a `config` is given.
     """
 
     def __init__(
@@ -53,14 +54,14 @@ class Worker:
         *,
         concurrency: int | None = None,
         burst: bool = False,
-        strict: bool = False,
+        strict: bool | None = None,
         config: Config | None = None,
         table: LeaseTable | None = None,
         id: str | None = None,
         supervisor: int | None = None,
     ) -> None:
         self._app = app
-        self._config = config or Config()
+        self._config = config or load().config
         self._queues = as_queues(queues if queues is not None else app.queues())
         if not self._queues:
             raise ConfigError("this worker has no queues: register a task first, or name the queues")
@@ -68,7 +69,7 @@ class Worker:
         if self._concurrency < 1:
             raise ConfigError(f"concurrency={self._concurrency} must be 1 or more")
         self._burst = burst
-        self._strict = strict
+        self._strict = self._config.strict if strict is None else strict
         self.id = id or mint()
         self._supervisor = supervisor
         self._state = "running"
@@ -230,6 +231,7 @@ class _Parts:
             strict=worker._strict,
             on_due=self.promoter.expect,
             on_empty=worker._empty,
+            on_cancel=lambda: self.heartbeat.beat_now(),
         )
         self.pruner = Pruner(
             store,

@@ -4,6 +4,9 @@ Two files beside the database: `work` is rung when there may be something to fet
 `ended` when a job has ended or gone. Who waits watches the file with inotify, which costs nothing while
 nothing happens; without inotify it reads the file's eight bytes every few milliseconds. A ring can be
 lost (another version, a full disk), so whoever waits looks for himself now and then as well.
+
+A watch is kept as long as its event loop or thread: to close one takes the kernel 9 ms (measured; it waits
+for all processors to have seen it go), to open one 50 µs.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import os
 import select
 import struct
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +43,7 @@ class Bell:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
+        self._ears = threading.local()
 
     def open(self) -> None:
         """Make it if need be; raises OSError."""
@@ -60,20 +66,28 @@ class Bell:
         except OSError:
             return b""
 
+    def thread_ear(self) -> ThreadEar:
+        """The ear of this thread; a fork's child does not share its parent's."""
+        ear: tuple[int, ThreadEar] | None = getattr(self._ears, "ear", None)
+        if ear is None or ear[0] != os.getpid():
+            ear = self._ears.ear = (os.getpid(), ThreadEar(self))
+        return ear[1]
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+        self._ears = threading.local()
 
 
 class LoopEar:
-    """Hears one bell for the coroutines of one event loop. Watches only while somebody listens."""
+    """Hears one bell for the coroutines of one event loop, which is bothered only while one listens."""
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
-        self._loop = asyncio.get_running_loop()
         self._events: set[asyncio.Event] = set()
         self._watch: _Watch | None = None
+        self._reads = False
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Listener]:
@@ -83,27 +97,27 @@ class LoopEar:
             self._begin()
         self._events.add(event)
         try:
-            yield Listener(event, self._bell, polls=self._watch is None)
+            yield Listener(event, self._bell, polls=not self._reads)
         finally:
             self._events.discard(event)
             if not self._events:
                 self._end()
 
     def _begin(self) -> None:
-        watch = _watch(self._bell.path)
-        if watch is not None:
+        if self._watch is None:
+            self._watch = _watch(self._bell.path)
+        if self._watch is not None:
+            self._watch.drain()  # of what was rung while nobody listened
             try:
-                self._loop.add_reader(watch.fd, self._heard)
+                asyncio.get_running_loop().add_reader(self._watch.fd, self._heard)
             except NotImplementedError:  # a loop without add_reader
-                watch.close()
                 return
-        self._watch = watch
+            self._reads = True
 
     def _end(self) -> None:
-        if self._watch is not None:
-            self._loop.remove_reader(self._watch.fd)
-            self._watch.close()
-            self._watch = None
+        if self._watch is not None and self._reads:
+            asyncio.get_running_loop().remove_reader(self._watch.fd)
+            self._reads = False
 
     def _heard(self) -> None:
         if self._watch is not None:
@@ -168,10 +182,6 @@ class ThreadEar:
         self._last = now
         return True
 
-    def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-
 
 # ── inotify ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,6 +191,7 @@ class _Watch:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        weakref.finalize(self, os.close, fd).atexit = False
 
     def drain(self) -> None:
         try:
@@ -196,9 +207,6 @@ class _Watch:
         if rung:
             self.drain()
         return rung
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 def _watch(path: Path) -> _Watch | None:

@@ -22,7 +22,10 @@ SQL = Statements("penstock.stores.sqlite", "queries")
 
 _QUEUE = SQL["book.queue"]
 _OPEN_QUEUE = SQL["book.open_queue"]
+_COUNTS = SQL["book.counts"]
 _TALLY = SQL["book.tally"]
+_NEW = SQL["book.new"]
+_GENERATION = SQL["book.generation"]
 _DAY_COUNT = SQL["book.day"]
 _SIGNAL = SQL["book.signal"]
 _BOOT = SQL["book.boot"]
@@ -37,17 +40,24 @@ _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = 8, 9, 10, 11, 12
 class Queue:
     """A queue as this step found it, and what the step changes of its counts."""
 
-    __slots__ = ("closed", "counts", "deltas", "head", "name", "paused", "qid", "tail")
+    __slots__ = ("_counts", "_cx", "closed", "deltas", "head", "name", "paused", "qid", "tail")
 
-    def __init__(self, name: str, row: Sequence[int]) -> None:
+    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[int]) -> None:
+        self._cx = cx
+        self._counts: Sequence[int] | None = None
         self.name = name
-        self.qid = row[0]
-        self.paused = row[1] == 1
-        self.closed = row[2] == 1
-        self.tail = row[3]
-        self.head = row[4]
-        self.counts = row[6:]
+        self.qid, paused, closed, self.tail, self.head, _ = row
+        self.paused = paused == 1
+        self.closed = closed == 1
         self.deltas: list[int] | None = None
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many jobs of each state there were when somebody first asked."""
+        if self._counts is None:
+            found: Sequence[int] = self._cx.execute(_COUNTS, (self.qid,)).fetchone()
+            self._counts = found
+        return self._counts
 
     def count(self, state: int) -> int:
         """How many jobs of this state there are, with what this step has done so far."""
@@ -55,17 +65,17 @@ class Queue:
 
 
 class Step:
-    """What one verb works with. `begin` before and `flush` after each verb of a transaction."""
+    """What verbs work with. `start` before a transaction, `begin` before and `flush` after each verb of it."""
 
     __slots__ = (
         "_generation",
+        "_lease_now",
         "_queues",
         "cancels",
         "changes",
         "clock",
         "cx",
         "ended",
-        "lease_now",
         "namespace",
         "now",
         "work",
@@ -75,17 +85,29 @@ class Step:
         self.cx = cx
         self.namespace = namespace
         self.clock = clock
-        self.now = clock.now()
-        self.lease_now = clock.lease_now()
+        self._queues: dict[str, Queue | None] = {}
+        self.start()
+        self.begin()
+
+    def start(self) -> None:
+        """A new transaction begins."""
+        self.now = self.clock.now()
+        self._lease_now: int | None = None
         self.work = False  # something became available or due later, or somebody else should look up
         self.ended = False  # a job ended or went
-        self.begin()
 
     def begin(self) -> None:
         """Forget what an earlier verb of the transaction has seen: it may have been undone."""
-        self._queues: dict[str, Queue | None] = {}
+        self._queues.clear()
         self._generation = -1
         self.cancels = self.changes = 0
+
+    @property
+    def lease_now(self) -> int:
+        """The clock of leases, at its first reading in this transaction."""
+        if self._lease_now is None:
+            self._lease_now = self.clock.lease_now()
+        return self._lease_now
 
     # ── queues ──
 
@@ -98,7 +120,7 @@ class Step:
         if row is not None:
             if self._generation < 0:
                 self._generation = row[5]
-            found = Queue(name, row)
+            found = Queue(self.cx, name, row)
         self._queues[name] = found
         return found
 
@@ -165,16 +187,26 @@ class Step:
 
     def flush(self) -> None:
         """Write down what the verb has changed of the counts."""
+        new = 0
         for queue in self._queues.values():
             if queue is not None and queue.deltas is not None:
-                deltas = queue.deltas
-                self.cx.execute(_TALLY, (*deltas, queue.qid))
-                if deltas[_PROCESSED] or deltas[_FAILED]:
-                    day = self.now // _DAY
-                    self.cx.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
+                new += self._flush(queue, queue.deltas)
+        if new:
+            self.cx.execute(_GENERATION, (new,))
         if self.cancels or self.changes:
             self.work = True
             self.cx.execute(_SIGNAL, (self.namespace, self.cancels, self.changes))
+
+    def _flush(self, queue: Queue, deltas: list[int]) -> int:
+        new = deltas[_ENQUEUED]
+        if new and new == deltas[0] + deltas[3] == deltas[_TAIL]:
+            self.cx.execute(_NEW, (deltas[0], deltas[3], new, queue.qid))
+        else:
+            self.cx.execute(_TALLY, (*deltas, queue.qid))
+        if deltas[_PROCESSED] or deltas[_FAILED]:
+            day = self.now // _DAY
+            self.cx.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
+        return new
 
     def _deltas(self, queue: Queue) -> list[int]:
         deltas = queue.deltas

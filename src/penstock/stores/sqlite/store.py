@@ -34,7 +34,7 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
-from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar, ThreadEar
+from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar
 from penstock.stores.sqlite.runner import Runner, Verb
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.verbs import consuming, listing, operating, producing, settling
@@ -290,16 +290,13 @@ class _SyncDoor:
         jobs = self._runner.do(_ALL_ENDED, refs)
         if jobs is not None:
             return jobs
-        ear = ThreadEar(self._runner.bells[ENDED])
-        try:
-            while (jobs := self._runner.do(_ALL_ENDED, refs)) is None:
-                left = ends - time.monotonic()
-                if left <= 0:
-                    return self.get(refs)
-                ear.heard(min(left, _SAFETY))
-            return jobs
-        finally:
-            ear.close()
+        ear = self._runner.bells[ENDED].thread_ear()
+        while (jobs := self._runner.do(_ALL_ENDED, refs)) is None:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return self.get(refs)
+            ear.heard(min(left, _SAFETY))
+        return jobs
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._runner.do(_RETRY, refs)

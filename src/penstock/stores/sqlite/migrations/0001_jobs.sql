@@ -11,7 +11,7 @@ CREATE TABLE penstock_meta (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per queue with its switches and its exact counts, changed once per transaction, never counted up.
--- The row 0 is the sum of all others: its `enqueued` is the generation of the newest job.
+-- The row 0 is no queue: its `enqueued` counts the jobs of the whole file, and is the newest one's generation.
 -- AUTOINCREMENT: the number of a dropped queue is never given to another.
 CREATE TABLE penstock_queue (
     qid       INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,24 +1,38 @@
 -- What every verb keeps: a queue's row with its counts, and the counts of the day.
 
 -- name: queue
--- A queue's row, and the generation of the newest job.  ?1 namespace  ?2 name
-SELECT qid, paused, closed, tail, head,
-       (SELECT enqueued FROM penstock_queue WHERE qid = 0),
-       scheduled, retryable, parked, available, running, completed, cancelled, dead
+-- A queue's switches, its last places, and the generation of the newest job.  ?1 namespace  ?2 name
+SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0)
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
+
+-- name: counts
+-- Its counts by state.  ?1 qid
+SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead
+FROM penstock_queue WHERE qid = ?1
 
 -- name: open_queue
 -- A new queue.  ?1 namespace  ?2 name
 INSERT INTO penstock_queue (namespace, name) VALUES (?1, ?2)
 
 -- name: tally
--- Adds to the counts of one queue, and to the sum of all.  ?1…?8 states  ?9…?11 totals  ?12 tail  ?13 head  ?14 qid
+-- Adds to the counts of one queue.  ?1…?8 states  ?9…?11 totals  ?12 tail  ?13 head  ?14 qid
 UPDATE penstock_queue SET
     scheduled = scheduled + ?1, retryable = retryable + ?2, parked = parked + ?3, available = available + ?4,
     running = running + ?5, completed = completed + ?6, cancelled = cancelled + ?7, dead = dead + ?8,
     enqueued = enqueued + ?9, processed = processed + ?10, failed = failed + ?11,
     tail = tail + ?12, head = head + ?13
-WHERE qid IN (0, ?14)
+WHERE qid = ?14
+
+-- name: new
+-- The same after an enqueue, which is all that most transactions of a producer do.
+-- ?1 scheduled  ?2 available  ?3 both  ?4 qid
+UPDATE penstock_queue SET
+    scheduled = scheduled + ?1, available = available + ?2, enqueued = enqueued + ?3, tail = tail + ?3
+WHERE qid = ?4
+
+-- name: generation
+-- Counts new jobs of the whole file.  ?1 how many
+UPDATE penstock_queue SET enqueued = enqueued + ?1 WHERE qid = 0
 
 -- name: day
 -- Adds to what was settled on a day.  ?1 qid  ?2 day  ?3 processed  ?4 failed

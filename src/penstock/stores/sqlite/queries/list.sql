@@ -11,8 +11,8 @@ ORDER BY seq DESC LIMIT ?6
 
 -- name: all_jobs
 -- How many there are in the whole file.
-SELECT scheduled + retryable + parked + available + running + completed + cancelled + dead
-FROM penstock_queue WHERE qid = 0
+SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead)
+FROM penstock_queue
 
 -- name: these
 -- Jobs by their generations.  ?1 JSON list of seq

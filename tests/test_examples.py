@@ -1,0 +1,71 @@
+"""Each example runs as a user would run it, and says what it should say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+#: Per example: its options, and its output line by line as patterns. Figures vary, counts do not.
+SAYS: dict[str, tuple[list[str], list[str]]] = {
+    "orders.py": (
+        ["--scale", "0.004"],
+        [
+            r"45 orders: reminded at minute 10, closed at minute 30 unless paid",
+            r"minute  5: 10 paid, their reminder and their closing were called off",
+            r"minute 10: a worker was killed while it sent reminders",
+            r"minute 20: 35 reminders have been sent; 10 more orders were paid",
+            r"minute 30: the rest was closed, or paid in the same instant",
+            r"reminders: 35 sent, each once",
+            r"races: 20 decided, none twice, none never",
+            r"the killed worker's reminders ran again",
+            r"nothing ran early; the latest first attempt began \d+ ms after its time",
+            r"of the racing customers \d+ were in time and \d+ too late",
+        ],
+    ),
+    "two_queues.py": (
+        ["--scale", "0.5"],
+        [
+            r"enqueued: 100 reports and 300 mails; slots: 10 for reports, 20 for mails",
+            r"TERM: the worker ended what ran, and went; nothing was cut off",
+            r"reports: at most 10 at once",
+            r"mails: at most 20 at once",
+            r"reports: 100 came by their own middleware",
+            r"done: 100 reports and 300 mails, each in one attempt",
+        ],
+    ),
+}
+LIVE = re.compile(r"live: mails \d+ waiting, \d+ leased, \d+ done; reports \d+ waiting, \d+ leased, \d+ done")
+
+
+def test_every_example_has_its_test() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_an_example_says_what_it_should(name: str, tmp_path: Path) -> None:
+    options, expected = SAYS[name]
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *options],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stderr == ""
+    said = [line for line in ran.stdout.splitlines() if not LIVE.fullmatch(line)]
+    assert len(said) == len(expected), ran.stdout
+    for line, pattern in zip(said, expected, strict=True):
+        assert re.fullmatch(pattern, line), line
+    assert ran.stdout.count("live: ") >= 3 or name != "two_queues.py"
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
