@@ -201,7 +201,11 @@ def test_a_snippet_runs(name: str, server: Server, tmp_path: Path) -> None:
 
 
 def test_snippets_do_not_sleep() -> None:
-    asleep = [name for name, (_, text, _) in PROGRAMS.items() if re.search(r"\btime\.sleep\(|asyncio\.sleep\([^0)]", text)]
+    asleep = [
+        name
+        for name, (_, text, _) in PROGRAMS.items()
+        if re.search(r"\btime\.sleep\(|asyncio\.sleep\([^0)]", text)
+    ]
     assert asleep == ALLOWED_TO_SLEEP, "a reader's example should wait for something, not for some time"
 
 
@@ -530,9 +534,7 @@ def texts_of_the_code() -> Iterator[str]:
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                yield "".join(
-                    part.value if isinstance(part, ast.Constant) else "…" for part in node.values
-                )
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield re.sub(r"%[.\d]*[a-z]|\{\}", "…", node.value)
 

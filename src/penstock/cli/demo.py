@@ -36,7 +36,8 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
 @click.option("--no-kill", is_flag=True, help="Let all workers live.")
 @click.option("--workdir", type=click.Path(file_okay=False, path_type=Path),
               help="Where the store, the ledger and the log go.  [a new temporary directory]")  # fmt: skip
-@click.option("--keep/--no-keep", default=True, help="Leave that directory there, to be looked at.  [keep]")
+@click.option("--keep/--no-keep", default=True,
+              help="Leave a temporary directory there at the end; what went wrong always stays.  [keep]")  # fmt: skip
 def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
     """Parse every file of the standard library as jobs; two workers do it, and one of them is killed.
 
@@ -60,8 +61,8 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
     if session.json:
         emit(_document(results, place, time.monotonic() - began))
     else:
-        _summarise(results, place, kept=keep)
-    if not keep and workdir is None:
+        _summarise(results, place, kept=keep or not results.good)
+    if not keep and workdir is None and results.good:
         shutil.rmtree(place.workdir, ignore_errors=True)
     return Exit.OK if results.good else Exit.FAILED
 

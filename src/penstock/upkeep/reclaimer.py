@@ -18,9 +18,10 @@ __all__ = ["Reclaimer", "judge"]
 class Reclaimer(Service):
     """Every second: jobs with a lease that has run out, and at once those of workers proven dead.
 
-    `is_dead(worker)` is proof or False (see worker/locks.py), and `bury` clears the proof away. One
-    that was itself stopped or cut off waits a heartbeat before it judges leases: the others may have
-    been cut off just as long.
+    `is_dead(worker)` is proof or False (see worker/locks.py), `bury` clears the proof away, and `on_lost`
+    hears of each that was buried here: its id, the cause, how many jobs it held. One that was itself
+    stopped or cut off waits a heartbeat before it judges leases: the others may have been cut off just as
+    long.
     """
 
     name = "reclaimer"
@@ -35,6 +36,7 @@ class Reclaimer(Service):
         heartbeat: float,
         is_dead: Callable[[str], bool],
         bury: Callable[[str], object],
+        on_lost: Callable[[str, str, int], None] = lambda *_: None,
         every: float = 1.0,
         batch: int = 500,
         keep_dead: int = DEAD_KEPT,
@@ -47,6 +49,7 @@ class Reclaimer(Service):
         self._heartbeat = heartbeat
         self._is_dead = is_dead
         self._bury = bury
+        self._on_lost = on_lost
         self._every = every
         self._batch = batch
         self._keep_dead = keep_dead
@@ -72,17 +75,19 @@ class Reclaimer(Service):
         for info in await self._store.workers():
             if info.id == self._worker or not self._is_dead(info.id):
                 continue
-            await reclaim_all(
+            cause = f"worker {info.id} died"
+            lost = await reclaim_all(
                 self._store,
                 info.id,
                 self._worker,
                 self._lease,
                 "WorkerLost",
-                f"worker {info.id} died",
+                cause,
                 keep_dead=self._keep_dead,
             )
             await self._store.retire(info.id)
-            self._bury(info.id)
+            if self._bury(info.id) is not False:  # else another was quicker, and has told
+                self._on_lost(info.id, cause, len(lost))
 
 
 async def reclaim_all(
@@ -124,9 +129,9 @@ async def judge(
     settlements: list[Settlement] = []
     for job in found.jobs:
         # before a last attempt, and before any at-most-once one, its start is put down in the store:
-        # where that is missing the function has not begun
+        # where that is missing the function has not begun, and where it is there it may have
         known = job.spec.at_most_once or job.attempt >= job.spec.max_attempts
-        begun = job.started or (not known and started(job))
+        begun = (job.started or not known) and started(job)
         said = overdue(job) if begun else None
         outcome: Outcome
         if said is not None:

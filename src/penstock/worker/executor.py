@@ -20,7 +20,7 @@ from penstock.app import App
 from penstock.attempt import Attempt, running
 from penstock.config import Config
 from penstock.errors import AttemptCancelled, AttemptLost, AttemptTimeout, Interrupted, StoreError
-from penstock.events import JobStarted, TaskUnknown
+from penstock.events import JobStarted, LateResultRefused, TaskUnknown
 from penstock.job import DEAD_KEPT, AttemptError, Job
 from penstock.lifecycle import (
     ASK_CANCELLED,
@@ -183,14 +183,14 @@ class Executor:
         if hold.interrupt is not None:  # a heartbeat brought news of it while it waited here
             self._never_mind(hold)
             return False
-        if not self._holdings.try_start(hold):
-            self._refuse(hold, Released(Place.OWN))  # its supervisor wants it back: we were blocked
-            return False
         spec = job.spec
         if job.expires_at is not None and self.store_now(hold) >= job.expires_at:
             self._refuse(hold, Expired())
             return False
         self._running.add(hold)
+        if hold.plan.run_in == "process":
+            hold.counted = True
+            self._process_busy += 1
         self.starts += 1
         self.started_some.set()
         if spec.at_most_once or job.attempt >= spec.max_attempts:
@@ -233,14 +233,6 @@ class Executor:
 
     def _launch(self, hold: Hold) -> None:
         plan = hold.plan
-        if self._app.events.active:
-            spec = hold.job.spec
-            self._app.events.emit(
-                JobStarted(self.store_now(hold), spec.id, spec.queue, spec.task, hold.job.attempt)
-            )
-        if plan.run_in == "process":
-            hold.counted = True
-            self._process_busy += 1
         if plan.run_in == "thread" and not plan.around:
             self._launch_thread(hold)
             return
@@ -252,8 +244,23 @@ class Executor:
 
     def _launch_thread(self, hold: Hold) -> None:
         """A thread task without middleware needs neither an asyncio task nor a future."""
-        self._begin(hold)
-        self.threads.submit(hold, _Call(hold))
+        if self._may_begin(hold):
+            self._begin(hold)
+            self.threads.submit(hold, _Call(hold))
+
+    def _may_begin(self, hold: Hold) -> bool:
+        """Asked just before its function is called: until then our supervisor can take it back, as it does
+        while something else blocks us, and if we die it is known that it had not begun."""
+        if not self._holdings.try_start(hold):
+            self._leave(hold)
+            self._report(hold, Released(Place.OWN), None)
+            return False
+        if self._app.events.active:
+            spec = hold.job.spec
+            self._app.events.emit(
+                JobStarted(self.store_now(hold), spec.id, spec.queue, spec.task, hold.job.attempt)
+            )
+        return True
 
     def _begin(self, hold: Hold) -> Attempt:
         """The attempt's clock starts here; for a process task once more when its child begins."""
@@ -305,6 +312,8 @@ class Executor:
             self._yielded_at = time.monotonic()
 
     async def _attempt(self, hold: Hold) -> None:
+        if not self._may_begin(hold):
+            return
         plan = hold.plan
         running.set(self._begin(hold))
         try:
@@ -375,6 +384,8 @@ class Executor:
         if hold.over:
             return  # its slot was given up before; the settlement went out then
         self._leave(hold)
+        if error is None and hold.interrupt is not None:
+            error = hold.interrupt()  # what comes back after its time, or after it was called off, is too late
         if hold.interrupt is AttemptLost:
             self._lost(hold)
         elif error is None:
@@ -427,6 +438,11 @@ class Executor:
     def _lost(self, hold: Hold) -> None:
         """Another has the lease: nothing that we could say would count."""
         self._holdings.remove(hold)
+        if hold.started and self._app.events.active:
+            spec = hold.job.spec
+            self._app.events.emit(
+                LateResultRefused(self.store_now(hold), spec.id, spec.queue, spec.task, hold.job.attempt)
+            )
 
     # ── watching over what runs ──────────────────────────────────────────────────────────────────
 
@@ -449,41 +465,55 @@ class Executor:
         """Make a running attempt stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
         if hold.over or hold.interrupt is not None:
             return
+        if why is AttemptTimeout and self._has_come_back(hold):
+            return
         hold.interrupt, hold.interrupted_at = why, time.monotonic()
         if hold.attempt is not None:
             hold.attempt._cancelled = True
-        if not hold.started:
-            if hold.handle is not None:  # its start is just being recorded
-                hold.handle.cancel()
-        elif hold.plan.run_in == "process":
-            self.processes.kill(hold)
-        elif hold.plan.run_in == "async" and hold.handle is not None:
-            hold.handle.cancel()
-        elif hold.plan.run_in == "thread" and self._thread_grace <= 0:
+        if hold.started and hold.plan.run_in == "process" and self.processes.kill(hold):
+            return
+        if hold.started and self._in_thread(hold):
             self._press(hold, hold.interrupted_at)
+        elif hold.handle is not None:  # async code: its function, middleware, or the record of its start
+            hold.handle.cancel()
+
+    def _has_come_back(self, hold: Hold) -> bool:
+        """Its function has ended in time, and only this loop has not got to it yet."""
+        if hold.plan.around or hold.plan.run_in == "async":
+            return False
+        pool = self.threads if hold.plan.run_in == "thread" else self.processes
+        return pool.started_at(hold) is None
+
+    def _in_thread(self, hold: Hold) -> bool:
+        return hold.plan.run_in == "thread" and self.threads.started_at(hold) is not None
 
     def _press(self, hold: Hold, now: float) -> None:
         """An attempt that was asked to stop and has not: press harder, in the end give its slot up."""
-        waited = now - hold.interrupted_at
-        if hold.plan.run_in != "thread" or waited < self._thread_grace:
-            return
-        if waited < self._thread_grace + 1.0:
+        waited, grace = now - hold.interrupted_at, self._thread_grace
+        in_thread = self._in_thread(hold)
+        if in_thread and grace <= waited < grace + 1.0:
             self.threads.interrupt(hold, hold.interrupt or AttemptLost)
-            return
-        if waited < 3 * self._thread_grace + 2.0:
-            return
+        elif hold.plan.run_in == "process" and not hold.plan.around:
+            return  # it is killed; its end is on the way
+        elif waited >= 3 * grace + 2.0:
+            self._give_up(hold, in_thread)
+        elif waited >= 3 * grace + 1.0 and hold.handle is not None and not in_thread:
+            hold.handle.cancel()  # it swallowed the first one
+
+    def _give_up(self, hold: Hold, in_thread: bool) -> None:
+        if in_thread and not self.threads.abandon(hold):
+            return  # it has just ended after all
         _log.error(
-            "job %s (%s, attempt %d) does not react to its %s: its thread is given up",
+            "job %s (%s, attempt %d) does not react to its %s: its %s is given up",
             hold.job.id,
             hold.plan.name,
             hold.job.attempt,
             "timeout" if hold.interrupt is AttemptTimeout else "cancellation",
+            "thread" if in_thread else "slot",
         )
-        if not self.threads.abandon(hold):
-            return  # it has just ended after all
         self.lost_slots += 1
         self._ended(hold, hold.interrupt() if hold.interrupt else AttemptLost())
-        if hold.handle is not None:
+        if in_thread and hold.handle is not None:
             hold.handle.cancel()
         self.on_slot_lost()
 
@@ -524,6 +554,8 @@ class Executor:
             outcome: Outcome = LeaseLost(fact, started=started) if hold.job.spec.at_most_once else Released()
             self._report(hold, outcome, None)
             self.interrupt(hold, AttemptLost)
+            if self._in_thread(hold):  # it has had its grace, and its job may start elsewhere any moment
+                self.threads.interrupt(hold, AttemptLost)
             self._leave(hold)
 
     def close(self) -> None:

@@ -15,11 +15,11 @@ __all__ = ["raised"]
 
 def raised(hold: Hold, now: int, error: BaseException) -> Outcome:
     """What this exception means for the attempt in hand."""
+    if hold.interrupt is AttemptCancelled:  # whatever it makes of that, nobody wants it tried again
+        return Cancelled("cancelled while running")
     stopped = isinstance(error, (asyncio.CancelledError, AttemptTimeout, AttemptCancelled))
     if stopped and hold.interrupt is AttemptTimeout:
         return TimedOut(timeout_error(hold, now))
-    if stopped and hold.interrupt is AttemptCancelled:
-        return Cancelled("cancelled while running")
     return outcome_of(hold.job, now, error, hold.plan.retry_function)
 
 

@@ -26,7 +26,7 @@ from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, l
 from penstock.worker.table import LeaseTable
 from penstock.worker.worker import Worker
 
-__all__ = ["ORDERS", "REFUSED", "REPLACE", "Hello", "Orders"]
+__all__ = ["ORDERS", "REFUSED", "REPLACE", "Death", "Hello", "Orders"]
 
 ORDERS = "PENSTOCK_CHILD_ORDERS"
 #: Exit code of a child that cannot work at all (no such module, bad option): no use in restarting it.
@@ -35,6 +35,14 @@ REFUSED = 78
 REPLACE = 79
 
 _log = logging.getLogger("penstock.worker")
+
+
+class Death(msgspec.Struct):
+    """The end of the worker whose place a child takes: who, how, and the jobs that it held."""
+
+    worker: str
+    cause: str
+    jobs: int
 
 
 class Orders(msgspec.Struct):
@@ -48,6 +56,7 @@ class Orders(msgspec.Struct):
     supervisor: int
     control: int
     table: int
+    death: Death | None = None
 
 
 class Hello(msgspec.Struct):
@@ -99,6 +108,8 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
     hello = Hello(app.connect_url, app.namespace)
     control.sendall(msgspec.json.encode(hello) + b"\n")  # from now on it may be sent signals
     _watch_supervisor(control, worker)
+    if orders.death is not None:  # its supervisor has no listeners, for it has no app
+        worker.tell_lost(orders.death.worker, orders.death.cause, orders.death.jobs)
     await worker.run()
     return REPLACE if worker.wants_replacement else 0
 

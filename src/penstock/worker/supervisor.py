@@ -31,7 +31,7 @@ from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.locks import LifeLock, bury
-from penstock.worker.process import ORDERS, REFUSED, REPLACE, Hello, Orders
+from penstock.worker.process import ORDERS, REFUSED, REPLACE, Death, Hello, Orders
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, dump_stacks_on_request, listen
 from penstock.worker.table import Entry, LeaseTable
@@ -101,15 +101,15 @@ class _Supervisor:
     async def _keep_alive(self) -> None:
         """One place for a child: start it, and start it again when it dies."""
         failures = 0
+        death: Death | None = None
         while not self._stopping:
-            child = _Child(self._app, self._config, self._queues, self._burst)
+            child = _Child(self._app, self._config, self._queues, self._burst, death)
             self._children.append(child)
             born = time.monotonic()
             code = await child.wait(self._said_hello)
             self._children.remove(child)
             asked = child.ended_as_asked(code)
-            if not asked:
-                await self._buried(child, code)
+            death = None if asked else await self._buried(child, code)
             child.close()
             if code == REFUSED:
                 self._code = REFUSED
@@ -133,21 +133,24 @@ class _Supervisor:
         if self.store is None and hello.url is not None and not hello.url.startswith("memory:"):
             self.store = connect(hello.url, namespace=hello.namespace)
 
-    async def _buried(self, child: _Child, code: int) -> None:
+    async def _buried(self, child: _Child, code: int) -> Death | None:
         """Take back at once what the dead child had in hand."""
         held = child.table.entries()
         cause = child.cause or how_it_ended(code, child.ooms_before)
         if code == REFUSED and not held:
-            return
+            return None
         if self._stopping:
             self._code = self._code or 1
         _log.error("worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held))
-        if self.store is None:
-            return
-        begun = {(e.queue, e.id) for e in held if e.started}
+        if self.store is not None:
+            await self._taken_back(self.store, child, held, cause)
+        return Death(child.id, cause, len(held))
+
+    async def _taken_back(self, store: Store, child: _Child, held: list[Entry], cause: str) -> None:
+        begun = {(e.queue, e.id): e.started for e in held}
 
         def started(job: Job) -> bool:
-            return (job.queue, job.id) in begun
+            return begun.get((job.queue, job.id), job.started)
 
         def overdue(job: Job) -> str | None:
             return child.overdue.get((job.queue, job.id))
@@ -155,7 +158,7 @@ class _Supervisor:
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
                 await reclaim_all(
-                    self.store,
+                    store,
                     child.id,
                     self._id,
                     self._config.lease,
@@ -165,7 +168,7 @@ class _Supervisor:
                     overdue=overdue,
                     keep_dead=self._config.keep_dead,
                 )
-                await self.store.retire(child.id)
+                await store.retire(child.id)
                 bury(child.id)
                 return
             except StoreError as error:
@@ -263,7 +266,9 @@ class _Supervisor:
 class _Child:
     """One worker process, its table, and the socket that tells each of the other's death."""
 
-    def __init__(self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool) -> None:
+    def __init__(
+        self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool, death: Death | None
+    ) -> None:
         self.id = mint()
         self.cause: str | None = None
         #: The jobs (queue, id) that it was killed for, with how they had timed out.
@@ -276,7 +281,7 @@ class _Child:
         self.table = LeaseTable.create(config.concurrency)
         self._mine, theirs = socket.socketpair()
         orders = Orders(
-            app, config, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno()
+            app, config, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno(), death
         )
         env = {**os.environ, ORDERS: msgspec.json.encode(orders).decode()}
         self._process = subprocess.Popen(

@@ -16,7 +16,7 @@ from penstock.app import App
 from penstock.batcher import Batcher
 from penstock.config import Config, load
 from penstock.errors import AttemptCancelled, AttemptLost, ConfigError
-from penstock.events import LoopBlocked, WorkerStarted, WorkerStopped
+from penstock.events import LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
 from penstock.ids import mint
 from penstock.store import Beat, Fetched, Grip, Store, Wake, WorkerInfo
 from penstock.upkeep.promoter import Promoter
@@ -173,6 +173,11 @@ class Worker:
             version=_version(),
         )
 
+    def tell_lost(self, worker: str, cause: str, jobs: int) -> None:
+        """Another worker is proven dead: let listeners hear of it."""
+        if self._app.events.active:
+            self._app.events.emit(WorkerLost(int(time.time() * 1000), worker, cause, jobs))
+
     def _names(self) -> str:
         return ", ".join(q.name for q in self._queues)
 
@@ -215,6 +220,7 @@ class _Parts:
             heartbeat=config.heartbeat / 1000,
             is_dead=is_dead,
             bury=bury,
+            on_lost=worker.tell_lost,
             every=config.reclaim_every / 1000,
             keep_dead=config.keep_dead,
         )

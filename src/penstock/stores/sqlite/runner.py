@@ -102,6 +102,7 @@ class Runner:
         self._turnstile = Turnstile(folder)
         self._checkpointer = Checkpointer(patience)
         self._cx: sqlite3.Connection | None = None
+        self._step: Step | None = None  # of this connection, used again by every transaction
         self._synced_fully = False
         self._sidecar_open = False
         self._held_for_fork = False
@@ -300,7 +301,7 @@ class Runner:
         left = []
         cx.execute("BEGIN")
         try:
-            step = Step(cx, self._namespace, self._clock)
+            step = self._fresh_step()
             for call in calls:
                 step.begin()
                 peek = call.verb.peek
@@ -320,15 +321,16 @@ class Runner:
     def _transact(self, calls: Sequence[_Call]) -> None:
         """All of it in one transaction; an error of one of several questions undoes that one alone."""
         cx = self._connection()
-        self._sync(any(call.verb.syncs for call in calls))
-        alone = sum(not call.verb.reads for call in calls) <= 1
+        if self._full_sync:
+            self._sync(any(call.verb.syncs for call in calls))
         cx.execute("BEGIN IMMEDIATE")
         try:
-            step = Step(cx, self._namespace, self._clock)
-            for call in calls:
-                if alone:
+            step = self._fresh_step()
+            if len(calls) == 1 or sum(not call.verb.reads for call in calls) <= 1:
+                for call in calls:
                     self._run(call, step)
-                else:
+            else:
+                for call in calls:
                     self._run_apart(call, step)
             cx.execute("COMMIT")
         except BaseException:
@@ -339,6 +341,12 @@ class Runner:
             self.bells[WORK].ring()
         if step.ended:
             self.bells[ENDED].ring()
+
+    def _fresh_step(self) -> Step:
+        step = self._step
+        assert step is not None
+        step.start()
+        return step
 
     def _run(self, call: _Call, step: Step) -> None:
         step.begin()
@@ -358,10 +366,9 @@ class Runner:
         cx.execute("RELEASE call")
 
     def _sync(self, syncs: bool) -> None:
-        fully = syncs and self._full_sync
-        if fully is not self._synced_fully:
-            self._connection().execute(f"PRAGMA synchronous = {'FULL' if fully else 'NORMAL'}")
-            self._synced_fully = fully
+        if syncs is not self._synced_fully:
+            self._connection().execute(f"PRAGMA synchronous = {'FULL' if syncs else 'NORMAL'}")
+            self._synced_fully = syncs
 
     def _tidy(self) -> None:
         """A checkpoint now and then; we are inside the turnstile. What it could not do it does next time."""
@@ -393,7 +400,8 @@ class Runner:
                 self._prepare(cx)
             cx.execute(f"PRAGMA synchronous = {'FULL' if self._full_sync else 'NORMAL'}")
             self._synced_fully = self._full_sync
-            self._on_open(Step(cx, self._namespace, self._clock))
+            self._step = step = Step(cx, self._namespace, self._clock)
+            self._on_open(step)
         except BaseException:
             cx.close()
             raise
@@ -446,7 +454,7 @@ class Runner:
         if self._cx is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._cx.close()
-        self._cx = None
+        self._cx = self._step = None
         self._close_sidecar()
 
     def _close_sidecar(self) -> None:
@@ -472,7 +480,7 @@ class Runner:
         """A process of its own, without our thread and without what others had asked."""
         if self._cx is not None:
             _LEFT_ALONE.append(self._cx)  # not even closed: that would drop locks by its false notes
-            self._cx = None
+        self._cx = self._step = None
         self._close_sidecar()
         self._begin_life()
 

@@ -40,7 +40,7 @@ _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = 8, 9, 10, 11, 12
 class Queue:
     """A queue as this step found it, and what the step changes of its counts."""
 
-    __slots__ = ("_counts", "_cx", "closed", "deltas", "head", "name", "paused", "qid", "tail")
+    __slots__ = ("_counts", "_cx", "closed", "deltas", "head", "mixed", "name", "paused", "qid", "tail")
 
     def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[int]) -> None:
         self._cx = cx
@@ -50,6 +50,7 @@ class Queue:
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
+        self.mixed = False  # whether the deltas are more than those of new jobs
 
     @property
     def counts(self) -> Sequence[int]:
@@ -65,7 +66,7 @@ class Queue:
 
 
 class Step:
-    """What verbs work with. `start` before a transaction, `begin` before and `flush` after each verb of it."""
+    """What verbs work with: `start` before a transaction, `begin` before and `flush` after each verb."""
 
     __slots__ = (
         "_generation",
@@ -144,6 +145,7 @@ class Step:
     def move(self, queue: Queue, old: int | None, new: int | None, n: int = 1) -> None:
         """n jobs went from one state to another; None is not being there."""
         deltas = self._deltas(queue)
+        queue.mixed = True
         if old is not None:
             deltas[old] -= n
         if new is None or new > 4:
@@ -164,6 +166,7 @@ class Step:
     def settled(self, queue: Queue, processed: int, failed: int) -> None:
         """For the statistics."""
         deltas = self._deltas(queue)
+        queue.mixed = True
         deltas[_PROCESSED] += processed
         deltas[_FAILED] += failed
 
@@ -182,6 +185,7 @@ class Step:
     def heads(self, queue: Queue, n: int) -> int:
         """Draws n places at the head, of which the first is returned; the others follow it."""
         queue.head -= n
+        queue.mixed = True
         self._deltas(queue)[_HEAD] -= n
         return queue.head
 
@@ -199,7 +203,7 @@ class Step:
 
     def _flush(self, queue: Queue, deltas: list[int]) -> int:
         new = deltas[_ENQUEUED]
-        if new and new == deltas[0] + deltas[3] == deltas[_TAIL]:
+        if new and not queue.mixed:
             self.cx.execute(_NEW, (deltas[0], deltas[3], new, queue.qid))
         else:
             self.cx.execute(_TALLY, (*deltas, queue.qid))

@@ -14,7 +14,7 @@ from penstock.testing.ledger.verdict import Finding
 __all__ = ["attempts", "cause_of", "early", "end_of", "fencing", "reruns", "uniqueness"]
 
 #: Errors that say that a process died, not that the function failed.
-_CRASHES = {"WorkerLost", "LeaseLost", "Crash"}
+_CRASHES = {"WorkerLost", "LeaseLost", "ChildDied"}
 
 
 # ── one end ──────────────────────────────────────────────────────────────────────────────────────

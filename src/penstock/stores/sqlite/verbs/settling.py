@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
@@ -19,14 +20,19 @@ _LOOK = SQL["settle.look"]
 _MOVE = SQL["settle.move"]
 _DROP = SQL["settle.drop"]
 
+_COMPLETED = State.COMPLETED
+
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
-    if any(one.transition.state is State.RUNNING for one in settlements):
-        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
-    simple, rest = _sort(settlements)
+    if len(settlements) == 1:
+        _check(settlements[0])
+        return [_settle_one(step, settlements[0], _heads(step, settlements))]
+    simple, rest = _sort(step, settlements)
     answers = [Settled.APPLIED] * len(settlements)
-    if simple and not _settle_simple(step, [settlements[place] for place in simple]):
-        rest = sorted((*simple, *rest))
+    if simple is not None and not simple.settle(step):
+        simple = None
+    if simple is None:
+        rest = list(range(len(settlements)))
     if rest:
         heads = _heads(step, [settlements[place] for place in rest])
         for place in rest:
@@ -34,74 +40,85 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     return answers
 
 
-def _sort(settlements: Sequence[Settlement]) -> tuple[list[int], list[int]]:
-    """What simply ended well, and the rest, as places in the call.
+def _check(one: Settlement) -> None:
+    if one.transition.state is State.RUNNING:
+        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
 
-    Jobs that are settled once and bring no others do not touch each other: their order is free.
+
+# ── all that ended well ──────────────────────────────────────────────────────────────────────────
+
+
+class _Simple:
+    """The rows of jobs that are completed, and no more than that."""
+
+    __slots__ = ("gone", "kept", "queues")
+
+    def __init__(self) -> None:
+        self.gone: list[Row] = []
+        self.kept: list[Row] = []
+        self.queues: dict[int, Queue] = {}
+
+    def settle(self, step: Step) -> bool:
+        """All of them; or nothing, and False, if one of the leases does not hold."""
+        cx = step.cx
+        cx.execute("SAVEPOINT simple")
+        done = 0
+        if self.gone:
+            done += cx.executemany(_REMOVE, self.gone).rowcount
+        if self.kept:
+            done += cx.executemany(_KEEP, self.kept).rowcount
+        if done != len(self.gone) + len(self.kept):
+            cx.execute("ROLLBACK TO simple")
+            cx.execute("RELEASE simple")
+            return False
+        cx.execute("RELEASE simple")
+        for rows, state in ((self.gone, None), (self.kept, CODE[State.COMPLETED])):
+            for qid, n in Counter([row[1] for row in rows]).items():
+                step.move(self.queues[qid], RUNNING, state, n)
+                step.settled(self.queues[qid], n, 0)
+        return True
+
+
+def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None, list[int]]:
+    """What simply ended well, and the places in the call of the rest.
+
+    Jobs that are settled once and bring no others do not touch each other, so that their order is free;
+    else all have to be settled in the order of the call: no simple ones.
     """
-    everything = list(range(len(settlements)))
-    if len(settlements) == 1:
-        return [], everything
-    simple: list[int] = []
-    rest: list[int] = []
-    seen: set[int] = set()
+    simple, rest = _Simple(), []
+    gone, kept, queues, now = simple.gone, simple.kept, simple.queues, step.now
+    in_order = False
+    name, queue = "", None
+    seqs: list[int] = []
     for place, one in enumerate(settlements):
         lease, to = one.lease, one.transition
-        if one.then or type(lease) is not Lease or lease.generation in seen:
-            return [], everything
-        seen.add(lease.generation)
-        well = to.state is State.COMPLETED and to.charge and to.error is None and not to.lost
-        (simple if well else rest).append(place)
-    return simple, rest
-
-
-def _settle_simple(step: Step, settlements: list[Settlement]) -> bool:
-    """Settle all of them; or nothing, and False, if one of the leases does not hold."""
-    gone: list[Row] = []
-    kept: list[Row] = []
-    counts: dict[tuple[str, bool], int] = {}
-    now = step.now
-    for one in settlements:
-        lease, to = one.lease, one.transition
-        assert isinstance(lease, Lease)
-        queue = step.queue(lease.queue)
-        if queue is None:
-            return False
-        held = (lease.generation, queue.qid, lease.id, lease.token)
-        if to.keep > 0:
-            kept.append((*held, now, now + to.keep, one.result, to.reason))
+        if type(lease) is not Lease or one.then:
+            in_order = True
+            _check(one)
+            continue
+        seqs.append(lease.generation)
+        if lease.queue != name:
+            name, queue = lease.queue, step.queue(lease.queue)
+            if queue is not None:
+                queues[queue.qid] = queue
+        if queue is not None and to.state is _COMPLETED and to.error is None and to.charge and not to.lost:
+            if to.keep > 0:
+                held = (lease.generation, queue.qid, lease.id, lease.token)
+                kept.append((*held, now, now + to.keep, one.result, to.reason))
+            else:
+                gone.append((lease.generation, queue.qid, lease.id, lease.token))
         else:
-            gone.append(held)
-        key = (lease.queue, to.keep > 0)
-        counts[key] = counts.get(key, 0) + 1
-    if not _all_or_none(step, gone, kept):
-        return False
-    for (name, keeps), n in counts.items():
-        queue = step.queue(name)
-        assert queue is not None
-        step.move(queue, RUNNING, CODE[State.COMPLETED] if keeps else None, n)
-        step.settled(queue, n, 0)
-    return True
-
-
-def _all_or_none(step: Step, gone: list[Row], kept: list[Row]) -> bool:
-    cx = step.cx
-    cx.execute("SAVEPOINT simple")
-    done = 0
-    if gone:
-        done += cx.executemany(_REMOVE, gone).rowcount
-    if kept:
-        done += cx.executemany(_KEEP, kept).rowcount
-    if done != len(gone) + len(kept):
-        cx.execute("ROLLBACK TO simple")
-    cx.execute("RELEASE simple")
-    return done == len(gone) + len(kept)
+            _check(one)
+            rest.append(place)
+    if in_order or len(set(seqs)) != len(seqs):
+        return None, rest
+    return simple, rest
 
 
 # ── one at a time ────────────────────────────────────────────────────────────────────────────────
 
 
-def _heads(step: Step, settlements: list[Settlement]) -> dict[str, int]:
+def _heads(step: Step, settlements: Sequence[Settlement]) -> dict[str, int]:
     """Per queue the first of the places at the head that this call needs: its jobs keep their order there."""
     needed: dict[str, int] = {}
     for one in settlements:

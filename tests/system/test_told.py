@@ -1,0 +1,43 @@
+"""The death of a worker is an event, told by one who lives: as what it was where that is known."""
+
+from __future__ import annotations
+
+import signal
+
+#: A second for recognition, and a busy machine.
+SOON = 10.0
+
+
+def test_whoever_takes_the_place_of_a_dead_child_tells_how_it_died(place):
+    (place.folder / "listen").touch()
+    place.worker("--concurrency", "1")
+    bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
+    place.until_ended([bad])
+    told = place.until(lambda: place.record("WorkerLost"), "its death is told", within=SOON)
+    (line,) = told
+    assert (line["cause"], line["jobs"]) == ("killed by SIGSEGV", 1)
+    (started,) = place.starts(bad.id)
+    assert line["pid"] != started["pid"]
+
+
+def test_a_lone_worker_that_was_killed_is_told_of_by_another(place):
+    (place.folder / "listen").touch()
+    alone = place.lone()
+    (dead,) = place.workers()
+    held = place.tasks.held.enqueue("gate")
+    place.until_started(1)
+    alone.signal(signal.SIGKILL)
+    place.open("gate")
+    place.worker()
+    told = place.until(lambda: place.record("WorkerLost"), "its death is told", within=SOON)
+    assert [(line["worker"], line["jobs"]) for line in told] == [(dead.id, 1)]
+    place.until_ended([held])
+
+
+def test_a_child_that_ends_as_asked_is_no_loss(place):
+    (place.folder / "listen").touch()
+    worker = place.worker()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not place.record("WorkerLost")
+    assert place.record("WorkerStopped")

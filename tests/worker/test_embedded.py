@@ -1,0 +1,47 @@
+"""A worker inside somebody's own program: it has the settings of the place, and idles with open ears."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.app import App
+from penstock.config import Config
+from penstock.events import WorkerLost
+from penstock.job import State
+from penstock.worker import Worker
+from penstock.worker.locks import LifeLock
+from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["with free slots", "with none"])
+async def test_a_cancellation_does_not_wait_for_the_next_heartbeat(app: App, idle: bool) -> None:
+    @app.task
+    async def endless() -> int:
+        await asyncio.Event().wait()
+        return 1
+
+    async with at_work(app, config=patient(), concurrency=5 if idle else 1):
+        handle = await endless.aenqueue()
+        await becomes(handle, State.RUNNING)
+        before = time.monotonic()
+        assert await handle.acancel() is State.RUNNING
+        assert (await ended(handle)).state is State.CANCELLED
+        assert time.monotonic() - before < 2.5, "it waited for the next heartbeat"
+
+
+def test_what_is_not_said_in_code_is_as_the_environment_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = App("memory://")
+    monkeypatch.setenv("PENSTOCK_CONCURRENCY", "7")
+    monkeypatch.setenv("PENSTOCK_STRICT", "true")
+    heard, told = Worker(app, ["a"]), Worker(app, ["a"], concurrency=3, strict=False)
+    assert (heard.info().concurrency, heard._strict) == (7, True)
+    assert (told.info().concurrency, told._strict) == (3, False)
+    given = Worker(app, ["a"], config=Config())
+    assert (given.info().concurrency, given._strict) == (Config().concurrency, False)
