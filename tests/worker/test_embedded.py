@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.app import App
 from penstock.config import Config
-from penstock.events import WorkerLost
-from penstock.job import State
+from penstock.job import Job, State
 from penstock.worker import Worker
-from penstock.worker.locks import LifeLock
-from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick
+from tests.worker.conftest import at_work, becomes, ended, patient
 
 
 @pytest.mark.parametrize("idle", [True, False], ids=["with free slots", "with none"])
@@ -45,3 +46,23 @@ def test_what_is_not_said_in_code_is_as_the_environment_has_it(
     assert (told.info().concurrency, told._strict) == (3, False)
     given = Worker(app, ["a"], config=Config())
     assert (given.info().concurrency, given._strict) == (Config().concurrency, False)
+
+
+@pytest.mark.parametrize("run_in", ["async", "thread"])
+async def test_a_task_sees_the_context_of_its_middleware(app: App, run_in: str) -> None:
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody's")
+
+    @app.around_attempt
+    async def set_tenant(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
+        if job.spec.headers:
+            tenant.set(job.spec.headers["tenant"])
+        return await call()
+
+    async def read() -> str:
+        return tenant.get()
+
+    task = app.task(name="read")(read if run_in == "async" else lambda: tenant.get())
+    async with at_work(app, concurrency=1):
+        first = await task.using(headers={"tenant": "north"}).aenqueue()
+        second = await task.aenqueue()
+        assert [await first.aresult(5), await second.aresult(5)] == ["north", "nobody's"]

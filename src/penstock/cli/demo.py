@@ -37,7 +37,7 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
 @click.option("--workdir", type=click.Path(file_okay=False, path_type=Path),
               help="Where the store, the ledger and the log go.  [a new temporary directory]")  # fmt: skip
 @click.option("--keep/--no-keep", default=True,
-              help="Leave a temporary directory there at the end; what went wrong always stays.  [keep]")  # fmt: skip
+              help="Leave a temporary directory there; what went wrong always stays.  [keep]")  # fmt: skip
 def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
     """Parse every file of the standard library as jobs; two workers do it, and one of them is killed.
 
@@ -199,9 +199,11 @@ def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
         for one in crash.held[:20]:
             again = "not again" if one.seconds is None else f"attempt {one.attempt} {one.seconds:.2f} s later"
             yield "", f"{one.task.rpartition('.')[2]} {one.id}: attempt {one.attempt_before}, then {again}"
-    again, begun = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
-    more = f"; {again - begun} of them had ended, and their worker could not say so" if again > begun else ""
-    yield "run again", f"{again} after the crash{more}"
+    reruns, begun = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
+    more = (
+        f"; {reruns - begun} of them had ended, and their worker could not say so" if reruns > begun else ""
+    )
+    yield "run again", f"{reruns} after the crash{more}"
     if verdict.recovery is not None:
         yield "recovered", f"in {verdict.recovery:.2f} s"
     elif not verdict.crashes:

@@ -50,6 +50,9 @@ _log = logging.getLogger("penstock.worker")
 _RETURNED = Returned()
 #: A runner whose jobs never wait gives the event loop its turn after this long (s).
 _TURN = 0.005
+#: From a queue with too many process tasks no more are fetched than have a process slot, for so long (s);
+#: then it is seen whether others have come to its head.
+_NARROW = 1.0
 
 #: Where ends go: the hold, what follows from its outcome, and its encoded result.
 Settle = Callable[[Hold, Transition, bytes | None], None]
@@ -99,8 +102,8 @@ class Executor:
         self.starts = 0
         self.busy_seconds = 0.0
         self.ends = 0
-        #: Queues whose head is a process task for which no process slot is free.
-        self.narrow: set[str] = set()
+        #: Queues whose head is a process task for which no process slot is free, and when to look again.
+        self._narrow: dict[str, float] = {}
         #: Slots given up because their thread hangs.
         self.lost_slots = 0
         self.on_slot_lost: Callable[[], None] = lambda: None
@@ -129,6 +132,14 @@ class Executor:
     @property
     def process_free(self) -> int:
         return self._process_slots - self._process_busy
+
+    def narrow_queues(self) -> dict[str, int]:
+        """How many jobs to fetch at most from queues whose head is a process task."""
+        if not self._narrow:
+            return {}
+        now, free = time.monotonic(), self.process_free
+        self._narrow = {queue: until for queue, until in self._narrow.items() if until > now}
+        return dict.fromkeys(self._narrow, free)
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +176,7 @@ class Executor:
         while free > 0 and buffer:
             hold = buffer.popleft()
             if hold.plan.run_in == "process" and self._process_busy >= self._process_slots:
-                self.narrow.add(hold.job.spec.queue)
+                self._narrow[hold.job.spec.queue] = time.monotonic() + _NARROW
                 blocked.append(hold)
                 continue
             if self._start(hold):
@@ -339,7 +350,7 @@ class Executor:
         async def call() -> Any:
             if plan.run_in == "process":
                 return await self._run_in_process(hold, plan)
-            return await self.threads.run(hold, _Call(hold))
+            return await self.threads.run(hold, _Call(hold), copy_context())  # what middleware has set there
 
         if not plan.around:
             return await call()
@@ -385,7 +396,7 @@ class Executor:
             return  # its slot was given up before; the settlement went out then
         self._leave(hold)
         if error is None and hold.interrupt is not None:
-            error = hold.interrupt()  # what comes back after its time, or after it was called off, is too late
+            error = hold.interrupt()  # what comes back after that is too late
         if hold.interrupt is AttemptLost:
             self._lost(hold)
         elif error is None:
@@ -406,7 +417,6 @@ class Executor:
         if hold.counted:
             hold.counted = False
             self._process_busy -= 1
-            self.narrow.discard(hold.job.spec.queue)
         self._holdings.ended(hold)
         self.ends += 1
         if hold.started:

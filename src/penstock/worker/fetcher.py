@@ -73,8 +73,7 @@ class Fetcher(Service):
         free = self._executor.free
         limit = min(_MOST, free + self._ahead())
         held = self._holdings.per_queue
-        narrow = {q: min(1, self._executor.process_free) for q in self._executor.narrow}
-        shares = self._turns.plan(limit, free, held, narrow)
+        shares = self._turns.plan(limit, free, held, self._executor.narrow_queues())
         if not shares:
             return await self._slot_of_a_queue()
         sent = time.monotonic()
@@ -96,7 +95,8 @@ class Fetcher(Service):
         """Wait until a job that is fetched now can start, or at least soon."""
         executor = self._executor
         while not self._stopping:
-            if executor.buffered == 0 and executor.free > 0 and self._settler.unsent < _UNSENT:
+            # with a slot free, what is buffered are process tasks without a process slot: none of our concern
+            if executor.free > 0 and self._settler.unsent < _UNSENT:
                 if self._settler.unsent:  # its write goes first, and both into one transaction
                     self._settler.hurry()
                     await asyncio.sleep(0)

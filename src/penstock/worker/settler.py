@@ -41,11 +41,20 @@ _BATCH = 2_000
 class Settler:
     """Collects settlements and writes them, one batch in flight."""
 
-    def __init__(self, store: Store, app: App, holdings: Holdings, *, busy: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        app: App,
+        holdings: Holdings,
+        *,
+        busy: Callable[[], bool],
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._app = app
         self._holdings = holdings
         self._busy = busy  # whether jobs are ready to start at once
+        self._on_answer = on_answer  # what waits is fewer
         self._waiting: list[tuple[Hold, Settlement]] = []
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
@@ -119,6 +128,7 @@ class Settler:
                 answers = await self._one_by_one(batch)
                 break
         self.failing = False
+        self._on_answer()
         remove = self._holdings.remove
         tell = self._app.events.active
         for (hold, settlement), answer in zip(batch, answers, strict=True):

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.app import App
 from penstock.batcher import Batcher
 from penstock.config import Config, load
-from penstock.errors import AttemptCancelled, AttemptLost, ConfigError
+from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError
 from penstock.events import LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
 from penstock.ids import mint
 from penstock.store import Beat, Fetched, Grip, Store, Wake, WorkerInfo
@@ -92,17 +92,22 @@ class Worker:
         if self._table is not None:
             self._table.announce(self.id)
         try:
-            await _call_hooks(self._app.hooks.on_startup, self._app)
+            for hook in self._app.hooks.on_startup:
+                await _call_hook(hook, self._app)
             self._parts = parts = _Parts(self)
+            if self._state == "quiet":
+                self.quiet()
             async with parts.running():
                 _log.info("worker %s serves %s with %d slots", self.id, self._names(), self._concurrency)
                 self._emit(WorkerStarted)
                 await self._stop.wait()
                 await self._drain(parts)
         finally:
-            await _call_hooks(self._app.hooks.on_shutdown, self._app)
-            self._emit(WorkerStopped)
-            lock.release()
+            try:
+                await _call_last_hooks(self._app.hooks.on_shutdown, self._app)
+            finally:
+                self._emit(WorkerStopped)
+                lock.release()
 
     def stop(self, *, now: bool = False) -> None:
         """Drain and end: start nothing more, give running attempts the drain time, then release them.
@@ -122,17 +127,17 @@ class Worker:
             self._parts.executor.stop_starting()
 
     async def _drain(self, parts: _Parts) -> None:
-        await _call_hooks(self._app.hooks.on_drain, self._app)
         parts.fetcher.stop()
         parts.executor.stop_starting()
-        if parts.fetching is not None:  # what a fetch under way still brings goes back at once
-            await asyncio.wait({parts.fetching}, timeout=5.0)
-        settled = asyncio.ensure_future(parts.executor.idle())
+        await parts.last_fetch()
+        settled = asyncio.ensure_future(self._last_ones(parts))
         hurried = asyncio.ensure_future(self._now.wait())
         drain = self._config.drain_timeout / 1000
-        await asyncio.wait({settled, hurried}, timeout=drain, return_when=asyncio.FIRST_COMPLETED)
-        for one in (settled, hurried):
-            one.cancel()
+        try:
+            await asyncio.wait({settled, hurried}, timeout=drain, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (settled, hurried):
+                one.cancel()
         if parts.executor.running:
             _log.warning(
                 "worker %s: %d job(s) did not end in time and are released", self.id, parts.executor.running
@@ -144,6 +149,10 @@ class Worker:
                 self.id,
                 len(self._holdings),
             )
+
+    async def _last_ones(self, parts: _Parts) -> None:
+        await _call_last_hooks(self._app.hooks.on_drain, self._app)
+        await parts.executor.idle()
 
     # ── what the parts ask ───────────────────────────────────────────────────────────────────────
 
@@ -197,7 +206,13 @@ class _Parts:
         self._worker = worker
         self._store = store
         self.beats: Batcher[Beat, Grip] = Batcher(store.extend)
-        self.settler = Settler(store, app, holdings, busy=lambda: self.executor.buffered > 0)
+        self.settler = Settler(
+            store,
+            app,
+            holdings,
+            busy=lambda: self.executor.buffered > 0,
+            on_answer=lambda: self.executor.freed.set(),
+        )
         self.executor = Executor(
             app,
             holdings,
@@ -279,9 +294,7 @@ class _Parts:
                 try:
                     yield
                 except asyncio.CancelledError:
-                    self.executor.stop_starting()
-                    self.executor.release_running()
-                    await asyncio.shield(self.settler.drained(timeout=5.0))
+                    await asyncio.shield(self._release_all())
                     raise
                 finally:
                     self.fetcher.stop()
@@ -290,15 +303,37 @@ class _Parts:
         finally:
             self.heartbeat.stop()
             self.executor.close()
-            await self._store.retire(self._worker.id)
+            try:
+                await self._store.retire(self._worker.id)
+            except StoreError as error:  # it falls off the list by itself
+                _log.warning("worker %s could not sign off: %s", self._worker.id, error)
+
+    async def last_fetch(self) -> None:
+        """Wait for the fetch under way: what it still brings goes back at once."""
+        if self.fetching is not None:
+            await asyncio.wait({self.fetching}, timeout=5.0)
+
+    async def _release_all(self) -> None:
+        self.fetcher.stop()
+        self.executor.stop_starting()
+        self.executor.release_running()
+        await self.last_fetch()
+        await self.settler.drained(timeout=5.0)
 
     # ── news ─────────────────────────────────────────────────────────────────────────────────────
 
     def slot_lost(self) -> None:
-        """A thread was given up; when half are, a new process is better than this one."""
-        worker = self._worker
-        if 2 * self.executor.lost_slots >= worker._concurrency and worker._supervisor is not None:
-            _log.error("worker %s: half of its slots hang in threads; it drains to be replaced", worker.id)
+        """A slot was given up; when half are, a new process is better than this one. Who has no supervisor
+        goes on with what is left, and ends with the last one: waiting for ever would look like work."""
+        worker, lost = self._worker, self.executor.lost_slots
+        bearable = worker._concurrency - 1 if worker._supervisor is None else (worker._concurrency - 1) // 2
+        if lost > bearable and not worker.wants_replacement:
+            _log.error(
+                "worker %s: %d of its %d slots hang; it drains to be replaced",
+                worker.id,
+                lost,
+                worker._concurrency,
+            )
             worker.wants_replacement = True
             worker.stop()
 
@@ -383,11 +418,19 @@ class _Listener(Service):
         return 0.2
 
 
-async def _call_hooks(hooks: Sequence[Callable[..., Any]], app: App) -> None:
+async def _call_hook(hook: Callable[..., Any], app: App) -> None:
+    made = hook(app) if inspect.signature(hook).parameters else hook()
+    if inspect.isawaitable(made):
+        await made
+
+
+async def _call_last_hooks(hooks: Sequence[Callable[..., Any]], app: App) -> None:
+    """Those of the end: one that fails keeps neither the others nor the worker's own end from coming."""
     for hook in hooks:
-        made = hook(app) if inspect.signature(hook).parameters else hook()
-        if inspect.isawaitable(made):
-            await made
+        try:
+            await _call_hook(hook, app)
+        except Exception:  # noqa: BLE001  # boundary: user code
+            _log.exception("the hook %r failed", hook)
 
 
 def _version() -> str:

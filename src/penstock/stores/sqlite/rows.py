@@ -27,6 +27,7 @@ __all__ = [
     "progress_blob",
     "spec_blob",
     "spec_of",
+    "storable",
     "texts",
     "worker_blob",
     "worker_of",
@@ -51,13 +52,12 @@ COLUMN = {code: state.value for code, state in enumerate(STATES)}
 
 spec_blob = msgspec.msgpack.Encoder().encode
 spec_of = msgspec.msgpack.Decoder(NewJob).decode
-progress_blob = msgspec.msgpack.Encoder().encode
-errors_blob = msgspec.msgpack.Encoder().encode
 worker_blob = msgspec.msgpack.Encoder().encode
 worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
 errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
 _progress_of = msgspec.msgpack.Decoder(Progress).decode
 _json = msgspec.json.Encoder().encode
+_blob = msgspec.msgpack.Encoder().encode
 
 Row = tuple[Any, ...]
 
@@ -114,6 +114,31 @@ def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
         )
         for _, _, seq, spec, attempt, lost, enqueued_at, due, expires_at, asked, errors, checkpoint in rows
     ]
+
+
+def errors_blob(errors: tuple[AttemptError, ...]) -> bytes:
+    try:
+        return _blob(errors)
+    except UnicodeEncodeError:
+        return _blob([_storable_error(error) for error in errors])
+
+
+def progress_blob(progress: Progress) -> bytes:
+    try:
+        return _blob(progress)
+    except UnicodeEncodeError:
+        return _blob(Progress(progress.done, progress.of, storable(progress.note)))
+
+
+def storable(text: str) -> str:
+    """The text, where it has halves of surrogate pairs (as file names that are not UTF-8 do) with these
+    written as escapes: a strange message must not keep a job from being settled."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _storable_error(error: AttemptError) -> AttemptError:
+    kind, message, traceback = map(storable, (error.kind, error.message, error.traceback))
+    return AttemptError(error.attempt, error.at, kind, message, traceback)
 
 
 def numbers(values: Iterable[int]) -> str:

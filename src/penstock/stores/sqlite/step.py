@@ -13,7 +13,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
-from penstock.stores.sqlite.rows import CANCELLED, STATES, spec_of
+from penstock.stores.sqlite.rows import CANCELLED, STATES, spec_of, storable
 from penstock.stores.statements import Statements
 
 __all__ = ["SQL", "Queue", "Step", "counts_of"]
@@ -225,7 +225,7 @@ class Step:
         if isinstance(spec, bytes):
             spec = spec_of(spec)
         until = self.now + kept(spec, State.CANCELLED)
-        self.cx.execute(_END, (seq, self.now, until, reason))
+        self.cx.execute(_END, (seq, self.now, until, storable(reason)))
         self.move(queue, state, CANCELLED)
 
     def same_boot(self) -> bool:

@@ -35,8 +35,10 @@ from penstock.store import (
     WorkerInfo,
 )
 from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar
-from penstock.stores.sqlite.runner import Runner, Verb
+from penstock.stores.sqlite.calls import Verb
+from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
+from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.verbs import consuming, listing, operating, producing, settling
 
 __all__ = ["SqliteStore"]
@@ -68,8 +70,6 @@ _RETIRE = Verb(operating.retire, syncs=False)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 1.0
-#: After a ring that brought nothing, pause so long before listening again: rings may come by thousands.
-_PAUSE = 0.001
 
 _DURABILITIES = ("full", "normal")
 
@@ -100,13 +100,16 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._news = _News()
         # one name for one file, whatever way leads to it: the turnstile stands beside it
+        self._path = Path(os.path.realpath(text))
         self._runner = Runner(
-            Path(os.path.realpath(text)),
-            namespace=namespace,
-            clock=self._clock,
-            full_sync=durability == "full",
-            patience=patience,
-            on_open=self._news.begin,
+            Transactions(
+                self._path,
+                namespace=namespace,
+                clock=self._clock,
+                full_sync=durability == "full",
+                patience=patience,
+                on_open=self._news.begin,
+            )
         )
         self._ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, LoopEar]] = (
             weakref.WeakKeyDictionary()
@@ -116,12 +119,12 @@ class SqliteStore:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self._runner.path}"
+        return f"sqlite:///{self._path}"
 
     @property
     def path(self) -> Path:
         """The file."""
-        return self._runner.path
+        return self._path
 
     @property
     def sync(self) -> SyncProducing:
@@ -144,6 +147,9 @@ class SqliteStore:
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         ends = time.monotonic() + timeout / 1000
+        jobs = await self._runner.ask(_ALL_ENDED, refs)
+        if jobs is not None:
+            return jobs
         with self._ear(ENDED).listening() as ear:
             while True:
                 jobs = await self._runner.ask(_ALL_ENDED, refs)

@@ -1,8 +1,10 @@
 -- Ends attempts. Each statement that changes a running job compares its token in the same breath.
 
 -- name: remove
--- One job that ended well and is not kept.  ?1 seq  ?2 qid  ?3 id  ?4 token
-DELETE FROM penstock_job WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4
+-- Jobs of one token and queue that ended well and are not kept.  ?1 JSON list of seq  ?2 qid  ?3 token
+-- One statement for all: half the time of one each, and the interpreter is let go and taken back once.
+DELETE FROM penstock_job
+WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
 
 -- name: keep
 -- One job that ended well and stays for a while.

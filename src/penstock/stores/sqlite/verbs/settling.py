@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
 from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.lifecycle import Place, Transition
 from penstock.store import Settled, Settlement
-from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of
+from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers, storable
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 
@@ -49,12 +50,12 @@ def _check(one: Settlement) -> None:
 
 
 class _Simple:
-    """The rows of jobs that are completed, and no more than that."""
+    """Jobs that are completed, and no more than that."""
 
     __slots__ = ("gone", "kept", "queues")
 
     def __init__(self) -> None:
-        self.gone: list[Row] = []
+        self.gone: dict[tuple[int, str], list[int]] = {}  # generations, by queue and token
         self.kept: list[Row] = []
         self.queues: dict[int, Queue] = {}
 
@@ -62,21 +63,30 @@ class _Simple:
         """All of them; or nothing, and False, if one of the leases does not hold."""
         cx = step.cx
         cx.execute("SAVEPOINT simple")
-        done = 0
-        if self.gone:
-            done += cx.executemany(_REMOVE, self.gone).rowcount
-        if self.kept:
-            done += cx.executemany(_KEEP, self.kept).rowcount
-        if done != len(self.gone) + len(self.kept):
+        all_hold = self._remove(cx) and self._keep(cx)
+        if not all_hold:
             cx.execute("ROLLBACK TO simple")
-            cx.execute("RELEASE simple")
-            return False
         cx.execute("RELEASE simple")
-        for rows, state in ((self.gone, None), (self.kept, CODE[State.COMPLETED])):
-            for qid, n in Counter([row[1] for row in rows]).items():
-                step.move(self.queues[qid], RUNNING, state, n)
-                step.settled(self.queues[qid], n, 0)
+        if all_hold:
+            self._count(step)
+        return all_hold
+
+    def _remove(self, cx: sqlite3.Connection) -> bool:
+        for (qid, token), seqs in self.gone.items():
+            if cx.execute(_REMOVE, (numbers(seqs), qid, token)).rowcount != len(seqs):
+                return False
         return True
+
+    def _keep(self, cx: sqlite3.Connection) -> bool:
+        return not self.kept or cx.executemany(_KEEP, self.kept).rowcount == len(self.kept)
+
+    def _count(self, step: Step) -> None:
+        for (qid, _), seqs in self.gone.items():
+            step.move(self.queues[qid], RUNNING, None, len(seqs))
+            step.settled(self.queues[qid], len(seqs), 0)
+        for qid, n in Counter([row[1] for row in self.kept]).items():
+            step.move(self.queues[qid], RUNNING, CODE[State.COMPLETED], n)
+            step.settled(self.queues[qid], n, 0)
 
 
 def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None, list[int]]:
@@ -88,8 +98,9 @@ def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None
     simple, rest = _Simple(), []
     gone, kept, queues, now = simple.gone, simple.kept, simple.queues, step.now
     in_order = False
-    name, queue = "", None
+    name, queue, token = "", None, ""
     seqs: list[int] = []
+    heap: list[int] = []  # those of the last queue and token
     for place, one in enumerate(settlements):
         lease, to = one.lease, one.transition
         if type(lease) is not Lease or one.then:
@@ -98,15 +109,19 @@ def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None
             continue
         seqs.append(lease.generation)
         if lease.queue != name:
-            name, queue = lease.queue, step.queue(lease.queue)
+            name, queue, token = lease.queue, step.queue(lease.queue), ""
             if queue is not None:
                 queues[queue.qid] = queue
         if queue is not None and to.state is _COMPLETED and to.error is None and to.charge and not to.lost:
             if to.keep > 0:
                 held = (lease.generation, queue.qid, lease.id, lease.token)
-                kept.append((*held, now, now + to.keep, one.result, to.reason))
+                reason = to.reason and storable(to.reason)
+                kept.append((*held, now, now + to.keep, one.result, reason))
             else:
-                gone.append((lease.generation, queue.qid, lease.id, lease.token))
+                if lease.token != token:
+                    token = lease.token
+                    heap = gone.setdefault((queue.qid, token), [])
+                heap.append(lease.generation)
         else:
             _check(one)
             rest.append(place)
@@ -179,7 +194,7 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
             errors if to.error is None else _with(errors, to.error),
             0 if ended else 1,
             one.result if ended else None,
-            to.reason,
+            to.reason and storable(to.reason),
             token,
         ),
     )

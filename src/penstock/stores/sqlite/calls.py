@@ -1,0 +1,56 @@
+"""A verb as the runner sees it, and one call of it on its way to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from penstock.stores.sqlite.step import Step
+from penstock.stores.sqlite.verbs.act import Act
+
+__all__ = ["Call", "Verb"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Verb(Generic[P, R]):
+    """A function of a Step, and how it is to be run.
+
+    `reads`: it changes nothing, and needs no turnstile. `peek`: may answer without a write. `syncs`: what
+    it has written must survive a power cut once it is answered.
+    """
+
+    __slots__ = ("act", "peek", "reads", "syncs")
+
+    def __init__(
+        self,
+        act: Callable[Concatenate[Step, P], R],
+        *,
+        peek: Callable[Concatenate[Step, P], R | Act] | None = None,
+        reads: bool = False,
+        syncs: bool = True,
+    ) -> None:
+        self.act = act
+        self.peek = act if reads else peek
+        self.reads = reads
+        self.syncs = syncs and not reads
+
+
+class Call:
+    """One question, and where its answer goes: into a future of a loop, or to a thread at its gate."""
+
+    __slots__ = ("answer", "args", "asked_at", "error", "future", "gate", "loop", "verb", "writes")
+
+    def __init__(self, verb: Verb[..., Any], args: tuple[Any, ...]) -> None:
+        self.verb = verb
+        self.args = args
+        self.writes = verb.peek is None  # or a peek has found that it must
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.gate: threading.Event | None = None
+        self.asked_at = 0.0

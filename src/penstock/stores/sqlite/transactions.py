@@ -1,0 +1,258 @@
+"""The one connection of a process to its file, and the transactions on it. For one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from penstock.clock import Clock
+from penstock.errors import StoreError
+from penstock.stores.sqlite.bell import ENDED, WORK, Bell
+from penstock.stores.sqlite.calls import Call
+from penstock.stores.sqlite.checkpoint import Checkpointer
+from penstock.stores.sqlite.faults import busy, os_fault, translated
+from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
+from penstock.stores.sqlite.step import Step
+from penstock.stores.sqlite.turnstile import Turnstile
+from penstock.stores.sqlite.verbs.act import ACT
+
+__all__ = ["Transactions"]
+
+_log = logging.getLogger("penstock.store")
+
+#: How often to look whether the file is still the one that we have open (seconds).
+_LOOK_AT_FILE = 1.0
+
+
+class Transactions:
+    """Opens itself when it is needed. `patience`: ms that a write waits for others before StoreBusy."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        namespace: str,
+        clock: Clock,
+        full_sync: bool,
+        patience: int,
+        on_open: Callable[[Step], None],
+    ) -> None:
+        self.path = path
+        self.patience = patience / 1000
+        folder = path.with_name(path.name + "-penstock")
+        self.bells = {name: Bell(folder / name) for name in (WORK, ENDED)}
+        self.turnstile = Turnstile(folder)
+        self._namespace = namespace
+        self._clock = clock
+        self._full_sync = full_sync
+        self._on_open = on_open
+        self._checkpointer = Checkpointer(patience)
+        self._cx: sqlite3.Connection | None = None
+        self._step: Step | None = None  # of this connection, used again by every transaction
+        self._synced_fully = False
+        self._sidecar_open = False
+        self._inode = self._looked_at = 0.0
+
+    # ── transactions ──
+
+    def peek(self, calls: Sequence[Call]) -> list[Call]:
+        """Answer by reading alone; those that need a write come back, marked so."""
+        cx = self._connection()
+        left = []
+        cx.execute("BEGIN")
+        try:
+            step = self._fresh_step()
+            for call in calls:
+                step.begin()
+                peek = call.verb.peek
+                assert peek is not None
+                try:
+                    call.answer = peek(step, *call.args)
+                except Exception as error:  # noqa: BLE001  # boundary: errors are per question
+                    call.error = self.ours(error)
+                if call.answer is ACT:
+                    call.writes = True
+                    left.append(call)
+        finally:
+            if cx.in_transaction:
+                cx.execute("COMMIT")
+        return left
+
+    def make_ready(self) -> None:
+        """All that a write needs, before the turnstile: opening may have to go through it as well."""
+        if time.monotonic() >= self._looked_at + _LOOK_AT_FILE:
+            self._look_at_file()
+        self._connection()
+        if not self._sidecar_open:
+            self._open_sidecar()
+
+    def write(self, calls: Sequence[Call]) -> None:
+        """All of it in one transaction; an error of one of several questions undoes that one alone.
+
+        Inside the turnstile only.
+        """
+        cx = self._connection()
+        if self._full_sync:
+            self._sync(any(call.verb.syncs for call in calls))
+        cx.execute("BEGIN IMMEDIATE")
+        try:
+            step = self._fresh_step()
+            if len(calls) == 1 or sum(not call.verb.reads for call in calls) <= 1:
+                for call in calls:
+                    _run(call, step)
+            else:
+                for call in calls:
+                    self._run_apart(call, step)
+            cx.execute("COMMIT")
+        except BaseException:
+            if cx.in_transaction:
+                cx.execute("ROLLBACK")
+            raise
+        if step.work:
+            self.bells[WORK].ring()
+        if step.ended:
+            self.bells[ENDED].ring()
+
+    def tidy(self) -> None:
+        """A checkpoint now and then, inside the turnstile. What it cannot do now it does the next time."""
+        assert self._cx is not None
+        try:
+            self._checkpointer.tick(self._cx)
+        except sqlite3.Error:
+            pass
+
+    def _run_apart(self, call: Call, step: Step) -> None:
+        cx = step.cx
+        cx.execute("SAVEPOINT call")
+        try:
+            _run(call, step)
+        except Exception as error:  # boundary: errors are per question
+            if not cx.in_transaction:  # SQLite undid everything: a full disk, say
+                raise
+            cx.execute("ROLLBACK TO call")
+            call.error = self.ours(error)
+        cx.execute("RELEASE call")
+
+    def _fresh_step(self) -> Step:
+        step = self._step
+        assert step is not None
+        step.start()
+        return step
+
+    def _sync(self, syncs: bool) -> None:
+        if syncs is not self._synced_fully:
+            self._connection().execute(f"PRAGMA synchronous = {'FULL' if syncs else 'NORMAL'}")
+            self._synced_fully = syncs
+
+    # ── errors ──
+
+    def ours(self, error: Exception) -> BaseException:
+        """Our error for SQLite's or the system's; any other is what it is."""
+        if isinstance(error, sqlite3.Error):
+            ours: StoreError = translated(error, self.path)
+        elif isinstance(error, OSError):
+            ours = os_fault(error, self.path)
+        else:
+            return error
+        ours.__cause__ = error
+        return ours
+
+    def too_long(self) -> StoreError:
+        return busy(self.path, f"another process has held it for {self.patience:.3g} s")
+
+    # ── opening and closing ──
+
+    def _connection(self) -> sqlite3.Connection:
+        return self._cx or self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        cx = open_file(self.path, int(self.patience * 1000))
+        try:
+            if not is_ready(cx, self.path):
+                self._prepare(cx)
+            cx.execute(f"PRAGMA synchronous = {'FULL' if self._full_sync else 'NORMAL'}")
+            self._synced_fully = self._full_sync
+            self._try_sidecar()
+            self._inode = os.stat(self.path).st_ino
+            self._looked_at = time.monotonic()
+            self._step = step = Step(cx, self._namespace, self._clock)
+            self._on_open(step)
+        except BaseException:
+            cx.close()
+            raise
+        self._cx = cx
+        return cx
+
+    def _prepare(self, cx: sqlite3.Connection) -> None:
+        self._open_sidecar()
+        ends = time.monotonic() + self.patience
+        while not self.turnstile.try_enter():
+            if time.monotonic() > ends:
+                raise self.too_long()
+            time.sleep(0.002)  # once in the life of a file
+        try:
+            prepare(cx, self.path, self._clock)
+        finally:
+            self.turnstile.leave()
+
+    def _open_sidecar(self) -> None:
+        sidecar(self.path)
+        self.turnstile.open()
+        for bell in self.bells.values():
+            bell.open()
+        self._sidecar_open = True
+
+    def _try_sidecar(self) -> None:
+        """Readers need it only to hear the bells: who may not write can do without."""
+        if not self._sidecar_open:
+            try:
+                self._open_sidecar()
+            except OSError:
+                pass
+
+    def _look_at_file(self) -> None:
+        """A file that was deleted or replaced must not swallow jobs that nobody would ever find."""
+        self._looked_at = time.monotonic()
+        if self._cx is None:
+            return
+        try:
+            inode = os.stat(self.path).st_ino
+        except FileNotFoundError:
+            inode = -1
+        if inode != self._inode:
+            _log.warning("%s was deleted or replaced while it was open: it is opened anew", self.path)
+            self.close()
+
+    def close(self) -> None:
+        """Let go of all files; the next verb opens them again."""
+        if self._cx is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._cx.close()
+        self._forget()
+
+    def leave_alone(self) -> None:
+        """In a fork's child: SQLite's locks are the parent's, and its notes about them are false here."""
+        if self._cx is not None:
+            _LEFT_ALONE.append(self._cx)  # not even closed: that would drop locks of this process
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cx = self._step = None
+        self._sidecar_open = False
+        self.turnstile.close()
+        for bell in self.bells.values():
+            bell.close()
+
+
+_LEFT_ALONE: list[sqlite3.Connection] = []
+
+
+def _run(call: Call, step: Step) -> None:
+    step.begin()
+    call.answer = call.verb.act(step, *call.args)
+    step.flush()
