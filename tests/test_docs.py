@@ -33,7 +33,7 @@ from penstock.cli.main import COMMANDS, cli
 from penstock.cli.worker import parse_queues
 from penstock.config import load
 from penstock.errors import did_you_mean
-from penstock.lifecycle import LEGAL
+from tests.test_house import FLOORS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -505,11 +505,14 @@ def readable(ms: int) -> str:
     return f"{ms / 1000:.2g} s" if ms < 100_000 else f"{ms / 1000:.0f} s"
 
 
-def test_the_page_of_the_lifecycle_has_the_table_of_legal_steps() -> None:
-    page = (DOCS / "lifecycle.md").read_text("utf-8")
-    for (before, after), by in LEGAL.items():
-        row = f"| {before.value if before else '(new)'} | {after.value if after else '(gone)'} | {by} |"
-        assert row in page, f"docs/lifecycle.md should have the line\n{row}"
+def test_the_plan_in_the_design_is_the_plan_of_the_house() -> None:
+    page = (DOCS / "design.md").read_text("utf-8")
+    drawn = {
+        int(floor): set(re.findall(r"\w+", modules.replace("/*", "")))
+        for floor, modules in re.findall(r"^\| (\d)[^|]*\| ([^|]*) \|", page, re.M)
+    }
+    there = {path.stem for path in (ROOT / "src" / "penstock").iterdir()} - {"__main__"}
+    assert drawn == {floor: set(names.split()) & there for floor, names in FLOORS.items()}
 
 
 def test_every_message_in_troubleshooting_is_one_that_the_code_can_say() -> None:

@@ -10,6 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock import config as config
+    from penstock import errors as errors
+    from penstock import events as events
+    from penstock import retry as retry
+    from penstock import testing as testing
     from penstock.app import App as App
     from penstock.attempt import Attempt as Attempt
     from penstock.attempt import NoCurrentJob as NoCurrentJob
@@ -69,6 +74,7 @@ if TYPE_CHECKING:
     from penstock.job import AttemptError as AttemptError
     from penstock.job import Job as Job
     from penstock.job import NewJob as NewJob
+    from penstock.job import Progress as Progress
     from penstock.job import RawJob as RawJob
     from penstock.job import Ref as Ref
     from penstock.job import State as State
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
     from penstock.retry import steps as steps
     from penstock.take import Taken as Taken
     from penstock.task import Task as Task
+    from penstock.unique import Unique as Unique
     from penstock.worker import Queue as Queue
     from penstock.worker import Worker as Worker
 
@@ -101,16 +108,20 @@ _HOMES = {
         "WorkerStopped"
     ),
     "penstock.handle": "Handle",
-    "penstock.job": "AttemptError Job NewJob RawJob Ref State",
+    "penstock.job": "AttemptError Job NewJob Progress RawJob Ref State",
     "penstock.retry": "exponential fibonacci fixed linear polynomial steps",
     "penstock.take": "Taken",
     "penstock.task": "Task",
+    "penstock.unique": "Unique",
     "penstock.worker": "Queue Worker",
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+#: Whole modules, so that `import penstock` is enough for `penstock.errors.StoreFull`.
+_MODULES = ("config", "errors", "events", "retry", "testing")
+
+__all__ = sorted([*_HOME_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -120,6 +131,8 @@ def __getattr__(name: str) -> Any:
         value: Any = version("penstock")
     elif name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"penstock.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # the next one finds it without asking
@@ -127,4 +140,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, "__version__"})
+    return sorted({*globals(), *__all__, "__version__"})

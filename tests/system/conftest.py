@@ -111,6 +111,9 @@ class Place:
     def env(self, **more: str) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         clean["XDG_RUNTIME_DIR"] = str(self.folder / "run")
+        # a worker should start as fast as where it is installed, whatever this environment says
+        clean.pop("PYTHONDONTWRITEBYTECODE", None)
+        clean["PYTHONPYCACHEPREFIX"] = str(self.folder.parent / "pycache")
         return {**clean, **more}
 
     def run_dir(self, name: str) -> str:

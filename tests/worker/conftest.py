@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pytest
@@ -16,6 +16,7 @@ from penstock.config import Config, load
 from penstock.events import Event
 from penstock.handle import Handle
 from penstock.job import Job, State
+from penstock.store import Store
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
 
@@ -64,6 +65,42 @@ def faults(app: App) -> FaultyStore:
     faulty = FaultyStore(app.store)
     app.use_store(faulty.store)
     return faulty
+
+
+class Door:
+    """A store one of whose verbs waits at the door until it is opened: what happens meanwhile?"""
+
+    def __init__(self, store: Store, verb: str) -> None:
+        self._store, self._verb = store, verb
+        self._open = False
+        #: How many calls have come to the door.
+        self.came = 0
+
+    @classmethod
+    def before(cls, app: App, verb: str) -> Door:
+        """Put it between this app and its store."""
+        door = cls(app.store, verb)
+        app.use_store(cast(Store, door))
+        return door
+
+    def open(self) -> None:
+        self._open = True
+
+    async def asked(self) -> None:
+        await until(lambda: self.came > 0, f"{self._verb} is called")
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name != self._verb:
+            return found
+
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            self.came += 1
+            while not self._open:
+                await asyncio.sleep(0.002)
+            return await found(*args, **kwargs)
+
+        return later
 
 
 def quick(**knobs: Any) -> Config:

@@ -176,6 +176,9 @@ class _Supervisor:
                 if pause is None:
                     return  # its leases run out by themselves
                 await asyncio.sleep(pause)
+            except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
+                self._complaint.about(f"the work of worker {child.id} cannot be taken back", error)
+                return
 
     # ── while a child cannot speak for itself ────────────────────────────────────────────────────
 
@@ -187,6 +190,8 @@ class _Supervisor:
                     await self._look_after(child)
                 except StoreError as error:
                     self._complaint.about("the supervisor found no store", error)
+                except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
+                    self._complaint.about(f"worker {child.id} cannot be looked after", error)
             if time.monotonic() > self._stop_by:
                 self._kill_all("it did not end within the drain time")
 

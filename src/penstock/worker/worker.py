@@ -36,6 +36,8 @@ from penstock.worker.table import LeaseTable
 __all__ = ["Worker"]
 
 _log = logging.getLogger("penstock.worker")
+#: How long a worker that ends waits for the store's last answers (s).
+_LAST_WORDS = 5.0
 
 
 class Worker:
@@ -143,7 +145,7 @@ class Worker:
                 "worker %s: %d job(s) did not end in time and are released", self.id, parts.executor.running
             )
             parts.executor.release_running()
-        if not await parts.settler.drained(timeout=max(5.0, drain)):
+        if not await parts.settler.drained(timeout=max(_LAST_WORDS, drain)):
             _log.error(
                 "worker %s: %d outcome(s) could not be stored; these jobs run again",
                 self.id,
@@ -311,14 +313,14 @@ class _Parts:
     async def last_fetch(self) -> None:
         """Wait for the fetch under way: what it still brings goes back at once."""
         if self.fetching is not None:
-            await asyncio.wait({self.fetching}, timeout=5.0)
+            await asyncio.wait({self.fetching}, timeout=_LAST_WORDS)
 
     async def _release_all(self) -> None:
         self.fetcher.stop()
         self.executor.stop_starting()
         self.executor.release_running()
         await self.last_fetch()
-        await self.settler.drained(timeout=5.0)
+        await self.settler.drained(timeout=_LAST_WORDS)
 
     # ── news ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -109,9 +109,11 @@ class Transactions:
                 for call in calls:
                     self._run_apart(call, step)
             cx.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if cx.in_transaction:
                 cx.execute("ROLLBACK")
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                self._make_room(cx)
             raise
         if step.work:
             self.bells[WORK].ring()
@@ -125,6 +127,11 @@ class Transactions:
             self._checkpointer.tick(self._cx)
         except sqlite3.Error:
             pass
+
+    def _make_room(self, cx: sqlite3.Connection) -> None:
+        """The disk is full: a log that begins anew may have room for the next, smaller, transaction."""
+        with contextlib.suppress(sqlite3.Error):
+            self._checkpointer.checkpoint(cx)
 
     def _run_apart(self, call: Call, step: Step) -> None:
         cx = step.cx

@@ -80,7 +80,7 @@ class ChildBroken(ChildDied):
 class Work:
     """One job on its way to a child and back."""
 
-    __slots__ = ("child", "end", "on_progress", "on_start", "order", "started", "ticket")
+    __slots__ = ("child", "end", "made", "on_progress", "on_start", "order", "started", "ticket")
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class Work:
     ) -> None:
         self.ticket = ticket
         self.order = order
+        self.made = time.monotonic()  # when its order said what time it is
         self.end = end
         self.on_start = on_start
         self.on_progress = on_progress
@@ -157,7 +158,8 @@ class ChildProcess(asyncio.Protocol):
         """Run this job."""
         work.child, self.work = self, work
         self.jobs += 1
-        self._send(work.order)
+        waited = int((time.monotonic() - work.made) * 1000)
+        self._send(msgspec.structs.replace(work.order, now=work.order.now + waited))
 
     def kill(self) -> None:
         """End it now, and what it has started along with it."""

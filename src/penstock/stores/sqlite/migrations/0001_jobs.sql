@@ -73,14 +73,15 @@ CREATE TABLE penstock_job (
 
 -- Partial indexes only: a job stands in those that its state calls for, and pays for no others.
 CREATE UNIQUE INDEX penstock_id ON penstock_job (queue, id);
--- `due` is in it so that the oldest available job of a queue is found in the index alone
-CREATE INDEX penstock_ready ON penstock_job (queue, priority DESC, place, due) WHERE state = 3;
+-- `state` is in it because SQLite looks at it though the index says it; with `due` the oldest available
+-- job of a queue is found in the index alone
+CREATE INDEX penstock_ready ON penstock_job (queue, priority DESC, place, due, state) WHERE state = 3;
 CREATE INDEX penstock_due ON penstock_job (queue, due) WHERE state < 2;
 CREATE INDEX penstock_parked ON penstock_job (queue, task, priority DESC, place) WHERE state = 2;
 -- everything that runs in the whole file: as many entries as there are slots, so it is also walked
-CREATE INDEX penstock_running ON penstock_job (token, worker, lease_until) WHERE state = 4;
-CREATE INDEX penstock_ended ON penstock_job (queue, state, ended_at) WHERE state > 4;
-CREATE INDEX penstock_over ON penstock_job (queue, keep_until) WHERE state > 4;
+CREATE INDEX penstock_running ON penstock_job (token, worker, lease_until, queue, state) WHERE state = 4;
+CREATE INDEX penstock_ended ON penstock_job (queue, state, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX penstock_over ON penstock_job (queue, keep_until) WHERE keep_until IS NOT NULL;
 CREATE INDEX penstock_expiring ON penstock_job (queue, expires_at) WHERE expires_at IS NOT NULL AND state < 4;
 CREATE UNIQUE INDEX penstock_unique ON penstock_job (queue, ukey) WHERE ukey IS NOT NULL;
 

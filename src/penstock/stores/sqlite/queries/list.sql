@@ -47,11 +47,11 @@ SELECT seq FROM penstock_job INDEXED BY penstock_running WHERE queue = ?1 AND st
 
 -- name: ended
 -- ?1 qid  ?2 state
-SELECT seq FROM penstock_job INDEXED BY penstock_ended WHERE queue = ?1 AND state > 4 AND state = ?2
+SELECT seq FROM penstock_job INDEXED BY penstock_ended WHERE queue = ?1 AND state = ?2 AND ended_at IS NOT NULL
 
 -- name: oldest
 -- Up from the first job of the file: what purge takes when it takes most of it.  ?1 qid  ?2 JSON list of states  ?3 limit
-SELECT seq, state FROM penstock_job
+SELECT seq FROM penstock_job NOT INDEXED
 WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) ORDER BY seq LIMIT ?3
 
 -- name: find

@@ -23,5 +23,5 @@ WHERE seq = ?1
 UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE seq = ?1
 
 -- name: delete
--- ?1 JSON list of seq
-DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1))
+-- Jobs of whatever state.  ?1 JSON list of seq
+DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) RETURNING state

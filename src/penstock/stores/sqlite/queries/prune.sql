@@ -3,12 +3,12 @@
 -- name: over
 -- Ended jobs past their retention, the longest over first.  ?1 qid  ?2 now  ?3 limit
 SELECT keep_until, seq, queue, state FROM penstock_job INDEXED BY penstock_over
-WHERE queue = ?1 AND state > 4 AND keep_until <= ?2 ORDER BY keep_until, seq LIMIT ?3
+WHERE queue = ?1 AND keep_until <= ?2 ORDER BY keep_until, seq LIMIT ?3
 
 -- name: oldest
 -- Ended jobs of one state, the oldest end first.  ?1 qid  ?2 state  ?3 limit
 SELECT seq FROM penstock_job INDEXED BY penstock_ended
-WHERE queue = ?1 AND state > 4 AND state = ?2 ORDER BY ended_at, seq LIMIT ?3
+WHERE queue = ?1 AND state = ?2 AND ended_at IS NOT NULL ORDER BY ended_at, seq LIMIT ?3
 
 -- name: expired
 -- Queued jobs past their expiry, the earliest first.  ?1 qid  ?2 now  ?3 limit

@@ -10,7 +10,7 @@ from penstock.store import DayCount, Page, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING, Row, job_of, numbers, worker_of
 from penstock.stores.sqlite.step import SQL, Step, counts_of
 
-__all__ = ["SILENT", "find", "info", "list_jobs", "queues", "stats", "workers"]
+__all__ = ["SILENT", "cheaper_to_gather", "find", "gather", "info", "list_jobs", "queues", "stats", "workers"]
 
 _ALL = SQL["queues.all"]
 _ONE = SQL["queues.one"]
@@ -38,7 +38,7 @@ SILENT = 60_000
 #: How many available jobs are looked at for the oldest one; beyond these, in the order of their queue,
 #: an older one can only be a job that was enqueued with a time long past.
 _LOOKED_AT = 20_000
-#: Up to so many jobs it is cheaper to fetch them by their index and sort them than to walk past the others.
+#: So many jobs are always gathered by their index.
 _FEW = 2_000
 _END = 2**63 - 1
 
@@ -92,21 +92,29 @@ def _few(
         return [seq for (seq,) in cx.execute(_HELD, (worker, step.namespace))]
     if queue is None and state is None:
         return None
-    queues = [row for row in cx.execute(_ALL, (step.namespace,)) if queue is None or row[1] == queue]
+    rows = [row for row in cx.execute(_ALL, (step.namespace,)) if queue is None or row[1] == queue]
     code = None if state is None else CODE[state]
-    all_jobs = cx.execute(_ALL_JOBS).fetchone()[0]
-    matches = sum(_matching(row, code) for row in queues)
-    # walking down from the newest meets one match in all/matches jobs; gathering costs all matches once
-    if matches > _FEW and matches * matches > limit * all_jobs:
+    if not cheaper_to_gather(step, sum(_matching(row, code) for row in rows), limit):
         return None
-    seqs: list[int] = []
-    for row in queues:
-        if _matching(row, code):
-            if code is None:
-                seqs += [seq for (seq,) in cx.execute(_QUEUE, (row[0],))]
-            else:
-                seqs += [seq for (seq,) in cx.execute(_IN_STATE[code], (row[0], code))]
-    return seqs
+    return [seq for row in rows if _matching(row, code) for seq in gather(step, row[0], code)]
+
+
+def cheaper_to_gather(step: Step, matches: int, limit: int) -> bool:
+    """Whether to fetch all generations that match by their index and sort them, or to walk all jobs in order:
+    a walk meets one match in all/matches jobs, gathering costs every match once."""
+    if matches <= _FEW:
+        return True
+    (all_jobs,) = step.cx.execute(_ALL_JOBS).fetchone()
+    return bool(matches * matches <= limit * all_jobs)
+
+
+def gather(step: Step, qid: int, code: int | None) -> list[int]:
+    """The generations of a queue's jobs, all or those of one state, in any order."""
+    if code is None:
+        found = step.cx.execute(_QUEUE, (qid,))
+    else:
+        found = step.cx.execute(_IN_STATE[code], (qid, code))
+    return [seq for (seq,) in found]
 
 
 def _matching(row: Row, code: int | None) -> int:

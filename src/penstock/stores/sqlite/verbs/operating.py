@@ -23,7 +23,7 @@ from penstock.stores.sqlite.rows import (
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.act import ACT, Act
-from penstock.stores.sqlite.verbs.listing import SILENT, info
+from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
 from penstock.stores.sqlite.verbs.producing import find_holder
 
 __all__ = [
@@ -141,7 +141,7 @@ def _delete(step: Step, ref: Ref) -> State | None:
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     if seqs:
-        step.cx.execute(_DELETE, (numbers(seqs),))
+        step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
     return len(seqs)
 
@@ -152,12 +152,16 @@ def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
 def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
     queue = step.queue(name)
     codes = {CODE[state] for state in states} - {RUNNING}
-    if queue is None or limit <= 0 or not any(queue.counts[code] for code in codes):
+    matches = 0 if queue is None else sum(queue.counts[code] for code in codes)
+    if queue is None or limit <= 0 or not matches:
         return 0
-    by_state: dict[int, list[int]] = {}
-    for seq, state in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit)):
-        by_state.setdefault(state, []).append(seq)
-    return sum(_remove(step, queue, state, seqs) for state, seqs in by_state.items())
+    if cheaper_to_gather(step, matches, limit):
+        seqs = sorted(seq for code in codes for seq in gather(step, queue.qid, code))[:limit]
+    else:
+        seqs = [seq for (seq,) in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
+    for (state,) in step.cx.execute(_DELETE, (numbers(seqs),)).fetchall():
+        step.move(queue, state, None)
+    return len(seqs)
 
 
 def settings(step: Step, name: str, paused: bool | None, closed: bool | None) -> QueueInfo:

@@ -1,0 +1,169 @@
+"""How a file becomes a store, once, and which files are refused."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StoreCorrupt, StoreTooNew
+from penstock.stores import migrate
+from penstock.stores.migrate import Migration, missing
+from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite.file import MIGRATIONS
+from penstock.stores.statements import Statements
+from tests.stores.sqlite.conftest import OpenStore, new
+
+
+def test_a_new_file_has_the_latest_version(store: SqliteStore, path: Path) -> None:
+    store.sync.enqueue([new()])
+    store.close()
+    cx = sqlite3.connect(path)
+    assert cx.execute("SELECT value FROM penstock_meta WHERE key = 'schema'").fetchone() == (
+        str(len(MIGRATIONS)),
+    )
+    assert cx.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    cx.close()
+
+
+def test_opening_again_changes_nothing(open_store: OpenStore, path: Path) -> None:
+    first = open_store()
+    first.sync.enqueue([new("a")])
+    first.close()
+    before = path.read_bytes()
+    second = open_store()
+    assert second.sync.get([new("a").ref])[0] is not None
+    second.close()
+    assert path.read_bytes() == before
+
+
+def test_a_later_version_is_refused_with_both_versions_and_a_way_out(
+    open_store: OpenStore, path: Path
+) -> None:
+    store = open_store()
+    store.sync.enqueue([new()])
+    store.close()
+    cx = sqlite3.connect(path)
+    cx.execute("UPDATE penstock_meta SET value = '99' WHERE key = 'schema'")
+    cx.commit()
+    cx.close()
+    with pytest.raises(StoreTooNew) as caught:
+        open_store().sync.enqueue([new()])
+    line = str(caught.value)
+    assert "\n" not in line
+    assert re.search(rf"jobs\.db has the store version 99.* up to {len(MIGRATIONS)}: upgrade", line)
+
+
+def test_the_users_own_tables_may_live_in_the_same_file(open_store: OpenStore, path: Path) -> None:
+    cx = sqlite3.connect(path)
+    cx.execute("PRAGMA user_version = 7")
+    cx.execute("PRAGMA application_id = 4711")
+    cx.execute("CREATE TABLE job (id)")
+    cx.execute("INSERT INTO job VALUES ('mine')")
+    cx.commit()
+    store = open_store()  # while the application holds it open, in this process
+    store.sync.enqueue([new("a")])
+    cx.execute("INSERT INTO job VALUES ('mine too')")
+    cx.commit()
+    store.sync.enqueue([new("b")])
+    assert cx.execute("SELECT count(*) FROM job").fetchone() == (2,)
+    assert cx.execute("PRAGMA user_version").fetchone() == (7,)
+    assert cx.execute("PRAGMA application_id").fetchone() == (4711,)
+    cx.close()
+    store.sync.enqueue([new("c")])  # its lock on the file did not go with the other connection's
+    assert all(store.sync.get([new(id).ref for id in "abc"]))
+
+
+def test_tables_of_ours_without_a_version_are_no_store(open_store: OpenStore, path: Path) -> None:
+    cx = sqlite3.connect(path)
+    cx.execute("CREATE TABLE penstock_job (bare)")
+    cx.close()
+    with pytest.raises(StoreCorrupt, match="already exists"):
+        open_store().sync.enqueue([new()])
+
+
+def enqueue_one(path: str, id: str) -> None:
+    store = SqliteStore(path)
+    store.sync.enqueue([new(id)])
+    store.close()
+
+
+@pytest.mark.slow
+def test_several_processes_may_make_the_file_at_once(path: Path, spawn: SpawnContext) -> None:
+    processes = [spawn.Process(target=enqueue_one, args=(str(path), f"p{i}")) for i in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    store = SqliteStore(path)
+    assert all(store.sync.get([new(f"p{i}").ref for i in range(4)]))
+    store.close()
+
+
+def test_several_threads_may_make_the_file_at_once(path: Path) -> None:
+    failed: list[BaseException] = []
+
+    def make(i: int) -> None:
+        try:
+            enqueue_one(str(path), f"t{i}")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=make, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+# ── the numbers ──
+
+
+STEPS = [Migration(n, f"step_{n}", ()) for n in (1, 2, 3)]
+
+
+def test_what_is_missing_is_what_comes_after_the_version() -> None:
+    assert missing(STEPS, 0, "x") == STEPS
+    assert missing(STEPS, 2, "x") == STEPS[2:]
+    assert missing(STEPS, 3, "x") == []
+    with pytest.raises(StoreTooNew, match="x has the store version 4"):
+        missing(STEPS, 4, "x")
+    with pytest.raises(StoreCorrupt):
+        missing(STEPS, -1, "x")
+
+
+def test_migrations_are_numbered_without_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    monkeypatch.setattr(migrate.resources, "files", lambda _: tmp_path)
+    (folder / "0001_first.sql").write_text(
+        "-- about\nCREATE TABLE a (\n  b -- what\n);\n\nCREATE TABLE c (d);\n"
+    )
+    (first,) = migrate.migrations("any")
+    assert first == Migration(1, "first", ("CREATE TABLE a (\n  b -- what\n)", "CREATE TABLE c (d)"))
+    (folder / "0003_third.sql").write_text("SELECT 1;\n")
+    with pytest.raises(ValueError, match="without gaps"):
+        migrate.migrations("any")
+
+
+# ── the statements beside a store ──
+
+
+def test_statements_are_found_by_file_and_name() -> None:
+    sql = Statements("penstock.stores.sqlite", "queries")
+    assert sql["settle.remove"].startswith("DELETE FROM penstock_job")
+    assert "--" not in sql["fetch.lease"]
+    with pytest.raises(KeyError, match=r"no statement 'nothing' in fetch\.sql"):
+        sql["fetch.nothing"]
+
+
+def test_every_file_of_statements_says_what_it_is_for() -> None:
+    folder = Path(migrate.__file__).parent / "sqlite" / "queries"
+    for file in folder.glob("*.sql"):
+        assert file.read_text().startswith("-- "), file

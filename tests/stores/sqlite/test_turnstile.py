@@ -1,0 +1,212 @@
+"""The turnstile: one at a time, in the order of coming, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StoreBusy
+from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite.turnstile import Turnstile, vulnerable
+from tests.stores.sqlite.conftest import OpenStore, new
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def opened(folder: Path) -> Turnstile:
+    turnstile = Turnstile(folder)
+    turnstile.open()
+    return turnstile
+
+
+def test_one_at_a_time(folder: Path) -> None:
+    a, b = opened(folder), opened(folder)
+    assert a.try_enter()
+    assert not b.try_enter()
+    a.leave()
+    assert b.try_enter()
+    b.leave()
+    a.close()
+    b.close()
+
+
+def test_who_has_not_entered_leaves_no_trace(folder: Path) -> None:
+    a, b, c = opened(folder), opened(folder), opened(folder)
+    a.enter()
+    assert not b.try_enter()
+    a.leave()
+    assert c.try_enter()
+    for one in (a, b, c):
+        one.close()
+
+
+def test_nobody_overtakes_who_waits(folder: Path) -> None:
+    inside, waiting, late = opened(folder), opened(folder), opened(folder)
+    inside.enter()
+    entered = threading.Event()
+
+    def wait() -> None:
+        waiting.enter()
+        entered.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until_somebody_waits(folder)
+    inside.leave()
+    assert entered.wait(5)
+    assert not late.try_enter()
+    thread.join()
+    waiting.leave()
+    for one in (inside, waiting, late):
+        one.close()
+
+
+def until_somebody_waits(folder: Path) -> None:
+    with (folder / "next").open("rb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(0)
+
+
+def test_a_closed_turnstile_lets_others_in(folder: Path) -> None:
+    a, b = opened(folder), opened(folder)
+    a.enter()
+    a.close()
+    assert b.try_enter()
+    b.close()
+
+
+def hammer(folder: str, seconds: float, told: Connection) -> None:
+    turnstile = opened(Path(folder))
+    told.send("ready")
+    told.recv()
+    ends = time.monotonic() + seconds
+    passes, longest = 0, 0.0
+    while (before := time.monotonic()) < ends:
+        turnstile.enter()
+        longest = max(longest, time.monotonic() - before)
+        time.sleep(0.0005)
+        turnstile.leave()
+        passes += 1
+    told.send((passes, longest))
+
+
+@pytest.mark.slow
+def test_busy_processes_take_turns(folder: Path, spawn: SpawnContext) -> None:
+    pipes = []
+    for _ in range(3):
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=hammer, args=(str(folder), 1.0, theirs))
+        process.start()
+        pipes.append((ours, process))
+    for pipe, _ in pipes:
+        assert pipe.recv() == "ready"
+    for pipe, _ in pipes:
+        pipe.send("go")
+    results = [pipe.recv() for pipe, _ in pipes]
+    for _, process in pipes:
+        process.join()
+    passes = [n for n, _ in results]
+    assert min(passes) > 0.8 * max(passes), passes
+    assert max(longest for _, longest in results) < 0.5
+
+
+def hold(path: str, told: Connection) -> None:
+    """Stands in the turnstile of that store until it is told to go."""
+    turnstile = opened(Path(path + "-penstock"))
+    turnstile.enter()
+    told.send(os.getpid())
+    told.recv()
+    turnstile.leave()
+    told.send("left")
+    told.recv()
+
+
+@pytest.mark.slow
+async def test_who_is_stopped_while_he_writes_makes_others_busy_not_hang(
+    open_store: OpenStore, path: Path, spawn: SpawnContext
+) -> None:
+    store = open_store(patience=300)
+    store.sync.enqueue([new("before")])
+    ours, theirs = spawn.Pipe()
+    holder = spawn.Process(target=hold, args=(str(path), theirs))
+    holder.start()
+    pid = ours.recv()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreBusy, match=r"jobs\.db is busy: another process has held it for 0\.3 s"):
+            store.sync.enqueue([new("sync")])
+        with pytest.raises(StoreBusy):
+            await store.enqueue([new("async")])
+        assert (await open_store().get([new("before").ref]))[0] is not None  # who reads does not wait
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    ours.send("go")
+    assert ours.recv() == "left"
+    await store.enqueue([new("after")])
+    found = store.sync.get([new(id).ref for id in ("sync", "async", "after")])
+    assert [job is not None for job in found] == [False, False, True]  # what was refused is not done later
+    ours.send("end")
+    holder.join()
+
+
+def child_holds_nothing(store: SqliteStore) -> int:
+    """Fork while a thread writes; the child must not keep the lock files open. Its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if exists(fd)]
+        os._exit(1 if any(name.startswith(str(store.path)) for name in names) else 0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def exists(fd: str) -> bool:
+    try:
+        os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+async def test_a_forks_child_inherits_neither_locks_nor_the_database(store: SqliteStore) -> None:
+    await store.enqueue([new()])
+    assert child_holds_nothing(store) == 0
+    await store.enqueue([new()])  # and the parent goes on
+
+
+@pytest.mark.parametrize(
+    ("version", "is_vulnerable"),
+    [
+        ((3, 37, 0), True),
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 52, 0), False),
+        ((4, 0, 0), False),
+    ],
+)
+def test_versions_that_can_lose_a_commit_are_known(
+    version: tuple[int, int, int], is_vulnerable: bool
+) -> None:
+    assert vulnerable(version) is is_vulnerable

@@ -1,0 +1,331 @@
+"""Which jobs get the slots: by weight or in strict order, and never more of a queue than it may have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app import App
+from penstock.attempt import current_job
+from penstock.handle import Handle
+from penstock.job import State
+from penstock.task import Task
+from penstock.worker import Worker
+from penstock.worker.queues import Queue
+from tests.worker.conftest import PATIENCE, at_work, in_a_burst, patient, quick, until
+from tests.worker.deeds import act, lines, linger, made, tell
+
+
+class Peak:
+    """How many of each queue ran at once, at most."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def stay(self, seconds: float) -> None:
+        queue = current_job().queue
+        self.now[queue] += 1
+        self.most[queue] = max(self.most[queue], self.now[queue])
+        await asyncio.sleep(seconds)
+        self.now[queue] -= 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 100])
+async def test_full_queues_start_by_their_weights(app: App, concurrency: int) -> None:
+    started: list[str] = []
+    enough = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        started.append(current_job().queue)
+        if len(started) == 10_000:
+            enough.set()
+
+    for queue, stock in (("low", 2_000), ("default", 4_000), ("critical", 7_000)):
+        later = work.using(queue=queue)
+        await app.aenqueue_many([later.job() for _ in range(stock)])
+    queues = [Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1)]
+    async with at_work(app, queues, concurrency=concurrency), asyncio.timeout(PATIENCE):
+        await enough.wait()
+    share = Counter(started[:10_000])
+    assert share["critical"] == pytest.approx(6_000, abs=300)
+    assert share["default"] == pytest.approx(3_000, abs=300)
+    assert share["low"] == pytest.approx(1_000, abs=300)
+
+
+@pytest.mark.parametrize("concurrency", [1, 20])
+async def test_strict_order_starts_none_of_the_lower_queue_while_the_higher_has_any(
+    app: App, concurrency: int
+) -> None:
+    started: list[str] = []
+
+    @app.task
+    async def work(more: int) -> None:
+        started.append(current_job().queue)
+        if more:  # there is always another one before this one has ended
+            await work.using(queue="high").aenqueue(more - 1)
+
+    await app.aenqueue_many([work.using(queue="low").job(0) for _ in range(100)])
+    await app.aenqueue_many([work.using(queue="high").job(9) for _ in range(40)])
+    await in_a_burst(app, ["high", "low"], concurrency=concurrency, strict=True)
+    first = started.index("low")
+    assert len(started) == 500
+    # what is fetched together starts together: the last of the high ones may leave slots for low ones
+    assert started[:first] == ["high"] * first
+    assert first >= 400 - concurrency
+
+
+async def test_a_queue_never_has_more_slots_than_it_may(app: App) -> None:
+    peak = Peak()
+
+    @app.task
+    async def work() -> None:
+        await peak.stay(0.002)
+
+    for queue in ("ten", "twenty", "rest"):
+        await app.aenqueue_many([work.using(queue=queue).job() for _ in range(300)])
+    queues = [Queue("ten", slots=10), Queue("twenty", slots=20), Queue("rest")]
+    await in_a_burst(app, queues, concurrency=40, config=patient())
+    assert (peak.most["ten"], peak.most["twenty"]) == (10, 20)
+    assert peak.most["rest"] > 10
+
+
+async def test_a_queue_at_its_limit_takes_no_others_slot(app: App) -> None:
+    go_on = asyncio.Event()
+    running: list[str] = []
+
+    @app.task(queue="narrow")
+    async def hold() -> None:
+        running.append("narrow")
+        await go_on.wait()
+
+    @app.task(queue="wide")
+    async def short(i: int) -> int:
+        return i
+
+    await app.aenqueue_many([hold.job() for _ in range(50)])
+    async with at_work(app, [Queue("narrow", slots=2), "wide"], concurrency=4, config=patient()):
+        await until(lambda: len(running) == 2, "the narrow queue is full")
+        handles = await app.aenqueue_many([short.job(i) for i in range(200)])
+        before = time.monotonic()
+        assert [await handle.aresult(5) for handle in handles] == list(range(200))
+        assert time.monotonic() - before < 3
+        assert len(running) == 2
+        go_on.set()
+        await until(lambda: len(running) == 50, "the others had their turn")
+
+
+async def test_a_full_queue_goes_on_as_soon_as_it_may_while_others_are_empty(app: App) -> None:
+    """The fetcher waits for work in the empty queue; a slot of the full one must wake it too."""
+    peak = Peak()
+
+    @app.task(queue="narrow")
+    async def work() -> None:
+        await peak.stay(0.002)
+
+    await app.aenqueue_many([work.job() for _ in range(100)])
+    before = time.monotonic()
+    async with at_work(app, [Queue("narrow", slots=2), "empty"], config=patient(safety_poll="10s")):
+        assert await app.adrained("narrow", timeout=5)
+    assert time.monotonic() - before < 3
+    assert peak.most["narrow"] == 2
+
+
+async def test_slots_count_per_queue_also_where_attempts_fail_or_time_out(app: App) -> None:
+    peak = Peak()
+
+    @app.task(queue="narrow", timeout="10ms", max_attempts=2, retry="1ms")
+    async def work(how: str) -> None:
+        await peak.stay(0.002 if how != "slow" else 60)
+        if how == "fail":
+            raise ValueError
+
+    await app.aenqueue_many([work.job(how) for how in ["fail", "slow", "fine"] * 10])
+    await in_a_burst(app, [Queue("narrow", slots=3)], config=patient())
+    assert peak.most["narrow"] <= 3 + 10  # those that timed out never count themselves out here
+    (info,) = await app.store.queues()
+    assert sum(n for state, n in info.counts.items() if state is not State.DEAD) == 0
+
+
+# ── process tasks ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
+async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_queues(
+    app: App, delivery: Any, tmp_path: Path
+) -> None:
+    """At-most-once ones are held up by the record of their start, and must not slip through meanwhile."""
+    gate = tmp_path / "gate"
+    heavy = made(app, "process", tell, queue="heavy", delivery=delivery)
+    light = made(app, "async", act, queue="light")
+    handles = [await heavy.aenqueue(str(gate)) for _ in range(12)]
+    config = patient(process_slots=2)
+    async with at_work(app, concurrency=4, config=config) as worker:
+        await until(lambda: len(_pids(worker)) == 2, "both children are there")
+        quick_ones = await app.aenqueue_many([light.job("return") for _ in range(100)])
+        before = time.monotonic()
+        for handle in quick_ones:
+            assert await handle.aresult(5) == "done in attempt 1"
+        assert time.monotonic() - before < 3
+        assert await _count(app, "heavy", State.RUNNING) == 2
+        gate.touch()
+        for handle in handles:
+            assert await handle.aresult(10) == "told"
+            job = await handle.ajob()
+            assert job is not None
+            assert job.attempt == 1
+        assert len(_pids(worker)) <= 2
+
+
+async def test_short_process_tasks_do_not_hold_up_the_jobs_of_other_queues(app: App) -> None:
+    heavy = made(app, "process", act, queue="heavy")
+    light = made(app, "async", act, queue="light")
+    many = await app.aenqueue_many([heavy.job("return") for _ in range(100)])
+    async with at_work(app, concurrency=10, config=patient(process_slots=1)):
+        assert await many[0].aresult(10) == "done in attempt 1"
+        took: list[float] = []
+        while await many[-1].astatus() is not State.COMPLETED:
+            before = time.monotonic()
+            handle = await light.aenqueue("return")
+            await handle.aresult(5)
+            took.append(time.monotonic() - before)
+        took.sort()
+        assert took[len(took) // 2] < 0.045, "they wait for process tasks that have no slot"
+
+
+async def test_async_tasks_of_a_queue_pass_its_process_tasks_when_those_are_gone(
+    app: App, tmp_path: Path
+) -> None:
+    """A queue once full of process tasks is not shut for ever."""
+    gate = tmp_path / "gate"
+    heavy = made(app, "process", tell)
+    light = made(app, "async", act)
+    running = await heavy.aenqueue(str(gate))
+    waiting = [await heavy.aenqueue(str(gate)) for _ in range(3)]
+    async with at_work(app, concurrency=4, config=patient(process_slots=1, safety_poll="200ms")):
+        await _progress(running)
+        for handle in waiting:
+            await handle.acancel()
+        handle = await light.aenqueue("return")
+        assert await handle.aresult(5) == "done in attempt 1"
+        gate.touch()
+        assert await running.aresult(5) == "told"
+
+
+# ── look-ahead ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(
+    app: App, new_app: Any, tmp_path: Path
+) -> None:
+    """The first worker is used to short jobs, and so it takes more than it can start."""
+    began = tmp_path / "began"
+    started: list[float] = []
+    other = new_app()
+    tasks: dict[App, tuple[Task[..., Any], Task[..., Any]]] = {}
+    for one in (app, other):
+
+        @one.task(name="short")
+        async def short() -> None:
+            started.append(time.monotonic())
+
+        tasks[one] = (made(one, "async", linger), short)
+    long, brief = tasks[app]
+    await app.aenqueue_many([brief.job() for _ in range(2_000)])
+    async with at_work(app, concurrency=1), at_work(other, concurrency=3):
+        await until(lambda: len(started) == 2_000, "both are warm")
+        await app.aenqueue_many([long.job(str(began), 1.0) for _ in range(3)])
+        enqueued = time.monotonic()
+        await brief.aenqueue()
+        await until(lambda: len(started) == 2_001, "the short job has started")
+        assert started[-1] - enqueued < 0.3
+
+
+async def test_what_finds_no_slot_goes_back_to_its_place_uncharged(app: App) -> None:
+    ran: list[int] = []
+    full, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(retention="1h")
+    async def work(i: int) -> None:
+        ran.append(i)
+        if i == 1000:
+            full.set()
+            await go_on.wait()
+
+    handles: list[Handle[Any]] = await app.aenqueue_many([work.job(i) for i in range(2_000)])
+    async with at_work(app, concurrency=1) as worker:
+        await full.wait()
+        assert worker._parts is not None
+        assert worker._parts.executor.buffered > 0, "this test is about jobs that were fetched ahead"
+
+        async def back() -> bool:
+            return await _count(app, "default", State.AVAILABLE) == 999
+
+        before = time.monotonic()
+        await until(back, "what found no slot is available again")
+        assert time.monotonic() - before < 0.5
+        for handle in handles[1001:1100]:
+            job = await handle.ajob()
+            assert job is not None
+            assert (job.attempt, job.token, job.state) == (0, None, State.AVAILABLE)
+        go_on.set()
+        await until(lambda: len(ran) == 2_000, "the rest runs")
+    assert ran == list(range(2_000)), "in the order of their enqueue"
+    assert (await _last(handles[-1])).attempt == 1
+
+
+async def test_nothing_is_fetched_ahead_from_queues_with_slots(app: App) -> None:
+    ahead: list[int] = []
+    workers: list[Worker] = []
+
+    @app.task
+    async def work() -> None:
+        parts = workers[0]._parts
+        assert parts is not None
+        ahead.append(parts.executor.buffered)
+
+    await app.aenqueue_many([work.job() for _ in range(1_000)])
+    async with at_work(app, [Queue("default", slots=5)], concurrency=10) as worker:
+        workers.append(worker)
+        assert await app.adrained("default", timeout=8)
+    assert len(ahead) == 1_000
+    assert max(ahead) <= 5
+
+
+async def test_long_jobs_are_not_fetched_ahead(app: App, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    task = made(app, "async", linger)
+    await app.aenqueue_many([task.job(str(began), 0.1) for _ in range(6)])
+    async with at_work(app, concurrency=2, config=quick(slot_wait="10s")) as worker:
+        await until(lambda: len(lines(began)) >= 3, "the first ones have ended")
+        assert worker._parts is not None
+        assert worker._parts.executor.buffered == 0
+        assert await app.adrained("default", timeout=5)
+
+
+def _pids(worker: Worker) -> list[int]:
+    assert worker._parts is not None
+    pool = worker._parts.executor._processes
+    return [] if pool is None else pool.pids
+
+
+async def _count(app: App, queue: str, state: State) -> int:
+    return sum(info.counts.get(state, 0) for info in await app.store.queues() if info.name == queue)
+
+
+async def _progress(handle: Handle[Any]) -> None:
+    async def said() -> bool:
+        job = await handle.ajob()
+        return job is not None and job.progress is not None
+
+    await until(said, "it has begun")
+
+
+async def _last(handle: Handle[Any]) -> Any:
+    return await handle.ajob()
