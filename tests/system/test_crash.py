@@ -58,9 +58,7 @@ def test_the_death_of_a_task_in_a_process_is_told_as_what_it_was(place):
     tasks = place.tasks
     beside = [tasks.held.enqueue("go"), tasks.held_thread.enqueue("go")]
     place.until_started(2)
-    handles = {
-        says: tasks.crash_process.using(max_attempts=2, timeout=30).enqueue(how) for how, says in _HOW
-    }
+    handles = {says: tasks.crash_process.using(max_attempts=2, timeout=30).enqueue(how) for how, says in _HOW}
     for job, says in zip(place.until_ended(list(handles.values())), handles, strict=True):
         assert (job.state, job.attempt) == (State.DEAD, 2)
         assert [(error.kind, error.message) for error in job.errors] == [("ChildDied", says)] * 2

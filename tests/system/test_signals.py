@@ -56,13 +56,13 @@ def test_a_worker_that_is_just_starting_stops_at_once(place):
 @pytest.mark.parametrize("task", ["held", "held_thread", "held_process"])
 def test_what_takes_longer_than_the_drain_time_is_released_and_runs_elsewhere(place, task):
     worker = place.worker("--processes", "2", "--drain-timeout", "1s", ready=2)
-    handles = [getattr(place.tasks, task).enqueue("go") for _ in range(3)]
-    place.until_started(3)
-    second = place.lone()
+    handles = [getattr(place.tasks, task).enqueue("go") for _ in range(2)]
+    place.until_started(2)
+    second = place.lone(PENSTOCK_PROCESS_SLOTS="2")
     stopped = time.monotonic()
     worker.signal(signal.SIGTERM)
-    place.until_started(6, within=10)
-    seconds = place.starts()[3:]
+    place.until_started(4, within=10)
+    seconds = place.starts()[2:]
     assert {line["id"] for line in seconds} == {handle.id for handle in handles}
     late = max(line["at"] for line in seconds) - stopped
     assert 0.9 < late < 3.0, f"released after {late:.2f} s; the drain time is 1 s"
@@ -77,11 +77,11 @@ def test_what_takes_longer_than_the_drain_time_is_released_and_runs_elsewhere(pl
 
 
 def test_a_blocked_loop_does_not_keep_a_worker_from_ending(place):
-    """It cannot hear TERM; its supervisor ends it 10 s after the drain time, and the job runs elsewhere."""
-    worker = place.worker("--drain-timeout", "500ms")
-    handle = place.tasks.hold_gil.enqueue(60)
+    """It cannot hear TERM; its supervisor ends it some time after the drain time, and its jobs go back."""
+    worker = place.worker("--drain-timeout", "500ms", PENSTOCK_KILL_GRACE="1s")
+    handle = place.tasks.block.enqueue(60)
     place.until_started(1)
-    assert _stop(place, worker, 15) == 1
+    assert _stop(place, worker, 5) == 1
     assert place.counts() == {State.AVAILABLE: 1}
     (job,) = place.jobs([handle])
     assert (job.attempt, job.lost) == (1, 1)
@@ -101,6 +101,16 @@ def test_a_second_term_stops_at_once(place):
     assert _stop(place, worker, 4) == 0
     assert place.counts() == {State.AVAILABLE: 3}
     assert {job.attempt for job in place.jobs(handles)} == {0}
+
+
+def test_a_second_term_ends_a_blocked_child_too(place):
+    worker = place.worker()
+    place.tasks.block.enqueue(60)
+    place.until_started(1)
+    worker.signal(signal.SIGTERM)
+    time.sleep(0.2)  # two signals at the same moment are one
+    assert _stop(place, worker, 6) == 1
+    assert place.counts() == {State.AVAILABLE: 1}
 
 
 # ── INT ──────────────────────────────────────────────────────────────────────────────────────────

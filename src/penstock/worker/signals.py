@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-__all__ = ["DRAIN", "QUIET", "dump_stacks_on_request", "ignore_interrupts", "listen"]
+__all__ = ["DRAIN", "QUIET", "dump_stacks_on_request", "ignore_interrupts", "listen", "listen_for_stacks"]
 
 
 def _present(*names: str) -> tuple[signal.Signals, ...]:
@@ -37,6 +37,14 @@ def dump_stacks_on_request() -> None:
     """TTIN prints the stacks of all threads to stderr, even while a C call holds the GIL."""
     for number in _STACKS:
         faulthandler.register(number, file=sys.stderr, all_threads=True)
+
+
+def listen_for_stacks(tell: Callable[[], None]) -> None:
+    """TTIN prints the stacks of this process, and then calls `tell`: to pass it on."""
+    loop = asyncio.get_running_loop()
+    for number in _STACKS:
+        loop.add_signal_handler(number, tell)
+        faulthandler.register(number, file=sys.stderr, all_threads=True, chain=True)
 
 
 def ignore_interrupts() -> None:

@@ -33,7 +33,7 @@ from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.locks import LifeLock, bury
 from penstock.worker.process import ORDERS, REFUSED, REPLACE, Death, Hello, Orders
 from penstock.worker.queues import Queue
-from penstock.worker.signals import DRAIN, dump_stacks_on_request, listen
+from penstock.worker.signals import DRAIN, listen, listen_for_stacks
 from penstock.worker.table import Entry, LeaseTable
 
 __all__ = ["supervise"]
@@ -44,6 +44,8 @@ _TICK = 0.05
 _LOOK_NS = 1_000_000_000
 #: A child that lived this long was healthy: its next death is not part of a series (s).
 _HEALTHY = 30.0
+#: A second signal means at once; a child that is still there after this long does not hear it (s).
+_AT_ONCE = 3.0
 
 
 def supervise(
@@ -57,7 +59,6 @@ def supervise(
 
     0: all ended as asked. 1: a child had to be killed or died at the end. 78: the app cannot be served.
     """
-    dump_stacks_on_request()
     supervisor = _Supervisor(app, config, queues, burst)
     return asyncio.run(supervisor.run())
 
@@ -83,6 +84,7 @@ class _Supervisor:
 
     async def run(self) -> int:
         listen(self._stop, self._quiet, drain=DRAIN)
+        listen_for_stacks(self._show_stacks)
         lock = LifeLock(self._id)
         try:
             async with asyncio.TaskGroup() as group:
@@ -250,8 +252,11 @@ class _Supervisor:
     # ── signals ──────────────────────────────────────────────────────────────────────────────────
 
     def _stop(self) -> None:
-        if not self._stopping:
-            self._stop_by = time.monotonic() + self._config.drain_timeout / 1000 + 10.0
+        now, grace = time.monotonic(), self._config.kill_grace / 1000
+        if self._stopping:
+            self._stop_by = min(self._stop_by, now + min(grace, _AT_ONCE))
+        else:
+            self._stop_by = now + self._config.drain_timeout / 1000 + grace
         self._stopping = True
         self._stopped.set()
         for child in self._children:
@@ -262,6 +267,12 @@ class _Supervisor:
         self._resting = True
         for child in self._children:
             child.signal(signal.SIGUSR1 if child.greeted else signal.SIGTERM)
+
+    def _show_stacks(self) -> None:
+        """Ours are shown already; who has just started cannot show its own, and would be stopped."""
+        for child in self._children:
+            if child.greeted:
+                child.signal(signal.SIGTTIN)
 
     def _kill_all(self, cause: str) -> None:
         for child in self._children:

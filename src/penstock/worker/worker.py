@@ -120,6 +120,8 @@ class Worker:
             self._now.set()
         self._state = "draining"
         self._stop.set()
+        if self._parts is not None:
+            self._parts.announcer.poke()
 
     def quiet(self) -> None:
         """Fetch nothing more, but stay: what runs goes on, `stop` comes later."""
@@ -127,6 +129,7 @@ class Worker:
         if self._parts is not None:
             self._parts.fetcher.stop()
             self._parts.executor.stop_starting()
+            self._parts.announcer.poke()
 
     async def _drain(self, parts: _Parts) -> None:
         parts.fetcher.stop()
@@ -272,6 +275,7 @@ class _Parts:
             on_blocked=self._blocked,
             table=worker._table,
         )
+        self.announcer = _Announcer(store, worker.info, config.announce / 1000)
         self.executor.on_slot_lost = self.slot_lost
         self.fetching: asyncio.Task[None] | None = None
 
@@ -279,7 +283,7 @@ class _Parts:
     async def running(self) -> AsyncIterator[None]:
         """All services run inside; at the end they are stopped in the order that loses nothing."""
         services: list[Service] = [
-            _Announcer(self._store, self._worker.info, self._worker._config.announce / 1000),
+            self.announcer,
             self.reclaimer,
             self.promoter,
             self.pruner,
@@ -355,7 +359,7 @@ class _Parts:
 
 
 class _Announcer(Service):
-    """Says every few seconds that this worker lives."""
+    """Says every few seconds that this worker lives, and at once when it begins to drain."""
 
     name = "announcer"
 

@@ -79,7 +79,7 @@ CREATE INDEX penstock_ready ON penstock_job (queue, priority DESC, place, due, s
 CREATE INDEX penstock_due ON penstock_job (queue, due) WHERE state < 2;
 CREATE INDEX penstock_parked ON penstock_job (queue, task, priority DESC, place) WHERE state = 2;
 -- everything that runs in the whole file: as many entries as there are slots, so it is also walked
-CREATE INDEX penstock_running ON penstock_job (token, worker, lease_until, queue, state) WHERE state = 4;
+CREATE INDEX penstock_running ON penstock_job (token, lease_until, queue, state) WHERE state = 4;
 CREATE INDEX penstock_ended ON penstock_job (queue, state, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX penstock_over ON penstock_job (queue, keep_until) WHERE keep_until IS NOT NULL;
 CREATE INDEX penstock_expiring ON penstock_job (queue, expires_at) WHERE expires_at IS NOT NULL AND state < 4;
