@@ -21,7 +21,7 @@ demo: $(VENV)/.ready-to-run ## Real work on the embedded store, one worker kille
 	@$(BIN)/penstock demo $(ARGS)
 
 test: lint types ## Set up, lint, types and every test (what CI runs)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
 
 check: lint types ## Lint, types and the fast tests
 	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system" $(PYTEST_ARGS)

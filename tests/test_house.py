@@ -187,10 +187,7 @@ def imports_of_another_store(src: Path) -> list[str]:
 def arrows_inside_worker(src: Path) -> list[str]:
     broken = []
     for arrow in all_imports(src):
-        if (
-            place(arrow.importer)[0] != "worker"
-            or place(arrow.target or "none.none")[0] != "worker"
-        ):
+        if place(arrow.importer)[0] != "worker" or place(arrow.target or "none.none")[0] != "worker":
             continue
         importer, imported = within(arrow.importer), within(arrow.target)
         if importer in WORKER_KNOWS_ALL or importer == imported:
@@ -259,18 +256,14 @@ def forbidden_words(src: Path) -> list[str]:
     broken = []
     for arrow in all_imports(src):
         if arrow.foreign.partition(".")[0] in ("pickle", "_pickle", "cloudpickle", "dill"):
-            broken.append(
-                f"{arrow.where}: imports {arrow.foreign}; a stored job is JSON, never pickle"
-            )
+            broken.append(f"{arrow.where}: imports {arrow.foreign}; a stored job is JSON, never pickle")
     for path in modules_under(src).values():
         text = path.read_text("utf-8")
         lines = text.splitlines()
         for node in ast.walk(ast.parse(text, str(path))):
             blind = blind_except(node)
             if blind and not has_boundary(lines[node.lineno - 1 : end_of_clause(node)]):
-                broken.append(
-                    f"{path}:{node.lineno}: {blind} without `# boundary: why` on its line"
-                )
+                broken.append(f"{path}:{node.lineno}: {blind} without `# boundary: why` on its line")
     return broken
 
 
@@ -285,9 +278,7 @@ def blind_except(node: ast.AST) -> str:
         caught, form = node.args, "suppress({})"
     else:
         return ""
-    blind = [
-        n.id for n in caught if isinstance(n, ast.Name) and n.id in ("Exception", "BaseException")
-    ]
+    blind = [n.id for n in caught if isinstance(n, ast.Name) and n.id in ("Exception", "BaseException")]
     return f"`{form.format(blind[0])}`" if blind else ""
 
 
@@ -315,15 +306,11 @@ def test_every_module_has_a_floor() -> None:
 
 
 def test_no_import_runs_up_the_floors() -> None:
-    claim(
-        upward_imports(SRC), "An import runs up. Move the thing down, or pass it in as an argument:"
-    )
+    claim(upward_imports(SRC), "An import runs up. Move the thing down, or pass it in as an argument:")
 
 
 def test_no_imports_run_in_a_circle() -> None:
-    claim(
-        import_circles(SRC), "Imports run in a circle. Find what both need and put it below both:"
-    )
+    claim(import_circles(SRC), "Imports run in a circle. Find what both need and put it below both:")
 
 
 def test_words_import_only_the_standard_library_and_msgspec() -> None:
@@ -331,9 +318,7 @@ def test_words_import_only_the_standard_library_and_msgspec() -> None:
 
 
 def test_no_store_imports_another_and_the_client_imports_none() -> None:
-    claim(
-        imports_of_another_store(SRC), "A concrete store is known only to itself and to `connect`:"
-    )
+    claim(imports_of_another_store(SRC), "A concrete store is known only to itself and to `connect`:")
 
 
 def test_inside_worker_only_worker_imports_the_others() -> None:
@@ -368,9 +353,7 @@ def fresh_import() -> dict[str, object]:
         check=False,
     )
     if ran.returncode:
-        pytest.fail(
-            f"`import penstock` failed in a fresh interpreter:\n{ran.stderr}", pytrace=False
-        )
+        pytest.fail(f"`import penstock` failed in a fresh interpreter:\n{ran.stderr}", pytrace=False)
     return json.loads(ran.stdout)
 
 

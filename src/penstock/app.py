@@ -37,10 +37,11 @@ _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "store"
 class App(Registry):
     """Tasks, and the store where their jobs are kept. Makes no connection before the first enqueue.
 
-    Without a URL that is `sqlite:///jobs.db`. Works across threads, event loops and forks. `namespace` isolates it from others on the same store;
-    `max_payload` and `max_result` bound the bytes of one job's arguments and of its result; `store`
-    takes the place of the URL. All further options are defaults for its tasks; `retention` is that of
-    tasks with a result. What is not given here may be set in the environment or in penstock.toml.
+    Without a URL that is `sqlite:///jobs.db`. Works across threads, event loops and forks. `namespace`
+    isolates it from others on the same store; `max_payload` and `max_result` bound the bytes of one
+    job's arguments and of its result; `store` takes the place of the URL. All further options are
+    defaults for its tasks; `retention` is that of tasks with a result. What is not given here may be set
+    in the environment or in penstock.toml.
     """
 
     def __init__(
