@@ -310,6 +310,7 @@ def session_of(page: Path, home: Path) -> tuple[str, list[Shown]]:
     return "\n".join(script) + "\n", shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
 def test_a_session_prints_what_its_page_shows(page: Path, tmp_path: Path) -> None:
     home, cwd = tmp_path / "home", tmp_path / "cwd"

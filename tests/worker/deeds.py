@@ -196,4 +196,5 @@ def made(app: App, run_in: str, deed: Any, **options: Any) -> Task[..., Any]:
     """The deed as a task of this app, in this executor."""
     name = deed.__name__
     function = _ASYNC[name] if run_in == "async" else deed
-    return app.task(name=name, run_in=run_in, **options)(function)  # type: ignore[call-overload, no-any-return]
+    options.setdefault("name", name)
+    return app.task(run_in=run_in, **options)(function)  # type: ignore[call-overload, no-any-return]

@@ -32,8 +32,10 @@ class Peak:
         queue = current_job().queue
         self.now[queue] += 1
         self.most[queue] = max(self.most[queue], self.now[queue])
-        await asyncio.sleep(seconds)
-        self.now[queue] -= 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.now[queue] -= 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
@@ -91,7 +93,7 @@ async def test_a_queue_never_has_more_slots_than_it_may(app: App) -> None:
     for queue in ("ten", "twenty", "rest"):
         await app.aenqueue_many([work.using(queue=queue).job() for _ in range(300)])
     queues = [Queue("ten", slots=10), Queue("twenty", slots=20), Queue("rest")]
-    await in_a_burst(app, queues, concurrency=40, config=patient())
+    await in_a_burst(app, queues, concurrency=60, config=patient())
     assert (peak.most["ten"], peak.most["twenty"]) == (10, 20)
     assert peak.most["rest"] > 10
 
@@ -148,7 +150,7 @@ async def test_slots_count_per_queue_also_where_attempts_fail_or_time_out(app: A
 
     await app.aenqueue_many([work.job(how) for how in ["fail", "slow", "fine"] * 10])
     await in_a_burst(app, [Queue("narrow", slots=3)], config=patient())
-    assert peak.most["narrow"] <= 3 + 10  # those that timed out never count themselves out here
+    assert peak.most["narrow"] == 3
     (info,) = await app.store.queues()
     assert sum(n for state, n in info.counts.items() if state is not State.DEAD) == 0
 
@@ -185,7 +187,7 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
 
 async def test_short_process_tasks_do_not_hold_up_the_jobs_of_other_queues(app: App) -> None:
     heavy = made(app, "process", act, queue="heavy")
-    light = made(app, "async", act, queue="light")
+    light = made(app, "async", act, queue="light", name="light")
     many = await app.aenqueue_many([heavy.job("return") for _ in range(100)])
     async with at_work(app, concurrency=10, config=patient(process_slots=1)):
         assert await many[0].aresult(10) == "done in attempt 1"
@@ -282,18 +284,15 @@ async def test_what_finds_no_slot_goes_back_to_its_place_uncharged(app: App) -> 
 
 async def test_nothing_is_fetched_ahead_from_queues_with_slots(app: App) -> None:
     ahead: list[int] = []
-    workers: list[Worker] = []
 
     @app.task
     async def work() -> None:
-        parts = workers[0]._parts
-        assert parts is not None
-        ahead.append(parts.executor.buffered)
+        assert worker._parts is not None
+        ahead.append(worker._parts.executor.buffered)
 
     await app.aenqueue_many([work.job() for _ in range(1_000)])
-    async with at_work(app, [Queue("default", slots=5)], concurrency=10) as worker:
-        workers.append(worker)
-        assert await app.adrained("default", timeout=8)
+    worker = Worker(app, [Queue("default", slots=5)], concurrency=10, burst=True, config=quick())
+    await worker.run()
     assert len(ahead) == 1_000
     assert max(ahead) <= 5
 

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.job import Job, NewJob, State
 from penstock.store import Share
-from penstock.worker.queues import Queue, Turns, as_queues, parse_queues
+from penstock.worker.queues import Queue, Turns, as_queues, parse_queues, spread
 
 WEIGHTED = (Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1))
 
@@ -111,3 +112,13 @@ def test_a_wrong_queue_says_what_is_wrong(text: str, hint: str) -> None:
 
 def test_names_and_queues_mix() -> None:
     assert as_queues(["a", Queue("b", weight=2)]) == (Queue("a"), Queue("b", weight=2))
+
+
+def test_jobs_of_one_fetch_start_evenly_mixed_and_each_queue_in_its_own_order() -> None:
+    jobs = [Job(NewJob(f"{queue}{i}", "t", queue=queue), State.RUNNING) for queue in "abc" for i in range(6)]
+    del jobs[-5:]  # six of a, six of b, one of c
+    mixed = spread(jobs, Counter(job.queue for job in jobs))
+    assert [job.id for job in mixed] == [
+        *("a0", "b0", "a1", "b1", "a2", "b2", "c0", "a3", "b3", "a4", "b4", "a5", "b5")
+    ]
+    assert spread(jobs[:6], {"a": 6}) == jobs[:6]

@@ -22,7 +22,7 @@ class Complaint:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said = 0.0
+        self._said = float("-inf")
         self._unsaid = 0
 
     def about(self, what: str, error: BaseException) -> None:
@@ -46,7 +46,8 @@ class Service:
     def __init__(self) -> None:
         self._poked = asyncio.Event()
         self._stopping = False
-        self._complaint = Complaint(_log)
+        #: Those who depend on one store may share theirs, so that one outage is not told by each of them.
+        self.complaint = Complaint(_log)
 
     async def tick(self) -> float:
         """Do a piece of work; seconds until the next one."""
@@ -61,7 +62,7 @@ class Service:
                 pause = await self.tick()
                 failures = 0
             except StoreError as error:
-                self._complaint.about(f"{self.name}: the store does not answer", error)
+                self.complaint.about(f"{self.name}: the store does not answer", error)
                 failures += 1
                 pause = min(5.0, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
             if pause > 0 and not self._stopping:

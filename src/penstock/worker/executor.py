@@ -44,7 +44,7 @@ from penstock.worker.outcomes import raised, timeout_error
 from penstock.worker.plan import Plan, Plans
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, Done, ProcessPool, ThreadPool
 
-__all__ = ["Executor"]
+__all__ = ["NARROW", "Executor"]
 
 _log = logging.getLogger("penstock.worker")
 _RETURNED = Returned()
@@ -52,7 +52,7 @@ _RETURNED = Returned()
 _TURN = 0.005
 #: From a queue with too many process tasks no more are fetched than have a process slot, for so long (s);
 #: then it is seen whether others have come to its head.
-_NARROW = 1.0
+NARROW = 1.0
 
 #: Where ends go: the hold, what follows from its outcome, and its encoded result.
 Settle = Callable[[Hold, Transition, bytes | None], None]
@@ -176,7 +176,7 @@ class Executor:
         while free > 0 and buffer:
             hold = buffer.popleft()
             if hold.plan.run_in == "process" and self._process_busy >= self._process_slots:
-                self._narrow[hold.job.spec.queue] = time.monotonic() + _NARROW
+                self._narrow[hold.job.spec.queue] = time.monotonic() + NARROW
                 blocked.append(hold)
                 continue
             if self._start(hold):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from penstock.ids import mint_token
 from penstock.store import Fetched, Store, Wake
 from penstock.upkeep.service import Service
-from penstock.worker.executor import Executor
+from penstock.worker.executor import NARROW, Executor
 from penstock.worker.hold import Holdings
-from penstock.worker.queues import Queue, Turns
+from penstock.worker.queues import Queue, Turns, spread
 from penstock.worker.settler import Settler
 
 __all__ = ["Fetcher"]
@@ -53,6 +53,7 @@ class Fetcher(Service):
         self._holdings = holdings
         self._turns = Turns(queues, strict=strict)
         self._names = tuple(q.name for q in queues)
+        self._strict = strict and len(queues) > 1
         self._slotted = any(q.slots is not None for q in queues)
         self._worker = worker
         self._lease = lease
@@ -82,11 +83,13 @@ class Fetcher(Service):
         )
         self._token = mint_token()
         self.last_success = time.monotonic()
-        self._turns.paid(shares, Counter(job.spec.queue for job in fetched.jobs))
+        got = Counter(job.spec.queue for job in fetched.jobs)
+        self._turns.paid(shares, got)
         if fetched.due is not None:
             self._on_due(max(0, fetched.due - fetched.now))
         if fetched.jobs:
-            self._executor.accept(fetched.jobs, sent, fetched.now)
+            jobs = fetched.jobs if self._strict else spread(fetched.jobs, got)
+            self._executor.accept(jobs, sent, fetched.now)
             self._executor.start_ready()
             return 0.0
         return await self._nothing(fetched, tuple(share.queue for share in shares))
@@ -108,8 +111,11 @@ class Fetcher(Service):
 
     async def _slot_of_a_queue(self) -> float:
         """Slots are free, but every queue is at its own limit."""
-        self._executor.freed.clear()
-        await self._executor.freed.wait()
+        try:
+            async with asyncio.timeout(NARROW):
+                await self._executor.freed.wait()
+        except TimeoutError:
+            pass
         return 0.0
 
     async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
@@ -120,10 +126,11 @@ class Fetcher(Service):
         timeout = self._safety_poll
         if fetched.due is not None:
             timeout = min(timeout, max(0.001, (fetched.due - fetched.now) / 1000))
-        waiting = asyncio.ensure_future(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
         others = [asyncio.ensure_future(self._poked.wait())]
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
             others.append(asyncio.ensure_future(self._executor.freed.wait()))
+            timeout = min(timeout, NARROW)
+        waiting = asyncio.ensure_future(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
         try:
             await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done() and Wake.CANCEL in waiting.result():
@@ -135,8 +142,11 @@ class Fetcher(Service):
         return 0.0
 
     def _ahead(self) -> int:
-        """How many jobs beyond the free slots will start within the look-ahead, as measured."""
-        if self._slotted:
+        """How many jobs beyond the free slots will start within the look-ahead, as measured.
+
+        In strict order none: a job of a lower queue must not start before one that comes meanwhile.
+        """
+        if self._slotted or self._strict:
             return 0
         executor = self._executor
         return int(

@@ -59,7 +59,7 @@ class Heartbeat:
         self._ticked = time.monotonic()
         self._blocked_since = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
-        self._complaint = Complaint(_log)
+        self.complaint = Complaint(_log)
         #: monotonic time of the last beat that the store answered.
         self.last_beat = time.monotonic()
 
@@ -117,7 +117,7 @@ class Heartbeat:
             try:
                 grips = await self._store.extend(beats)
             except StoreError as error:
-                self._complaint.about("a heartbeat found no store", error)
+                self.complaint.about("a heartbeat found no store", error)
                 return
             for hold, beat, grip in zip(part, beats, grips, strict=True):
                 if beat.progress is not None:

@@ -8,9 +8,10 @@ import msgspec
 
 from penstock.errors import ConfigError, did_you_mean
 from penstock.ids import check_queue
+from penstock.job import Job
 from penstock.store import Share
 
-__all__ = ["Queue", "Turns", "as_queues", "parse_queues"]
+__all__ = ["Queue", "Turns", "as_queues", "parse_queues", "spread"]
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -59,6 +60,23 @@ def _parse_queue(part: str) -> Queue:
             raise ConfigError(f"queues: {part!r}: {key} needs a whole number, as in {key}=3")
         numbers[key] = int(value)
     return Queue(name, weight=numbers.get("weight", 1), slots=numbers.get("slots"))
+
+
+def spread(jobs: list[Job], got: Mapping[str, int]) -> list[Job]:
+    """Jobs of one fetch in the order of their start: each queue's own order, the queues evenly mixed.
+
+    A fetch brings them queue by queue, which would let all of one queue start before any of the next.
+    """
+    if len(got) <= 1:
+        return jobs
+    step = {queue: 1 / n for queue, n in got.items()}
+    place = {queue: one / 2 for queue, one in step.items()}
+    places: list[float] = []
+    for job in jobs:
+        queue = job.spec.queue
+        places.append(place[queue])
+        place[queue] += step[queue]
+    return [jobs[i] for i in sorted(range(len(jobs)), key=places.__getitem__)]
 
 
 class Turns:

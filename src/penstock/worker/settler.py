@@ -59,7 +59,7 @@ class Settler:
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
         self._go = asyncio.Event()
-        self._complaint = Complaint(_log)
+        self.complaint = Complaint(_log)
         #: True while the store refuses outcomes.
         self.failing = False
 
@@ -119,7 +119,7 @@ class Settler:
                 break
             except StoreError as error:
                 self.failing = True
-                self._complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
+                self.complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
                 failures += 1
                 pause = min(2.0, 0.05 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
                 await asyncio.sleep(pause)

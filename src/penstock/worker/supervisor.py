@@ -269,10 +269,13 @@ class _Supervisor:
             child.signal(signal.SIGUSR1 if child.greeted else signal.SIGTERM)
 
     def _show_stacks(self) -> None:
-        """Ours are shown already; who has just started cannot show its own, and would be stopped."""
-        for child in self._children:
-            if child.greeted:
-                child.signal(signal.SIGTTIN)
+        """Ours are shown already; one child after the other, for what is written at once is mixed.
+
+        Who has just started cannot show its own: the signal would stop it.
+        """
+        loop = asyncio.get_running_loop()
+        for number, child in enumerate(child for child in self._children if child.greeted):
+            loop.call_later(0.1 * number, child.signal, signal.SIGTTIN)
 
     def _kill_all(self, cause: str) -> None:
         for child in self._children:
@@ -356,8 +359,8 @@ class _Child:
         """Whether it came to its end as a worker should, and left nothing behind."""
         if self.table.entries():
             return False
-        too_early = self._told_to_end and not self.greeted  # the signal found nobody who would drain
-        return code in (0, REPLACE) or (too_early and code == -signal.SIGTERM)
+        # before its loop runs, and after that, nobody is there to hear the signal, which ends it then
+        return code in (0, REPLACE) or (self._told_to_end and code == -signal.SIGTERM)
 
     def signal(self, number: signal.Signals) -> None:
         self._told_to_end |= number == signal.SIGTERM

@@ -22,7 +22,7 @@ from penstock.store import Beat, Fetched, Grip, Store, Wake, WorkerInfo
 from penstock.upkeep.promoter import Promoter
 from penstock.upkeep.pruner import Pruner
 from penstock.upkeep.reclaimer import Reclaimer
-from penstock.upkeep.service import Service
+from penstock.upkeep.service import Complaint, Service
 from penstock.worker.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
@@ -290,6 +290,9 @@ class _Parts:
             _Watch(self.executor, self.heartbeat),
             _Listener(self._store, self.executor, self.heartbeat),
         ]
+        one_voice = Complaint(_log)
+        for part in (self.fetcher, self.settler, self.heartbeat, *services):
+            part.complaint = one_voice
         await self._store.announce(self._worker.info())
         self.heartbeat.start()
         try:

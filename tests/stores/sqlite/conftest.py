@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.ids import mint_token
 from penstock.job import Job, NewJob, State
 from penstock.lifecycle import Transition
 from penstock.store import Settlement, Share
@@ -29,7 +30,7 @@ def new(id: str | None = None, **facts: Any) -> NewJob:
 
 
 def token() -> str:
-    return f"token-{next(_numbers)}"
+    return mint_token()  # several processes play here
 
 
 async def take(store: SqliteStore, n: int = 1, queue: str = "default", worker: str = "w") -> list[Job]:

@@ -113,6 +113,7 @@ def test_busy_processes_take_turns(folder: Path, spawn: SpawnContext) -> None:
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=hammer, args=(str(folder), 1.0, theirs))
         process.start()
+        theirs.close()
         pipes.append((ours, process))
     for pipe, _ in pipes:
         assert pipe.recv() == "ready"

@@ -1,0 +1,177 @@
+"""How a sleeper hears of a commit elsewhere: by a watch on a file, and without one nearly as soon."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+
+import pytest
+
+from penstock.job import State
+from penstock.lifecycle import Transition
+from penstock.store import Settlement, Wake
+from penstock.stores.sqlite import SqliteStore, bell
+from penstock.stores.sqlite.bell import Bell, LoopEar, ThreadEar
+from tests.stores.sqlite.conftest import KEPT, OpenStore, new, settlements, take
+
+SOON = 5.0
+
+
+@pytest.fixture(params=["watches", "polls"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With inotify, where there is one, and without."""
+    if request.param == "polls":
+        monkeypatch.setattr(bell, "_watch", lambda path: None)
+    elif bell._libc() is None:
+        pytest.skip("no inotify here")
+    return str(request.param)
+
+
+@pytest.fixture
+def one(tmp_path: Path, way: str) -> Iterator[Bell]:
+    one = Bell(tmp_path / "bell")
+    one.open()
+    yield one
+    one.close()
+
+
+async def test_a_ring_wakes_who_listens(one: Bell) -> None:
+    with LoopEar(one).listening() as ear:
+        heard = asyncio.create_task(ear.heard(SOON))
+        await asyncio.sleep(0)
+        one.ring()
+        assert await heard
+
+
+async def test_a_ring_before_the_sleep_is_not_lost(one: Bell) -> None:
+    with LoopEar(one).listening() as ear:
+        one.ring()
+        assert await ear.heard(SOON)
+
+
+async def test_what_was_rung_before_listening_is_not_heard(one: Bell) -> None:
+    ear_of_loop = LoopEar(one)
+    with ear_of_loop.listening():
+        pass
+    one.ring()
+    with ear_of_loop.listening() as ear:
+        assert not await ear.heard(0.02)
+
+
+async def test_every_listener_hears(one: Bell) -> None:
+    ear_of_loop = LoopEar(one)
+    with ear_of_loop.listening() as a, ear_of_loop.listening() as b:
+        tasks = [asyncio.create_task(ear.heard(SOON)) for ear in (a, b)]
+        await asyncio.sleep(0)
+        one.ring()
+        assert await asyncio.gather(*tasks) == [True, True]
+
+
+def test_a_thread_hears_too(one: Bell) -> None:
+    ear = ThreadEar(one)
+    assert not ear.heard(0.01)
+    timer = threading.Timer(0.02, one.ring)
+    timer.start()
+    assert ear.heard(SOON)
+    timer.join()
+
+
+def test_ringing_never_fails(tmp_path: Path) -> None:
+    Bell(tmp_path / "not opened").ring()
+
+
+# ── the store with its bells ──
+
+
+async def test_an_enqueue_wakes_a_wait_of_another_store(open_store: OpenStore, way: str) -> None:
+    sleeper, producer = open_store(), open_store()
+    waiting = asyncio.create_task(sleeper.wait(["default"], timeout=60_000))
+    await asleep(sleeper)
+    producer.sync.enqueue([new()])
+    async with asyncio.timeout(0.9):  # before the look that needs no bell
+        assert await waiting == Wake.WORK
+
+
+async def test_the_end_of_a_job_wakes_who_waits_for_it(open_store: OpenStore, way: str) -> None:
+    sleeper, worker = open_store(), open_store()
+    job = new(retention=1_000)
+    sleeper.sync.enqueue([job])
+    leased = await take(worker)
+    in_loop = asyncio.create_task(sleeper.ended([job.ref], timeout=60_000))
+    in_thread = asyncio.create_task(asyncio.to_thread(sleeper.sync.ended, [job.ref], timeout=60_000))
+    await asleep(sleeper)
+    await worker.settle(settlements(leased, KEPT))
+    async with asyncio.timeout(0.9):
+        for found in await asyncio.gather(in_loop, in_thread):
+            assert [job and job.state for job in found] == [State.COMPLETED]
+
+
+async def test_a_job_that_is_not_kept_wakes_too(open_store: OpenStore, way: str) -> None:
+    store = open_store()
+    job = new()
+    store.sync.enqueue([job])
+    leased = await take(store)
+    waiting = asyncio.create_task(store.ended([job.ref], timeout=60_000))
+    await asleep(store)
+    await store.settle([Settlement(leased[0].lease, Transition(State.COMPLETED))])
+    async with asyncio.timeout(0.9):
+        assert await waiting == [None]
+
+
+async def test_a_writer_without_a_bell_is_noticed_within_a_second(
+    open_store: OpenStore, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    await store.queues()
+    monkeypatch.setattr(Bell, "ring", lambda self: None)
+    waiting = asyncio.create_task(store.wait(["default"], timeout=60_000))
+    await asleep(store)
+    store.sync.enqueue([new()])
+    async with asyncio.timeout(SOON):
+        assert await waiting == Wake.WORK
+
+
+async def asleep(store: SqliteStore) -> None:
+    """Until what was asked before has been answered once: then who waits is at his bell."""
+    for _ in range(3):
+        await store.queues()
+        await asyncio.sleep(0.01)
+
+
+def produce(path: str, pipe: Connection) -> None:
+    store = SqliteStore(path)
+    while pipe.recv():
+        pipe.send(time.monotonic())
+        store.sync.enqueue([new()])
+    store.close()
+
+
+@pytest.mark.slow
+async def test_another_process_is_heard_within_milliseconds_and_silence_costs_nothing(
+    store: SqliteStore, path: Path, spawn: SpawnContext
+) -> None:
+    await store.queues()
+    ours, theirs = spawn.Pipe()
+    producer = spawn.Process(target=produce, args=(str(path), theirs))
+    producer.start()
+    waits = []
+    for _ in range(20):
+        waiting = asyncio.create_task(store.wait(["default"], timeout=10_000))
+        await asleep(store)
+        ours.send(True)
+        asked = await asyncio.to_thread(ours.recv)
+        assert await waiting == Wake.WORK
+        waits.append(time.monotonic() - asked)
+        await store.settle(settlements(await take(store, 10)))
+    ours.send(False)
+    producer.join()
+    assert sorted(waits)[10] < 0.02, waits
+
+    before = time.process_time()
+    assert await store.wait(["default"], timeout=1_000) == Wake.NOTHING
+    assert time.process_time() - before < 0.05

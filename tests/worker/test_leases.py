@@ -1,0 +1,196 @@
+"""Who holds the lease decides: it is kept whatever the loop does, and who has lost it changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.app import App
+from penstock.events import JobCompleted, LateResultRefused, LoopBlocked
+from penstock.ids import mint_token
+from penstock.job import Job, State
+from penstock.lifecycle import Transition
+from penstock.store import Settled, Settlement, Share
+from penstock.worker import Worker
+from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
+from tests.worker.deeds import lines, linger, made, tell
+
+
+async def taken_over(app: App, worker: Worker) -> Job:
+    """Another worker reclaims what this one holds."""
+    found = await app.store.reclaim(
+        (), limit=10, lease=60_000, worker="another", token=mint_token(), of=[worker.id]
+    )
+    (job,) = found.jobs
+    return job
+
+
+async def test_an_attempt_that_has_lost_its_lease_is_interrupted_and_its_outcome_refused(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    told = Told(app)
+    handle = await made(app, run_in, linger).aenqueue(str(began))
+    async with at_work(app) as worker:
+        await until(lambda: bool(lines(began)), "it has begun")
+        job = await taken_over(app, worker)
+        event = await told.one(LateResultRefused)
+        assert (event.id, event.attempt) == (handle.id, 1)
+        assert worker._parts is not None
+        assert worker._parts.executor.running == 0
+        assert not worker._holdings
+    now = await handle.ajob()
+    assert now is not None
+    assert (now.state, now.worker, now.attempt, now.errors) == (State.RUNNING, "another", 1, ())
+    settled = await app.store.settle([Settlement(job.lease, Transition(State.AVAILABLE))])
+    assert settled == [Settled.APPLIED]
+
+
+async def test_one_that_ends_before_it_hears_of_its_loss_is_refused_too(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    told = Told(app)
+    handle = await made(app, run_in, tell).aenqueue(str(tmp_path / "enough"))
+    async with at_work(app, config=patient()) as worker:
+
+        async def under_way() -> bool:
+            job = await handle.ajob()
+            return job is not None and job.progress is not None
+
+        await until(under_way, "it has begun")
+        await taken_over(app, worker)
+        (tmp_path / "enough").touch()
+        await told.one(LateResultRefused)
+    job = await handle.ajob()
+    assert job is not None
+    assert (job.state, job.worker, job.result) == (State.RUNNING, "another", None)
+    assert told.of(JobCompleted) == []
+    (stats,) = await app.store.stats()
+    assert stats.processed == 0
+
+
+async def test_a_job_that_was_deleted_and_enqueued_anew_is_not_settled_by_its_ghost(
+    app: App, tmp_path: Path
+) -> None:
+    task = made(app, "async", tell)
+    handle = await task.using(id="order-1").aenqueue(str(tmp_path / "enough"))
+    told = Told(app)
+    async with at_work(app, config=patient()) as worker:
+        job = await becomes(handle, State.RUNNING)
+        job = await taken_over(app, worker)
+        gone = Transition(State.COMPLETED, keep=0)
+        assert await app.store.settle([Settlement(job.lease, gone)]) == [Settled.APPLIED]
+        worker.quiet()
+        again = await task.using(id="order-1").aenqueue(str(tmp_path / "enough"))
+        (tmp_path / "enough").touch()
+        await told.one(LateResultRefused)
+    assert await again.astatus() is State.AVAILABLE
+
+
+async def test_a_blocked_loop_keeps_its_leases_and_is_reported_with_its_stack(
+    app: App, new_app: Callable[[], App], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The block lasts more than three leases; a worker in another thread would take what runs out."""
+    ran: list[str] = []
+    told = Told(app)
+    other = new_app()
+    for one, name in ((app, "first"), (other, "second")):
+
+        @one.task(name="block")
+        async def block(name: str = name) -> None:
+            ran.append(name)
+            time.sleep(1.0)
+
+    knobs = {"lease": "300ms", "heartbeat": "100ms", "reclaim_every": "50ms", "block_report": "200ms"}
+    config = quick(**knobs)
+    handle = await app.tasks["block"].using(retention="1h").aenqueue()
+    async with at_work(app, config=config):
+        with second_worker(other, config):
+            job = await ended(handle)
+    assert ran == ["first"]
+    assert (job.state, job.attempt) == (State.COMPLETED, 1)
+    event = await told.one(LoopBlocked)
+    assert "time.sleep(1.0)" in event.stack
+    assert event.seconds >= 0.2
+    assert "blocked" in caplog.text
+
+
+class second_worker:  # it is used as a function is
+    """A worker with an event loop of its own, in a thread."""
+
+    def __init__(self, app: App, config: object) -> None:
+        self._app, self._config = app, config
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+
+    async def _main(self) -> None:
+        self._worker = Worker(self._app, config=self._config)  # type: ignore[arg-type]
+        self._loop = asyncio.get_running_loop()
+        self._began.set()
+        await self._worker.run()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        assert self._began.wait(5)
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._worker.stop)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+async def test_a_worker_that_falls_silent_loses_its_jobs_to_another(app: App, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    handle = await made(app, "async", linger, retry="1h").aenqueue(str(began), 0.0)
+    fetched = await app.store.fetch(
+        [Share("default", 1, 1)], limit=1, lease=200, worker="silent", token=mint_token()
+    )
+    (held,) = fetched.jobs
+    async with at_work(app, config=quick(reclaim_every="50ms")):
+        before = time.monotonic()
+        job = await ended(handle)
+        assert time.monotonic() - before < 2
+    assert (job.state, job.attempt, job.lost) == (State.COMPLETED, 2, 1), "the first loss runs again at once"
+    assert [e.kind for e in job.errors] == ["LeaseLost"]
+    assert len(lines(began)) == 1
+    late = Settlement(held.lease, Transition(State.COMPLETED))
+    assert await app.store.settle([late]) != [Settled.APPLIED]
+
+
+async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(app: App) -> None:
+    task = app.task(max_attempts=3, retry="1ms", retention="1h")(_never)
+    handle = await task.aenqueue()
+    async with at_work(app, ["elsewhere"], config=quick()) as worker:
+        assert worker._parts is not None
+        for n in (1, 2, 3):
+            await until(lambda: _fetch(app, f"doomed {n}"), "somebody has it")
+            job = await becomes(handle, State.RUNNING)
+            assert (job.attempt, job.worker) == (n, f"doomed {n}")
+            if n == 3:  # the start of a last attempt is put down before it begins
+                from penstock.store import Beat
+
+                await app.store.extend([Beat(job.lease, 60_000, started=True)])
+            from penstock.upkeep.reclaimer import reclaim_all
+
+            await reclaim_all(app.store, f"doomed {n}", worker.id, 1_000, "WorkerLost", f"worker {n} died")
+    job = await ended(handle)
+    assert (job.state, job.attempt, job.lost) == (State.DEAD, 3, 3)
+    assert job.reason == "all 3 attempts failed"
+    assert [e.message for e in job.errors] == ["worker 1 died", "worker 2 died", "worker 3 died"]
+
+
+async def _never() -> None:
+    raise AssertionError("no worker of this test runs it")
+
+
+async def _fetch(app: App, worker: str) -> bool:
+    await app.store.promote(["default"], limit=10)
+    fetched = await app.store.fetch(
+        [Share("default", 1, 1)], limit=1, lease=60_000, worker=worker, token=mint_token()
+    )
+    return bool(fetched.jobs)
