@@ -56,12 +56,12 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
 
         return run_reloading(sys.argv[1:])
     from penstock.worker.logs import configure_logs
-    from penstock.worker.process import REFUSED
+    from penstock.worker.process import AWAY, REFUSED, UNUSABLE
     from penstock.worker.supervisor import supervise
 
     configure_logs(config)
     code = supervise(app, config, queues=served, burst=burst)
-    return Exit.USAGE if code == REFUSED else code
+    return {REFUSED: Exit.USAGE, UNUSABLE: Exit.FAILED, AWAY: Exit.UNAVAILABLE}.get(code, code)
 
 
 def parse_queues(text: str) -> list[Queue]:

@@ -1,7 +1,8 @@
 """One worker process under a supervisor: `python -m penstock.worker.process`.
 
 It gets its orders as JSON in the environment, its lease table and a control socket as open files. Over
-the socket it says hello once, so that the supervisor, which never imports user code, knows the store.
+the socket it says hello, so that the supervisor, which never imports user code, knows the store; or why
+it cannot work, for several children are one worker to whoever started it, and say so once.
 When the socket closes its supervisor is dead: it drains.
 """
 
@@ -18,7 +19,7 @@ import msgspec
 
 from penstock.app import App
 from penstock.config import Config
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
 from penstock.loading import load_app
 from penstock.worker.logs import configure_logs
 from penstock.worker.queues import Queue
@@ -26,11 +27,13 @@ from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, l
 from penstock.worker.table import LeaseTable
 from penstock.worker.worker import Worker
 
-__all__ = ["ORDERS", "REFUSED", "REPLACE", "Death", "Hello", "Orders"]
+__all__ = ["AWAY", "ORDERS", "REFUSED", "REPLACE", "UNUSABLE", "Death", "Hello", "Orders", "Refusal", "Said"]
 
 ORDERS = "PENSTOCK_CHILD_ORDERS"
 #: Exit code of a child that cannot work at all (no such module, bad option): no use in restarting it.
 REFUSED = 78
+#: Exit codes of a child that found its store unusable, or away for the moment, when it began.
+UNUSABLE, AWAY = 74, 75
 #: Exit code of a child that has drained because too many of its threads hang.
 REPLACE = 79
 
@@ -59,11 +62,20 @@ class Orders(msgspec.Struct):
     death: Death | None = None
 
 
-class Hello(msgspec.Struct):
-    """What a child tells its supervisor, as one line of JSON."""
+class Hello(msgspec.Struct, tag=True):
+    """A child listens, and has this store. Like all that it tells its supervisor, a line of JSON."""
 
     url: str | None
     namespace: str
+
+
+class Refusal(msgspec.Struct, tag=True):
+    """A child ends, for it cannot work."""
+
+    why: str
+
+
+Said = Hello | Refusal
 
 
 def main() -> int:
@@ -79,8 +91,22 @@ def main() -> int:
         with runner:
             return runner.run(_serve(orders, app, control))
     except PenstockError as error:
-        sys.stderr.write(f"penstock: error: {error}\n")
-        return REFUSED
+        _refuse(control, str(error))
+        if isinstance(error, (StoreUnavailable, StoreFull)):
+            return AWAY
+        return UNUSABLE if isinstance(error, StoreError) else REFUSED
+
+
+def _say(control: socket.socket, said: Said) -> None:
+    control.sendall(msgspec.json.encode(said) + b"\n")
+
+
+def _refuse(control: socket.socket, why: str) -> None:
+    control.setblocking(True)
+    try:
+        _say(control, Refusal(why))
+    except OSError:  # nobody is there to say it for us
+        sys.stderr.write(f"penstock: error: {why}\n")
 
 
 def _runner() -> asyncio.Runner:
@@ -105,8 +131,7 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         supervisor=orders.supervisor,
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
-    hello = Hello(app.connect_url, app.namespace)
-    control.sendall(msgspec.json.encode(hello) + b"\n")  # from now on it may be sent signals
+    _say(control, Hello(app.connect_url, app.namespace))  # from now on it may be sent signals
     _watch_supervisor(control, worker)
     if orders.death is not None:  # its supervisor has no listeners, for it has no app
         worker.tell_lost(orders.death.worker, orders.death.cause, orders.death.jobs)

@@ -31,7 +31,18 @@ from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.locks import LifeLock, bury
-from penstock.worker.process import ORDERS, REFUSED, REPLACE, Death, Hello, Orders
+from penstock.worker.process import (
+    AWAY,
+    ORDERS,
+    REFUSED,
+    REPLACE,
+    UNUSABLE,
+    Death,
+    Hello,
+    Orders,
+    Refusal,
+    Said,
+)
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
 from penstock.worker.table import Entry, LeaseTable
@@ -46,6 +57,7 @@ _LOOK_NS = 1_000_000_000
 _HEALTHY = 30.0
 #: A second signal means at once; a child that is still there after this long does not hear it (s).
 _AT_ONCE = 3.0
+_NO_STORE = (UNUSABLE, AWAY)
 
 
 def supervise(
@@ -58,6 +70,7 @@ def supervise(
     """Run `config.processes` workers of the app until told to stop; the exit code.
 
     0: all ended as asked. 1: a child had to be killed or died at the end. 78: the app cannot be served.
+    74, 75: it could not be begun, for its store cannot be used, or is away for the moment.
     """
     supervisor = _Supervisor(app, config, queues, burst)
     return asyncio.run(supervisor.run())
@@ -76,6 +89,7 @@ class _Supervisor:
         self._resting = False
         self._stop_by = float("inf")
         self._code = 0
+        self._told: set[str] = set()
         #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
         #: says so every 20 ms while something waits, and every third of `block_report` otherwise.
         self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
@@ -102,7 +116,7 @@ class _Supervisor:
 
     async def _keep_alive(self) -> None:
         """One place for a child: start it, and start it again when it dies."""
-        failures = 0
+        failures, began = 0, False
         death: Death | None = None
         while not self._stopping:
             child = _Child(self._app, self._config, self._queues, self._burst, death)
@@ -113,9 +127,12 @@ class _Supervisor:
             asked = child.ended_as_asked(code)
             death = None if asked else await self._buried(child, code)
             child.close()
-            if code == REFUSED:
-                self._code = REFUSED
+            if child.refusal is not None:
+                self._complain(child.refusal)
+            if code == REFUSED or (code in _NO_STORE and not began):
+                self._code = code
                 self._stop()
+            began = began or code not in _NO_STORE
             if asked and code == 0 and self._burst:
                 break  # nothing is left to do
             failures = 0 if asked or time.monotonic() - born > _HEALTHY else failures + 1
@@ -123,6 +140,12 @@ class _Supervisor:
                 await self._stopped.wait()
             elif not self._stopping and failures > 1:
                 await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
+
+    def _complain(self, why: str) -> None:
+        """All children have the same trouble: it is told once."""
+        if why not in self._told:
+            self._told.add(why)
+            sys.stderr.write(f"penstock: error: {why}\n")
 
     async def _unless_stopped(self, seconds: float) -> None:
         try:
@@ -139,7 +162,7 @@ class _Supervisor:
         """Take back at once what the dead child had in hand."""
         held = child.table.entries()
         cause = child.cause or how_it_ended(code, child.ooms_before)
-        if code == REFUSED and not held:
+        if child.refusal is not None and not held:
             return None
         if self._stopping:
             self._code = self._code or 1
@@ -219,16 +242,17 @@ class _Supervisor:
 
     async def _beat_for(self, child: _Child, held: list[Entry], silent: float) -> None:
         assert self.store is not None
+        beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
+        if not beats:
+            return
+        await self.store.extend(beats)
         _log.warning(
             "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)",
             child.id,
             child.pid,
             silent,
-            len(held),
+            len(beats),
         )
-        beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
-        if beats:
-            await self.store.extend(beats)
 
     async def _give_back(self, child: _Child, waiting: list[Entry]) -> None:
         """What a blocked child has leased but not begun may run elsewhere."""
@@ -292,6 +316,7 @@ class _Child:
         self.cause: str | None = None
         #: The jobs (queue, id) that it was killed for, with how they had timed out.
         self.overdue: dict[tuple[str, str], str] = {}
+        self.refusal: str | None = None
         self.greeted = False  # it listens to signals
         self._told_to_end = False
         self.spoke_ns = 0  # when we last beat for it
@@ -321,22 +346,24 @@ class _Child:
         try:
             code = await self._exit()
             # it is in the socket or never comes; who else still holds the other end is not waited for
-            await asyncio.wait({hearing}, timeout=0.5)
+            await asyncio.wait({hearing}, timeout=0.1)
             return code
         finally:
             hearing.cancel()
             self._mine.close()
 
     async def _hear(self, said_hello: Callable[[Hello], None]) -> None:
-        loop, line = asyncio.get_running_loop(), b""
+        loop, heard = asyncio.get_running_loop(), b""
         self._mine.setblocking(False)
-        while not line.endswith(b"\n"):
-            part = await loop.sock_recv(self._mine, 4_096)
-            if not part:
-                return
-            line += part
-        self.greeted = True
-        said_hello(msgspec.json.decode(line, type=Hello))
+        while part := await loop.sock_recv(self._mine, 65_536):
+            *lines, heard = (heard + part).split(b"\n")
+            for line in lines:
+                said = msgspec.json.decode(line, type=Said)
+                if isinstance(said, Refusal):
+                    self.refusal = said.why
+                else:
+                    self.greeted = True
+                    said_hello(said)
 
     async def _exit(self) -> int:
         """In a thread of its own: the loop's shared ones are few, and children may be many."""

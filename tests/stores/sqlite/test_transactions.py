@@ -257,10 +257,11 @@ async def test_the_url_names_the_file(store: SqliteStore, path: Path) -> None:
 async def test_a_big_batch_is_one_step(open_store: OpenStore) -> None:
     store, watcher = open_store(), open_store()
     await watcher.queues()
-    batch = asyncio.create_task(store.enqueue([new() for _ in range(25_000)]))
+    batch = asyncio.ensure_future(store.enqueue([new() for _ in range(25_000)]))
     seen = []
     while not batch.done():
         seen.append(sum(n for queue in await watcher.queues() for n in queue.counts.values()))
-    assert len(await batch) == 25_000
+    answers = await batch
+    assert len(answers) == 25_000
     assert set(seen) <= {0, 25_000}
     assert len(seen) > 1
