@@ -122,9 +122,10 @@ class Place:
         path.mkdir(mode=0o700, exist_ok=True)
         return str(path)
 
-    def start(self, *command: str, **env: str) -> Program:
-        """Start a process in this place, in a session of its own."""
-        program = Program([sys.executable, *command], self.folder, self.env(**env), len(self.programs))
+    def start(self, *command: str, log: int | None = None, **env: str) -> Program:
+        """Start a process in this place, in a session of its own; `log`: where its output goes."""
+        number = len(self.programs)
+        program = Program([sys.executable, *command], self.folder, self.env(**env), number, log)
         self.programs.append(program)
         return program
 
@@ -227,7 +228,9 @@ class Place:
 class Program:
     """A process that a test started, all that it started in turn, and what they said."""
 
-    def __init__(self, command: list[str], folder: Path, env: dict[str, str], number: int) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, env: dict[str, str], number: int, output: int | None = None
+    ) -> None:
         self.command = command
         self.number = number
         self._log = folder / f"log.{number}"
@@ -238,7 +241,7 @@ class Program:
                 cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=log if output is None else output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )

@@ -7,6 +7,7 @@ that a SIGKILL in the next instruction loses none.
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ HERE = Path(__file__).parent
 RECORD = HERE / "record.jsonl"
 #: Only where a test has made the folder: a ledger puts a middleware around every attempt.
 LEDGER = HERE / "ledger"
+
+log = logging.getLogger("tasks")
 
 app = App(f"sqlite:///{HERE / 'jobs.db'}")
 if LEDGER.is_dir():
@@ -124,6 +127,30 @@ def held_process(gate: str) -> int:
         time.sleep(0.05)
     note("end")
     return os.getpid()
+
+
+def _say(words: str) -> None:
+    try:
+        assert words != "trouble"
+        log.info(words)
+    except AssertionError:
+        log.exception(words)
+
+
+@app.task(name="say")
+async def say(words: str) -> None:
+    await asyncio.sleep(0)
+    _say(words)
+
+
+@app.task(name="say_thread")
+def say_thread(words: str) -> None:
+    _say(words)
+
+
+@app.task(name="say_process", run_in="process")
+def say_process(words: str) -> None:
+    _say(words)
 
 
 @app.task(name="keep_books")

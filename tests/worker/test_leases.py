@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from penstock.events import JobCompleted, LateResultRefused, LoopBlocked
 from penstock.ids import mint_token
 from penstock.job import Job, State
 from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Share
+from penstock.store import Beat, Settled, Settlement, Share
+from penstock.upkeep.reclaimer import reclaim_all
 from penstock.worker import Worker
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
 from tests.worker.deeds import lines, linger, made, tell
@@ -168,15 +170,11 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
     async with at_work(app, ["elsewhere"], config=quick()) as worker:
         assert worker._parts is not None
         for n in (1, 2, 3):
-            await until(lambda: _fetch(app, f"doomed {n}"), "somebody has it")
+            await until(functools.partial(_fetch, app, f"doomed {n}"), "somebody has it")
             job = await becomes(handle, State.RUNNING)
             assert (job.attempt, job.worker) == (n, f"doomed {n}")
             if n == 3:  # the start of a last attempt is put down before it begins
-                from penstock.store import Beat
-
                 await app.store.extend([Beat(job.lease, 60_000, started=True)])
-            from penstock.upkeep.reclaimer import reclaim_all
-
             await reclaim_all(app.store, f"doomed {n}", worker.id, 1_000, "WorkerLost", f"worker {n} died")
     job = await ended(handle)
     assert (job.state, job.attempt, job.lost) == (State.DEAD, 3, 3)

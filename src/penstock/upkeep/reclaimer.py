@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from penstock.errors import StoreError
 from penstock.ids import mint_token
 from penstock.job import DEAD_KEPT, AttemptError, Job
 from penstock.lifecycle import LeaseLost, Outcome, TimedOut, decide
@@ -15,13 +16,18 @@ from penstock.upkeep.service import Service
 __all__ = ["Reclaimer", "judge"]
 
 
+#: A beat that was due at the last moment takes its time, too.
+_AND_A_BIT = 1.5
+
+
 class Reclaimer(Service):
     """Every second: jobs with a lease that has run out, and at once those of workers proven dead.
 
     `is_dead(worker)` is proof or False (see worker/locks.py), `bury` clears the proof away, and `on_lost`
     hears of each that was buried here: its id, the cause, how many jobs it held. One that was itself
     stopped or cut off waits a heartbeat before it judges leases: the others may have been cut off just as
-    long.
+    long. `write` is any write to the store, asked for after a failure: a store whose disk is full still
+    answers all questions, and is not back before it can be written to.
     """
 
     name = "reclaimer"
@@ -37,6 +43,7 @@ class Reclaimer(Service):
         is_dead: Callable[[str], bool],
         bury: Callable[[str], object],
         on_lost: Callable[[str, str, int], None] = lambda *_: None,
+        write: Callable[[], Awaitable[None]] | None = None,
         every: float = 1.0,
         batch: int = 500,
         keep_dead: int = DEAD_KEPT,
@@ -50,18 +57,31 @@ class Reclaimer(Service):
         self._is_dead = is_dead
         self._bury = bury
         self._on_lost = on_lost
+        self._write = write
         self._every = every
         self._batch = batch
         self._keep_dead = keep_dead
         self._last_contact = time.monotonic()
+        self._failed = False
         self._judge_from = 0.0
+        #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
+        self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
 
     async def tick(self) -> float:
+        try:
+            return await self._tick()
+        except StoreError:
+            self._failed = True
+            raise
+
+    async def _tick(self) -> float:
         await self._bury_the_dead()
+        if self._failed and self._write is not None:
+            await self._write()
         now = time.monotonic()
-        if now - self._last_contact > 3 * self._every + 1.0:
-            self._judge_from = now + self._heartbeat
-        self._last_contact = now
+        if self._failed or now - self._last_contact > self._cut_off:
+            self._judge_from = now + self._heartbeat * _AND_A_BIT
+        self._failed, self._last_contact = False, now
         if now < self._judge_from:
             return self._every
         found = await self._store.reclaim(

@@ -240,6 +240,7 @@ class _Parts:
             heartbeat=config.heartbeat / 1000,
             is_dead=is_dead,
             bury=bury,
+            write=lambda: store.announce(worker.info()),
             on_lost=worker.tell_lost,
             every=config.reclaim_every / 1000,
             keep_dead=config.keep_dead,
@@ -291,8 +292,9 @@ class _Parts:
             _Listener(self._store, self.executor, self.heartbeat),
         ]
         one_voice = Complaint(_log)
-        for part in (self.fetcher, self.settler, self.heartbeat, *services):
-            part.complaint = one_voice
+        for service in (self.fetcher, *services):
+            service.complaint = one_voice
+        self.settler.complaint = self.heartbeat.complaint = one_voice
         await self._store.announce(self._worker.info())
         self.heartbeat.start()
         try:

@@ -14,10 +14,10 @@ __all__ = ["LOG_LIMIT", "Checkpointer"]
 #: A log file that has grown beyond this is cut back when it begins anew (bytes).
 LOG_LIMIT = 16 * 2**20
 
-_PAGES = 2_000  # 8 MB between two checkpoints
-_PER_COMMIT = 4.0  # the pages that even the smallest enqueue changes
-_PER_CHANGE = 0.125  # jobs that are changed together lie together
-_TOO_LONG = 16_000  # pages: somebody reads and reads, and keeps the log from beginning anew
+_PAGES = 4_000  # of 2 KiB: 8 MB between two checkpoints
+_PER_COMMIT = 5.0  # the pages that even the smallest enqueue changes
+_PER_CHANGE = 0.25  # jobs that are changed together lie together
+_TOO_LONG = 32_000  # pages: somebody reads and reads, and keeps the log from beginning anew
 _READERS_MS = 50
 
 

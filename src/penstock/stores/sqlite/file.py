@@ -37,12 +37,15 @@ def open_file(path: Path, patience: int) -> sqlite3.Connection:
     )
     try:
         cx.execute("PRAGMA schema_version").fetchone()  # reads the header: is it a database at all?
+        # of a new file: half of SQLite's own, for an enqueue on its own writes six pages (74 µs → 54 µs; what
+        # is done in batches is as fast, and 1024 is slower there)
+        cx.execute("PRAGMA page_size = 2048")
         cx.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         cx.execute("PRAGMA temp_store = MEMORY")  # a sort must not need room on a full disk
         cx.execute("PRAGMA secure_delete = OFF")  # some builds overwrite what they delete: a second write
         cx.execute("PRAGMA wal_autocheckpoint = 0")  # ours run inside the turnstile
         cx.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-    except BaseException:
+    except BaseException:  # boundary: a connection that is not handed on is closed, whatever happened
         cx.close()
         raise
     return cx
@@ -79,7 +82,7 @@ def prepare(cx: sqlite3.Connection, path: Path, clock: Clock) -> None:
         if cx.execute(SQL["book.boot"]).fetchone() is None:
             cx.execute(SQL["book.new_boot"], (clock.boot_id(),))
         cx.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # boundary: nothing may stay half done, whatever happened
         if cx.in_transaction:
             cx.execute("ROLLBACK")
         raise

@@ -109,7 +109,7 @@ class Transactions:
                 for call in calls:
                     self._run_apart(call, step)
             cx.execute("COMMIT")
-        except BaseException as error:
+        except BaseException as error:  # boundary: nothing may stay half done, whatever happened
             if cx.in_transaction:
                 cx.execute("ROLLBACK")
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
@@ -189,7 +189,7 @@ class Transactions:
             self._looked_at = time.monotonic()
             self._step = step = Step(cx, self._namespace, self._clock)
             self._on_open(step)
-        except BaseException:
+        except BaseException:  # boundary: a connection that is not kept is closed, whatever happened
             cx.close()
             raise
         self._cx = cx

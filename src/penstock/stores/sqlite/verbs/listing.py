@@ -37,7 +37,7 @@ _DAYS_KEPT = 90
 SILENT = 60_000
 #: How many available jobs are looked at for the oldest one; beyond these, in the order of their queue,
 #: an older one can only be a job that was enqueued with a time long past.
-_LOOKED_AT = 20_000
+_LOOKED_AT = 4_000
 #: So many jobs are always gathered by their index.
 _FEW = 2_000
 _END = 2**63 - 1

@@ -1,0 +1,408 @@
+"""What a store needs from time to time: promote, reclaim, prune; each on its own, with the clock in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.connect import connect
+from penstock.errors import StoreUnavailable
+from penstock.ids import mint_token
+from penstock.job import Job, NewJob, Ref, State
+from penstock.lifecycle import Transition
+from penstock.store import Beat, Settlement, Share, Store, WorkerInfo
+from penstock.testing import FaultyStore
+from penstock.upkeep import reclaimer as reclaiming
+from penstock.upkeep import service as services
+from penstock.upkeep.promoter import Promoter
+from penstock.upkeep.pruner import Pruner
+from penstock.upkeep.reclaimer import Reclaimer, reclaim_all
+from penstock.upkeep.service import Complaint, Service
+from tests.worker.conftest import until
+
+LEASE = 15_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(url: str, clock: ManualClock) -> Any:
+    made = connect(url, clock=clock)
+    yield made
+    made.close()
+
+
+async def leased(store: Store, *jobs: NewJob, to: str = "worker-1") -> list[Job]:
+    """These jobs, fetched by somebody."""
+    await store.enqueue(jobs)
+    queues = [Share(queue, 100, 100) for queue in dict.fromkeys(job.queue for job in jobs)]
+    fetched = await store.fetch(queues, limit=100, lease=LEASE, worker=to, token=mint_token())
+    assert len(fetched.jobs) == len(jobs)
+    return fetched.jobs
+
+
+async def found(store: Store, id: str, queue: str = "default") -> Job:
+    (job,) = await store.get([Ref(queue, id)])
+    assert job is not None
+    return job
+
+
+def info(id: str) -> WorkerInfo:
+    return WorkerInfo(id, "host", 1, 0, ("default",), (), 20)
+
+
+# ── reclaimer ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Court:
+    """A reclaimer whose proofs of death the test hands out."""
+
+    def __init__(self, store: Store, **options: Any) -> None:
+        self.dead: set[str] = set()
+        self.buried: list[str] = []
+        self.told: list[tuple[str, str, int]] = []
+        settings = {"lease": LEASE, "heartbeat": 5.0, "every": 1.0, **options}
+        self.reclaimer = Reclaimer(
+            store,
+            ["default"],
+            "me",
+            is_dead=self.dead.__contains__,
+            bury=self._bury,
+            on_lost=lambda *told: self.told.append(told),
+            **settings,
+        )
+
+    def _bury(self, worker: str) -> bool:
+        self.buried.append(worker)
+        return True
+
+
+async def test_a_lease_that_has_run_out_is_judged_by_the_lifecycle(store: Store, clock: ManualClock) -> None:
+    await leased(
+        store, NewJob("a", "t"), NewJob("b", "t", max_attempts=1), NewJob("c", "t", at_most_once=True)
+    )
+    court = Court(store)
+    clock.advance(LEASE - 1)
+    await court.reclaimer.tick()
+    assert {(await found(store, id)).state for id in "abc"} == {State.RUNNING}, "not one ms too early"
+    clock.advance(1)
+    assert await court.reclaimer.tick() == 1.0
+    first = await found(store, "a")
+    assert (first.state, first.attempt, first.lost) == (State.AVAILABLE, 1, 1)
+    assert [e.kind for e in first.errors] == ["LeaseLost"]
+    for id in "bc":  # their start was never put down: they had not begun
+        job = await found(store, id)
+        assert (job.state, job.attempt, job.lost, job.errors) == (State.AVAILABLE, 0, 1, ())
+
+
+async def test_what_may_have_begun_and_must_not_begin_again_is_dead(store: Store, clock: ManualClock) -> None:
+    jobs = await leased(store, NewJob("b", "t", max_attempts=1), NewJob("c", "t", at_most_once=True))
+    await store.extend([Beat(job.lease, LEASE, started=True) for job in jobs])
+    clock.advance(LEASE)
+    await Court(store).reclaimer.tick()
+    for id in "bc":
+        job = await found(store, id)
+        assert (job.state, job.attempt) == (State.DEAD, 1)
+
+
+async def test_a_second_loss_waits_as_the_policy_says(store: Store, clock: ManualClock) -> None:
+    await leased(store, NewJob("a", "t"))
+    court = Court(store)
+    for _ in range(2):
+        clock.advance(LEASE)
+        await court.reclaimer.tick()
+        await store.fetch(
+            [Share("default", 1, 1)], limit=1, lease=LEASE, worker="worker-2", token=mint_token()
+        )
+    job = await found(store, "a")
+    assert (job.state, job.attempt, job.lost) == (State.RETRYABLE, 2, 2)
+
+
+async def test_jobs_of_other_queues_are_left_to_those_who_serve_them(
+    store: Store, clock: ManualClock
+) -> None:
+    await leased(store, NewJob("a", "t", queue="other"))
+    clock.advance(LEASE)
+    await Court(store).reclaimer.tick()
+    assert (await found(store, "a", "other")).state is State.RUNNING
+
+
+async def test_a_worker_proven_dead_loses_its_jobs_at_once_in_all_queues(store: Store) -> None:
+    await leased(store, NewJob("a", "t"), NewJob("b", "t", queue="other"), to="deceased")
+    await leased(store, NewJob("c", "t"), to="alive")
+    for id in ("deceased", "alive", "me"):
+        await store.announce(info(id))
+    court = Court(store)
+    court.dead |= {"deceased", "me"}  # a proof of one's own death would be a mistake
+    await court.reclaimer.tick()
+    for id, queue in (("a", "default"), ("b", "other")):
+        job = await found(store, id, queue)
+        assert (job.state, job.attempt) == (State.AVAILABLE, 1)
+        assert [(e.kind, e.message) for e in job.errors] == [("WorkerLost", "worker deceased died")]
+    assert (await found(store, "c")).state is State.RUNNING
+    assert sorted(i.id for i in await store.workers()) == ["alive", "me"]
+    assert court.buried == ["deceased"]
+    assert court.told == [("deceased", "worker deceased died", 2)]
+
+
+class Steady:
+    """The reclaimer's own clock, in the test's hand."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        patch.setattr(reclaiming, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
+    return Steady(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("lease", "heartbeat", "every", "away"), [(15_000, 5.0, 1.0, 20.0), (1_000, 0.3, 0.2, 0.8)]
+)
+async def test_who_was_out_of_touch_himself_waits_a_heartbeat_before_he_judges(
+    store: Store, clock: ManualClock, steady: Steady, lease: int, heartbeat: float, every: float, away: float
+) -> None:
+    """Stopped for so long that a lease may have run out meanwhile: its holder may have been stopped too."""
+    await leased(store, NewJob("a", "t"))
+    judge = Court(store, lease=lease, heartbeat=heartbeat, every=every).reclaimer
+    await judge.tick()
+    clock.advance(LEASE)
+    steady.now += away
+    back = steady.now
+    while steady.now - back < heartbeat:
+        await judge.tick()
+        assert (await found(store, "a")).state is State.RUNNING
+        steady.now += every
+    while steady.now - back < 2 * heartbeat + every:
+        await judge.tick()
+        steady.now += every
+    assert (await found(store, "a")).state is State.AVAILABLE
+
+
+async def test_so_does_who_found_no_store(store: Store, clock: ManualClock, steady: Steady) -> None:
+    faults = FaultyStore(store)
+    await leased(store, NewJob("a", "t"))
+    judge = Court(faults.store).reclaimer
+    clock.advance(LEASE)
+    faults.down()
+    with pytest.raises(StoreUnavailable):
+        await judge.tick()
+    faults.up()
+    await judge.tick()
+    assert (await found(store, "a")).state is State.RUNNING
+    for _ in range(10):
+        steady.now += 1.0
+        await judge.tick()
+    assert (await found(store, "a")).state is State.AVAILABLE
+
+
+async def test_a_full_batch_is_followed_by_the_next_at_once(store: Store, clock: ManualClock) -> None:
+    await leased(store, *(NewJob(f"j{i}", "t") for i in range(5)))
+    clock.advance(LEASE)
+    court = Court(store, batch=2)
+    pauses = [await court.reclaimer.tick() for _ in range(3)]
+    assert pauses == [0.0, 0.0, 1.0]
+    assert {(await found(store, f"j{i}")).state for i in range(5)} == {State.AVAILABLE}
+
+
+async def test_what_was_reclaimed_and_not_judged_is_reclaimed_again(
+    store: Store, clock: ManualClock, steady: Steady
+) -> None:
+    faults = FaultyStore(store)
+    await leased(store, NewJob("a", "t"))
+    clock.advance(LEASE)
+    judge = Court(faults.store).reclaimer
+    faults.fail("settle")
+    with pytest.raises(StoreUnavailable):
+        await judge.tick()
+    job = await found(store, "a")
+    assert (job.state, job.worker) == (State.RUNNING, "me")
+    clock.advance(LEASE)
+    for _ in range(10):
+        await judge.tick()
+        steady.now += 1.0
+    job = await found(store, "a")
+    assert (job.state, job.attempt, job.lost) == (State.AVAILABLE, 1, 1)
+
+
+async def test_what_is_known_not_to_have_begun_is_not_charged(store: Store) -> None:
+    await leased(store, NewJob("a", "t"), NewJob("b", "t"), to="deceased")
+    jobs = await reclaim_all(
+        store, "deceased", "me", LEASE, "WorkerLost", "it died", started=lambda job: job.id == "a"
+    )
+    assert sorted(job.id for job in jobs) == ["a", "b"]
+    assert (await found(store, "a")).attempt == 1
+    fresh = await found(store, "b")
+    assert (fresh.state, fresh.attempt, fresh.errors) == (State.AVAILABLE, 0, ())
+
+
+# ── promoter ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_promoter_sleeps_until_the_next_due_instant(store: Store, clock: ManualClock) -> None:
+    await store.enqueue([NewJob("a", "t", delay=1_500), NewJob("b", "t", delay=60_000)])
+    promoter = Promoter(store, ["default"])
+    assert await promoter.tick() == 1.5
+    clock.advance(1_499)
+    assert await promoter.tick() == 0.001
+    assert (await found(store, "a")).state is State.SCHEDULED
+    clock.advance(1)
+    assert await promoter.tick() == 5.0, "it looks at least every five seconds"
+    assert (await found(store, "a")).state is State.AVAILABLE
+    assert (await found(store, "b")).state is State.SCHEDULED
+
+
+async def test_a_promoter_with_more_than_a_batch_goes_on_at_once(store: Store, clock: ManualClock) -> None:
+    await store.enqueue([NewJob(f"j{i}", "t", delay=10) for i in range(5)])
+    clock.advance(10)
+    promoter = Promoter(store, ["default"], batch=2)
+    assert [await promoter.tick() for _ in range(3)] == [0.0, 0.0, 5.0]
+
+
+async def test_an_expectation_wakes_the_promoter_only_if_it_is_earlier(store: Store) -> None:
+    await store.enqueue([NewJob("a", "t", delay=2_000)])
+    promoter = Promoter(store, ["default"])
+    await promoter.tick()
+    promoter.expect(3_000)
+    assert not promoter._poked.is_set()
+    promoter.expect(500)
+    assert promoter._poked.is_set()
+
+
+# ── pruner ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_pruner_takes_small_steps_often_while_there_is_much_to_do(
+    store: Store, clock: ManualClock
+) -> None:
+    jobs = await leased(store, *(NewJob(f"j{i}", "t") for i in range(5)))
+    done = Transition(State.COMPLETED, keep=1_000)
+    await store.settle([Settlement(job.lease, done) for job in jobs])
+    pruner = Pruner(store, every=10.0, batch=2)
+    assert await pruner.tick() == 10.0
+    clock.advance(1_000)
+    assert [await pruner.tick() for _ in range(3)] == [0.05, 0.05, 10.0]
+    assert await store.get([job.ref for job in jobs]) == [None] * 5
+
+
+async def test_the_pruner_keeps_the_newest_up_to_the_limit(store: Store) -> None:
+    jobs = await leased(store, *(NewJob(f"j{i}", "t") for i in range(4)))
+    for job in jobs:
+        await store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))])
+    await Pruner(store, keep_finished=3).tick()
+    assert len((await store.list_jobs(state=State.COMPLETED)).jobs) == 3
+
+
+# ── the life of every loop ───────────────────────────────────────────────────────────────────────
+
+
+class Loop(Service):
+    """A service that does as it is told."""
+
+    name = "loop"
+
+    def __init__(self, *pauses: float | Exception) -> None:
+        super().__init__()
+        self.left = list(pauses)
+        self.ticks = 0
+
+    async def tick(self) -> float:
+        self.ticks += 1
+        pause = self.left.pop(0) if self.left else 3_600.0
+        if isinstance(pause, Exception):
+            raise pause
+        return pause
+
+
+class Slept(Loop):
+    """Its pauses are noted, not slept."""
+
+    def __init__(self, *pauses: float | Exception) -> None:
+        super().__init__(*pauses)
+        self.slept: list[float] = []
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if not self.left:
+            self.stop()
+
+
+async def test_a_store_that_is_away_delays_the_next_tick_more_and_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(services.random, "uniform", lambda low, high: high)
+    away = [StoreUnavailable("away") for _ in range(8)]
+    loop = Slept(*away, 1.0, StoreUnavailable("away"))
+    await loop.run()
+    assert loop.slept == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 1.0, 0.2]
+
+
+async def test_a_poke_brings_the_next_tick_forward() -> None:
+    loop = Loop()
+    run = asyncio.create_task(loop.run())
+    await until(lambda: loop.ticks == 1, "it ticks")
+    loop.poke()
+    await until(lambda: loop.ticks == 2, "it ticks again")
+    loop.stop()
+    await run
+
+
+async def test_a_poke_during_a_tick_is_not_lost() -> None:
+    class Poked(Loop):
+        async def tick(self) -> float:
+            if not self.ticks:
+                self.poke()
+            return await super().tick()
+
+    loop = Poked()
+    run = asyncio.create_task(loop.run())
+    await until(lambda: loop.ticks == 2, "it ticks again")
+    loop.stop()
+    await run
+
+
+async def test_what_is_not_the_stores_fault_ends_the_service() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await Loop(ZeroDivisionError()).run()
+
+
+async def test_a_service_that_never_rests_lets_the_others_have_their_turn() -> None:
+    busy, other = Loop(*[0.0] * 1_000_000), Loop()
+    runs = [asyncio.create_task(one.run()) for one in (busy, other)]
+    await until(lambda: other.ticks == 1 and busy.ticks > 3, "both tick")
+    for one in (busy, other):
+        one.stop()
+    await asyncio.gather(*runs)
+
+
+def test_a_complaint_is_made_once_in_three_seconds_and_counts_the_rest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(services.time, "monotonic", lambda: now)
+    complaint = Complaint(logging.getLogger("test"))
+
+    def say(at: float) -> None:
+        nonlocal now
+        now = at
+        complaint.about("the fetcher found no store", StoreUnavailable("away"))
+
+    for at in (0.0, 0.1, 2.9, 3.0, 3.1, 6.1):
+        say(at)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the fetcher found no store: away",
+        "the fetcher found no store: away (2 more like it in between)",
+        "the fetcher found no store: away (1 more like it in between)",
+    ]
