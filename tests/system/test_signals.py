@@ -196,7 +196,9 @@ def test_a_worker_that_is_told_to_be_quiet_while_it_starts_is_quiet(place):
 def test_ttin_shows_where_everybody_stands(place):
     worker = place.worker("--processes", "2", ready=2)
     tasks = place.tasks
-    handles = [tasks.held_thread.enqueue("go"), tasks.hold_gil.enqueue(3)]
+    handles = [tasks.held_thread.enqueue("go")]
+    place.until_started(1)  # first: it could not begin beside a call that holds the GIL
+    handles.append(tasks.hold_gil.enqueue(3))
     place.until_started(2)
     worker.signal(signal.SIGTTIN)
     place.until(lambda: "in held_thread" in worker.log, "the thread task's stack")

@@ -419,7 +419,7 @@ async def test_waiting_for_a_queue_is_refused_where_a_loop_runs() -> None:
 
 def test_every_name_of_the_front_door_is_there() -> None:
     for name in penstock.__all__:
-        assert getattr(penstock, name).__name__ == name
+        assert getattr(penstock, name).__name__.removeprefix("penstock.") == name
     assert set(penstock.__all__) <= set(dir(penstock))
     assert not hasattr(penstock, "Wroker")
 

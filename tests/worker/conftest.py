@@ -18,7 +18,7 @@ from penstock.handle import Handle
 from penstock.job import Job, State
 from penstock.store import Store
 from penstock.testing import FaultyStore
-from penstock.worker import Worker
+from penstock.worker import Worker, executor
 
 #: No test waits longer than this for something that should happen at once (s).
 PATIENCE = 10.0
@@ -103,6 +103,12 @@ class Door:
         return later
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts that do not react are given up sooner."""
+    monkeypatch.setattr(executor, "_STUBBORN", 0.1)
+
+
 def quick(**knobs: Any) -> Config:
     """A configuration with short periods, so that nothing needs long waits."""
     settings = {"drain_timeout": "2s", "thread_grace": "100ms", "heartbeat": "200ms", "lease": "1s"}
@@ -127,6 +133,7 @@ async def at_work(app: App, *args: Any, **options: Any) -> AsyncIterator[Worker]
         worker.stop()
         async with asyncio.timeout(PATIENCE):
             await running
+        await nothing_left(worker)
 
 
 async def in_a_burst(app: App, *args: Any, **options: Any) -> Worker:
@@ -135,7 +142,26 @@ async def in_a_burst(app: App, *args: Any, **options: Any) -> Worker:
     worker = Worker(app, *args, burst=True, **options)
     async with asyncio.timeout(PATIENCE):
         await worker.run()
+    await nothing_left(worker)
     return worker
+
+
+async def nothing_left(worker: Worker) -> None:
+    """Whatever happened: a worker that has ended holds nothing, counts nothing, and runs nothing on."""
+    assert worker._parts is not None
+    runs_on, parts = worker._parts.executor, worker._parts
+    assert not worker._holdings, "a job that nobody will settle"
+    assert not +worker._holdings.per_queue, "a slot of a queue that never comes free"
+    assert (runs_on.running, runs_on.buffered, runs_on._process_busy) == (0, 0, 0)
+    assert parts.settler.unsent == 0
+    if not runs_on.lost_slots:
+        await until(lambda: not _tasks(), "all that was spawned has ended")
+
+
+def _tasks() -> list[str]:
+    """Of the only worker that runs on this loop: with several, the others' are none of our business."""
+    mine = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("penstock-")]
+    return [] if "penstock-fetcher" in mine else mine
 
 
 async def until(condition: Callable[[], Awaitable[bool] | bool], what: str) -> None:

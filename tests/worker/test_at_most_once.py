@@ -70,7 +70,7 @@ async def test_a_worker_that_stops_while_the_start_is_recorded_gives_it_back(
         worker.stop()
         job = await becomes(handle, State.AVAILABLE)
         assert (job.attempt, job.started) == (0, False)
-    door.open()
+        door.open()
     await in_a_burst(app)
     assert (await ended(handle)).state is State.COMPLETED
     assert len(lines(began)) == 1

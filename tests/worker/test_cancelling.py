@@ -84,6 +84,7 @@ async def test_a_thread_may_be_told_at_a_place_of_its_choice(app: App, tmp_path:
         assert (await ended(handle)).state is State.CANCELLED
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_thread_that_swallows_it_is_given_up(app: App, tmp_path: Path) -> None:
     began = tmp_path / "began"
     handle = await made(app, "thread", swallow).aenqueue(str(began))

@@ -175,7 +175,9 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
         for handle in quick_ones:
             assert await handle.aresult(5) == "done in attempt 1"
         assert time.monotonic() - before < 3
-        assert await _count(app, "heavy", State.RUNNING) == 2
+        assert worker._parts is not None
+        assert worker._parts.executor.running == 2
+        assert await _count(app, "heavy", State.RUNNING) <= 3, "it only looks whether the head has changed"
         gate.touch()
         for handle in handles:
             assert await handle.aresult(10) == "told"

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.app import App
 from penstock.attempt import current_job
 from penstock.errors import AttemptTimeout
@@ -82,10 +84,10 @@ async def test_a_deadline_stops_an_attempt_and_is_the_end(app: App, run_in: str,
 async def test_the_clock_of_a_timeout_starts_when_the_function_does(
     app: App, run_in: str, tmp_path: Path
 ) -> None:
-    """Four jobs of 0.3 s, one slot, a timeout of 0.4 s: four runs, and none of them too long."""
+    """Four jobs of 0.15 s, one slot, a timeout of 0.25 s: four runs, and none of them too long."""
     began = tmp_path / "began"
-    task = made(app, run_in, linger, timeout="400ms", retry="1ms")
-    handles = [await task.aenqueue(str(began), 0.3) for _ in range(4)]
+    task = made(app, run_in, linger, timeout="250ms", retry="1ms")
+    handles = [await task.aenqueue(str(began), 0.15) for _ in range(4)]
     await in_a_burst(app, concurrency=1)
     for handle in handles:
         assert await handle.aresult(1) == "stayed"
@@ -127,6 +129,7 @@ async def test_what_an_async_task_returns_after_its_time_does_not_count(app: App
     assert (job.errors[0].kind, job.result) == ("Timeout", None)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_an_async_task_that_swallows_its_cancellation_is_given_up(app: App, tmp_path: Path) -> None:
     began = tmp_path / "began"
     task = made(app, "async", swallow, timeout="50ms", retry="1h")
@@ -190,6 +193,7 @@ async def test_a_thread_that_does_not_look_is_hit_by_an_exception(app: App) -> N
     assert job.errors[0].kind == "Timeout"
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_thread_that_swallows_even_that_is_given_up(app: App, tmp_path: Path, caplog: Any) -> None:
     began = tmp_path / "began"
     told = Told(app)
@@ -210,6 +214,7 @@ async def test_a_thread_that_swallows_even_that_is_given_up(app: App, tmp_path: 
     assert "given up" in caplog.text
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_worker_whose_slots_all_hang_ends_and_says_so(app: App, tmp_path: Path, caplog: Any) -> None:
     """Nobody replaces a worker that has no supervisor: to wait for ever would look like work."""
     began = tmp_path / "began"

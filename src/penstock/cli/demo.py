@@ -39,11 +39,11 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
 @click.option("--keep/--no-keep", default=True,
               help="Leave a temporary directory there; what went wrong always stays.  [keep]")  # fmt: skip
 def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
-    """Parse every file of the standard library as jobs; two workers do it, and one of them is killed.
+    """Do real work with two workers, kill one midway.
 
-    Everything is then checked twice: the results against a computation without Penstock, the jobs
-    against a ledger that producers and workers kept outside of the store. Exit code 1 if anything
-    was lost or differs.
+    Each .py file of the standard library is parsed as a job. Everything is then checked twice: the
+    results against a computation without Penstock, the jobs against a ledger that producers and workers
+    kept outside of the store. Exit code 1 if anything was lost or differs.
     """
     from penstock.demo.conductor import conduct
     from penstock.demo.survey import standard_library

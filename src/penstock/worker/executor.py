@@ -50,9 +50,10 @@ _log = logging.getLogger("penstock.worker")
 _RETURNED = Returned()
 #: A runner whose jobs never wait gives the event loop its turn after this long (s).
 _TURN = 0.005
-#: From a queue with too many process tasks no more are fetched than have a process slot, for so long (s);
-#: then it is seen whether others have come to its head.
+#: While no process slot is free, a queue with a process task at its head is asked so seldom (s).
 NARROW = 1.0
+#: What is raised into an attempt has so long to take effect, besides its grace (s).
+_STUBBORN = 1.0
 
 #: Where ends go: the hold, what follows from its outcome, and its encoded result.
 Settle = Callable[[Hold, Transition, bytes | None], None]
@@ -91,7 +92,7 @@ class Executor:
         self._keep_dead = keep_dead
         self._buffer: deque[Hold] = deque()
         self._running: set[Hold] = set()
-        self._stopping = False
+        self._stopping = self._closed = False
         self._threads: ThreadPool | None = None
         self._processes: ProcessPool | None = None
         self._process_slots = process_slots
@@ -102,7 +103,7 @@ class Executor:
         self.starts = 0
         self.busy_seconds = 0.0
         self.ends = 0
-        #: Queues whose head is a process task for which no process slot is free, and when to look again.
+        #: Queues with a process task at their head that found no slot, and when to look at them again.
         self._narrow: dict[str, float] = {}
         #: Slots given up because their thread hangs.
         self.lost_slots = 0
@@ -134,12 +135,12 @@ class Executor:
         return self._process_slots - self._process_busy
 
     def narrow_queues(self) -> dict[str, int]:
-        """How many jobs to fetch at most from queues whose head is a process task."""
+        """How many jobs to fetch at most from queues with a process task at their head: as many as have a
+        process slot; if none has, now and then a single one, to see whether another kind has come there."""
         if not self._narrow:
             return {}
         now, free = time.monotonic(), self.process_free
-        self._narrow = {queue: until for queue, until in self._narrow.items() if until > now}
-        return dict.fromkeys(self._narrow, free)
+        return {queue: free or int(now >= look) for queue, look in self._narrow.items()}
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,6 +164,8 @@ class Executor:
                 self._refuse(hold, Released())
             else:
                 self._buffer.append(hold)
+                if self._narrow and hold.plan.run_in != "process":
+                    self._narrow.pop(hold.job.spec.queue, None)
 
     def start_ready(self) -> None:
         """Start buffered jobs while there are slots."""
@@ -177,7 +180,10 @@ class Executor:
             hold = buffer.popleft()
             if hold.plan.run_in == "process" and self._process_busy >= self._process_slots:
                 self._narrow[hold.job.spec.queue] = time.monotonic() + NARROW
-                blocked.append(hold)
+                if len(blocked) < self._process_slots:
+                    blocked.append(hold)
+                else:
+                    self._refuse(hold, Released(Place.OWN))  # so many slots will not come free in time
                 continue
             if self._start(hold):
                 free -= 1
@@ -301,7 +307,7 @@ class Executor:
         assert me is not None
         loop = asyncio.get_running_loop()
         ready = self._ready
-        while True:
+        while not self._closed:
             while ready:
                 hold = ready.popleft()
                 if hold.over:  # given back before it came to its turn
@@ -501,13 +507,13 @@ class Executor:
         """An attempt that was asked to stop and has not: press harder, in the end give its slot up."""
         waited, grace = now - hold.interrupted_at, self._thread_grace
         in_thread = self._in_thread(hold)
-        if in_thread and grace <= waited < grace + 1.0:
+        if in_thread and grace <= waited < grace + _STUBBORN:
             self.threads.interrupt(hold, hold.interrupt or AttemptLost)
         elif hold.plan.run_in == "process" and not hold.plan.around:
             return  # it is killed; its end is on the way
-        elif waited >= 3 * grace + 2.0:
+        elif waited >= 3 * grace + 2 * _STUBBORN:
             self._give_up(hold, in_thread)
-        elif waited >= 3 * grace + 1.0 and hold.handle is not None and not in_thread:
+        elif waited >= 3 * grace + _STUBBORN and hold.handle is not None and not in_thread:
             hold.handle.cancel()  # it swallowed the first one
 
     def _give_up(self, hold: Hold, in_thread: bool) -> None:
@@ -570,6 +576,7 @@ class Executor:
 
     def close(self) -> None:
         """Let go of runners, threads and children; call it when nothing runs any more."""
+        self._closed = True
         for runner in self._runners:
             runner.cancel()
         if self._threads is not None:

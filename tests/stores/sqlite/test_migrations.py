@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+from importlib import resources
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def test_what_is_missing_is_what_comes_after_the_version() -> None:
 def test_migrations_are_numbered_without_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "migrations"
     folder.mkdir()
-    monkeypatch.setattr(migrate.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     (folder / "0001_first.sql").write_text(
         "-- about\nCREATE TABLE a (\n  b -- what\n);\n\nCREATE TABLE c (d);\n"
     )

@@ -14,7 +14,6 @@ __all__ = [
     "AVAILABLE",
     "CANCELLED",
     "CODE",
-    "COLUMN",
     "ENDED_FROM",
     "PARKED",
     "RUNNING",
@@ -47,8 +46,6 @@ STATES = (
 CODE = {state: code for code, state in enumerate(STATES)}
 PARKED, AVAILABLE, RUNNING, CANCELLED = 2, 3, 4, 6
 ENDED_FROM = 5
-#: The column of a state's count in the queue's row.
-COLUMN = {code: state.value for code, state in enumerate(STATES)}
 
 spec_blob = msgspec.msgpack.Encoder().encode
 spec_of = msgspec.msgpack.Decoder(NewJob).decode
