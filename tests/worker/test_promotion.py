@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,9 +14,22 @@ from penstock.handle import Handle
 from penstock.job import State
 from tests.worker.conftest import at_work, ended, patient, quick, until
 
-#: How late a start may be on a machine that does other things as well (ms).
-LATE = 60
+#: What the stores go by.
 clock = SystemClock()
+
+#: How late a start may be (ms).
+LATE = 30
+
+
+async def punctual(measure: Callable[[], Awaitable[int]], what: str) -> None:
+    """Never early, and not late in the best of five: the machine does other things as well."""
+    late = []
+    for _ in range(5):
+        late.append(await measure())
+        assert late[-1] >= 0, f"{what} starts before its time"
+        if late[-1] <= LATE:
+            return
+    raise AssertionError(f"{what} starts {late} ms late")
 
 
 class Starts:
@@ -24,7 +38,7 @@ class Starts:
     def __init__(self, app: App) -> None:
         self.at: dict[str, int] = {}
 
-        @app.task(name="work", retention="1h", retry="150ms")
+        @app.task(name="work", retention="1h", retry="50ms")
         async def work(fail: bool = False) -> None:
             self.at[current_job().id] = clock.now()
             if fail and current_job().attempt == 1:
@@ -45,9 +59,7 @@ async def test_delayed_jobs_start_at_their_time(app: App) -> None:
         handles = [await starts.task.using(delay=ms / 1000).aenqueue() for ms in range(60, 460, 20)]
         late = [await starts.late(handle) for handle in handles]
     assert min(late) >= 0, "never early"
-    late.sort()
-    assert late[len(late) // 2] <= 20
-    assert late[-1] <= 3 * LATE
+    assert sorted(late)[len(late) // 2] <= LATE
 
 
 async def test_an_earlier_one_that_comes_while_the_promoter_sleeps_is_not_late(app: App) -> None:
@@ -55,10 +67,13 @@ async def test_an_earlier_one_that_comes_while_the_promoter_sleeps_is_not_late(a
     async with at_work(app, config=patient()) as worker:
         later = await starts.task.using(delay="1h").aenqueue()
         await until(lambda: _sleeps(worker), "the promoter sleeps")
-        soon = await starts.task.using(delay="100ms").aenqueue()
-        sooner = await starts.task.using(delay="50ms").aenqueue()
-        assert 0 <= await starts.late(soon) <= LATE
-        assert 0 <= await starts.late(sooner) <= LATE
+
+        async def soon() -> int:
+            one = await starts.task.using(delay="80ms").aenqueue()
+            earlier = await starts.task.using(delay="40ms").aenqueue()
+            return max(await starts.late(one), await starts.late(earlier))
+
+        await punctual(soon, "a job that came later and is due earlier")
         assert await later.astatus() is State.SCHEDULED
 
 
@@ -67,11 +82,14 @@ async def test_one_enqueued_by_another_process_is_not_late_either(app: App, new_
     producer = Starts(other).task
     async with at_work(app, config=patient()) as worker:
         await until(lambda: _sleeps(worker), "the promoter sleeps")
-        handle = await producer.using(delay="80ms").aenqueue()
-        assert 0 <= await starts.late(handle) <= LATE
+
+        async def from_elsewhere() -> int:
+            return await starts.late(await producer.using(delay="40ms").aenqueue())
+
+        await punctual(from_elsewhere, "another's job")
 
 
-async def test_one_that_becomes_due_while_all_slots_are_taken_starts_with_the_next_free_one(app: App) -> None:
+async def test_one_that_becomes_due_while_all_slots_are_taken_has_the_next_free_one(app: App) -> None:
     starts, go_on, begun = Starts(app), asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -79,43 +97,60 @@ async def test_one_that_becomes_due_while_all_slots_are_taken_starts_with_the_ne
         begun.set()
         await go_on.wait()
 
-    async with at_work(app, concurrency=1, config=patient()):
+    async def after_the_wait() -> int:
+        begun.clear()
+        go_on.clear()
         await hold.aenqueue()
         await begun.wait()
-        handle = await starts.task.using(delay="30ms").aenqueue()
+        handle = await starts.task.using(delay="20ms").aenqueue()
         job = await handle.ajob()
         assert job is not None
         await until(lambda: clock.now() > job.run_at, "it is due")
         free = clock.now()
         go_on.set()
         await starts.late(handle)
-        assert 0 <= starts.at[handle.id] - free <= LATE
+        return starts.at[handle.id] - free
+
+    async with at_work(app, concurrency=1, config=patient()):
+        await punctual(after_the_wait, "the next job")
 
 
 async def test_a_retry_starts_at_its_time(app: App) -> None:
     starts = Starts(app)
-    async with at_work(app, config=patient()):
+
+    async def retried() -> int:
         handle = await starts.task.aenqueue(True)
-        assert 0 <= await starts.late(handle) <= LATE
+        late = await starts.late(handle)
         assert (await ended(handle)).attempt == 2
+        return late
+
+    async with at_work(app, config=patient()):
+        await punctual(retried, "a retry")
 
 
 async def test_an_instant_works_as_a_delay_does(app: App) -> None:
     starts = Starts(app)
+
+    async def at_its_instant() -> int:
+        when = datetime.now(UTC) + timedelta(milliseconds=40)
+        return await starts.late(await starts.task.using(run_at=when).aenqueue())
+
     async with at_work(app, config=patient()):
-        when = datetime.now(UTC) + timedelta(milliseconds=90)
-        handle = await starts.task.using(run_at=when).aenqueue()
-        past = await starts.task.using(run_at=when - timedelta(hours=1)).aenqueue()
-        assert 0 <= await starts.late(handle) <= LATE
-        assert await starts.late(past) > 0
+        await punctual(at_its_instant, "a job of an instant")
+        past = starts.task.using(run_at=datetime.now(UTC) - timedelta(hours=1))
+        assert await starts.late(await past.aenqueue()) >= 3_600_000
 
 
 async def test_a_job_that_is_moved_forward_starts_at_its_new_time(app: App) -> None:
     starts = Starts(app)
-    async with at_work(app, config=patient()):
+
+    async def moved() -> int:
         handle = await starts.task.using(delay="1h").aenqueue()
-        await handle.areschedule(delay="60ms")
-        assert 0 <= await starts.late(handle) <= LATE
+        await handle.areschedule(delay="40ms")
+        return await starts.late(handle)
+
+    async with at_work(app, config=patient()):
+        await punctual(moved, "a job that was moved forward")
 
 
 async def test_many_that_are_due_at_once_all_start(app: App) -> None:

@@ -307,7 +307,7 @@ class Executor:
         assert me is not None
         loop = asyncio.get_running_loop()
         ready = self._ready
-        while not self._closed:
+        while True:
             while ready:
                 hold = ready.popleft()
                 if hold.over:  # given back before it came to its turn
@@ -323,6 +323,8 @@ class Executor:
                 if self._ended_at - self._yielded_at > _TURN:
                     await asyncio.sleep(0)
                     self._yielded_at = time.monotonic()
+            if self._closed:  # its attempt took the cancellation that was meant for the runner
+                return
             rest = loop.create_future()
             self._resting.append(rest)
             await rest
