@@ -5,6 +5,7 @@ that a SIGKILL in the next instruction loses none.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import logging
@@ -255,6 +256,18 @@ def deaf(seconds: float) -> None:
     note("start")
     time.sleep(seconds)
     note("end")
+
+
+@app.task(name="deaf_at_first")
+def deaf_at_first(seconds: float) -> int:
+    """The first attempt hangs, and returns in the end, whatever is raised into it; others return at once."""
+    note("start")
+    attempt = current_job().attempt
+    if attempt == 1:
+        with contextlib.suppress(BaseException):
+            time.sleep(seconds)
+    note("end")
+    return attempt
 
 
 @app.task(name="fail")

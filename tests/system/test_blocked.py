@@ -202,3 +202,19 @@ def test_a_child_with_half_of_its_slots_in_threads_that_hang_is_replaced(place):
     handles = [tasks.quick_thread.enqueue(n) for n in range(10)]
     assert {job.state for job in place.until_ended([*handles, beside])} == {State.COMPLETED}
     assert "died" not in worker.log
+
+
+def test_the_late_end_of_an_attempt_that_timed_out_changes_nothing(place):
+    """Its thread could not be stopped; the next attempt has long ended when it returns."""
+    worker = place.worker("--concurrency", "4", PENSTOCK_THREAD_GRACE="50ms")
+    options = place.tasks.deaf_at_first.using(timeout=0.3, retry=0.05)
+    handle = options.enqueue(5.0)
+    place.until_ended([handle])
+    assert handle.result() == 2
+    place.until(lambda: len(place.record("end")) == 2, "the first attempt ends, too")
+    assert [line["attempt"] for line in place.record("end")] == [2, 1]
+    after = place.tasks.quick_thread.enqueue(7)
+    assert place.until_ended([after])[0].state is State.COMPLETED
+    (job,) = place.jobs([handle])
+    assert (job.state, job.attempt, handle.result()) == (State.COMPLETED, 2, 2)
+    assert not worker.ended

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections import Counter
 
+from penstock import App
 from penstock.job import State
 from penstock.store import QueueStats
 from penstock.stores.sqlite import SqliteStore
@@ -132,3 +133,25 @@ def test_counts_are_true_while_workers_are_killed(place):
 
 def _stats(place: Place) -> list[QueueStats]:
     return asyncio.run(place.app.store.stats())
+
+
+# ── whose turn it is ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_cannot_run_does_not_stand_before_what_can(place):
+    """Delayed jobs of high priority, those of a paused queue, of another queue, of another namespace."""
+    tasks = place.tasks
+    other = App(place.url, namespace="other")
+    elsewhere = other.task(name="quick")(tasks.quick.function)
+    drafts = [tasks.quick.using(delay=300, priority=100).job(n) for n in range(100)]
+    drafts += [tasks.quick.using(queue="paused", priority=100).job(n) for n in range(100)]
+    drafts += [tasks.quick.using(queue="unserved", priority=100).job(n) for n in range(100)]
+    tasks.app.enqueue_many(drafts)
+    other.enqueue_many([elsewhere.using(priority=100).job(n) for n in range(100)])
+    assert place.penstock("queues", "pause", "paused", "--url", place.url).returncode == 0
+    place.worker("--queues", "default,paused", "--concurrency", "1")
+    began = time.monotonic()
+    place.until_ended([tasks.quick.enqueue(n) for n in range(20)])
+    assert time.monotonic() - began < 3
+    assert len(place.starts()) == 20
+    other.close()

@@ -200,6 +200,45 @@ async def becomes(handle: Handle[Any], state: State) -> Job:
     return found[0]
 
 
+class Dam:
+    """A task whose jobs come back at once, but for one that stays: when its worker has fetched ahead."""
+
+    def __init__(self, app: App, jobs: int) -> None:
+        self.jobs = jobs
+        self.ran: list[int] = []
+        self.handles: list[Handle[Any]] = []
+        self.worker: Worker | None = None
+        self._full, self._go_on = asyncio.Event(), asyncio.Event()
+
+        @app.task(name="pass", retention="1h")
+        async def work(i: int) -> None:
+            self.ran.append(i)
+            if not self._full.is_set() and self._ahead() > 0:
+                self._full.set()
+                await self._go_on.wait()
+
+        self._app, self._task = app, work
+
+    def _ahead(self) -> int:
+        parts = None if self.worker is None else self.worker._parts
+        return 0 if parts is None else parts.executor.buffered
+
+    async def fill(self) -> None:
+        """Enqueue all jobs."""
+        drafts = [self._task.job(i) for i in range(self.jobs)]
+        self.handles = list(await self._app.aenqueue_many(drafts))
+
+    async def full(self, worker: Worker) -> int:
+        """The number of the job that stays; the ones before it have run."""
+        self.worker = worker
+        async with asyncio.timeout(PATIENCE):
+            await self._full.wait()
+        return self.ran[-1]
+
+    def open(self) -> None:
+        self._go_on.set()
+
+
 class Told:
     """The events that an app's listeners heard."""
 

@@ -18,6 +18,7 @@ from penstock.worker import Worker
 from penstock.worker import worker as worker_module
 from tests.worker.conftest import (
     PATIENCE,
+    Dam,
     Door,
     Told,
     at_work,
@@ -67,15 +68,13 @@ async def test_what_does_not_end_in_time_is_released_and_runs_elsewhere(
     assert time.monotonic() - before < 3
     job = await becomes(handle, State.AVAILABLE)
     assert (job.attempt, job.errors) == (0, ()), "the attempt is not charged"
-    assert [e.id for e in told.of(JobReleased)] == [handle.id]
+    assert (await told.one(JobReleased)).id == handle.id
 
     other = new_app()
     again = made(other, run_in, linger)
     async with at_work(other, [again.queue], config=quick(drain_timeout="50ms")):
         await until(lambda: len(lines(began)) == 2, "it has begun elsewhere")
-        job = await handle.ajob()
-        assert job is not None
-        assert (job.state, job.attempt) == (State.RUNNING, 1)
+        assert (await becomes(handle, State.RUNNING)).attempt == 1
 
 
 async def test_a_late_end_changes_nothing(app: App, new_app: Callable[[], App], tmp_path: Path) -> None:
@@ -128,35 +127,25 @@ async def test_released_attempts_are_stopped_and_not_left_to_run_on(app: App, tm
 
 async def test_what_waits_for_a_slot_goes_back_to_the_head_at_once(app: App) -> None:
     """A worker at work on short jobs holds more than it has slots for; it keeps their order when it stops."""
-    ran: list[int] = []
-    go_on = asyncio.Event()
-    full = asyncio.Event()
-
-    @app.task
-    async def work(i: int) -> None:
-        ran.append(i)
-        if i == 1000:
-            full.set()
-            await go_on.wait()
-
-    drafts = [work.job(i) for i in range(3000)]
-    await app.aenqueue_many(drafts)
-    async with at_work(app, concurrency=1, config=quick(slot_wait="10s", drain_timeout="10s")) as worker:
-        await full.wait()
-        assert worker._parts is not None
-        buffered = worker._parts.executor.buffered
-        assert buffered > 0, "this test is about jobs that were fetched ahead"
+    dam = Dam(app, 4_000)
+    await dam.fill()
+    config = quick(slot_wait="10s", drain_timeout="10s")
+    async with at_work(app, concurrency=1, config=config) as worker:
+        at = await dam.full(worker)
         worker.stop()
 
         async def back() -> bool:
             (queue,) = await app.store.queues()
-            return queue.counts == {State.AVAILABLE: 1999, State.RUNNING: 1}
+            return queue.counts.get(State.AVAILABLE) == dam.jobs - at - 1
 
         await until(back, "all but the running one are available")
-        go_on.set()
-    assert ran == list(range(1001))
+        job = await dam.handles[at + 1].ajob()
+        assert job is not None
+        assert (job.attempt, job.token) == (0, None)
+        dam.open()
+    assert dam.ran == list(range(at + 1))
     await in_a_burst(app, concurrency=1)
-    assert ran == list(range(3000)), "each ran once, in the order of their enqueue"
+    assert dam.ran == list(range(dam.jobs)), "each ran once, in the order of their enqueue"
 
 
 async def test_a_second_stop_ends_the_wait(app: App, run_in: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.job import State
 from penstock.task import Task
 from penstock.worker import Worker
 from penstock.worker.queues import Queue
-from tests.worker.conftest import PATIENCE, at_work, in_a_burst, patient, quick, until
+from tests.worker.conftest import PATIENCE, Dam, at_work, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, lines, linger, made, tell
 
 
@@ -231,7 +231,7 @@ async def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(
     """The first worker is used to short jobs, and so it takes more than it can start."""
     began = tmp_path / "began"
     started: list[float] = []
-    other = new_app()
+    other: App = new_app()
     tasks: dict[App, tuple[Task[..., Any], Task[..., Any]]] = {}
     for one in (app, other):
 
@@ -257,36 +257,27 @@ async def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(
 
 
 async def test_what_finds_no_slot_goes_back_to_its_place_uncharged(app: App) -> None:
-    ran: list[int] = []
-    full, go_on = asyncio.Event(), asyncio.Event()
-
-    @app.task(retention="1h")
-    async def work(i: int) -> None:
-        ran.append(i)
-        if i == 1000:
-            full.set()
-            await go_on.wait()
-
-    handles: list[Handle[Any]] = await app.aenqueue_many([work.job(i) for i in range(2_000)])
+    dam = Dam(app, 4_000)
+    await dam.fill()
     async with at_work(app, concurrency=1) as worker:
-        await full.wait()
-        assert worker._parts is not None
-        assert worker._parts.executor.buffered > 0, "this test is about jobs that were fetched ahead"
+        at = await dam.full(worker)
 
         async def back() -> bool:
-            return await _count(app, "default", State.AVAILABLE) == 999
+            return await _count(app, "default", State.AVAILABLE) == dam.jobs - at - 1
 
         before = time.monotonic()
         await until(back, "what found no slot is available again")
-        assert time.monotonic() - before < 0.5
-        for handle in handles[1001:1100]:
+        assert time.monotonic() - before < 1
+        for handle in dam.handles[at + 1 : at + 50]:
             job = await handle.ajob()
             assert job is not None
             assert (job.attempt, job.token, job.state) == (0, None, State.AVAILABLE)
-        go_on.set()
-        await until(lambda: len(ran) == 2_000, "the rest runs")
-    assert ran == list(range(2_000)), "in the order of their enqueue"
-    assert (await _last(handles[-1])).attempt == 1
+        dam.open()
+        await until(lambda: len(dam.ran) == dam.jobs, "the rest runs")
+    assert dam.ran == list(range(dam.jobs)), "in the order of their enqueue"
+    last = await dam.handles[-1].ajob()
+    assert last is not None
+    assert last.attempt == 1
 
 
 async def test_nothing_is_fetched_ahead_from_queues_with_slots(app: App) -> None:
@@ -331,7 +322,3 @@ async def _progress(handle: Handle[Any]) -> None:
         return job is not None and job.progress is not None
 
     await until(said, "it has begun")
-
-
-async def _last(handle: Handle[Any]) -> Any:
-    return await handle.ajob()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -342,7 +344,7 @@ class Slept(Loop):
 async def test_a_store_that_is_away_delays_the_next_tick_more_and_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(services.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
     away = [StoreUnavailable("away") for _ in range(8)]
     loop = Slept(*away, 1.0, StoreUnavailable("away"))
     await loop.run()
@@ -391,7 +393,7 @@ def test_a_complaint_is_made_once_in_three_seconds_and_counts_the_rest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(services.time, "monotonic", lambda: now)
+    monkeypatch.setattr(services, "time", SimpleNamespace(monotonic=lambda: now))
     complaint = Complaint(logging.getLogger("test"))
 
     def say(at: float) -> None:

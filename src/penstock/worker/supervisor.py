@@ -26,7 +26,7 @@ from penstock.errors import StoreError
 from penstock.ids import mint
 from penstock.job import Job
 from penstock.lifecycle import Place, released
-from penstock.store import Beat, Settlement, Store
+from penstock.store import Beat, Grip, Settlement, Store
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
 from penstock.worker.exits import how_it_ended, oom_kills
@@ -245,13 +245,14 @@ class _Supervisor:
         beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
         if not beats:
             return
-        await self.store.extend(beats)
+        lost = (await self.store.extend(beats)).count(Grip.LOST)
         _log.warning(
-            "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)",
+            "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)%s",
             child.id,
             child.pid,
             silent,
-            len(beats),
+            len(beats) - lost,
+            f"; {lost} had run out" if lost else "",
         )
 
     async def _give_back(self, child: _Child, waiting: list[Entry]) -> None:
