@@ -122,6 +122,16 @@ def test_a_child_that_ends_by_itself_with_work_in_hand_is_replaced(place):
     assert line["pid"] not in worker.children()
 
 
+def test_each_of_many_children_is_watched(place):
+    """More than an event loop has threads to wait with."""
+    worker = place.worker("--processes", "9", "--concurrency", "1", ready=9)
+    for child in sorted(worker.children())[-3:]:
+        os.kill(child, signal.SIGKILL)
+    place.until(
+        lambda: worker.log.count(" died: killed by SIGKILL") == 3, "their supervisor notices", within=5
+    )
+
+
 # ── the supervisor, and those that depend on somebody ────────────────────────────────────────────
 
 

@@ -39,7 +39,7 @@ def write_lock(file: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_results_that_come_while_the_write_lock_is_held_are_stored_afterwards(place, supervised):
-    """Held for four leases: nobody can beat, and nobody may take what they have in hand."""
+    """Held for some leases: nobody can beat, and nobody may take what they have in hand."""
     worker = place.worker(**_LEASE) if supervised else place.lone(**_LEASE)
     place.lone(**_LEASE)
     tasks = place.tasks
@@ -49,7 +49,7 @@ def test_results_that_come_while_the_write_lock_is_held_are_stored_afterwards(pl
     with write_lock(place.file):
         place.open("go")
         place.until(lambda: len(place.record("end")) >= 7, "they end")
-        time.sleep(8.0)
+        time.sleep(8.0 if supervised else 5.0)
         assert not [line for line in place.starts() if line["attempt"] > 1]
     jobs = place.until_ended(handles, within=15)
     assert {(job.state, job.attempt, job.lost) for job in jobs} == {(State.COMPLETED, 1, 0)}

@@ -14,8 +14,7 @@ from penstock.errors import JobCancelled
 from penstock.events import JobCancelledEvent
 from penstock.job import State
 from penstock.lifecycle import ASK_CANCELLED
-from penstock.testing import FaultyStore
-from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
+from tests.worker.conftest import Dam, Door, Told, at_work, ended, patient, quick, until
 from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow
 
 
@@ -158,20 +157,36 @@ async def test_a_job_that_was_asked_to_stop_and_then_lost_its_worker_is_not_star
     assert lines(began) == []
 
 
-async def test_a_last_attempt_is_cancelled_before_its_start_is_recorded(
-    app: App, faults: FaultyStore, tmp_path: Path
-) -> None:
+async def test_a_last_attempt_is_cancelled_before_its_start_is_recorded(app: App, tmp_path: Path) -> None:
     """Cancelled between its lease and its start: the record of the start brings the news."""
     began = tmp_path / "began"
-    task = made(app, "async", linger, max_attempts=1)
+    handle = await made(app, "async", linger, max_attempts=1).aenqueue(str(began))
+    door = Door.before(app, "extend")
     async with at_work(app, config=patient()):
-        faults.lose_reply("fetch")
-        handle = await task.aenqueue(str(began))
-        await becomes(handle, State.RUNNING)  # leased, which the worker does not know yet
-        await handle.acancel()
+        await door.asked()
+        assert await handle.acancel() is State.RUNNING
+        door.open()
         job = await ended(handle)
     assert job.state is State.CANCELLED
     assert lines(began) == []
+
+
+async def test_one_on_its_way_to_a_slot_is_not_started(app: App) -> None:
+    """Fetched ahead by a worker that is used to short jobs; a heartbeat tells it what is no longer wanted."""
+    dam = Dam(app, 4_000)
+    await dam.fill()
+    config = quick(slot_wait="10s", drain_timeout="10s", heartbeat="50ms")
+    async with at_work(app, concurrency=1, config=config) as worker:
+        at = await dam.full(worker)
+        unwanted = dam.handles[at + 1]
+        assert await unwanted.acancel() is State.RUNNING
+        assert worker._parts is not None
+        beat = worker._parts.heartbeat
+        before = beat.last_beat
+        await until(lambda: beat.last_beat > before + 0.06, "the worker has been told")
+        dam.open()
+        assert (await ended(unwanted)).state is State.CANCELLED
+    assert at + 1 not in dam.ran
 
 
 async def test_listeners_hear_of_it(app: App, tmp_path: Path) -> None:

@@ -67,11 +67,15 @@ class Reclaimer(Service):
         #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
         self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
 
+    def doubt(self) -> None:
+        """Somebody else here could not write to the store. From any thread."""
+        self._failed = True
+
     async def tick(self) -> float:
         try:
             return await self._tick()
         except StoreError:
-            self._failed = True
+            self.doubt()
             raise
 
     async def _tick(self) -> float:

@@ -274,6 +274,7 @@ class _Parts:
             block_report=config.block_report / 1000,
             on_grip=self._gripped,
             on_blocked=self._blocked,
+            on_failed=self.reclaimer.doubt,
             table=worker._table,
         )
         self.announcer = _Announcer(store, worker.info, config.announce / 1000)

@@ -1,0 +1,89 @@
+"""The reclaimer judges leases only while it, and so everybody else, could have prolonged them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.errors import StoreFull
+from penstock.store import Fetched
+from penstock.upkeep.reclaimer import Reclaimer
+
+_BEAT = 0.05
+
+
+class Disk:
+    """As much of a store as a reclaimer sees, on a disk that may be full: then it only answers questions."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.judged = 0
+        self.written = 0
+
+    async def workers(self) -> list[Any]:
+        return []
+
+    async def reclaim(self, queues: Any, **_: Any) -> Fetched:
+        await self.write()
+        self.judged += 1
+        return Fetched([], 0)
+
+    async def write(self) -> None:
+        if self.full:
+            raise StoreFull("no room")
+        self.written += 1
+
+
+def reclaimer(disk: Disk) -> Reclaimer:
+    options: dict[str, Any] = {"is_dead": lambda _: False, "bury": lambda _: False, "write": disk.write}
+    return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=60.0, **options)  # type: ignore[arg-type]
+
+
+async def test_in_peace_every_tick_judges():
+    disk = Disk()
+    one = reclaimer(disk)
+    for n in range(1, 4):
+        await one.tick()
+        assert disk.judged == n
+
+
+async def test_after_a_failure_the_others_get_a_heartbeat_to_speak():
+    disk = Disk()
+    one = reclaimer(disk)
+    disk.full = True
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            await one.tick()
+    disk.full = False
+    await one.tick()
+    assert (disk.judged, disk.written) == (0, 1), "it has written, and judges nobody yet"
+    await asyncio.sleep(2 * _BEAT)
+    await one.tick()
+    assert disk.judged == 1
+
+
+async def test_a_heartbeat_that_failed_is_a_failure_too():
+    """A disk may be full and free again between two looks at the leases."""
+    disk = Disk()
+    one = reclaimer(disk)
+    one.doubt()
+    await one.tick()
+    assert disk.judged == 0
+    await asyncio.sleep(2 * _BEAT)
+    await one.tick()
+    assert disk.judged == 1
+
+
+async def test_who_cannot_write_yet_does_not_begin_to_wait():
+    disk = Disk()
+    one = reclaimer(disk)
+    one.doubt()
+    disk.full = True
+    with pytest.raises(StoreFull):
+        await one.tick()
+    await asyncio.sleep(2 * _BEAT)
+    disk.full = False
+    await one.tick()
+    assert disk.judged == 0
