@@ -297,12 +297,18 @@ class Program:
 
 def _processes() -> Iterator[tuple[int, int, str]]:
     """(pid, parent, state) of all that run here."""
-    listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
-    )
-    for line in listed.stdout.splitlines():
-        pid, parent, state = line.split()
-        yield int(pid), int(parent), state[0]
+    if not Path("/proc/self/stat").exists():
+        said = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+        )
+        for line in said.stdout.splitlines():
+            pid, parent, state = line.split()
+            yield int(pid), int(parent), state[0]
+        return
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            facts = path.read_text().rpartition(")")[2].split()  # its name may contain anything
+            yield int(path.parent.name), int(facts[1]), facts[0]
 
 
 def _session(pid: int) -> int:
