@@ -144,7 +144,7 @@ async def test_what_waits_for_a_slot_goes_back_to_the_head_at_once(app: App) -> 
         assert (job.attempt, job.token) == (0, None)
         dam.open()
     assert dam.ran == list(range(at + 1))
-    await in_a_burst(app, concurrency=1)
+    await in_a_burst(app, concurrency=1, config=config)
     assert dam.ran == list(range(dam.jobs)), "each ran once, in the order of their enqueue"
 
 
@@ -304,3 +304,13 @@ async def _some_turns() -> None:
     """Let everybody who is ready have a turn."""
     for _ in range(20):
         await asyncio.sleep(0.001)
+
+
+async def test_a_worker_stopped_before_it_begins_ends_at_once(app: App, tmp_path: Path) -> None:
+    handle = await made(app, "async", linger).aenqueue(str(tmp_path / "began"))
+    worker = Worker(app, config=quick())
+    worker.stop()
+    async with asyncio.timeout(PATIENCE):
+        await worker.run()
+    job = await becomes(handle, State.AVAILABLE)
+    assert job.attempt == 0

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from penstock.app import App
-from penstock.events import JobCompleted, LateResultRefused, LoopBlocked
+from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 from penstock.ids import mint_token
 from penstock.job import Job, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Settled, Settlement, Share
+from penstock.store import Beat, Settled, Settlement, Share, WorkerInfo
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.worker import Worker
+from penstock.worker import worker as worker_module
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
 from tests.worker.deeds import lines, linger, made, tell
 
@@ -192,3 +193,21 @@ async def _fetch(app: App, worker: str) -> bool:
         [Share("default", 1, 1)], limit=1, lease=60_000, worker=worker, token=mint_token()
     )
     return bool(fetched.jobs)
+
+
+async def test_a_worker_proven_dead_is_told_of_and_its_jobs_run_at_once(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease would hold for a minute; the proof of its death (see test_locks.py) does not wait."""
+    monkeypatch.setattr(worker_module, "is_dead", lambda id: id == "deceased")
+    monkeypatch.setattr(worker_module, "bury", lambda id: True)
+    began = tmp_path / "began"
+    told = Told(app)
+    handle = await made(app, "async", linger).aenqueue(str(began), 0.0)
+    await app.store.announce(WorkerInfo("deceased", "host", 1, 0, ("default",), ("linger",), 20))
+    assert await _fetch(app, "deceased")
+    async with at_work(app, config=patient()):
+        job = await ended(handle)
+        event = await told.one(WorkerLost)
+    assert (event.worker, event.cause, event.jobs) == ("deceased", "worker deceased died", 1)
+    assert (job.state, job.attempt, [e.kind for e in job.errors]) == (State.COMPLETED, 2, ["WorkerLost"])
