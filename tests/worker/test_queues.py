@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from penstock.errors import ConfigError
 from penstock.job import Job, NewJob, State
 from penstock.store import Share
-from penstock.worker.queues import Queue, Turns, as_queues, parse_queues, spread
+from penstock.worker.queues import Queue, Turns, as_queues, spread
 
 WEIGHTED = (Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1))
 
@@ -83,31 +82,6 @@ def test_a_narrow_queue_gives_what_it_may_and_the_others_all() -> None:
     turns = Turns((Queue("a"), Queue("b")))
     caps = {s.queue: s.cap for s in turns.plan(10, 10, {}, {"a": 0})}
     assert caps == {"b": 10}
-
-
-def test_queues_are_read_from_text() -> None:
-    assert parse_queues("critical:weight=6, default:weight=3:slots=10,low") == (
-        Queue("critical", weight=6),
-        Queue("default", weight=3, slots=10),
-        Queue("low"),
-    )
-    assert parse_queues("") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("a:wieght=3", "did you mean 'weight'"),
-        ("a:weight", "needs a whole number"),
-        ("a:slots=x", "needs a whole number"),
-        ("a:slots=0", "must be 1 or more"),
-        ("a,a", "listed twice"),
-        ("sp ace", "cannot be a queue's name"),
-    ],
-)
-def test_a_wrong_queue_says_what_is_wrong(text: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=hint):
-        parse_queues(text)
 
 
 def test_names_and_queues_mix() -> None:

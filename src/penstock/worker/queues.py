@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from penstock.errors import ConfigError, did_you_mean
+from penstock.errors import ConfigError
 from penstock.ids import check_queue
 from penstock.job import Job
 from penstock.store import Share
 
-__all__ = ["Queue", "Turns", "as_queues", "parse_queues", "spread"]
+__all__ = ["Queue", "Turns", "as_queues", "spread"]
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -38,28 +38,6 @@ def as_queues(queues: Sequence[Queue | str]) -> tuple[Queue, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"queue {name!r} is listed twice")
     return made
-
-
-def parse_queues(text: str) -> tuple[Queue, ...] | None:
-    """`"critical:weight=6,default:weight=3:slots=10"` as queues; None for an empty text."""
-    queues = tuple(_parse_queue(part.strip()) for part in text.split(",") if part.strip())
-    return as_queues(queues) if queues else None
-
-
-def _parse_queue(part: str) -> Queue:
-    name, *options = part.split(":")
-    numbers: dict[str, int] = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if key not in ("weight", "slots"):
-            near = did_you_mean(key, ("weight", "slots"))
-            raise ConfigError(
-                f"queues: {part!r} has the unknown option {key!r}{near}; use weight=N and slots=N"
-            )
-        if not equals or not value.isdecimal():
-            raise ConfigError(f"queues: {part!r}: {key} needs a whole number, as in {key}=3")
-        numbers[key] = int(value)
-    return Queue(name, weight=numbers.get("weight", 1), slots=numbers.get("slots"))
 
 
 def spread(jobs: list[Job], got: Mapping[str, int]) -> list[Job]:
