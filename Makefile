@@ -2,7 +2,9 @@
 
 PYTHON ?= python3
 ARGS ?=
+URL ?=
 PYTEST_ARGS ?=
+URL ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,21 +14,24 @@ export PIP_ROOT_USER_ACTION := ignore
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types bench clean rebuild-venv
+.PHONY: help demo test check servers lint types bench clean rebuild-venv
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready-to-run ## Real work on the embedded store, one worker killed midway, nothing lost
-	@$(BIN)/penstock demo $(ARGS)
+demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost (a file; else URL=redis://...)
+	@$(BIN)/penstock demo $(if $(URL),--url '$(URL)') $(ARGS)
 
 # Tests of real processes have real deadlines, and a machine may be busy with something else: what fails
 # gets another try, and the summary counts it ("rerun"). `make check` and a plain pytest give none.
-test: lint types ## Set up, lint, types and every test (what CI runs)
+test: servers lint types ## Set up, lint, types and every test (what CI runs)
 	@$(BIN)/python -m pytest -q -n auto --reruns 2 $(PYTEST_ARGS)
 
 check: lint types ## Lint, types and the fast tests
 	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system" $(PYTEST_ARGS)
+
+servers: ## See that the servers which tests start are there; install them where we may
+	@.ci/servers
 
 lint: $(VENV)/.ready-to-develop ## Ruff: rules and format
 	@$(BIN)/ruff check --quiet .
@@ -52,7 +57,7 @@ $(VENV)/.ready-to-develop: pyproject.toml $(VENV)/.created
 
 $(VENV)/.ready-to-run: pyproject.toml $(VENV)/.created
 	@echo "Installing Penstock into $(VENV) ..." >&2
-	@$(PIP) install -e .
+	@$(PIP) install -e '.[all]'
 	@touch $@
 
 # An environment remembers where it was made. One that was copied here from another checkout would

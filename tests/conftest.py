@@ -1,1 +1,68 @@
 """What every test may use. A fixture that only one folder needs lives in that folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import (
+    SHARED_CLUSTER,
+    SHARED_REDIS,
+    Cluster,
+    RedisServer,
+    Sentinels,
+    redis_cluster,
+    redis_sentinels,
+    redis_server,
+    redis_tls_server,
+)
+
+# Servers start when a test asks for one, not before. Those of a session are shared by the tests of a process:
+# who kills, fills or stops a server takes one of its own.
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """A plain Redis server that other tests use too."""
+    yield SHARED_REDIS.get()
+    SHARED_REDIS.close()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster of three masters without replicas that other tests use too."""
+    yield SHARED_CLUSTER.get()
+    SHARED_CLUSTER.close()
+
+
+@pytest.fixture
+def new_redis(servers: contextlib.ExitStack) -> Callable[..., RedisServer]:
+    """`redis_server`, for this test alone."""
+    return lambda *settings, **facts: servers.enter_context(redis_server(*settings, **facts))
+
+
+@pytest.fixture
+def new_tls_redis(servers: contextlib.ExitStack) -> Callable[..., RedisServer]:
+    """`redis_tls_server`, for this test alone."""
+    return lambda *settings, **facts: servers.enter_context(redis_tls_server(*settings, **facts))
+
+
+@pytest.fixture
+def new_sentinels(servers: contextlib.ExitStack) -> Callable[..., Sentinels]:
+    """`redis_sentinels`, for this test alone."""
+    return lambda *settings, **facts: servers.enter_context(redis_sentinels(*settings, **facts))
+
+
+@pytest.fixture
+def new_cluster(servers: contextlib.ExitStack) -> Callable[..., Cluster]:
+    """`redis_cluster`, for this test alone."""
+    return lambda *settings, **facts: servers.enter_context(redis_cluster(*settings, **facts))
+
+
+@pytest.fixture
+def servers() -> Iterator[contextlib.ExitStack]:
+    """The servers of one test; they end with it."""
+    with contextlib.ExitStack() as started:
+        yield started

@@ -28,7 +28,7 @@ FLOORS: dict[int, str] = {
     1: "errors clock duration ids job retry unique codec events config middleware options",  # words
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
-    4: "stores client handle draft inspector",
+    4: "stores client handle draft inspector outbox",
     5: "dialects task",
     6: "periodic connect upkeep web",
     7: "app registry take loading",

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.errors import JobExists as JobExists
     from penstock.errors import JobNotFound as JobNotFound
     from penstock.errors import MissingExtra as MissingExtra
+    from penstock.errors import NotReplicated as NotReplicated
+    from penstock.errors import OutboxFull as OutboxFull
     from penstock.errors import PenstockError as PenstockError
     from penstock.errors import QueueClosed as QueueClosed
     from penstock.errors import QueueFull as QueueFull
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from penstock.events import JobDied as JobDied
     from penstock.events import JobEnqueued as JobEnqueued
     from penstock.events import JobFailed as JobFailed
+    from penstock.events import JobNotEnqueued as JobNotEnqueued
     from penstock.events import JobReleased as JobReleased
     from penstock.events import JobSnoozed as JobSnoozed
     from penstock.events import JobStarted as JobStarted
@@ -98,12 +101,13 @@ _HOMES = {
     "penstock.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout Cancel ConfigError Discard "
         "EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead JobExists "
-        "JobNotFound MissingExtra PenstockError QueueClosed QueueFull ResultError ResultNotKept "
-        "ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt StoreError StoreFull "
-        "StoreReadOnly StoreTooNew StoreUnavailable Undecodable UnknownScheme Unsupported"
+        "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
+        "ResultError ResultNotKept ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt "
+        "StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable UnknownScheme "
+        "Unsupported"
     ),
     "penstock.events": (
-        "Event JobCancelledEvent JobCompleted JobDied JobEnqueued JobFailed JobReleased "
+        "Event JobCancelledEvent JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobReleased "
         "JobSnoozed JobStarted LateResultRefused LoopBlocked TaskUnknown WorkerLost WorkerStarted "
         "WorkerStopped"
     ),

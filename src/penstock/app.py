@@ -19,6 +19,7 @@ from penstock.ids import check_queue
 from penstock.job import DEAD_KEPT
 from penstock.middleware import MiddlewareStack
 from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
+from penstock.outbox import Outbox
 from penstock.registry import Registry
 from penstock.store import Store
 from penstock.take import Take, Taken
@@ -31,7 +32,7 @@ R = TypeVar("R")
 
 #: A heartbeat comes every third of a lease, and the store has to be reached in between.
 _SHORTEST_LEASE = 100
-_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "store"}
+_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "store"}
 
 
 class App(Registry):
@@ -39,9 +40,10 @@ class App(Registry):
 
     Without a URL that is `sqlite:///jobs.db`. Works across threads, event loops and forks. `namespace`
     isolates it from others on the same store; `max_payload` and `max_result` bound the bytes of one
-    job's arguments and of its result; `store` takes the place of the URL. All further options are
-    defaults for its tasks; `retention` is that of tasks with a result. What is not given here may be set
-    in the environment or in penstock.toml.
+    job's arguments and of its result; `outbox` is how many new jobs may wait in memory while the store is
+    away (0, unless it is said), and die there with the process; `store` takes the place of the URL. All
+    further options are defaults for its tasks; `retention` is that of tasks with a result. What is not
+    given here may be set in the environment or in penstock.toml.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class App(Registry):
         name: str = "",
         max_payload: int | str | None = None,
         max_result: int | str | None = None,
+        outbox: int | None = None,
         store: Store | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
@@ -68,11 +71,12 @@ class App(Registry):
         self._keep_dead: int = said.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
             check_url(self.url)
-        payload = _size("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
-        result = _size("max_result", said.or_else(max_result, "max_result", payload))
+        payload = _number("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
+        result = _number("max_result", said.or_else(max_result, "max_result", payload))
+        room = _number("outbox", said.or_else(outbox, "outbox", 0))
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
-            Client(lambda: self._made_store(store), middleware, events),
+            Client(lambda: self._made_store(store), middleware, events, room),
             middleware,
             events,
             override(said.options(), defaults, who="App()"),
@@ -195,10 +199,24 @@ class App(Registry):
         """The same, without blocking the event loop."""
         return await self._client.adrained(check_queue(queue), timeout)
 
+    @property
+    def outbox(self) -> Outbox:
+        """The jobs that wait here for a store that is away: `app.outbox.pending` of them."""
+        return self._client.outbox
+
+    def flush(self, timeout: Duration | None = None) -> bool:
+        """Wait until the store has taken what is in the outbox; False: it still has not."""
+        return self._client.flush(timeout)
+
+    async def aflush(self, timeout: Duration | None = None) -> bool:
+        """The same, without blocking the event loop."""
+        return await self._client.aflush(timeout)
+
     def close(self) -> None:
-        """Deliver the events that are left, and let go of the store; what is used afterwards opens again."""
-        self.events.close()
+        """Deliver what is left (the outbox has 2 s), and let go of the store; what is used afterwards opens
+        again. Jobs that the store did not take are lost, and logged with their ids."""
         self._client.close()
+        self.events.close()
 
     def _made_store(self, given: Store | None) -> Store:
         return connect(self.url, namespace=self.namespace) if given is None else given
@@ -227,9 +245,9 @@ class _Settings:
         return Options(**{name: getattr(self._config, name) for name in names})
 
 
-def _size(name: str, value: int | str) -> int:
+def _number(name: str, value: int | str) -> int:
     try:
-        size: int = KNOBS[name].kind.read(name, value)
+        number: int = KNOBS[name].kind.read(name, value)
     except ConfigError as error:
         raise ConfigError(f"App(): {error}") from None
-    return size
+    return number

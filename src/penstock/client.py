@@ -18,16 +18,20 @@ from penstock.errors import (
     EnqueueManyError,
     EnqueueUnknown,
     JobExists,
+    NotReplicated,
+    OutboxFull,
     PenstockError,
     QueueClosed,
     QueueFull,
     StoreError,
+    StoreUnavailable,
 )
 from penstock.events import EventBus, JobEnqueued
 from penstock.handle import Handle, refuse_in_loop
 from penstock.ids import check_id, check_queue, mint_many
 from penstock.job import QUEUED, NewJob, State
 from penstock.middleware import MiddlewareStack
+from penstock.outbox import Outbox
 from penstock.store import Enqueued, QueueInfo, Store, Verdict
 
 __all__ = ["CHUNK", "Client", "Handle"]
@@ -39,7 +43,7 @@ CHUNK = 10_000
 #: How often `drained` counts (s): counting is cheap, and no store tells of a queue's last job.
 _COUNT_EVERY = 0.05
 
-_NEW, _REPLACED = Verdict.NEW, Verdict.REPLACED
+_NEW, _REPLACED, _UNREPLICATED = Verdict.NEW, Verdict.REPLACED, Verdict.UNREPLICATED
 _UNDONE = QUEUED | {State.RUNNING}
 
 
@@ -50,13 +54,15 @@ class Client:
     """
 
     def __init__(
-        self, make_store: Callable[[], Store], middleware: MiddlewareStack, events: EventBus
+        self, make_store: Callable[[], Store], middleware: MiddlewareStack, events: EventBus, outbox: int = 0
     ) -> None:
+        #: Where jobs wait while the store is away; of no room unless the app wants one.
+        self.outbox = Outbox(outbox, lambda: self.store, events)
         self._make_store = make_store
         self._made: dict[str, Store] = {}
         self._middleware = middleware
         self._events = events
-        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Enqueued]] = (
+        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Enqueued | None]] = (
             WeakKeyDictionary()
         )
 
@@ -73,7 +79,7 @@ class Client:
     def enqueue(self, draft: Draft[R]) -> Handle[R]:
         """Store one job; raises EnqueueError or StoreError."""
         new = self._rewritten(draft.new())
-        (answer,) = self.store.sync.enqueue([new])
+        (answer,) = self._answers([new])
         return self._handle(new, answer, draft)
 
     async def aenqueue(self, draft: Draft[R]) -> Handle[R]:
@@ -84,20 +90,20 @@ class Client:
 
     def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
         """Store many; handles in their order. EnqueueManyError says which were stored if some were not."""
-        many = _Many(drafts, self._rewritten, self._handle)
+        many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
         for chunk in many.chunks():
             try:
-                many.answered(self.store.sync.enqueue(chunk))
+                many.answered(self._answers(chunk))
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
 
     async def aenqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
         """The same, without blocking the event loop."""
-        many = _Many(drafts, self._rewritten, self._handle)
+        many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
         for chunk in many.chunks():
             try:
-                many.answered(await self.store.enqueue(chunk))
+                many.answered(await self._aanswers(chunk))
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
@@ -125,23 +131,72 @@ class Client:
             await asyncio.sleep(_COUNT_EVERY)
         return True
 
+    def flush(self, timeout: Duration | None) -> bool:
+        """Wait until the outbox is empty; False if it is not so in time."""
+        refuse_in_loop("app.flush()", "await app.aflush()")
+        return self.outbox.flush(None if timeout is None else milliseconds(timeout, what="timeout") / 1000)
+
+    async def aflush(self, timeout: Duration | None) -> bool:
+        """The same, without blocking the event loop."""
+        ends = _end_of(timeout)
+        while not self.outbox.flush(0):
+            if time.monotonic() >= ends:
+                return False
+            await asyncio.sleep(_COUNT_EVERY)
+        return True
+
     def close(self) -> None:
-        """Let go of what the store holds; its next use opens it again."""
+        """Give the outbox a moment, and let go of what the store holds; its next use opens it again."""
+        self.outbox.close()
         for store in self._made.values():
             store.close()
 
-    def _batcher(self) -> Batcher[NewJob, Enqueued]:
+    def _answers(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
+        """What the store says to each job; None where the outbox has it for now."""
+        outbox = self.outbox
+        if outbox.pending:  # whoever comes later is stored later
+            return outbox.keep(jobs)
+        try:
+            answers = self.store.sync.enqueue(jobs)
+        except StoreUnavailable as error:
+            if not outbox.limit:
+                raise
+            return outbox.keep(jobs, error)
+        return outbox.keep_failed(jobs, answers) if outbox.limit else answers
+
+    async def _aanswers(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
+        outbox = self.outbox
+        if outbox.pending:
+            return outbox.keep(jobs)
+        try:
+            answers = await self.store.enqueue(jobs)
+        except StoreUnavailable as error:
+            if not outbox.limit:
+                raise
+            return outbox.keep(jobs, error)
+        return outbox.keep_failed(jobs, answers) if outbox.limit else answers
+
+    def _batcher(self) -> Batcher[NewJob, Enqueued | None]:
         loop = asyncio.get_running_loop()
         batcher = self._batchers.get(loop)
         if batcher is None:
             batcher = self._batchers[loop] = Batcher(self._send)
         return batcher
 
-    async def _send(self, jobs: list[NewJob]) -> Sequence[Enqueued | BaseException]:
+    async def _send(self, jobs: list[NewJob]) -> Sequence[Enqueued | BaseException | None]:
         try:
-            return await self.store.enqueue(jobs)
+            return await self._aanswers(jobs)
         except EnqueueUnknown as error:  # each caller hears of its own job only
             return [EnqueueUnknown([job.id], error.cause) for job in jobs]
+        except OutboxFull:  # not all of them have room: as many as have
+            return [self._kept_alone(job) for job in jobs]
+
+    def _kept_alone(self, new: NewJob) -> OutboxFull | None:
+        try:
+            self.outbox.keep([new])
+        except OutboxFull as error:
+            return error
+        return None
 
     def _rewritten(self, new: NewJob) -> NewJob:
         rewritten = self._middleware.rewrite(new)
@@ -149,16 +204,23 @@ class Client:
             _check(rewritten)
         return rewritten
 
-    def _handle(self, new: NewJob, answer: Enqueued, draft: Draft[R]) -> Handle[R]:
+    def _handle(self, new: NewJob, answer: Enqueued | None, draft: Draft[R]) -> Handle[R]:
+        if answer is None:  # the outbox tells of it once it is stored
+            return self._handle_of(new, draft)
         verdict = answer.verdict
-        if verdict is _NEW or verdict is _REPLACED:
+        if verdict is _NEW or verdict is _REPLACED or verdict is _UNREPLICATED:
             if self._events.active:
                 at = time.time_ns() // 1_000_000
                 self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
-            return Handle(self.store, new.queue, new.id, new.task, draft.template.codec, new.retention)
+            if verdict is _UNREPLICATED:
+                raise NotReplicated([new.id], answer.cause)
+            return self._handle_of(new, draft)
         if verdict is Verdict.DUPLICATE:  # its retention is its own
             return Handle(self.store, new.queue, answer.id, new.task, draft.template.codec, None, True)
         raise _refusal(new, answer)
+
+    def _handle_of(self, new: NewJob, draft: Draft[R]) -> Handle[R]:
+        return Handle(self.store, new.queue, new.id, new.task, draft.template.codec, new.retention)
 
 
 class _Many(Generic[R]):
@@ -168,13 +230,16 @@ class _Many(Generic[R]):
         self,
         drafts: Iterable[Draft[R]],
         rewritten: Callable[[NewJob], NewJob],
-        handle: Callable[[NewJob, Enqueued, Draft[R]], Handle[R]],
+        handle: Callable[[NewJob, Enqueued | None, Draft[R]], Handle[R]],
+        handle_of: Callable[[NewJob, Draft[R]], Handle[R]],
     ) -> None:
         self._drafts = _with_ids(drafts)
         self._jobs = [rewritten(draft.new()) for draft in self._drafts]
         self._handle = handle
+        self._handle_of = handle_of
         self._handles: list[Handle[R] | None] = []
         self._errors: dict[int, PenstockError] = {}
+        self._late: dict[int, NotReplicated] = {}  # stored, on fewer replicas than wanted
         self._broken: PenstockError | None = None
 
     def chunks(self) -> Iterator[list[NewJob]]:
@@ -182,14 +247,17 @@ class _Many(Generic[R]):
             if self._broken is None:
                 yield self._jobs[start : start + CHUNK]
 
-    def answered(self, answers: Sequence[Enqueued]) -> None:
+    def answered(self, answers: Sequence[Enqueued | None]) -> None:
         handle, handles = self._handle, self._handles
         start = len(handles)
         span = slice(start, start + len(answers))
         for new, answer, draft in zip(self._jobs[span], answers, self._drafts[span], strict=True):
             try:
                 handles.append(handle(new, answer, draft))
-            except EnqueueError as refusal:
+            except NotReplicated as late:  # it is there
+                self._late[len(handles)] = late
+                handles.append(self._handle_of(new, draft))
+            except (EnqueueError, StoreError) as refusal:
                 self._errors[len(handles)] = refusal
                 handles.append(None)
 
@@ -204,10 +272,13 @@ class _Many(Generic[R]):
 
     def handles(self) -> list[Handle[R]]:
         """All of them, or the error that says which there are."""
-        stored = [handle for handle in self._handles if handle is not None]
         if self._errors:
-            raise EnqueueManyError(self._handles, self._errors)
-        return stored
+            raise EnqueueManyError(self._handles, {**self._errors, **self._late})
+        if self._late:
+            causes = {late.cause for late in self._late.values()}
+            ids = [id for late in self._late.values() for id in late.ids]
+            raise NotReplicated(ids, "; ".join(sorted(causes)))
+        return [handle for handle in self._handles if handle is not None]
 
 
 def _with_ids(drafts: Iterable[Draft[R]]) -> list[Draft[R]]:
@@ -229,7 +300,7 @@ def _check(rewritten: NewJob) -> None:
     check_queue(rewritten.queue)
 
 
-def _refusal(new: NewJob, answer: Enqueued) -> EnqueueError:
+def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
     match answer.verdict:
         case Verdict.EXISTS:
             return JobExists(new.queue, new.id)
@@ -238,6 +309,10 @@ def _refusal(new: NewJob, answer: Enqueued) -> EnqueueError:
         case Verdict.FULL:
             wait = answer.retry_after
             return QueueFull(new.queue, None if wait is None else wait / 1000)
+        case Verdict.UNKNOWN:
+            return EnqueueUnknown([new.id], answer.cause)
+        case Verdict.FAILED:
+            return StoreUnavailable(f"the job {new.id} was not stored: {answer.cause}")
     return EnqueueError(f"the store answered {answer.verdict} for the job {new.id}")
 
 

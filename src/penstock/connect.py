@@ -21,6 +21,9 @@ _DRIVERS = {
     "rediss": ("redis", "redis"),
     "redis+sentinel": ("redis", "redis"),
     "redis+cluster": ("redis", "redis"),
+    "rediss+sentinel": ("redis", "redis"),
+    "rediss+cluster": ("redis", "redis"),
+    "unix": ("redis", "redis"),
     "postgresql": ("psycopg", "postgres"),
 }
 _SCHEMES = ("memory", "sqlite", *_DRIVERS)
@@ -29,6 +32,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "memory": {},
     "sqlite": {"durability": ("full", "normal")},
 }
+_REDIS = {scheme for scheme, (package, _) in _DRIVERS.items() if package == "redis"}
 
 
 def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Store:
@@ -36,12 +40,18 @@ def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Sto
 
     `clock` is for tests. Raises ConfigError, UnknownScheme or MissingExtra.
     """
-    parts, options = _read(url)
+    parts = _split(url)
+    _check_scheme(parts.scheme)
     if namespace:
         check_namespace(namespace)
-    given: dict[str, Any] = {**options, "namespace": namespace}
+    given: dict[str, Any] = {"namespace": namespace}
     if clock is not None:
         given["clock"] = clock
+    if parts.scheme in _REDIS:
+        from penstock.stores.redis.store import RedisStore
+
+        return RedisStore(url, **given)
+    given |= _read(parts, url)
     if parts.scheme == "memory":
         from penstock.stores.memory import MemoryStore
 
@@ -53,7 +63,14 @@ def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Sto
 
 def check_url(url: str) -> None:
     """Raise what `connect` would, without making a store."""
-    parts, _ = _read(url)
+    parts = _split(url)
+    _check_scheme(parts.scheme)
+    if parts.scheme in _REDIS:
+        from penstock.stores.redis.address import Address
+
+        Address.from_url(url)
+        return
+    _read(parts, url)
     if parts.scheme == "sqlite":
         _file(parts, url)
 
@@ -69,16 +86,14 @@ def check_namespace(name: str) -> str:
         ) from None
 
 
-def _read(url: str) -> tuple[SplitResult, dict[str, str]]:
-    parts = _split(url)
-    _check_scheme(parts.scheme)
+def _read(parts: SplitResult, url: str) -> dict[str, str]:
     if parts.fragment:
         raise ConfigError(f"{_shown(url)!r}: write %23 for the '#' in it")
     if parts.scheme == "memory" and (parts.path.strip("/") or "/" in parts.netloc):
         raise ConfigError(f"{url!r}: a memory store has a name at most, no path: write memory://NAME")
     if parts.scheme == "memory" and parts.netloc:
         check_queue(parts.netloc)
-    return parts, _query(parts, url)
+    return _query(parts, url)
 
 
 def _split(url: str) -> SplitResult:
@@ -106,9 +121,11 @@ def _check_scheme(scheme: str) -> None:
             f"{scheme}:// needs the package {package!r}, which is not installed: "
             f"pip install 'penstock[{extra}]'"
         )
-    raise ConfigError(
-        f"this version of Penstock has no store for {scheme}:// yet; use sqlite:///FILE or memory://"
-    )
+    if scheme not in _REDIS:
+        raise ConfigError(
+            f"this version of Penstock has no store for {scheme}:// yet; "
+            "use redis://HOST, sqlite:///FILE or memory://"
+        )
 
 
 def _query(parts: SplitResult, url: str) -> dict[str, str]:

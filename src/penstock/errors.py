@@ -10,7 +10,9 @@ PenstockError
 │   ├── QueueClosed          its queue takes no new jobs
 │   ├── QueueFull            its queue is at its limit; has retry_after
 │   ├── EnqueueManyError     some of many were not stored; has handles and errors
-│   └── EnqueueUnknown       the reply was lost: the jobs may be stored or not; has ids
+│   ├── EnqueueUnknown       the reply was lost: the jobs may be stored or not; has ids
+│   ├── NotReplicated        the jobs are stored, on fewer replicas than wanted; has ids
+│   └── OutboxFull           the store is away, and the outbox has no room left; has limit
 ├── StoreError               the store cannot do what was asked
 │   ├── StoreUnavailable     it may come back: try again
 │   │   └── StoreBusy        somebody else holds it for too long
@@ -63,6 +65,8 @@ __all__ = [
     "JobExists",
     "JobNotFound",
     "MissingExtra",
+    "NotReplicated",
+    "OutboxFull",
     "PenstockError",
     "QueueClosed",
     "QueueFull",
@@ -155,17 +159,45 @@ class EnqueueManyError(EnqueueError):
     """Some of many jobs were not stored; all others were.
 
     `handles` has one entry per job in the order of the call, None for one that was not stored (or, by an
-    EnqueueUnknown, perhaps was); `errors` says by index why not.
+    EnqueueUnknown, perhaps was); `errors` says by index why not. A stored one may be there as NotReplicated.
     """
 
     def __init__(self, handles: Sequence[Any], errors: Mapping[int, PenstockError]) -> None:
-        first = min(errors)
+        lost = [index for index, error in errors.items() if not isinstance(error, NotReplicated)]
+        first = min(lost)
         super().__init__(
-            f"{len(errors)} of {len(handles)} jobs were not stored; the first of them, number {first + 1}: "
+            f"{len(lost)} of {len(handles)} jobs were not stored; the first of them, number {first + 1}: "
             f"{errors[first]}"
         )
         self.handles = tuple(handles)
         self.errors = dict(errors)
+
+
+class NotReplicated(EnqueueError):
+    """The jobs in `ids` are stored and will run, but too few replicas have said in time that they have them.
+
+    If the master dies now they may be lost with it. `cause` says how many have, of how many.
+    """
+
+    def __init__(self, ids: Sequence[str], cause: str) -> None:
+        super().__init__(
+            f"{len(ids)} job(s) are stored, but not on as many replicas as wanted ({cause}): "
+            f"{', '.join(ids[:5])}; do not enqueue them again, see to the replicas"
+        )
+        self.ids = tuple(ids)
+        self.cause = cause
+
+
+class OutboxFull(EnqueueError):
+    """The store is away, and the outbox holds as many jobs as it may: nothing of this call was kept."""
+
+    def __init__(self, limit: int, cause: str) -> None:
+        super().__init__(
+            f"the outbox has no room for this: {limit} job(s) at most wait in it until the store is back "
+            f"({cause}); try again later, or make it larger: App(outbox=...)"
+        )
+        self.limit = limit
+        self.cause = cause
 
 
 class StoreError(PenstockError):

@@ -23,6 +23,7 @@ __all__ = [
     "JobDied",
     "JobEnqueued",
     "JobFailed",
+    "JobNotEnqueued",
     "JobReleased",
     "JobSnoozed",
     "JobStarted",
@@ -52,6 +53,12 @@ class _JobEvent(Event, frozen=True):
 
 class JobEnqueued(_JobEvent, frozen=True):
     """A producer's job was stored (attempt is 0)."""
+
+
+class JobNotEnqueued(_JobEvent, frozen=True):
+    """A job from the outbox is not, or perhaps not, in the store (attempt is 0); `error` says why."""
+
+    error: str
 
 
 class JobStarted(_JobEvent, frozen=True):

@@ -10,8 +10,8 @@ job goes to the tail, a promoted one to the tail in the order of due times (ties
 `Place.HEAD` before all others of its priority (several of one settle call keep their order there),
 `Place.OWN` where it stood.
 
-Generation: a number of the store's own, one higher for each job it takes, never given twice. It is the
-order of enqueue, and with its token it tells a lease from that of an earlier job of the same id.
+Generation: a number of the store's own, higher for each job it takes, in a queue never given twice. It is
+the order of enqueue, and with its token it tells a lease from that of an earlier job of the same id.
 
 Time: a job is due from the instant `run_at` on, expired from `expires_at` on, over from the end of its
 retention on; a lease has run out from the end of its time on. Jobs go by the wall clock, leases by the
@@ -39,7 +39,9 @@ __all__ = [
     "Due",
     "Enqueued",
     "Fetched",
+    "Finding",
     "Grip",
+    "Level",
     "Operating",
     "Page",
     "Producing",
@@ -69,16 +71,20 @@ class Verdict(enum.StrEnum):
     CLOSED = "closed"  # its queue takes no new jobs
     FULL = "full"  # its queue is at its limit
     REPLACED = "replaced"  # it took the place of the holder of its unique key
+    UNREPLICATED = "unreplicated"  # stored, but fewer replicas than asked for have confirmed it in time
+    UNKNOWN = "unknown"  # stored or not: the reply was lost
+    FAILED = "failed"  # not stored: `cause` says why
 
     __hash__ = str.__hash__
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """The answer for one job. `id` is the stored job's: another one's for DUPLICATE."""
+    """The answer for one job. `id` is the stored job's: another one's for DUPLICATE. `cause` is for people."""
 
     verdict: Verdict
     id: str
     retry_after: int | None = None
+    cause: str = ""
 
 
 class Producing(Protocol):
@@ -95,6 +101,10 @@ class Producing(Protocol):
         `period` ms after the enqueue; then the next job may have it, and its former holder frees nothing
         of its successor's. Of `expires_in` and `expires_at` the earlier one counts. `lifecycle.first_state`
         says where a job begins.
+
+        A store that needs several steps for a large batch, or for one over several servers, says of each job
+        of a step that went wrong FAILED or UNKNOWN; where all of them were one step, it raises the error
+        (`EnqueueUnknown` if the reply was lost).
         """
         ...
 
@@ -386,8 +396,35 @@ class Pruned(msgspec.Struct, frozen=True):
     workers: int
 
 
+class Level(enum.StrEnum):
+    """How bad a finding is."""
+
+    FINE = "fine"
+    WARNING = "warning"  # jobs, or the work on them, are at risk
+    ERROR = "error"  # jobs will be lost, or cannot be stored
+
+    __hash__ = str.__hash__
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a store's checkup has looked at: what it was, why it is judged so, the way out."""
+
+    level: Level
+    what: str
+    why: str
+    way_out: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}" + (f"; {self.way_out}" if self.way_out else "")
+
+
 class Operating(Protocol):
     """What operators and upkeep need."""
+
+    async def checkup(self) -> list[Finding]:
+        """Look whether jobs are safe here as the store is set up; a worker logs what is not fine when it
+        starts, `penstock doctor` shows all. Changes nothing, and brings no store into being."""
+        ...
 
     async def list_jobs(
         self,

@@ -43,3 +43,52 @@ def test_a_file_that_is_no_store_is_bad(here):
 def test_a_vulnerable_sqlite_is_named(here, monkeypatch, version, how):
     monkeypatch.setattr("sqlite3.sqlite_version_info", version)
     assert found(Cli(f"sqlite:///{here}/jobs.db").json("doctor"))["SQLite"][0] == how
+
+
+APP = """
+from penstock import App
+from penstock.store import Finding, Level
+from penstock.stores.memory import MemoryStore
+
+
+class Judged(MemoryStore):
+    async def checkup(self):
+        return [
+            Finding(Level.FINE, "server", "Redis 7.2.4"),
+            Finding(Level.WARNING, "clock", "it is late", "use NTP"),
+            Finding(Level.ERROR, "persistence", "nothing is written", "appendonly yes"),
+        ]
+
+
+app = App(store=Judged())
+"""
+
+
+def test_what_a_store_says_of_itself_is_shown(here):
+    (here / "judged.py").write_text(APP)
+    shown = Cli("unused")("doctor", "--app", "judged:app", url=False)
+    assert shown.exit_code == 1
+    findings = found(Cli("unused").json("doctor", "--app", "judged:app", url=False, code=1))
+    assert findings["server"] == ("ok", "Redis 7.2.4")
+    assert findings["clock"] == ("warning", "it is late; use NTP")
+    assert findings["persistence"] == ("bad", "nothing is written; appendonly yes")
+    assert findings["store"][0] == "ok"
+    assert "bad      persistence: nothing is written; appendonly yes\n" in shown.stdout
+
+
+def test_a_redis_that_writes_nothing_down_is_bad_and_one_that_does_is_fine(new_redis):
+    pytest.importorskip("penstock.stores.redis.store")
+    forgetful, careful = new_redis(), new_redis(appendonly=True)
+    findings = found(Cli(forgetful.url).json("doctor", code=1))
+    assert findings["persistence"][0] == "bad"
+    assert "a restart loses every job" in findings["persistence"][1]
+    findings = found(Cli(careful.url).json("doctor"))
+    assert {how for what, (how, _) in findings.items() if what != "event loop"} == {"ok"}
+    assert findings["store"][1].endswith("answers: 0 queues, 0 jobs")
+
+
+def test_a_redis_that_is_not_there_is_bad(new_redis):
+    pytest.importorskip("penstock.stores.redis.store")
+    server = new_redis()
+    server.kill()
+    assert found(Cli(server.url).json("doctor", code=1))["store"][0] == "bad"

@@ -15,7 +15,11 @@ from penstock.clock import ManualClock
 from penstock.store import Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
+from tests import servers
 from tests.store.facts import OpenStore
+
+#: How the folder of a test is called, and so its keys.
+_OURS = "penstock-"
 
 
 def _memory(home: Path, namespace: str, clock: ManualClock) -> Store:
@@ -26,14 +30,49 @@ def _sqlite(home: Path, namespace: str, clock: ManualClock) -> Store:
     return SqliteStore(home / "jobs.db", namespace=namespace, clock=clock)
 
 
-#: A new store is entered here, and has to keep every promise of this folder.
-STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {"memory": _memory, "sqlite": _sqlite}
+def _redis(home: Path, namespace: str, clock: ManualClock) -> Store:
+    return _on_redis(servers.SHARED_REDIS.get().url, home, namespace, clock)
+
+
+def _redis_cluster(home: Path, namespace: str, clock: ManualClock) -> Store:
+    return _on_redis(servers.SHARED_CLUSTER.get().url, home, namespace, clock)
+
+
+def _on_redis(url: str, home: Path, namespace: str, clock: ManualClock) -> Store:
+    from penstock.stores.redis.store import RedisStore
+
+    return RedisStore(f"{url}?prefix={_prefix(home)}", namespace=namespace, clock=clock)
+
+
+def _prefix(home: Path) -> str:
+    """The keys of one test on a server that all share: named as its folder, or a folder in that one."""
+    test = next(n for n, part in enumerate(home.parts) if part.startswith(_OURS))
+    return ".".join(home.parts[test:])
+
+
+#: A new store is entered here, and has to keep every promise of this folder. It is called with the test's
+#: home, a namespace and a clock; a server starts with the first store on it.
+STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {
+    "memory": _memory,
+    "redis": _redis,
+    "redis-cluster": _redis_cluster,
+    "sqlite": _sqlite,
+}
 
 
 @pytest.fixture(params=sorted(STORES))
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """Which store is under test."""
-    return str(request.param)
+    yield str(request.param)
+    _tidy(str(request.param))
+
+
+def _tidy(kind: str) -> None:
+    """What a test left on a server that is shared would slow down those that follow."""
+    if kind == "redis" and servers.SHARED_REDIS.started:
+        servers.remove_keys([servers.SHARED_REDIS.started], having=_OURS)
+    elif kind == "redis-cluster" and servers.SHARED_CLUSTER.started:
+        servers.remove_keys(servers.SHARED_CLUSTER.started.servers, having=_OURS)
 
 
 @pytest.fixture
@@ -47,7 +86,7 @@ def home() -> Iterator[Path]:
     """Where the data of one test lies: in memory where the machine has such a file system."""
     shared = Path("/dev/shm")
     parent = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix=f"penstock-{uuid.uuid4().hex[:8]}-", dir=parent))
+    path = Path(tempfile.mkdtemp(prefix=f"{_OURS}{uuid.uuid4().hex[:8]}-", dir=parent))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

@@ -117,6 +117,7 @@ def test_a_url_that_makes_no_sense_is_refused(url: Any, says: str) -> None:
         ("rediss://localhost", "penstock[redis]"),
         ("redis+sentinel://localhost/main", "penstock[redis]"),
         ("redis+cluster://localhost", "penstock[redis]"),
+        ("unix:///run/redis.sock", "penstock[redis]"),
         ("postgresql://localhost/jobs", "penstock[postgres]"),
     ],
 )
@@ -131,8 +132,43 @@ def test_a_missing_driver_is_met_with_the_command_that_installs_it(
 
 def test_a_store_that_is_still_to_come_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.connect.find_spec", lambda name: importlib.util.find_spec("sys"))
-    with pytest.raises(ConfigError, match=r"has no store for redis:// yet"):
-        connect("redis://localhost")
+    with pytest.raises(ConfigError, match=r"has no store for postgresql:// yet"):
+        connect("postgresql://localhost")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost:6379/1?prefix=jobs",
+        "rediss://:word@localhost",
+        "unix:///run/redis.sock",
+        "redis+sentinel://a,b,c/main?sentinel_password=word",
+        "rediss+sentinel://a/main",
+        "redis+cluster://a:1,b:2?wait_replicas=1&timeout=2s",
+        "rediss+cluster://a",
+    ],
+)
+def test_a_redis_is_where_its_url_says_and_is_not_asked_yet(url: str) -> None:
+    check_url(url)
+    store = connect(url, namespace="a")
+    assert type(store).__name__ == "RedisStore"
+    assert "word" not in store.url
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis://localhost?timout=5s", r"no option 'timout' \(did you mean 'timeout'\?\)"),
+        ("redis+sentinel://localhost", "does not say which master"),
+        ("redis://a,b", "names 2 servers"),
+    ],
+)
+def test_a_redis_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_url(url)
+    with pytest.raises(ConfigError, match=says):
+        connect(url)
 
 
 def test_a_password_is_not_shown() -> None:

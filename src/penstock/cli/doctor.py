@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from penstock import store as seam
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit
@@ -62,30 +64,13 @@ def _event_loop() -> Finding:
     return Finding("event loop", "ok", "uvloop")
 
 
-def _sqlite_version() -> Finding:
-    import sqlite3
-
-    from penstock.stores.sqlite.turnstile import vulnerable
-
-    version = sqlite3.sqlite_version
-    if vulnerable(sqlite3.sqlite_version_info):
-        return Finding(
-            "SQLite",
-            "warning",
-            f"{version} can lose committed writes when a checkpoint races a commit. Penstock's turnstile "
-            "keeps that out; other programs that write to the same file are not kept out. "
-            "Fixed in 3.51.3, 3.50.7 and 3.44.6",
-        )
-    return Finding("SQLite", "ok", version)
-
-
 def _store(session: Session) -> Iterator[Finding]:
     try:
         with session.store(create=True) as store:
             shown = mask_url(store.url)
             path: Path | None = getattr(store, "path", None)
+            yield from map(_shown, asyncio.run(store.checkup()))
             if path is not None:
-                yield _sqlite_version()
                 yield _writable(path)
                 yield _durability(session.url())
                 if not path.exists():
@@ -96,6 +81,12 @@ def _store(session: Session) -> Iterator[Finding]:
             yield Finding("store", "ok", f"{shown} answers: {len(queues)} queues, {jobs:,} jobs")
     except PenstockError as error:
         yield Finding("store", "bad", str(error))
+
+
+def _shown(found: seam.Finding) -> Finding:
+    """A finding of the store, in the words of this command."""
+    how = {"fine": "ok", "warning": "warning", "error": "bad"}[found.level]
+    return Finding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
 
 
 def _writable(path: Path) -> Finding:

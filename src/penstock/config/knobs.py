@@ -68,6 +68,10 @@ class Config:
     )
     max_result: int = _knob(SIZE, "1MB", "result of one job; likewise")
 
+    outbox: int = _knob(
+        count(0), 0, "jobs kept in memory while the store is away; they die with the process; 0 keeps none"
+    )
+
     # what is kept
     keep_dead: int = _knob(DURATION, "90d", "how long a dead job is kept, to be understood and retried")
     keep_dead_count: int = _knob(count(0), 100_000, "dead jobs kept per queue, newest first")

@@ -29,6 +29,7 @@ from penstock.store import (
     Due,
     Enqueued,
     Fetched,
+    Finding,
     Grip,
     Page,
     Pruned,
@@ -85,6 +86,9 @@ class MemoryStore:
                 "use sqlite:///FILE to share jobs between processes"
             )
         return self._kept
+
+    async def checkup(self) -> list[Finding]:
+        return []
 
     # producing
 

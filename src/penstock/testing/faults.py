@@ -15,7 +15,7 @@ __all__ = ["FaultyStore"]
 _VERBS = (
     *("enqueue", "get", "cancel", "ended", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
     *("list_jobs", "find", "queues", "stats", "settings", "retry", "reschedule", "delete", "purge"),
-    *("drop", "prune", "announce", "retire", "workers"),
+    *("drop", "prune", "announce", "retire", "workers", "checkup"),
 )
 
 

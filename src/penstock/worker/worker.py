@@ -15,10 +15,10 @@ from typing import Any
 from penstock.app import App
 from penstock.batcher import Batcher
 from penstock.config import Config, load
-from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError
+from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError, StoreUnavailable
 from penstock.events import LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
 from penstock.ids import mint
-from penstock.store import Beat, Fetched, Grip, Store, Wake, WorkerInfo
+from penstock.store import Beat, Fetched, Grip, Level, Store, Wake, WorkerInfo
 from penstock.upkeep.promoter import Promoter
 from penstock.upkeep.pruner import Pruner
 from penstock.upkeep.reclaimer import Reclaimer
@@ -289,6 +289,7 @@ class _Parts:
             self.reclaimer,
             self.promoter,
             self.pruner,
+            _Checkup(self._store),
             _Watch(self.executor, self.heartbeat),
             _Listener(self._store, self.executor, self.heartbeat),
         ]
@@ -362,6 +363,31 @@ class _Parts:
         if self._worker._app.events.active:
             event = LoopBlocked(int(time.time() * 1000), self._worker.id, seconds, stack)
             self._worker._app.events.emit(event)
+
+
+class _Checkup(Service):
+    """Logs once what is not safe about the store's settings, when the store first answers."""
+
+    name = "checkup"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    async def tick(self) -> float:
+        try:
+            findings = await self._store.checkup()
+        except StoreUnavailable:
+            raise  # later
+        except StoreError as error:  # it may still do all that matters here
+            _log.warning("%s does not let us look how safe jobs are there: %s", self._store.url, error)
+            findings = []
+        for finding in findings:
+            if finding.level is not Level.FINE:
+                level = logging.ERROR if finding.level is Level.ERROR else logging.WARNING
+                _log.log(level, "%s: %s", self._store.url, finding)
+        self.stop()
+        return 0.0
 
 
 class _Announcer(Service):

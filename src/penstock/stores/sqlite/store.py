@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
 import weakref
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from penstock.store import (
     Due,
     Enqueued,
     Fetched,
+    Finding,
     Grip,
+    Level,
     Page,
     Pruned,
     QueueInfo,
@@ -39,6 +42,7 @@ from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
+from penstock.stores.sqlite.turnstile import vulnerable
 from penstock.stores.sqlite.verbs import consuming, listing, operating, producing, settling
 
 __all__ = ["SqliteStore"]
@@ -217,6 +221,20 @@ class SqliteStore:
         return ear
 
     # ── operating ──
+
+    async def checkup(self) -> list[Finding]:
+        version = sqlite3.sqlite_version
+        if not vulnerable(sqlite3.sqlite_version_info):
+            return [Finding(Level.FINE, "SQLite", version)]
+        return [
+            Finding(
+                Level.WARNING,
+                "SQLite",
+                f"{version} can lose committed writes when a checkpoint races a commit. Penstock's turnstile "
+                "keeps that out; other programs that write to the same file are not kept out",
+                "fixed in 3.51.3, 3.50.7 and 3.44.6",
+            )
+        ]
 
     async def list_jobs(
         self,

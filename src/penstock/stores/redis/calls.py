@@ -1,0 +1,42 @@
+"""What a verb asks of Redis: one script, its keys and its arguments, and what may be done when a reply is lost."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+__all__ = ["Acked", "Call", "Script"]
+
+
+class Script:
+    """A Lua script, and the name under which Redis remembers it."""
+
+    __slots__ = ("name", "sha", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Call(NamedTuple):
+    """One script with its keys and arguments, or (`ask`) a plain command.
+
+    `keys[0]`'s slot decides the node in a Cluster. `repeatable`: it may be sent again although it may have
+    been carried out (its reply was lost). `replicas` > 0: the answer is an `Acked`, which says how many
+    replicas had it before `wait_timeout` was over.
+    """
+
+    script: Script | None
+    keys: tuple[bytes, ...] = ()
+    args: list[bytes | str | int] = []  # never changed
+    repeatable: bool = True
+    replicas: int = 0
+    ask: tuple[bytes | str | int, ...] = ()
+
+
+class Acked(NamedTuple):
+    """A call's reply, and how many replicas acknowledged it."""
+
+    reply: Any
+    replicas: int

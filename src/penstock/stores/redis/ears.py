@@ -1,0 +1,262 @@
+"""Listening for messages: one connection for all channels of an event loop (`Ear`), one per waiting thread.
+
+A message is a wake-up call, never the only news of something: what is published while nobody is connected is
+not heard, and `lost` says when that may have been so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.duration import format_ms
+from penstock.errors import StoreError, StoreUnavailable
+from penstock.stores.redis.address import Address
+from penstock.stores.redis.errand import backoff
+from penstock.stores.redis.faults import Lost, Refusal, Step, read
+from penstock.stores.redis.lines import Line
+from penstock.stores.redis.links import Link
+from penstock.stores.redis.packing import packed
+
+__all__ = ["Ear", "SyncListener"]
+
+Hear = Callable[[bytes], None]
+
+
+class _Channel:
+    """Who listens to one channel."""
+
+    __slots__ = ("hear", "lost", "ready")
+
+    def __init__(self, hear: Hear, lost: Callable[[], None], ready: asyncio.Future[None]) -> None:
+        self.hear = hear
+        self.lost = lost
+        self.ready = ready
+
+
+class Ear:
+    """The listening connection of one event loop; it comes to be with the first channel, and comes back."""
+
+    def __init__(self, address: Address, connect: Callable[[], Awaitable[Link]]) -> None:
+        self._address = address
+        self._connect = connect
+        self._channels: dict[bytes, _Channel] = {}
+        self._link: Link | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._trouble: StoreError | None = None
+        self._tries = 0
+
+    async def listen(self, channel: bytes, hear: Hear, lost: Callable[[], None]) -> None:
+        """From its return on nothing is missed without `lost` being called. Raises StoreError."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ready.add_done_callback(_seen)
+        mine = self._channels[channel] = _Channel(hear, lost, ready)
+        if self._link is not None and self._link.alive:
+            self._link.tell(packed("SUBSCRIBE", channel))
+        elif self._life is None or self._life.done():
+            self._life = asyncio.create_task(self._live())
+        try:
+            async with asyncio.timeout(self._address.timeout / 1000):
+                await ready
+        except TimeoutError:
+            trouble = self._trouble or StoreUnavailable(f"{self._address.url} does not answer")
+            gave_up = f"gave up after {format_ms(self._address.timeout)}"
+            raise StoreUnavailable(f"cannot listen: {trouble}; {gave_up}") from None
+        finally:
+            if not ready.done() or ready.cancelled() or ready.exception() is not None:
+                self._forget(channel, mine)
+
+    def unlisten(self, channel: bytes) -> None:
+        mine = self._channels.get(channel)
+        if mine is not None:
+            self._forget(channel, mine)
+
+    def close(self) -> None:
+        if self._life is not None:
+            self._life.cancel()
+        self._refuse(StoreUnavailable("the store was closed"))
+        self._channels.clear()
+        if self._link is not None:
+            self._link.close("the store was closed")
+
+    def _forget(self, channel: bytes, mine: _Channel) -> None:
+        if self._channels.get(channel) is mine:
+            del self._channels[channel]
+            if self._link is not None and self._link.alive:
+                self._link.tell(packed("UNSUBSCRIBE", channel))
+
+    async def _live(self) -> None:
+        """Be connected, for ever, while anybody listens."""
+        while self._channels:
+            try:
+                link = self._link = await self._connect()
+            except StoreError as error:
+                self._trouble = error
+                if not isinstance(error, StoreUnavailable):
+                    self._refuse(error)
+            else:
+                await self._stay(link)
+            await asyncio.sleep(backoff(self._tries, first=0.05, most=2.0))
+            self._tries += 1
+
+    async def _stay(self, link: Link) -> None:
+        """Until the link is lost; now and then make sure that it is not silent because it is dead."""
+        gone = asyncio.Event()
+        link.on_lost = gone.set
+        link.on_message = self._message
+        if self._channels:
+            link.tell(packed("SUBSCRIBE", *self._channels))
+        period = self._address.timeout / 1000
+        while link.alive:
+            try:
+                async with asyncio.timeout(period / 2):
+                    await gone.wait()
+            except TimeoutError:
+                silent = time.monotonic() - link.heard
+                if silent > period * 1.4:
+                    link.close(f"nothing was heard for {silent:.1f} s")
+                elif silent > period * 0.9:
+                    link.tell(packed("PING"))
+        self._trouble = StoreUnavailable(f"{self._address.url}: {link.lost}")
+
+    def _message(self, message: Any) -> None:
+        if isinstance(message, Refusal):
+            meaning = read(str(message), self._address.url)
+            if meaning.error is not None and meaning.step is Step.FINAL:
+                self._refuse(meaning.error)
+            elif self._link is not None:
+                self._link.close(str(message))
+            return
+        if not isinstance(message, list) or len(message) != 3:
+            return  # a PONG
+        channel = self._channels.get(message[1])
+        if channel is None:
+            return
+        if message[0] == b"message":
+            channel.hear(message[2])
+        elif message[0] == b"subscribe":
+            self._tries = 0
+            if not channel.ready.done():
+                channel.ready.set_result(None)
+            else:
+                channel.lost()
+
+    def _refuse(self, error: StoreError) -> None:
+        for channel in list(self._channels.values()):
+            if not channel.ready.done():
+                channel.ready.set_exception(error)
+
+
+def _seen(ready: asyncio.Future[None]) -> None:
+    """A refusal that nobody waits for any more is no news to the loop."""
+    if not ready.cancelled():
+        ready.exception()
+
+
+class SyncListener:
+    """One channel, heard by one thread; `with` it.
+
+    Raises StoreUnavailable when the connection is lost: something may have been missed.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        channel: bytes,
+        take: Callable[[float, bool], tuple[Line, bool]],
+        keep: Callable[[Line], None],
+    ) -> None:
+        self._address = address
+        self._channel = channel
+        self._take = take  # until when; must it be a fresh one → a line, and whether it is
+        self._keep = keep  # for the next listener
+        self._line: Line | None = None
+
+    def __enter__(self) -> Self:
+        until = time.monotonic() + self._address.timeout / 1000
+        tries = 0
+        while True:
+            try:
+                self._line = self._subscribed(until)
+                return self
+            except StoreUnavailable as error:
+                pause = backoff(tries, first=0.05, most=2.0)
+                if time.monotonic() + pause >= until:
+                    gave_up = f"gave up after {format_ms(self._address.timeout)}"
+                    raise StoreUnavailable(f"cannot listen: {error}; {gave_up}") from None
+            time.sleep(pause)
+            tries += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        line, self._line = self._line, None
+        if line is None:
+            return
+        if kind is None:
+            try:
+                # what this is answered with is skipped by who listens next
+                line.tell(packed("UNSUBSCRIBE", self._channel))
+                self._keep(line)
+                return
+            except Lost:
+                pass
+        line.close()
+
+    def hear(self, seconds: float) -> bytes | None:
+        """The next message, or None when the time is up."""
+        line = self._line
+        assert line is not None, "a listener listens inside its `with`"
+        period = self._address.timeout / 1000
+        until = time.monotonic() + seconds
+        heard_at = time.monotonic()
+        while True:
+            now = time.monotonic()
+            try:
+                message = line.hear(max(0.0, min(until - now, period)))
+                if message is None and now < until and time.monotonic() - heard_at > period * 0.9:
+                    line.tell(packed("PING"))  # is it silent because it is dead?
+            except Lost as lost:
+                self._line = None
+                line.close()
+                raise StoreUnavailable(f"{self._address.url}: {lost}") from None
+            if isinstance(message, list) and message[0] == b"message" and message[1] == self._channel:
+                heard: bytes = message[2]
+                return heard
+            if message is not None:
+                heard_at = time.monotonic()
+            elif time.monotonic() >= until:
+                return None
+            elif time.monotonic() - heard_at > period * 1.9:
+                raise StoreUnavailable(f"{self._address.url}: nothing was heard of it, not even a PONG")
+
+    def _subscribed(self, until: float) -> Line:
+        line, fresh = self._take(until, False)
+        while True:
+            try:
+                return self._subscribe(line, until)
+            except StoreUnavailable:
+                if fresh:
+                    raise
+            line, fresh = self._take(until, True)  # the kept one had died
+
+    def _subscribe(self, line: Line, until: float) -> Line:
+        reply: Any = None
+        try:
+            line.tell(packed("SUBSCRIBE", self._channel))
+            while True:
+                reply = line.hear(max(until - time.monotonic(), 0.05))
+                if reply is None:
+                    raise StoreUnavailable(f"{self._address.url} does not answer")
+                if isinstance(reply, Refusal):
+                    raise read(str(reply), self._address.url).error or StoreError(str(reply))
+                if isinstance(reply, list) and reply[:2] == [b"subscribe", self._channel]:
+                    return line
+        except Lost as lost:
+            raise StoreUnavailable(f"{self._address.url}: {lost}") from None
+        finally:
+            if not (isinstance(reply, list) and reply[0] == b"subscribe"):
+                line.close()

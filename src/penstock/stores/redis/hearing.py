@@ -1,0 +1,113 @@
+"""What a store object hears in one event loop, and who of those who wait here it concerns.
+
+A message that reaches nobody was meant for one who has stopped waiting: a wake-up is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.job import Ref
+from penstock.stores.redis.keys import id_of
+
+__all__ = ["Hearing", "Sleeper", "Watch", "read_end"]
+
+#: A record that was too large to travel with the message of its job's end.
+_LARGE = b"l"
+
+
+class Sleeper:
+    """One wait for work in some queues."""
+
+    __slots__ = ("event", "queues", "work")
+
+    def __init__(self, queues: frozenset[str]) -> None:
+        self.queues = queues
+        self.event = asyncio.Event()
+        self.work = False  # there is some: no need to look
+
+
+class Watch:
+    """One wait for the ends of some jobs; `records` are those that came with the news."""
+
+    __slots__ = ("event", "open", "records")
+
+    def __init__(self, open: set[Ref]) -> None:
+        self.event = asyncio.Event()
+        self.open = open
+        self.records: dict[Ref, tuple[bytes, bytes]] = {}  # stored id, record
+
+
+class Hearing:
+    """Of one event loop: messages come in, sleepers and watches are woken."""
+
+    def __init__(self, channel: str, pass_on: Callable[[str], None]) -> None:
+        self.channel = channel
+        self.ready: asyncio.Task[None] | None = None  # done: its channels are listened to
+        self._pass_on = pass_on
+        self._sleepers: set[Sleeper] = set()
+        self._watches: set[Watch] = set()
+
+    def hear(self, message: bytes) -> None:
+        """A message for this store object alone."""
+        kind = message[:1]
+        if kind == b"e":
+            self._ended(message)
+            return
+        queue = message[1:].decode()
+        concerned = [sleeper for sleeper in self._sleepers if queue in sleeper.queues]
+        for sleeper in concerned:
+            sleeper.work = sleeper.work or kind == b"w"
+            sleeper.event.set()
+        if not concerned and kind == b"w":
+            self._pass_on(queue)
+
+    def news(self, _: bytes) -> None:
+        """A request to stop, or changed settings: everybody looks."""
+        for sleeper in self._sleepers:
+            sleeper.event.set()
+
+    def lost(self) -> None:
+        """Messages may have been missed: everybody looks for himself."""
+        self.news(b"")
+        for watch in self._watches:
+            watch.event.set()
+
+    def _ended(self, message: bytes) -> None:
+        ref, id, record = read_end(message)
+        for watch in self._watches:
+            if ref in watch.open:
+                watch.open.discard(ref)
+                if record is not None:
+                    watch.records[ref] = id, record
+                if not watch.open:
+                    watch.event.set()
+
+    @contextmanager
+    def sleeping(self, queues: frozenset[str]) -> Iterator[Sleeper]:
+        sleeper = Sleeper(queues)
+        self._sleepers.add(sleeper)
+        try:
+            yield sleeper
+        finally:
+            self._sleepers.discard(sleeper)
+
+    @contextmanager
+    def watching(self, refs: set[Ref]) -> Iterator[Watch]:
+        watch = Watch(refs)
+        self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.discard(watch)
+
+
+def read_end(message: bytes) -> tuple[Ref, bytes, bytes | None]:
+    """Which job has ended, its stored id, and its record: empty if it is gone, None if it did not travel."""
+    name, id = message[1], message[2]
+    at = 3 + name + id
+    stored, record = message[3 + name : at], message[at:]
+    ref = Ref(message[3 : 3 + name].decode(), id_of(stored))
+    return ref, stored, None if record == _LARGE else record

@@ -1,0 +1,68 @@
+"""Where things lie: the names of keys, packed ids, and the numbers that order jobs.
+
+Everything of one queue begins with `PREFIX:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster. What
+belongs to the whole namespace lies under `PREFIX:{NAMESPACE/}`. Neither name can hold a brace or a slash.
+
+A *generation* counts 4096 to the millisecond since 2020, so that it orders jobs over queues, servers and a
+`drop`, fits a double until 2089, and says when a job was enqueued.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["EPOCH", "PER_MS", "Keys", "id_of", "ms_of", "packed"]
+
+EPOCH = 1_577_836_800_000  # 2020-01-01, ms
+PER_MS = 4_096
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+
+
+class Keys:
+    """The names of one namespace."""
+
+    def __init__(self, prefix: str, namespace: str) -> None:
+        self._head = f"{prefix}:{{{namespace}/"
+        shared = f"{self._head}}}"
+        self.queues = f"{shared}:queues".encode()  # set: the names of all queues
+        self.workers = f"{shared}:workers".encode()  # hash: id → what it announced
+        self.news = f"{shared}:news".encode()  # hash: how many requests to stop, and changes of settings
+        self.news_channel = f"{shared}:news"
+        self._wake = f"{shared}:wake:"
+        self._queues: dict[str, bytes] = {}
+
+    def queue(self, name: str) -> bytes:
+        """What the keys of this queue begin with."""
+        key = self._queues.get(name)
+        if key is None:
+            key = f"{self._head}{name}}}".encode()
+            if len(self._queues) < 10_000:
+                self._queues[name] = key
+        return key
+
+    def channel(self, listener: str) -> str:
+        """Where one listener hears what concerns it alone."""
+        return self._wake + listener
+
+
+def packed(id: str) -> bytes:
+    """An id as it is stored: 16 bytes for a UUID, which most are; any other behind one or two zero bytes, so
+    that it is never 16 long."""
+    if len(id) == 36 and _UUID(id):
+        return bytes.fromhex(id.replace("-", ""))
+    raw = id.encode()
+    return b"\0\0" + raw if len(raw) == 15 else b"\0" + raw
+
+
+def id_of(stored: bytes) -> str:
+    """What `packed` made its bytes of."""
+    if len(stored) != 16:
+        return stored.lstrip(b"\0").decode()
+    h = stored.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def ms_of(generation: int) -> int:
+    """The instant that a generation stands for."""
+    return (generation >> 12) + EPOCH

@@ -1,0 +1,174 @@
+"""A sync connection, used by one thread at a time, and the pool that they wait in between calls."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import hiredis
+
+from penstock.errors import StoreUnavailable
+from penstock.stores.redis.address import Address, Node
+from penstock.stores.redis.dialing import dial
+from penstock.stores.redis.faults import Lost, Refusal, Unsent, lost_because
+from penstock.stores.redis.greeting import Greeting, Kind, Server
+from penstock.stores.redis.links import not_greeted
+from penstock.stores.redis.packing import packed_all
+
+__all__ = ["Line", "Pool", "open_line"]
+
+_NOTHING: Any = object()
+_CHUNK = 65_536
+
+
+class Line:
+    """One connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.server: Server | None = None
+        self._sock = sock
+        self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def ask(self, payload: bytes, count: int, until: float, patience: float = 1e9) -> list[Any]:
+        """The next `count` replies. Raises Lost, or Unsent if nothing was written."""
+        if self._poll.poll(0):  # nobody has asked anything: it has hung up
+            raise Unsent("it closed the connection")
+        try:
+            self._sock.settimeout(max(until - time.monotonic(), 0.001))
+            written = self._sock.send(payload)
+        except OSError as error:
+            raise Unsent(lost_because(error)) from None
+        try:
+            if written < len(payload):
+                self._sock.sendall(memoryview(payload)[written:])
+        except OSError as error:
+            raise Lost(lost_because(error)) from None
+        replies: list[Any] = []
+        while len(replies) < count:
+            replies.append(self._reply(until, patience, replies))
+        return replies
+
+    def tell(self, payload: bytes) -> None:
+        """Say something that is answered by messages, if at all. Raises Lost."""
+        try:
+            self._sock.sendall(payload)
+        except OSError as error:
+            raise Lost(lost_because(error)) from None
+
+    def hear(self, seconds: float) -> Any:
+        """The next thing that the server says by itself, or None when the time is up. Raises Lost."""
+        until = time.monotonic() + seconds
+        while (reply := self._gets([])) is _NOTHING:
+            try:
+                self._read(max(until - time.monotonic(), 0.001), [])
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    return None
+        return reply
+
+    def close(self) -> None:
+        try:
+            self._sock.close()
+        except OSError:  # pragma: no cover - it is gone all the same
+            pass
+
+    def _reply(self, until: float, patience: float, sofar: list[Any]) -> Any:
+        while (reply := self._gets(sofar)) is _NOTHING:
+            wait = min(until - time.monotonic(), patience)
+            try:
+                self._read(max(wait, 0.001), sofar)
+            except TimeoutError:
+                raise Lost(f"it has not answered for {max(wait, 0):.1f} s", sofar) from None
+        return reply
+
+    def _gets(self, sofar: list[Any]) -> Any:
+        try:
+            return self._reader.gets()
+        except hiredis.ProtocolError as error:
+            raise Lost(f"what it says is not Redis's protocol ({error})", sofar) from None
+
+    def _read(self, timeout: float, sofar: list[Any]) -> None:
+        try:
+            self._sock.settimeout(timeout)
+            data = self._sock.recv(_CHUNK)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Lost(lost_because(error), sofar) from None
+        if not data:
+            raise Lost(lost_because(None), sofar)
+        self._reader.feed(data)
+
+
+def open_line(address: Address, node: Node, kind: Kind, timeout: float) -> Line:
+    """A line whose server has been greeted. Raises StoreError."""
+    until = time.monotonic() + timeout
+    sock, said = dial(address, node, kind, timeout)
+    line = Line(sock)
+    try:
+        greeting = Greeting(address, node, kind, said)
+        payload = packed_all(greeting.commands)
+        replies = line.ask(payload, len(greeting.commands), max(until, time.monotonic() + 0.1))
+        line.server = greeting.read(replies)
+    except (Lost, Unsent) as lost:
+        lost = lost if isinstance(lost, Lost) else Lost(str(lost))
+        raise not_greeted(lost, address, node, kind) from None
+    finally:
+        if line.server is None:
+            line.close()
+    return line
+
+
+class Pool:
+    """Lines that nobody uses now, the last used first; at most `size` are out at once."""
+
+    def __init__(self, size: int = 64) -> None:
+        self._size = size
+        self._closed = False
+        self._places = threading.BoundedSemaphore(size)
+        self._idle: dict[tuple[Node, Kind], deque[Line]] = {}
+
+    def enter(self, until: float) -> None:
+        """Wait for a place. Raises StoreUnavailable."""
+        if self._places.acquire(blocking=False):
+            return
+        if not self._places.acquire(timeout=max(until - time.monotonic(), 0)):
+            raise StoreUnavailable(f"all {self._size} connections of this store are in use by other threads")
+
+    def leave(self) -> None:
+        self._places.release()
+
+    def take(self, node: Node, kind: Kind) -> Line | None:
+        try:
+            return self._idle[node, kind].pop()
+        except (KeyError, IndexError):
+            return None
+
+    def put(self, node: Node, kind: Kind, line: Line) -> None:
+        if self._closed:
+            line.close()
+            return
+        self._idle.setdefault((node, kind), deque()).append(line)
+
+    def drop(self, node: Node) -> None:
+        """Close what is idle to this server."""
+        for key in list(self._idle):
+            if key[0] == node:
+                self._close(key)
+
+    def close(self) -> None:
+        """For good; what is out is closed when it comes back."""
+        self._closed = True
+        for key in list(self._idle):
+            self._close(key)
+
+    def _close(self, key: tuple[Node, Kind]) -> None:
+        lines = self._idle.pop(key, deque())
+        while lines:
+            lines.pop().close()

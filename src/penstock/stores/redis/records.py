@@ -1,0 +1,408 @@
+"""A job as bytes: what `scripts/lib/record.lua` reads and writes on the server's side.
+
+    flags 1 · generation 7 · priority + 128 1 · [what has become of it] · tail
+    what has become of it (flag LONG): size 4 · enqueued, run_at, place, expires, fetched, ended 6 × 8 ·
+        attempt 4 · lost 4 · has 1 · of errors, result, progress, checkpoint, reason, unique those it has
+    tail: digest 4, or (flag INLINE) the profile itself · [extra, flag EXTRA] · payload to the end
+
+A *profile* is all that jobs of one task have in common; a queue keeps each under its digest, so that a job
+carries 4 bytes of it. A lease: generation 7 · token 1+n · fetched_at 8 · flags 1 · worker 2+n · reason.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
+from penstock.lifecycle import Place, Transition, kept
+from penstock.retry import RetryPolicy
+from penstock.stores.redis.keys import id_of, ms_of
+from penstock.unique import UniqueKey
+
+__all__ = [
+    "NUMBER",
+    "STATES",
+    "Profile",
+    "Profiles",
+    "UnknownProfile",
+    "form_of",
+    "grip",
+    "job_of",
+    "leased",
+    "progress_bytes",
+    "tail_of",
+    "transition_bytes",
+]
+
+_NONE = float(-(2**53))
+_LONG, _EXTRA, _INLINE = 8, 16, 32
+#: States by their number in a record; a running one is known by its lease.
+STATES = (
+    State.SCHEDULED,
+    State.AVAILABLE,
+    State.RETRYABLE,
+    State.COMPLETED,
+    State.CANCELLED,
+    State.DEAD,
+    State.PARKED,
+    State.RUNNING,
+)
+NUMBER = {state: number for number, state in enumerate(STATES)}
+_PLACES = {Place.HEAD: 0, Place.TAIL: 1, Place.OWN: 2}
+_CHARGED, _STARTED, _ASKED = 1, 2, 4
+
+_HEAD = struct.Struct(">BQ")
+_FATE = struct.Struct("<IddddddIIB")
+_LEASE = struct.Struct("<dBH")
+_FORM = struct.Struct("<ddddd")
+_TRANSITION = struct.Struct("<BBBBddBB")
+_RUNNING = State.RUNNING
+
+
+class Profile(msgspec.Struct, frozen=True, array_like=True):
+    """What the jobs of one task have in common."""
+
+    task: str
+    timeout: int | None
+    max_attempts: int
+    retry: RetryPolicy | None
+    retention: int
+    at_most_once: bool
+
+
+class _Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What only some jobs have."""
+
+    delay: int = 0
+    run_at: int | None = None
+    expires_in: int | None = None
+    expires_at: int | None = None
+    deadline: int | None = None
+    unique: UniqueKey | None = None
+    headers: dict[str, str] | None = None
+
+
+_NO_EXTRA = _Extra()
+_encode = msgspec.msgpack.Encoder().encode
+_decode_profile = msgspec.msgpack.Decoder(Profile).decode
+_decode_extra = msgspec.msgpack.Decoder(_Extra).decode
+_decode_error = msgspec.msgpack.Decoder(AttemptError).decode
+_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+
+
+class UnknownProfile(Exception):
+    """A record names a profile that this process has not seen yet."""
+
+    def __init__(self, queue: str, digest: bytes) -> None:
+        super().__init__(f"queue {queue!r} has a profile {digest.hex()} that has to be read first")
+        self.queue = queue
+        self.digest = digest
+
+
+class Profiles:
+    """The profiles that this process knows: how to write those of its own jobs, how to read those it meets."""
+
+    _MOST = 4_096  # forgotten all together beyond that: they are read again
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+        self._read: dict[tuple[str, bytes], Profile] = {}
+
+    def write(self, job: NewJob) -> tuple[bytes, bytes]:
+        """Digest and bytes of the profile of this job."""
+        facts = (job.task, job.timeout, job.max_attempts, job.retry, job.retention, job.at_most_once)
+        found = self._written.get(facts)
+        if found is None:
+            if len(self._written) >= self._MOST:
+                self._written.clear()
+            task = job.task.encode()
+            keep = float(kept(job, State.CANCELLED))
+            text = struct.pack("<dH", keep, len(task)) + task + _encode(Profile(*facts))
+            found = self._written[facts] = blake2b(text, digest_size=4).digest(), text
+        return found
+
+    def get(self, queue: str, digest: bytes) -> Profile:
+        """The profile; raises UnknownProfile, whereupon it is to be learned."""
+        try:
+            return self._read[queue, digest]
+        except KeyError:
+            raise UnknownProfile(queue, digest) from None
+
+    def learn(self, queue: str, digest: bytes, text: bytes) -> None:
+        if len(self._read) >= self._MOST:
+            self._read.clear()
+        self._read[queue, digest] = _profile_of(text)
+
+
+def _profile_of(text: bytes) -> Profile:
+    (size,) = struct.unpack_from("<H", text, 8)
+    return _decode_profile(text[10 + size :])
+
+
+# ── into the store ───────────────────────────────────────────────────────────────────────────────
+
+
+def tail_of(job: NewJob, digest: bytes) -> bytes:
+    """The tail, with its flags in front."""
+    extra = _Extra(
+        job.delay, job.run_at, job.expires_in, job.expires_at, job.deadline, job.unique, job.headers
+    )
+    if extra == _NO_EXTRA:
+        return b"\0" + digest + job.payload
+    text = _encode(extra)
+    return b"\x10" + digest + len(text).to_bytes(4, "little") + text + job.payload
+
+
+def form_of(job: NewJob, queue: int) -> bytes:
+    """What the script has to know to place the job; `queue` is the number of its queue in the call."""
+    place = bytes((queue, job.priority + 100))
+    if (
+        job.delay == 0
+        and job.run_at is None
+        and job.expires_in is None
+        and job.expires_at is None
+        and job.unique is None
+    ):
+        return place
+    key, period = ("", None) if job.unique is None else (job.unique.key, job.unique.period)
+    return (
+        place
+        + _FORM.pack(
+            job.delay,
+            _or_none(job.run_at),
+            _or_none(job.expires_in),
+            _or_none(job.expires_at),
+            _or_none(period),
+        )
+        + key.encode()
+    )
+
+
+def _or_none(value: int | None) -> float:
+    return _NONE if value is None else float(value)
+
+
+def grip(lease: Lease | Ref) -> bytes:
+    """What the lease on the server begins with, if it is this one."""
+    if isinstance(lease, Ref):
+        return b""
+    token = lease.token.encode()
+    if not 0 <= lease.generation < 1 << 56 or len(token) > 255:
+        return b"\xff"  # no lease begins so
+    return lease.generation.to_bytes(7, "big") + bytes((len(token),)) + token
+
+
+def transition_bytes(to: Transition) -> bytes:
+    head = _TRANSITION.pack(
+        NUMBER[to.state],
+        _PLACES[to.place],
+        to.charge,
+        to.lost,
+        to.delay,
+        to.keep,
+        to.error is not None,
+        to.reason is not None,
+    )
+    if to.error is not None:
+        head += _sized(_encode(to.error))
+    if to.reason is not None:
+        head += _sized(to.reason.encode("utf-8", "replace"))
+    return head
+
+
+def _sized(text: bytes) -> bytes:
+    return len(text).to_bytes(4, "little") + text
+
+
+def progress_bytes(progress: Progress) -> bytes:
+    return _encode(progress)
+
+
+# ── out of the store ─────────────────────────────────────────────────────────────────────────────
+
+
+class _Fate(NamedTuple):
+    """What has become of a job, as its record says."""
+
+    enqueued_at: int
+    run_at: int
+    expires_at: int | None
+    fetched_at: int | None
+    ended_at: int | None
+    attempt: int
+    lost: int
+    asked: bool
+    errors: tuple[AttemptError, ...]
+    result: bytes | None
+    progress: Progress | None
+    checkpoint: bytes | None
+    reason: str | None
+
+
+def _fate_of(record: bytes) -> tuple[_Fate, int]:
+    """And where the tail begins."""
+    size, enqueued, run, _, expires, fetched, ended, attempt, lost, has = _FATE.unpack_from(record, 9)
+    at, parts = 70, []
+    for bit in range(6):
+        part = None
+        if has >> bit & 1:
+            length = int.from_bytes(record[at : at + 4], "little")
+            part = record[at + 4 : at + 4 + length]
+            at += 4 + length
+        parts.append(part)
+    errors, result, progress, checkpoint, reason, _ = parts
+    fate = _Fate(
+        int(enqueued),
+        int(run),
+        None if expires == _NONE else int(expires),
+        None if fetched == _NONE else int(fetched),
+        None if ended == _NONE else int(ended),
+        attempt,
+        lost,
+        has >= 64,
+        () if errors is None else tuple(map(_decode_error, _split(errors))),
+        result,
+        None if progress is None else _decode_progress(progress),
+        checkpoint,
+        None if reason is None else reason.decode(),
+    )
+    return fate, 9 + size
+
+
+def _split(parts: bytes) -> Iterable[bytes]:
+    at = 0
+    while at < len(parts):
+        size = int.from_bytes(parts[at : at + 4], "little")
+        yield parts[at + 4 : at + 4 + size]
+        at += 4 + size
+
+
+def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) -> NewJob:
+    flags = record[0]
+    if flags & _INLINE:
+        size = int.from_bytes(record[at : at + 2], "little")
+        profile = _profile_of(record[at + 2 : at + 2 + size])
+        at += 2 + size
+    else:
+        profile = profiles.get(queue, record[at : at + 4])
+        at += 4
+    extra = _NO_EXTRA
+    if flags & _EXTRA:
+        size = int.from_bytes(record[at : at + 4], "little")
+        extra = _decode_extra(record[at + 4 : at + 4 + size])
+        at += 4 + size
+    return NewJob(
+        id,
+        profile.task,
+        record[at:],
+        queue,
+        record[8] - 128,
+        extra.delay,
+        extra.run_at,
+        extra.expires_in,
+        extra.expires_at,
+        profile.timeout,
+        extra.deadline,
+        profile.max_attempts,
+        profile.retry,
+        extra.unique,
+        profile.retention,
+        profile.at_most_once,
+        extra.headers,
+    )
+
+
+def leased(
+    profiles: Profiles,
+    queue: str,
+    stored: bytes,
+    record: bytes,
+    now: int,
+    worker: str,
+    token: str,
+    charge: int,
+) -> Job:
+    """A job that has just been fetched: its lease is known here, and need not travel."""
+    generation = int.from_bytes(record[1:8], "big")
+    if record[0] & _LONG:
+        fate, at = _fate_of(record)
+        spec = _spec_of(profiles, queue, id_of(stored), record, at)
+        return Job(
+            spec,
+            _RUNNING,
+            generation,
+            fate.attempt + charge,
+            fate.lost,
+            fate.enqueued_at,
+            fate.run_at,
+            now,
+            None,
+            fate.expires_at,
+            token,
+            worker,
+            False,
+            fate.asked,
+            fate.errors,
+            None,
+            None,
+            fate.checkpoint,
+            None,
+        )
+    enqueued = ms_of(generation)
+    spec = _spec_of(profiles, queue, id_of(stored), record, 9)
+    return Job(spec, _RUNNING, generation, charge, 0, enqueued, enqueued, now, None, None, token, worker)
+
+
+def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: bytes | None) -> Job:
+    """A job as it lies in the store."""
+    generation = int.from_bytes(record[1:8], "big")
+    if record[0] & _LONG:
+        fate, at = _fate_of(record)
+    else:
+        enqueued = ms_of(generation)
+        fate, at = _Fate(enqueued, enqueued, None, None, None, 0, 0, False, (), None, None, None, None), 9
+    spec = _spec_of(profiles, queue, id_of(stored), record, at)
+    job = Job(
+        spec,
+        STATES[record[0] & 7],
+        generation,
+        fate.attempt,
+        fate.lost,
+        fate.enqueued_at,
+        fate.run_at,
+        fate.fetched_at,
+        fate.ended_at,
+        fate.expires_at,
+        None,
+        None,
+        False,
+        fate.asked,
+        fate.errors,
+        fate.result,
+        fate.progress,
+        fate.checkpoint,
+        fate.reason,
+    )
+    return job if held is None else _with_lease(job, held)
+
+
+def _with_lease(job: Job, held: bytes) -> Job:
+    size = held[7]
+    fetched, flags, length = _LEASE.unpack_from(held, 8 + size)
+    at = 8 + size + 11
+    return msgspec.structs.replace(
+        job,
+        state=_RUNNING,
+        attempt=job.attempt + (flags & _CHARGED),
+        fetched_at=int(fetched),
+        token=held[8 : 8 + size].decode(),
+        worker=held[at : at + length].decode(),
+        started=bool(flags & _STARTED),
+        cancel_asked=bool(flags & _ASKED),
+        reason=held[at + length :].decode() or None,
+    )

@@ -1,0 +1,14 @@
+-- Remove jobs that are not running.
+-- KEYS: the queue.  ARGV: clock, ids.  Returns a letter per job: its state before, - for none.
+-- include: clock record queue lease letters
+local letters = {}
+for i = 2, #ARGV do
+  local state, job = look_at(KEYS[1], ARGV[i])
+  letters[#letters + 1] = letter_of(state)
+  if state and state ~= RUNNING then
+    take(KEYS[1], ARGV[i], job)
+    remove(KEYS[1], ARGV[i], job)
+  end
+end
+finish()
+return table.concat(letters)

@@ -1,0 +1,9 @@
+-- Forget an empty queue.
+-- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused or closed.
+-- include: clock record queue
+if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -1 end
+local m = meta(KEYS[1])
+for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'waiters', 'watchers', 'tokens'}) do
+  redis.call('DEL', KEYS[1] .. ':' .. name)
+end
+return (m.paused or m.closed) and 1 or 0

@@ -1,0 +1,35 @@
+-- Prolong leases that still hold, and put down what the attempts say of themselves.
+-- KEYS: the queues.  ARGV: clock, then per beat: number of the queue, id, what the lease begins with,
+-- by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
+-- Returns a letter per beat: h held, l lost, c held and asked to cancel.
+-- include: clock record queue lease
+local letters, ends = {}, {}
+for q = 1, #KEYS do ends[q] = {} end
+for i = 2, #ARGV, 7 do
+  local q, id, shown = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  local queue = KEYS[q]
+  notice_reboot(queue)
+  local held = redis.call('HGET', queue .. ':held', id)
+  if not held or string.sub(held, 1, #shown) ~= shown then
+    letters[#letters + 1] = 'l'
+  else
+    ends[q][#ends[q] + 1] = steady + tonumber(ARGV[i + 3])
+    ends[q][#ends[q] + 1] = string.sub(held, 1, 7) .. id
+    local flags_at = 17 + string.byte(held, 8)
+    local flags = string.byte(held, flags_at)
+    letters[#letters + 1] = bit.band(flags, ASKED) ~= 0 and 'c' or 'h'
+    if ARGV[i + 4] == '1' and bit.band(flags, STARTED) == 0 then
+      redis.call('HSET', queue .. ':held', id,
+        string.sub(held, 1, flags_at - 1) .. string.char(flags + STARTED) .. string.sub(held, flags_at + 1))
+    end
+    local progress, checkpoint = ARGV[i + 5], ARGV[i + 6]
+    if progress ~= '' or checkpoint ~= '' then
+      local job = read(redis.call('HGET', queue .. ':jobs', id))
+      if progress ~= '' then job.progress = string.sub(progress, 2) end
+      if checkpoint ~= '' then job.checkpoint = string.sub(checkpoint, 2) end
+      redis.call('HSET', queue .. ':jobs', id, write(job))
+    end
+  end
+end
+for q, queue in ipairs(KEYS) do in_steps('ZADD', queue .. ':leases', ends[q]) end
+return table.concat(letters)

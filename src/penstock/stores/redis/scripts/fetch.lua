@@ -1,0 +1,203 @@
+-- Lease available jobs.
+-- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, charge (1, 0), whether the token may
+-- have been used before (1, 0), tasks that the worker knows ("?": not told; "!": the last key, which is not a
+-- queue, has what the workers announced; or a msgpack list), then per queue: quota, cap.
+-- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
+-- "tasks" (there are parked jobs: come again and name the tasks), "parked" (there are such), "",
+-- then runs: number of the queue, how many, and for each id, record}; for "again" 4 entries each: number of the queue, id, record, lease.
+-- include: clock record queue lease
+local queues = {unpack(KEYS)}
+local announced = ARGV[8] == '!' and table.remove(queues)
+local limit, lease, worker, token, charge = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
+local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so many stops with what there is
+
+local due = ''
+for _, queue in ipairs(queues) do
+  notice_reboot(queue)
+  local first = first_due(queue)
+  if first and (due == '' or first < due) then due = first end
+end
+due = due == '' and '' or string.format('%.0f', due)
+local now_said = string.format('%.0f', now)
+
+if ARGV[7] == '1' then
+  local again = under_token(queues, token)
+  if #again > 0 then return {now_said, due, 'again', unpack(again)} end
+end
+
+local parked, tasks = '', nil
+for _, queue in ipairs(queues) do
+  if redis.call('EXISTS', queue .. ':parked') == 1 then parked = 'parked' end
+end
+if parked ~= '' then
+  if ARGV[8] == '?' then return {now_said, due, 'tasks'} end
+  if announced then
+    local said = redis.call('HGET', announced, worker)
+    tasks = said and cmsgpack.unpack(string.sub(said, 9)).tasks or {}
+  else
+    tasks = cmsgpack.unpack(ARGV[8])
+  end
+end
+
+local answer, looked = {now_said, due, parked}, 0
+
+-- Each `pick` takes up to n jobs out of their order: their ids, their records.
+
+local function pick_parked(queue)
+  local first, of_task
+  for _, task in ipairs(tasks) do
+    local head = redis.call('ZRANGE', queue .. ':parked/' .. task, 0, 0)[1]
+    if head and (not first or head < first) then first, of_task = head, task end
+  end
+  if not first then return nil end
+  local id = string.sub(first, 9)
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  local job = read(record)
+  take_parked(queue, id, job)
+  redis.call('ZREM', queue .. ':state/' .. PARKED, id)
+  return {id}, {record}
+end
+
+local function pick_fresh(queue, name, n)
+  local list = queue .. ':ready/' .. name
+  local ids = redis.call('LPOP', list, n)
+  if not ids or #ids < n or redis.call('EXISTS', list) == 0 then close_segment(queue, name) end
+  if not ids then return {}, {} end
+  local m = meta(queue)
+  m.fresh = m.fresh - #ids
+  return ids, get_many(queue .. ':jobs', ids)
+end
+
+-- A priority that has both kinds: by place, which for a fresh one is its generation.
+local function pick_both(queue, priority, n)
+  local low = (100 - priority) * BAND
+  local name = redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
+    string.format('(%.0f', low + BAND), 'LIMIT', 0, 1)[1]
+  local places = redis.call('ZRANGE', queue .. ':again/' .. priority, 0, n - 1, 'WITHSCORES')
+  local fresh = name and redis.call('LRANGE', queue .. ':ready/' .. name, 0, n - 1) or {}
+  local fresh_records = #fresh > 0 and get_many(queue .. ':jobs', fresh) or {}
+  local again_ids = {}
+  for i = 1, #places, 2 do again_ids[#again_ids + 1] = places[i] end
+  local again_records = #again_ids > 0 and get_many(queue .. ':jobs', again_ids) or {}
+  local ids, records, f, a = {}, {}, 1, 1
+  local from_again, orders = {}, {}
+  -- past the end of one segment the order against the next is unknown: the next round looks there
+  while #ids < n and (f <= #fresh or (a <= #again_ids and (not name or #fresh == 0 or f <= #fresh))) do
+    local take_again_one = f > #fresh
+    if not take_again_one and a <= #again_ids then
+      local _, generation = struct.unpack('>BI7', fresh_records[f])
+      take_again_one = tonumber(places[2 * a]) < generation
+    end
+    if take_again_one then
+      local id = again_ids[a]
+      ids[#ids + 1], records[#records + 1] = id, again_records[a]
+      from_again[#from_again + 1] = id
+      orders[#orders + 1] = string.sub(again_records[a], 2, 8) .. id
+      a = a + 1
+    else
+      ids[#ids + 1], records[#records + 1] = fresh[f], fresh_records[f]
+      f = f + 1
+    end
+  end
+  if f > 1 then
+    redis.call('LPOP', queue .. ':ready/' .. name, f - 1)
+    if redis.call('EXISTS', queue .. ':ready/' .. name) == 0 then close_segment(queue, name) end
+    local m = meta(queue)
+    m.fresh = m.fresh - (f - 1)
+  end
+  if #from_again > 0 then
+    in_steps('ZREM', queue .. ':again/' .. priority, from_again)
+    in_steps('ZREM', queue .. ':state/' .. AVAILABLE, from_again)
+    in_steps('ZREM', queue .. ':oldest', orders)
+    close_again(queue, priority)
+  end
+  return ids, records
+end
+
+local function pick(queue, n)
+  if tasks then
+    local ids, records = pick_parked(queue)
+    if ids then return ids, records end
+  end
+  local name = redis.call('ZRANGE', queue .. ':ready', 0, 0)[1]
+  if not name then return nil end
+  local priority = string.match(name, '^(.-)/again$')
+  if priority then return pick_both(queue, tonumber(priority), n) end
+  return pick_fresh(queue, name, n)
+end
+
+local leased = 0
+
+-- Put the leases down; expired jobs end instead. How many were leased.
+local function lend(q, queue, ids, records)
+  local ends, held, run = {}, {}, {}
+  for i = 1, #ids do
+    local id, record = ids[i], records[i]
+    local flags = charge
+    if record and bit.band(string.byte(record), LONG) ~= 0 then
+      local job = read(record)
+      if job.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
+      if job.expires and job.expires <= now then
+        job.fresh = false
+        end_queued(queue, id, job, EXPIRED)
+        record = nil
+      else
+        if job.asked then flags = flags + ASKED end
+        if job.unique then flags = flags + KEYED end
+        if job.progress or job.reason then
+          job.progress, job.reason = nil, nil
+          record = write(job)
+          redis.call('HSET', queue .. ':jobs', id, record)
+        end
+      end
+    end
+    if record then
+      local generation = string.sub(record, 2, 8)
+      ends[#ends + 1] = steady + lease
+      ends[#ends + 1] = generation .. id
+      held[#held + 1] = id
+      held[#held + 1] = generation .. string.char(#token) .. token
+        .. struct.pack('<dBI2c0', now, flags, #worker, worker)
+      run[#run + 1] = id
+      run[#run + 1] = record
+    end
+  end
+  local n = #run / 2
+  if n > 0 then
+    in_steps('ZADD', queue .. ':leases', ends)
+    in_steps('HSET', queue .. ':held', held)
+    redis.call('HINCRBY', queue .. ':tokens', token, n)
+    answer[#answer + 1] = q
+    answer[#answer + 1] = n
+    for i = 1, #run do answer[#answer + 1] = run[i] end
+  end
+  return n
+end
+
+local given = {}
+for q = 1, #queues do given[q] = 0 end
+for pass = 1, 2 do
+  for q, queue in ipairs(queues) do
+    local cap = tonumber(ARGV[8 + 2 * q])
+    local most = pass == 1 and math.min(tonumber(ARGV[7 + 2 * q]), cap) or cap
+    while leased < limit and given[q] < most and looked < LOOKED_AT and not meta(queue).paused do
+      local ids, records = pick(queue, math.min(limit - leased, most - given[q]))
+      if not ids then break end
+      local n = lend(q, queue, ids, records)
+      looked = looked + #ids - n
+      leased, given[q] = leased + n, given[q] + n
+    end
+  end
+end
+
+-- One waiter is woken by an enqueue; who leaves something behind wakes the next.
+if leased > 0 then
+  for _, queue in ipairs(queues) do
+    if not meta(queue).paused and redis.call('EXISTS', queue .. ':waiters') == 1
+      and redis.call('EXISTS', queue .. ':ready') == 1 then
+      wake(queue)
+    end
+  end
+end
+finish()
+return answer

@@ -1,0 +1,21 @@
+-- What time it is. A test that steers the clock sends "now steady boot"; else the server's clock rules.
+-- A "c" before it: the server is part of a Cluster.
+
+local EPOCH = 1577836800000  -- 2020-01-01: generations count from here (see keys.py)
+local PER_MS = 4096          -- generations that fit into one millisecond
+
+local clustered = string.sub(ARGV[1], 1, 1) == 'c'
+local now, steady, boot
+
+if #ARGV[1] < 2 then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  steady = now
+else
+  now, steady, boot = string.match(ARGV[1], '^c?(%-?%d+) (%-?%d+) (.*)$')
+  now, steady = tonumber(now), tonumber(steady)
+end
+
+local function ms_of(generation)
+  return math.floor(generation / PER_MS) + EPOCH
+end

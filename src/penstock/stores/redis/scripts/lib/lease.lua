@@ -1,0 +1,43 @@
+-- Leases: how one is looked up, and what voids it.
+
+local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
+
+-- Only a steered clock knows of reboots: a server's clock goes on through one, and so do its leases.
+local function notice_reboot(queue)
+  if not boot then return end
+  local before = redis.call('HGET', queue .. ':meta', 'boot')
+  if before == boot then return end
+  redis.call('HSET', queue .. ':meta', 'boot', boot)
+  if not before then return end
+  for _, member in ipairs(redis.call('ZRANGE', queue .. ':leases', 0, -1)) do
+    redis.call('ZADD', queue .. ':leases', -1, member)
+  end
+end
+
+-- What is leased under this token: number of the queue, id, record, lease; 4 entries each.
+local function under_token(queues, token)
+  local found = {}
+  for q, queue in ipairs(queues) do
+    if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
+      local held = redis.call('HGETALL', queue .. ':held')
+      for i = 1, #held, 2 do
+        if read_held(held[i + 1]).token == token then
+          found[#found + 1] = q
+          found[#found + 1] = held[i]
+          found[#found + 1] = redis.call('HGET', queue .. ':jobs', held[i])
+          found[#found + 1] = held[i + 1]
+        end
+      end
+    end
+  end
+  return found
+end
+
+-- These leases are over: nothing of them stays.
+local function let_go(queue, token, ids, orders)
+  in_steps('HDEL', queue .. ':held', ids)
+  in_steps('ZREM', queue .. ':leases', orders)
+  if redis.call('HINCRBY', queue .. ':tokens', token, -#ids) <= 0 then
+    redis.call('HDEL', queue .. ':tokens', token)
+  end
+end

@@ -1,0 +1,18 @@
+-- A part of the jobs of one queue, newest first.
+-- KEYS: the queue.  ARGV: clock, before (a generation), limit, states (numbers, by commas; 7: running).
+-- Returns 3 entries each: id, record, lease or nothing.
+-- include: clock record queue listing
+local before, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+local found = {}
+for state in string.gmatch(ARGV[4], '%d') do
+  for _, one in ipairs(of_state(KEYS[1], tonumber(state), before, limit, true)) do found[#found + 1] = one end
+end
+sort_by_age(found, true)
+local answer = {}
+for i = 1, math.min(limit, #found) do
+  local _, id, record, held = unpack(found[i], 1, 4)
+  answer[3 * i - 2] = id
+  answer[3 * i - 1] = record or redis.call('HGET', KEYS[1] .. ':jobs', id)
+  answer[3 * i] = held or false
+end
+return answer

@@ -1,0 +1,4 @@
+-- What time it is.
+-- KEYS: any key of the namespace.  ARGV: clock.  Returns the instant.
+-- include: clock
+return string.format('%.0f', now)

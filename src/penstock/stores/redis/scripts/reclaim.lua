@@ -1,0 +1,50 @@
+-- Lease anew what others have lost.
+-- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, then either nothing (whatever has run
+-- out, the longest first) or the workers' names, "|", and pairs (number of the queue, id): these jobs, if
+-- one of those workers still holds them.
+-- Returns {now, 4 entries each: number of the queue, id, record, lease}.
+-- include: clock record queue lease
+local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
+local till = steady + tonumber(ARGV[3])
+for _, queue in ipairs(KEYS) do notice_reboot(queue) end
+local answer = {string.format('%.0f', now)}
+local again = under_token(KEYS, token)
+if #again > 0 then return {answer[1], unpack(again)} end
+
+local function lease_anew(q, id)
+  local queue = KEYS[q]
+  local old = read_held(redis.call('HGET', queue .. ':held', id))
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  local order = string.sub(record, 2, 8) .. id
+  let_go(queue, old.token, {id}, {order})
+  old.token, old.reason, old.worker = token, 'lost by ' .. old.worker, worker    -- lifecycle.LOST_BY
+  local held = write_held(old)
+  redis.call('ZADD', queue .. ':leases', till, order)
+  redis.call('HSET', queue .. ':held', id, held)
+  redis.call('HINCRBY', queue .. ':tokens', token, 1)
+  for _, fact in ipairs({q, id, record, held}) do answer[#answer + 1] = fact end
+end
+
+if ARGV[6] then
+  local of, i = {}, 6
+  while ARGV[i] ~= '|' do
+    of[ARGV[i]] = true
+    i = i + 1
+  end
+  for k = i + 1, #ARGV, 2 do
+    local q = tonumber(ARGV[k])
+    local held = redis.call('HGET', KEYS[q] .. ':held', ARGV[k + 1])
+    if held and of[read_held(held).worker] then lease_anew(q, ARGV[k + 1]) end
+  end
+  return answer
+end
+
+-- All of them first: a new lease may be over at once, and nothing is leased twice in one call.
+local over = {}
+for q, queue in ipairs(KEYS) do
+  local found = redis.call('ZRANGEBYSCORE', queue .. ':leases', '-inf', steady, 'WITHSCORES', 'LIMIT', 0, limit)
+  for i = 1, #found, 2 do over[#over + 1] = {tonumber(found[i + 1]), found[i], q} end
+end
+table.sort(over, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+for i = 1, math.min(limit, #over) do lease_anew(over[i][3], string.sub(over[i][2], 8)) end
+return answer

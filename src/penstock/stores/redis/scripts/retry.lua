@@ -1,0 +1,21 @@
+-- Make ended or queued jobs available now, as new.
+-- KEYS: the queue.  ARGV: clock, ids.  Returns a letter per job: its state before, - for none.
+-- include: clock record queue lease letters
+local letters = {}
+for i = 2, #ARGV do
+  local queue, id = KEYS[1], ARGV[i]
+  local state, job = look_at(queue, id)
+  letters[#letters + 1] = letter_of(state)
+  if state and state ~= RUNNING then
+    take(queue, id, job)
+    job.attempt, job.lost, job.run, job.ended, job.asked = 0, 0, now, nil, false
+    job.result, job.reason = nil, nil
+    if job.expires and job.expires <= now then job.expires = nil end
+    if ended_state(state) and job.unique and not holder(queue, string.sub(job.unique, 9)) then
+      hold_key(queue, id, job)
+    end
+    put_available(queue, id, job)
+  end
+end
+finish()
+return table.concat(letters)

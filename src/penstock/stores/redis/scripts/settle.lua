@@ -1,0 +1,163 @@
+-- Apply transitions to running jobs whose lease still holds.
+-- KEYS: the queues.  ARGV: clock, how many errors a job keeps, how many profiles, those (digest, profile),
+-- how many transitions, those, then runs: a head (number of the queue, number of the transition, how many,
+-- whether plain) and for each settlement id, what the lease begins with ('' for a bare Ref), and unless
+-- plain its result ('' or "r" and the bytes) and the jobs that follow.
+-- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, error, reason.
+-- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
+-- Returns {a letter per settlement (a applied, s stale, g gone), then names in `out` of jobs that lie there}.
+-- include: clock record queue lease new
+local DAY = 86400000
+local most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3])
+local inline_profile = profile_keeper(4, profiles)
+local at = 4 + 2 * profiles
+
+local transitions = {}
+for i = 1, tonumber(ARGV[at]) do
+  local t = {}
+  local text, from = ARGV[at + i]
+  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.has_error, t.has_reason, from =
+    struct.unpack('<BBBBddBB', text)
+  if t.has_error == 1 then t.error, from = struct.unpack('<I4c0', text, from) end
+  if t.has_reason == 1 then t.reason = struct.unpack('<I4c0', text, from) end
+  t.removes = t.keep <= 0 and (t.state == COMPLETED or t.state == CANCELLED or t.state == DEAD)
+  transitions[i] = t
+end
+at = at + 1 + #transitions
+
+-- Those that go to the head keep their order there: how many of them each queue gets has to be known first.
+local heads = {}
+do
+  local i = at
+  while i <= #ARGV do
+    local q, t, n, plain = struct.unpack('<BI2I2B', ARGV[i])
+    if transitions[t].place == 0 then heads[q] = (heads[q] or 0) + n end
+    i = i + 1 + n * (plain == 1 and 2 or 4)
+  end
+  for q, n in pairs(heads) do
+    local m = meta(KEYS[q])
+    m.head = m.head - n
+    heads[q] = m.head
+  end
+end
+
+local processed, failed, out = {}, {}, {}
+
+local function count(q, t, n)
+  if t.charge == 1 then processed[q] = (processed[q] or 0) + n end
+  if t.has_error == 1 then failed[q] = (failed[q] or 0) + n end
+end
+
+local function apply(q, queue, id, job, lease, t, result)
+  local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
+  if t.place == 0 then
+    job.place = heads[q]
+    heads[q] = heads[q] + 1
+  elseif t.place == 1 then
+    job.place = count_up(meta(queue))
+  end
+  job.state, job.asked, job.reason, job.fresh = t.state, asked, t.reason, false
+  job.lost, job.fetched = job.lost + t.lost, lease.fetched
+  if charged and t.charge == 1 then job.attempt = job.attempt + 1 end
+  if t.error then add_error(job, t.error, most_errors) end
+  if t.state == SCHEDULED or t.state == RETRYABLE then
+    job.run = now + t.delay
+  elseif t.state == AVAILABLE and t.place ~= 2 then
+    job.run = now
+  end
+  job.ended, job.result = nil, nil
+  if ended_state(t.state) then
+    job.ended = now
+    if result ~= '' then job.result = string.sub(result, 2) end
+  end
+  if t.removes then remove(queue, id, job) else put(queue, id, job, now + t.keep) end
+end
+
+local function follow(queue, generation, blob)
+  local i, n = 1, 0
+  while i <= #blob do
+    local q, id, form, tail
+    q, id, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
+    n = n + 1
+    if q == 0 then
+      local name = string.format('%.0f.%d', generation, n)
+      redis.call('HSET', queue .. ':out', name, tail)
+      out[#out + 1] = name
+    else
+      local to = KEYS[q]
+      if redis.call('HEXISTS', to .. ':jobs', id) == 0 and verdict_on(to, form, true) == 'n' then
+        local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
+        store_new(to, id, form, count_up(meta(to)), flags, stored)
+        redis.call('HINCRBY', to .. ':meta', 'enqueued', 1)
+      end
+    end
+  end
+end
+
+local letters = {}
+while at <= #ARGV do
+  local q, number, n, plain = struct.unpack('<BI2I2B', ARGV[at])
+  local queue, t, width = KEYS[q], transitions[number], plain == 1 and 2 or 4
+  local ids = {}
+  for k = 1, n do ids[k] = ARGV[at + 1 + (k - 1) * width] end
+  local held = get_many(queue .. ':held', ids)
+  -- what goes by its fullest name: who holds it, completed, nothing kept, nobody interested
+  local quick = plain == 1 and t.removes and not t.error and redis.call('EXISTS', queue .. ':watchers') == 0
+  local gone, orders, tokens, done, seen = {}, {}, {}, 0, {}
+  for k = 1, n do
+    local id, lease = ids[k], held[k]
+    local shown = ARGV[at + 2 + (k - 1) * width]
+    local letter
+    if not lease or seen[id] or string.sub(lease, 1, #shown) ~= shown then
+      if seen[id] == 'removed' then
+        letter = 'g'
+      else
+        letter = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and 's' or 'g'
+      end
+    else
+      letter, done = 'a', done + 1
+      local token_size = string.byte(lease, 8)
+      local token = string.sub(lease, 9, 8 + token_size)
+      tokens[token] = (tokens[token] or 0) + 1
+      orders[#orders + 1] = string.sub(lease, 1, 7) .. id
+      gone[#gone + 1] = id
+      local keyed = string.byte(lease, 17 + token_size) >= KEYED
+      if quick and not keyed then
+        seen[id] = 'removed'
+      else
+        seen[id] = 'applied'
+        local known = read_held(lease)
+        local job = read(redis.call('HGET', queue .. ':jobs', id))
+        apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
+        if plain ~= 1 then follow(queue, known.generation, ARGV[at + 4 + (k - 1) * width]) end
+      end
+    end
+    letters[#letters + 1] = letter
+  end
+  if done > 0 then
+    in_steps('HDEL', queue .. ':held', gone)
+    in_steps('ZREM', queue .. ':leases', orders)
+    for token, m in pairs(tokens) do
+      if redis.call('HINCRBY', queue .. ':tokens', token, -m) <= 0 then
+        redis.call('HDEL', queue .. ':tokens', token)
+      end
+    end
+    local removed = {}
+    for id, how in pairs(seen) do
+      if how == 'removed' then removed[#removed + 1] = id end
+    end
+    in_steps('HDEL', queue .. ':jobs', removed)
+    count(q, t, done)
+  end
+  at = at + 1 + n * width
+end
+
+local day = math.floor(now / DAY)
+for q, queue in ipairs(KEYS) do
+  for name, counted in pairs({processed = processed[q], failed = failed[q]}) do
+    redis.call('HINCRBY', queue .. ':meta', name, counted)
+    redis.call('HINCRBY', queue .. ':days', day .. '/' .. name, counted)
+  end
+end
+finish()
+return {table.concat(letters), unpack(out)}

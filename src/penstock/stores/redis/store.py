@@ -1,0 +1,410 @@
+"""The store on Redis or Valkey: one server, Sentinel or Cluster, for any number of hosts.
+
+`RedisStore` is the door for event loops, `RedisStore.sync` the one for threads. What a verb asks and what it
+makes of the answers stands once, in `verbs/`; the two doors only send (`runner.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from penstock.clock import Clock
+from penstock.ids import mint_token
+from penstock.job import Job, NewJob, Ref, State
+from penstock.lifecycle import ASK_CANCELLED
+from penstock.store import (
+    Beat,
+    Due,
+    Enqueued,
+    Fetched,
+    Finding,
+    Grip,
+    Page,
+    Pruned,
+    QueueInfo,
+    QueueStats,
+    Settled,
+    Settlement,
+    Share,
+    SyncProducing,
+    Wake,
+    WorkerInfo,
+)
+from penstock.stores.redis import checkup
+from penstock.stores.redis.address import Address
+from penstock.stores.redis.ground import Ground, Talk
+from penstock.stores.redis.hearing import Hearing, Watch, read_end
+from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.verbs import consuming, operating, producing
+
+__all__ = ["RedisStore"]
+
+R = TypeVar("R")
+
+#: Whoever waits looks for himself this often, whatever he heard (seconds).
+_SAFETY = 5.0
+
+
+class RedisStore:
+    """Jobs on the Redis at this URL, or on that of a redis-py client, whose settings are then used.
+
+    Options of the URL: see docs/stores.md. `clock` is for tests: else the server's clock rules.
+    """
+
+    def __init__(
+        self, where: Any, *, namespace: str = "", clock: Clock | None = None, **options: Any
+    ) -> None:
+        address = where if isinstance(where, Address) else Address.of(where, **options)
+        self._address = address
+        self._runner = AsyncRunner(address)
+        self._sync_runner = SyncRunner(address)
+        self._ground = Ground(
+            Keys(address.prefix, namespace),
+            clock,
+            clustered=address.mode == "cluster",
+            replicas=address.wait_replicas,
+        )
+        self._news = _News()
+        self._hearings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hearing] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._errands: set[asyncio.Task[None]] = set()
+        self._sync = _SyncDoor(self._sync_runner, self._ground, self._news)
+
+    @property
+    def url(self) -> str:
+        return self._address.url
+
+    @property
+    def sync(self) -> SyncProducing:
+        return self._sync
+
+    def close(self) -> None:
+        """Let go of the connections; a later verb opens new ones. A client that was given stays open."""
+        self._hearings.clear()
+        self._runner.close()
+        self._sync_runner.close()
+
+    async def _do(self, talk: Talk[R]) -> R:
+        """Send what the verb yields until it has its answer."""
+        if self._news.heard is None:
+            await self._first_news()
+        try:
+            calls = next(talk)
+            while True:
+                calls = talk.send(await self._runner.run(calls))
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    async def _first_news(self) -> None:
+        """What happened before a store object's first verb is not told."""
+        (answer,) = await self._runner.run([consuming.news_call(self._ground)])
+        self._news.begin(answer)
+
+    # ── producing ──
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self._do(producing.enqueue(self._ground, jobs))
+
+    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return await self._do(producing.get(self._ground, refs))
+
+    async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return await self._do(producing.cancel(self._ground, refs, reason))
+
+    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        ends = time.monotonic() + timeout / 1000
+        hearing = await self._hearing()
+        with hearing.watching(set(refs)) as watch:
+            while watch.open:
+                watch.event.clear()
+                left = ends - time.monotonic()
+                talk = producing.open_ones(self._ground, list(watch.open), hearing.channel, _ms(left))
+                open_now = await self._do(talk)
+                watch.open &= open_now
+                if not watch.open or not await _heard(watch.event, min(ends - time.monotonic(), _SAFETY)):
+                    if ends <= time.monotonic():
+                        break
+            return await self._do(_as_told(self._ground, refs, watch))
+
+    # ── consuming ──
+
+    async def fetch(
+        self,
+        queues: Sequence[Share],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        charge: bool = True,
+    ) -> Fetched:
+        talk = consuming.fetch(self._ground, queues, limit, lease, worker, token, charge)
+        return await self._do(talk)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        return await self._do(consuming.extend(self._ground, beats))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return await self._do(consuming.settle(self._ground, settlements))
+
+    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
+        return await self._do(consuming.promote(self._ground, queues, limit))
+
+    async def reclaim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        of: Sequence[str] | None = None,
+    ) -> Fetched:
+        return await self._do(consuming.reclaim(self._ground, queues, limit, lease, worker, token, of))
+
+    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+        ends = time.monotonic() + timeout / 1000
+        if self._news.heard is None:
+            await self._first_news()
+        before = self._news.now
+        hearing = await self._hearing()
+        till = ""
+        with hearing.sleeping(frozenset(queues)) as sleeper:
+            while True:
+                sleeper.event.clear()
+                left = _ms(ends - time.monotonic())
+                # the first look says till when by the server's clock; where the time is up, so it is said
+                talk = consuming.look(self._ground, queues, left if till else timeout, till, hearing.channel)
+                work, till, news = await self._do(talk)
+                wake = (Wake.WORK if work else Wake.NOTHING) | before.told_by(news)
+                if wake or left <= 0:
+                    self._news.tell(news)
+                    return wake
+                await _heard(sleeper.event, min(ends - time.monotonic(), _SAFETY))
+                if sleeper.work:
+                    return Wake.WORK
+
+    async def _hearing(self) -> Hearing:
+        """What is heard in this loop; who comes first connects, and the others wait with him."""
+        loop = asyncio.get_running_loop()
+        hearing = self._hearings.get(loop)
+        if hearing is None:
+            hearing = Hearing(self._ground.keys.channel(mint_token()[:16]), self._pass_on)
+            self._hearings[loop] = hearing
+        if hearing.ready is None:
+            hearing.ready = loop.create_task(self._listen(hearing))
+        await asyncio.shield(hearing.ready)
+        return hearing
+
+    async def _listen(self, hearing: Hearing) -> None:
+        try:
+            await self._runner.listen(hearing.channel.encode(), hearing.hear, hearing.lost)
+            news = self._ground.keys.news_channel.encode()
+            await self._runner.listen(news, hearing.news, hearing.lost)
+        except BaseException:
+            hearing.ready = None  # the next one tries again
+            raise
+
+    def _pass_on(self, queue: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._do(consuming.pass_on(self._ground, queue)))
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    # ── operating ──
+
+    async def list_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        state: State | None = None,
+        task: str | None = None,
+        worker: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        return await self._do(operating.list_jobs(self._ground, queue, state, task, worker, after, limit))
+
+    async def find(self, id: str) -> list[Job]:
+        return await self._do(operating.find(self._ground, id))
+
+    async def queues(self) -> list[QueueInfo]:
+        return await self._do(operating.queues(self._ground))
+
+    async def stats(self, *, days: int = 7) -> list[QueueStats]:
+        return await self._do(operating.stats(self._ground, days))
+
+    async def settings(
+        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+    ) -> QueueInfo:
+        return await self._do(operating.settings(self._ground, queue, paused, closed))
+
+    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return await self._do(operating.retry(self._ground, refs))
+
+    async def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return await self._do(operating.reschedule(self._ground, refs, delay, run_at))
+
+    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        return await self._do(operating.delete(self._ground, refs))
+
+    async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
+        return await self._do(operating.purge(self._ground, queue, states, limit))
+
+    async def drop(self, queue: str) -> bool:
+        return await self._do(operating.drop(self._ground, queue))
+
+    async def prune(
+        self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
+    ) -> Pruned:
+        return await self._do(operating.prune(self._ground, limit, keep_finished, keep_dead))
+
+    async def announce(self, worker: WorkerInfo) -> None:
+        await self._do(operating.announce(self._ground, worker))
+
+    async def retire(self, worker: str) -> None:
+        await self._do(operating.retire(self._ground, worker))
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._do(operating.workers(self._ground))
+
+    async def checkup(self) -> list[Finding]:
+        before = int(time.time() * 1000)
+        answers = await self._runner.everywhere(checkup.QUESTIONS)
+        after = int(time.time() * 1000)
+        wanted = self._address.wait_replicas
+        return checkup.examined(
+            answers, mode=self._address.mode, before_ms=before, after_ms=after, wait_replicas=wanted
+        )
+
+
+class _SyncDoor:
+    """The producing verbs for callers without an event loop, each in the caller's own thread."""
+
+    def __init__(self, runner: SyncRunner, ground: Ground, news: _News) -> None:
+        self._runner = runner
+        self._ground = ground
+        self._news = news
+
+    def _do(self, talk: Talk[R]) -> R:
+        if self._news.heard is None:
+            self._news.begin(self._runner.run([consuming.news_call(self._ground)])[0])
+        try:
+            calls = next(talk)
+            while True:
+                calls = talk.send(self._runner.run(calls))
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._do(producing.enqueue(self._ground, jobs))
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._do(producing.get(self._ground, refs))
+
+    def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self._do(producing.cancel(self._ground, refs, reason))
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        ends = time.monotonic() + timeout / 1000
+        watch = Watch(set(refs))
+        channel = self._ground.keys.channel(mint_token()[:16])
+        with self._runner.listener(channel.encode()) as listener:
+            while watch.open and not (watch.records and ends <= time.monotonic()):
+                left = ends - time.monotonic()
+                talk = producing.open_ones(self._ground, list(watch.open), channel, _ms(left))
+                watch.open &= self._do(talk)
+                look_again = min(ends, time.monotonic() + _SAFETY)
+                while watch.open and (message := listener.hear(max(0.0, look_again - time.monotonic()))):
+                    ref, id, record = read_end(message)
+                    watch.open.discard(ref)
+                    if record is not None:
+                        watch.records[ref] = id, record
+                if ends <= time.monotonic():
+                    break
+        return self._do(_as_told(self._ground, refs, watch))
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self._do(operating.retry(self._ground, refs))
+
+    def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self._do(operating.reschedule(self._ground, refs, delay, run_at))
+
+    def queues(self) -> list[QueueInfo]:
+        return self._do(operating.queues(self._ground))
+
+
+def _as_told(ground: Ground, refs: Sequence[Ref], watch: Watch) -> Talk[list[Job | None]]:
+    """As `get`, but what came with the news of an end need not be asked for again."""
+    if any(ref not in watch.records for ref in refs):
+        return (yield from producing.get(ground, refs))
+    found: list[Job | None] = []
+    for ref in refs:
+        id, record = watch.records[ref]
+        if record:
+            found += yield from ground.jobs(ref.queue, [(id, record, None)])
+        else:
+            found.append(None)
+    return found
+
+
+async def _heard(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _ms(seconds: float) -> int:
+    return max(0, int(seconds * 1000))
+
+
+class _Counts(tuple[int, int]):
+    """How many requests to stop, and changes of settings, there had been."""
+
+    def told_by(self, news: tuple[int, int]) -> Wake:
+        wake = Wake.NOTHING
+        if news[0] > self[0]:
+            wake |= Wake.CANCEL
+        if news[1] > self[1]:
+            wake |= Wake.SETTINGS
+        return wake
+
+
+class _News:
+    """What the waits of a store object have told of requests to stop and changes of settings."""
+
+    def __init__(self) -> None:
+        self.heard: _Counts | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def now(self) -> _Counts:
+        assert self.heard is not None
+        return self.heard
+
+    def begin(self, answer: Any) -> None:
+        if isinstance(answer, Exception):
+            raise answer
+        with self._lock:
+            if self.heard is None:
+                self.heard = _Counts((int(answer[0] or 0), int(answer[1] or 0)))
+
+    def tell(self, news: tuple[int, int]) -> None:
+        """Several waits may end at once: the latest news count."""
+        with self._lock:
+            self.heard = _Counts(map(max, zip(self.now, news, strict=True)))

@@ -1,0 +1,1 @@
+"""What each verb asks of the server, and what it makes of the answers."""

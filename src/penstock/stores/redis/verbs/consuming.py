@@ -1,0 +1,471 @@
+"""fetch, extend, settle, promote, reclaim, and what a wait for work asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from penstock.job import MAX_ERRORS, Job, NewJob, State
+from penstock.store import Beat, Due, Fetched, Grip, Settled, Settlement, Share
+from penstock.stores.redis.calls import Call
+from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, sure
+from penstock.stores.redis.keys import packed
+from penstock.stores.redis.records import (
+    form_of,
+    grip,
+    job_of,
+    leased,
+    progress_bytes,
+    tail_of,
+    transition_bytes,
+)
+from penstock.stores.redis.verbs.producing import register
+
+__all__ = [
+    "deliver",
+    "extend",
+    "fetch",
+    "held_by",
+    "look",
+    "news_call",
+    "pass_on",
+    "promote",
+    "reclaim",
+    "settle",
+]
+
+_GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
+_SETTLED = {97: Settled.APPLIED, 115: Settled.STALE, 103: Settled.GONE}
+
+
+# ── fetch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fetch(
+    ground: Ground,
+    queues: Sequence[Share],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    charge: bool,
+) -> Talk[Fetched]:
+    others = ground.used_before(token, [share.queue for share in queues])
+    queues = [*queues, *(Share(queue, 0, 0) for queue in others)] if others else queues
+    ask_for = _Fetching(ground, lease, worker, token, charge)
+    if ground.clustered and len(queues) > 1:
+        return (yield from _fetch_over_slots(ground, ask_for, queues, limit))
+    found = yield from ask_for.some(queues, limit)
+    while len(found.jobs) < limit and len(found.jobs) % BATCH == 0 and found.jobs:  # more than one script's
+        given = Counter(job.queue for job in found.jobs)
+        rest = [Share(s.queue, max(0, s.quota - given[s.queue]), s.cap - given[s.queue]) for s in queues]
+        more = yield from ask_for.some(rest, limit - len(found.jobs), anew=False)
+        if not more.jobs:
+            break
+        found = Fetched(found.jobs + more.jobs, found.now, more.due)
+    return found
+
+
+class _Fetching:
+    """One fetch, from queues that one script can span or in several steps."""
+
+    def __init__(self, ground: Ground, lease: int, worker: str, token: str, charge: bool) -> None:
+        self._ground = ground
+        self._lease = lease
+        self._worker = worker
+        self.token = token
+        self._charge = int(charge)
+        #: The tasks that the worker knows are asked for where jobs are parked; a script finds them itself
+        #: where it may look outside of its slot.
+        self._known: bytes | str = "?" if ground.clustered else "!"
+
+    def some(self, shares: Sequence[Share], limit: int, *, anew: bool = True) -> Talk[Fetched]:
+        """`anew=False`: the token is known not to have been used before this fetch."""
+        names = [share.queue for share in shares]
+        while True:
+            args: list[bytes | str | int] = [min(limit, BATCH), self._lease, self._worker, self.token]
+            args += (self._charge, int(anew), self._known)
+            for share in shares:
+                args += (share.quota, share.cap)
+            call = self._ground.call("fetch", names, args)
+            if self._known == "!":
+                call = call._replace(keys=(*call.keys, self._ground.keys.workers))
+            (answer,) = sure((yield [call]))
+            if answer[2] != b"tasks":
+                break
+            self._known = yield from self._announced()
+        now, due = int(answer[0]), int(answer[1]) if answer[1] else None
+        if answer[2] == b"again":
+            jobs = yield from self._ground.learning(lambda: _read_rows(self._ground, names, answer[3:]))
+        else:
+            jobs = yield from self._ground.learning(lambda: self._read(names, answer, now))
+        return Fetched(jobs, now, due)
+
+    def _announced(self) -> Talk[bytes]:
+        key = self._ground.keys.workers
+        (said,) = sure((yield [ask(key, "HGET", key, self._worker)]))
+        tasks = [] if said is None else msgspec.msgpack.decode(said[8:])["tasks"]
+        return msgspec.msgpack.encode(tasks)
+
+    def _read(self, names: list[str], answer: list[Any], now: int) -> list[Job]:
+        profiles, worker, token, charge = self._ground.profiles, self._worker, self.token, self._charge
+        jobs: list[Job] = []
+        at = 3
+        while at < len(answer):
+            queue, end = names[answer[at] - 1], at + 2 + 2 * answer[at + 1]
+            for i in range(at + 2, end, 2):
+                jobs.append(leased(profiles, queue, answer[i], answer[i + 1], now, worker, token, charge))
+            at = end
+        return jobs
+
+
+def _read_rows(ground: Ground, names: Sequence[str], rows: list[Any]) -> list[Job]:
+    """Rows of four: number of the queue, id, record, lease."""
+    return [
+        job_of(ground.profiles, names[rows[i] - 1], rows[i + 1], rows[i + 2], rows[i + 3])
+        for i in range(0, len(rows), 4)
+    ]
+
+
+def _fetch_over_slots(
+    ground: Ground, ask_for: _Fetching, queues: Sequence[Share], limit: int
+) -> Talk[Fetched]:
+    repeated = yield from _under_token(ground, [share.queue for share in queues], ask_for.token)
+    jobs: list[Job] = []
+    given = dict.fromkeys((share.queue for share in queues), 0)
+    now, dues = 0, []
+    for share in queues:
+        room = 0 if repeated else max(0, min(share.quota, share.cap, limit - len(jobs)))
+        found = yield from ask_for.some([Share(share.queue, room, room)], room, anew=repeated)
+        now = max(now, found.now)
+        if found.due is not None:
+            dues.append(found.due)
+        given[share.queue] = len(found.jobs)
+        jobs += found.jobs
+    for share in queues:
+        room = 0 if repeated else min(share.cap - given[share.queue], limit - len(jobs))
+        if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # it may have more
+            found = yield from ask_for.some([Share(share.queue, room, room)], room, anew=False)
+            jobs += found.jobs
+    return Fetched(jobs, now, min(dues, default=None))
+
+
+def _under_token(ground: Ground, queues: Sequence[str], token: str) -> Talk[bool]:
+    calls = []
+    for queue in queues:
+        key = ground.keys.queue(queue) + b":tokens"
+        calls.append(ask(key, "HEXISTS", key, token))
+    return any(sure((yield calls)))
+
+
+# ── extend, settle ───────────────────────────────────────────────────────────────────────────────
+
+
+def _numbered(ground: Ground, queues: Sequence[str]) -> Iterator[tuple[dict[str, int], list[str]]]:
+    """Groups of queues that one script can span, with their numbers in it."""
+    names = list(dict.fromkeys(queues))
+    most = 1 if ground.clustered else 250
+    for some in chunks(names, most):
+        yield {name: n for n, name in enumerate(some, 1)}, list(some)
+
+
+def extend(ground: Ground, beats: Sequence[Beat]) -> Talk[list[Grip]]:
+    calls: list[Call] = []
+    places: list[list[int]] = []
+    for numbers, names in _numbered(ground, [beat.lease.queue for beat in beats]):
+        of_these = [place for place, beat in enumerate(beats) if beat.lease.queue in numbers]
+        for part in chunks(of_these, BATCH):
+            args: list[bytes | str | int] = []
+            for place in part:
+                beat = beats[place]
+                args += (
+                    numbers[beat.lease.queue],
+                    packed(beat.lease.id),
+                    grip(beat.lease),
+                    beat.by,
+                    int(beat.started),
+                    b"" if beat.progress is None else b"=" + progress_bytes(beat.progress),
+                    b"" if beat.checkpoint is None else b"=" + beat.checkpoint,
+                )
+            calls.append(ground.call("extend", names, args))
+            places.append(list(part))
+    grips: list[Grip] = [Grip.LOST] * len(beats)
+    if calls:
+        for part, answer in zip(places, sure((yield calls)), strict=True):
+            for place, letter in zip(part, answer.decode(), strict=True):
+                grips[place] = _GRIPS[letter]
+    return grips
+
+
+def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settled]]:
+    if any(one.transition.state is State.RUNNING for one in settlements):
+        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+    calls: list[Call] = []
+    places: list[Sequence[int]] = []
+    queues = [one.lease.queue for one in settlements] + [
+        new.queue for one in settlements if one.then for new in one.then
+    ]
+    for numbers, names in _numbered(ground, queues):
+        of_these = [place for place, one in enumerate(settlements) if one.lease.queue in numbers]
+        for part in _by_weight(settlements, of_these):
+            calls.append(_settle_call(ground, [settlements[place] for place in part], numbers, names))
+            places.append(part)
+    settled: list[Settled] = [Settled.GONE] * len(settlements)
+    unlisted = {new.queue for one in settlements for new in one.then} - ground.listed
+    if unlisted:
+        sure((yield [register(ground, unlisted)]))
+        ground.listed |= unlisted
+    if calls:
+        lying: list[tuple[str, bytes]] = []
+        for call, part, (letters, *out) in zip(calls, places, sure((yield calls)), strict=True):
+            for place, letter in zip(part, letters, strict=True):
+                settled[place] = _SETTLED[letter]
+            lying += [(settlements[part[0]].lease.queue, name) for name in out]
+        if lying:
+            yield from deliver(ground, lying)
+    return settled
+
+
+def _by_weight(settlements: Sequence[Settlement], places: Sequence[int]) -> list[Sequence[int]]:
+    """Parts that hold the server for 5 ms at most. A later part's jobs go to the head before an earlier's."""
+    heavy = not all(_light(settlements[place]) for place in places)
+    parts = chunks(places, HEAVY if heavy else BATCH)
+    return parts[::-1] if heavy else parts
+
+
+def _light(one: Settlement) -> bool:
+    return one.transition.state is State.COMPLETED and one.transition.keep <= 0 and not one.then
+
+
+def _settle_call(
+    ground: Ground, settlements: Sequence[Settlement], numbers: dict[str, int], names: list[str]
+) -> Call:
+    profiles: dict[bytes, bytes] = {}
+    transitions: dict[int, int] = {}
+    texts: list[bytes] = []
+    runs: list[bytes | str | int] = []
+    for (queue, plain, _), some in groupby(settlements, _run_of):
+        batch = list(some)
+        to = batch[0].transition
+        number = transitions.get(id(to))
+        if number is None:
+            texts.append(transition_bytes(to))
+            number = transitions[id(to)] = len(texts)
+        head = bytes((numbers[queue],)) + number.to_bytes(2, "little") + len(batch).to_bytes(2, "little")
+        runs.append(head + bytes((plain,)))
+        for one in batch:
+            runs += (packed(one.lease.id), grip(one.lease))
+            if not plain:
+                result = b"" if one.result is None else b"r" + one.result
+                runs += (result, _following(ground, one.then, numbers, profiles))
+    args: list[bytes | str | int] = [MAX_ERRORS, len(profiles)]
+    for pair in profiles.items():
+        args += pair
+    return ground.call("settle", names, [*args, len(texts), *texts, *runs])
+
+
+def _run_of(one: Settlement) -> tuple[str, bool, int]:
+    return one.lease.queue, one.result is None and not one.then, id(one.transition)
+
+
+def _following(
+    ground: Ground, then: Sequence[NewJob], numbers: dict[str, int], profiles: dict[bytes, bytes]
+) -> bytes:
+    parts: list[bytes] = []
+    for new in then:
+        number = numbers.get(new.queue, 0)
+        if number:
+            digest, text = ground.profiles.write(new)
+            profiles[digest] = text
+            facts = (packed(new.id), form_of(new, number), tail_of(new, digest))
+        else:
+            facts = (b"", b"", msgspec.msgpack.encode(new))
+        parts.append(bytes((number,)))
+        parts += [part for fact in facts for part in (len(fact).to_bytes(4, "little"), fact)]
+    return b"".join(parts)
+
+
+def deliver(ground: Ground, lying: Sequence[tuple[str, bytes]]) -> Talk[None]:
+    """Jobs that follow one of another slot lie in its queue's `out` until they are enqueued in their own.
+
+    If we die in between, whoever prunes that queue delivers them: at least once, as everything.
+    """
+    keys = [(queue, ground.keys.queue(queue) + b":out", name) for queue, name in lying]
+    texts = sure((yield [ask(key, "HGET", key, name) for _, key, name in keys]))
+    found = [(key, name, text) for (_, key, name), text in zip(keys, texts, strict=True) if text is not None]
+    news = [msgspec.msgpack.decode(text, type=NewJob) for _, _, text in found]
+    if news:
+        ground.listed |= {new.queue for new in news}
+        sure((yield [register(ground, {new.queue for new in news})]))
+        sure((yield [_follower_call(ground, new) for new in news]))
+        sure((yield [ask(key, "HDEL", key, name) for key, name, _ in found]))
+
+
+def _follower_call(ground: Ground, new: NewJob) -> Call:
+    digest, text = ground.profiles.write(new)
+    facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
+    return ground.call("follow", [new.queue], [1, digest, text, *facts])
+
+
+# ── promote, reclaim ─────────────────────────────────────────────────────────────────────────────
+
+
+def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
+    if not ground.clustered or len(queues) < 2:
+        shares = {tuple(queues): limit}
+    else:
+        firsts = yield from _firsts(ground, queues, ":due", limit)
+        shares = {(queue,): firsts.count(queue) for queue in queues}
+    moved, now, dues = 0, 0, []
+    calls: list[Call] = []
+    for names, most in shares.items():
+        parts = [HEAVY] * (most // HEAVY) + ([most % HEAVY] if most % HEAVY or most == 0 else [])
+        calls += [ground.call("promote", names, [part]) for part in parts]
+    for moved_here, due, at in sure((yield calls)):
+        moved, now = moved + moved_here, max(now, int(at))
+        dues.append((int(at), due))
+    return Due(moved, _least_due(calls, dues), now)
+
+
+def _least_due(calls: Sequence[Call], dues: Sequence[tuple[int, bytes]]) -> int | None:
+    """Of the last answer of each group of queues: the earlier ones are out of date."""
+    last = {call.keys: due for call, (_, due) in zip(calls, dues, strict=True)}
+    return min((int(due) for due in last.values() if due), default=None)
+
+
+def _firsts(ground: Ground, queues: Sequence[str], order: str, limit: int) -> Talk[list[str]]:
+    """Whose turn it is, over several slots: the queues of the first `limit` entries of an order."""
+    calls = []
+    for queue in queues:
+        key = ground.keys.queue(queue) + order.encode()
+        calls.append(ask(key, "ZRANGE", key, 0, max(0, limit - 1), "WITHSCORES"))
+    entries = [
+        (float(answer[i + 1]), answer[i], queue)
+        for queue, answer in zip(queues, sure((yield calls)), strict=True)
+        for i in range(0, len(answer), 2)
+    ]
+    return [queue for _, _, queue in sorted(entries)[: max(0, limit)]]
+
+
+def reclaim(
+    ground: Ground,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> Talk[Fetched]:
+    limit = max(0, min(limit, BATCH))
+    if of is not None:
+        return (yield from _reclaim_of(ground, limit, lease, worker, token, of))
+    facts = [lease, worker, token]
+    if not ground.clustered or len(queues) < 2:
+        shares = [(list(queues), limit)] if queues else []
+    else:
+        repeated = yield from _under_token(ground, queues, token)
+        firsts = [] if repeated else (yield from _firsts(ground, queues, ":leases", limit))
+        shares = [([queue], firsts.count(queue)) for queue in queues]
+    calls = [ground.call("reclaim", names, [most, *facts]) for names, most in shares]
+    answers = sure((yield calls)) if calls else []
+    now = max((int(answer[0]) for answer in answers), default=0)
+    jobs: list[Job] = []
+    for (names, _), answer in zip(shares, answers, strict=True):
+        jobs += yield from _reclaimed(ground, names, answer)
+    return Fetched(jobs, now)
+
+
+def _reclaimed(ground: Ground, names: Sequence[str], answer: list[Any]) -> Talk[list[Job]]:
+    return (yield from ground.learning(lambda: _read_rows(ground, names, answer[1:])))
+
+
+def _reclaim_of(
+    ground: Ground, limit: int, lease: int, worker: str, token: str, of: Sequence[str]
+) -> Talk[Fetched]:
+    """Whatever these workers hold, in any queue: it is looked for first, then taken if they hold it still."""
+    key = ground.keys.queues
+    (names,) = sure((yield [ask(key, "SMEMBERS", key)]))
+    queues = sorted(name.decode() for name in names)
+    now = 0
+    repeated = yield from _under_token(ground, queues, token) if queues else _no()
+    wanted: dict[str, list[bytes]] = {}
+    if not repeated:
+        held = yield from held_by(ground, queues, set(of))
+        for _, queue, id in sorted(held)[:limit]:
+            wanted.setdefault(queue, []).append(id)
+    names_now = queues if repeated else sorted(wanted)
+    calls = []
+    for queue in names_now:
+        pairs = [fact for id in wanted.get(queue, ()) for fact in (1, id)]
+        calls.append(ground.call("reclaim", [queue], [limit, lease, worker, token, *of, "|", *pairs]))
+    answers = sure((yield calls)) if calls else []
+    jobs: list[Job] = []
+    for queue, answer in zip(names_now, answers, strict=True):
+        now = max(now, int(answer[0]))
+        jobs += yield from _reclaimed(ground, [queue], answer)
+    if not calls:
+        now = yield from _now(ground)
+    jobs.sort(key=lambda job: job.generation)
+    return Fetched(jobs, now)
+
+
+def _no() -> Talk[bool]:
+    return False
+    yield
+
+
+def _now(ground: Ground) -> Talk[int]:
+    (answer,) = sure((yield [ground.shared_call("now", ground.keys.news, ())]))
+    return int(answer)
+
+
+def held_by(ground: Ground, queues: Sequence[str], workers: set[str]) -> Talk[list[tuple[int, str, bytes]]]:
+    """What these workers hold: (generation, queue, stored id). In steps, whatever the number of leases."""
+    found: set[tuple[int, str, bytes]] = set()
+    cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
+    while cursors:
+        asked = list(cursors.items())
+        calls = []
+        for queue, cursor in asked:
+            key = ground.keys.queue(queue) + b":held"
+            calls.append(ask(key, "HSCAN", key, cursor, "COUNT", 1_000))
+        for (queue, _), (cursor, fields) in zip(asked, sure((yield calls)), strict=True):
+            for i in range(0, len(fields), 2):
+                held = fields[i + 1]
+                at = 8 + held[7] + 9
+                size = int.from_bytes(held[at : at + 2], "little")
+                if held[at + 2 : at + 2 + size].decode() in workers:
+                    found.add((int.from_bytes(held[:7], "big"), queue, fields[i]))
+            if cursor == b"0":
+                del cursors[queue]
+            else:
+                cursors[queue] = cursor
+    return list(found)
+
+
+# ── wait ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def news_call(ground: Ground) -> Call:
+    """How many requests to stop, and changes of settings, there have been."""
+    key = ground.keys.news
+    return ask(key, "HMGET", key, "cancels", "changes")
+
+
+def look(
+    ground: Ground, queues: Sequence[str], timeout: int, till: str, channel: str
+) -> Talk[tuple[bool, str, tuple[int, int]]]:
+    """Whether there is work (if not, the channel will hear of it), till when the wait is, what the news count."""
+    calls = [news_call(ground)]
+    calls += [ground.call("look", names, [timeout, till, channel]) for names in ground.servers(queues)]
+    news, *answers = sure((yield calls))
+    said = till or (answers[0][1].decode() if answers else "")
+    return any(answer[0] for answer in answers), said, (int(news[0] or 0), int(news[1] or 0))
+
+
+def pass_on(ground: Ground, queue: str) -> Talk[None]:
+    sure((yield [ground.call("pass", [queue], [])]))

@@ -1,0 +1,203 @@
+"""enqueue, get, cancel, and what a wait for results asks."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import EnqueueUnknown
+from penstock.job import Job, NewJob, Ref, State
+from penstock.store import Enqueued, Verdict
+from penstock.stores.redis.calls import Acked, Call
+from penstock.stores.redis.faults import ReplyLost
+from penstock.stores.redis.ground import (
+    BATCH,
+    HEAVY,
+    Ground,
+    Talk,
+    ask,
+    by_queue,
+    chunks,
+    id_list,
+    sure,
+)
+from penstock.stores.redis.keys import id_of, packed
+from penstock.stores.redis.records import STATES, form_of, tail_of
+
+__all__ = ["cancel", "enqueue", "get", "open_ones", "register", "states_of", "tell_news"]
+
+_VERDICTS = {
+    ord("n"): Verdict.NEW,
+    ord("x"): Verdict.EXISTS,
+    ord("c"): Verdict.CLOSED,
+    ord("d"): Verdict.DUPLICATE,
+}
+_NEW = Verdict.NEW
+#: How many queues one script may span: their numbers are bytes.
+_QUEUES = 250
+
+
+def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
+    """A batch that was split says of each job what became of it; one that was not raises what went wrong."""
+    if not jobs:
+        return []
+    unlisted = {job.queue for job in jobs} - ground.listed
+    if unlisted:  # first: a queue that has jobs is on the list
+        sure((yield [register(ground, unlisted)]))
+        ground.listed |= unlisted
+    enqueued: list[Enqueued | None] = [None] * len(jobs)
+    new: set[str] = set()
+    parts = _parts(ground, jobs)
+    batches = [[jobs[place] for place in part] for part in parts]
+    spread = ground.clustered and len(parts) > 1 and len(jobs) <= BATCH
+    answers = yield [
+        _enqueue_call(ground, batch, part if spread else ())
+        for part, batch in zip(parts, batches, strict=True)
+    ]
+    for part, batch, answer in zip(parts, batches, answers, strict=True):
+        if len(batch) == len(jobs):
+            _raise_whole(answer, jobs)
+        for place, one in zip(part, _verdicts(ground, batch, answer, new), strict=True):
+            enqueued[place] = one
+    if new - unlisted:  # somebody has dropped the queue since it was put on the list
+        sure((yield [register(ground, new)]))
+    return [one for one in enqueued if one is not None]
+
+
+def _parts(ground: Ground, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
+    """Which jobs go together in one script: their places."""
+    first = jobs[0].queue
+    places = range(len(jobs))
+    if all(job.queue == first for job in jobs):
+        return chunks(places, BATCH)
+    if not ground.clustered:
+        parts = chunks(places, BATCH)
+        if all(len({jobs[place].queue for place in part}) <= _QUEUES for part in parts):
+            return parts
+    return [part for group in by_queue([job.ref for job in jobs]).values() for part in chunks(group, BATCH)]
+
+
+def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int]) -> Call:
+    """`places`: where these stand in a call over several servers, so that their generations keep its order."""
+    numbers: dict[str, int] = {}
+    profiles: dict[bytes, bytes] = {}
+    args: list[bytes | str | int] = []
+    write = ground.profiles.write
+    for job in jobs:
+        number = numbers.get(job.queue)
+        if number is None:
+            number = numbers[job.queue] = len(numbers) + 1
+        digest, text = write(job)
+        profiles[digest] = text
+        args += (packed(job.id), form_of(job, number), tail_of(job, digest))
+    head: list[bytes | str | int] = [ground.floor, struct.pack(f"<{len(places)}H", *places), len(profiles)]
+    for pair in profiles.items():
+        head += pair
+    return ground.call("enqueue", list(numbers), [*head, *args], repeatable=False, replicas=ground.replicas)
+
+
+def register(ground: Ground, queues: set[str]) -> Call:
+    """Put names on the list of all queues."""
+    return ask(ground.keys.queues, "SADD", ground.keys.queues, *sorted(queues))
+
+
+def _raise_whole(answer: Any, jobs: Sequence[NewJob]) -> None:
+    if isinstance(answer, ReplyLost):
+        raise EnqueueUnknown([job.id for job in jobs], str(answer)) from answer
+    if isinstance(answer, Exception):
+        raise answer
+
+
+def _verdicts(ground: Ground, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
+    if isinstance(answer, Exception):
+        verdict = Verdict.UNKNOWN if isinstance(answer, ReplyLost) else Verdict.FAILED
+        return [Enqueued(verdict, job.id, cause=str(answer)) for job in jobs]
+    kept, cause = True, ""
+    if isinstance(answer, Acked):
+        kept = answer.replicas >= ground.replicas
+        cause = f"{answer.replicas} of {ground.replicas} replicas have confirmed it in time"
+        answer = answer.reply
+    highest, new_queues, letters, *holders = answer
+    ground.floor = max(ground.floor, int(highest))
+    if new_queues:
+        names = list(dict.fromkeys(job.queue for job in jobs))
+        new |= {names[number - 1] for number in new_queues}
+    if not kept:
+        return [
+            Enqueued(Verdict.UNREPLICATED, job.id, cause=cause)
+            if _VERDICTS[letter] is _NEW
+            else _verdict(job, letter, holders)
+            for job, letter in zip(jobs, letters, strict=True)
+        ]
+    return [
+        Enqueued(_NEW, job.id) if letter == 110 else _verdict(job, letter, holders)
+        for job, letter in zip(jobs, letters, strict=True)
+    ]
+
+
+def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
+    verdict = _VERDICTS[letter]
+    return Enqueued(verdict, id_of(holders.pop(0)) if verdict is Verdict.DUPLICATE else job.id)
+
+
+def get(ground: Ground, refs: Sequence[Ref]) -> Talk[list[Job | None]]:
+    parts = [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, BATCH)]
+    answers = sure((yield [ground.call("get", [q], id_list(refs, part)) for q, part in parts]))
+    found: list[Job | None] = [None] * len(refs)
+    for (queue, part), answer in zip(parts, answers, strict=True):
+        there = [n for n in range(len(part)) if answer[2 * n] is not None]
+        rows = [(packed(refs[part[n]].id), answer[2 * n], answer[2 * n + 1]) for n in there]
+        jobs = yield from ground.jobs(queue, rows)
+        for n, job in zip(there, jobs, strict=True):
+            found[part[n]] = job
+    return found
+
+
+def states_of(
+    ground: Ground, script: str, refs: Sequence[Ref], args: Sequence[bytes | str | int]
+) -> Talk[tuple[list[State | None], int]]:
+    """A script that answers a letter per job, over refs of any queues; and the sum of its counts, if it has
+    any."""
+    parts = [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, HEAVY)]
+    calls = [ground.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
+    answers = sure((yield calls))
+    found: list[State | None] = [None] * len(refs)
+    total = 0
+    for (_, part), answer in zip(parts, answers, strict=True):
+        if isinstance(answer, list):
+            total += answer[0]
+            answer = answer[1]
+        for place, letter in zip(part, answer.decode(), strict=True):
+            found[place] = None if letter == "-" else STATES[int(letter)]
+    return found, total
+
+
+def cancel(ground: Ground, refs: Sequence[Ref], reason: str) -> Talk[list[State | None]]:
+    found, asked = yield from states_of(ground, "cancel", refs, [reason.encode("utf-8", "replace")])
+    if asked:
+        sure((yield tell_news(ground, "cancels")))
+    return found
+
+
+def tell_news(ground: Ground, what: str) -> list[Call]:
+    """Count it, then tell all who wait. If we die before that, heartbeats and safety looks find it out."""
+    keys = ground.keys
+    return [
+        ask(keys.news, "HINCRBY", keys.news, what, 1),
+        ask(keys.news, "PUBLISH", keys.news_channel, what),
+    ]
+
+
+def open_ones(ground: Ground, refs: Sequence[Ref], channel: str, timeout: int) -> Talk[set[Ref]]:
+    """Those that have not ended; the end of each will be told on the channel."""
+    parts = [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, BATCH)]
+    answers = sure(
+        (
+            yield [
+                ground.call("ended", [queue], [channel, timeout, *id_list(refs, part)])
+                for queue, part in parts
+            ]
+        )
+    )
+    return {Ref(queue, id_of(id)) for (queue, _), answer in zip(parts, answers, strict=True) for id in answer}

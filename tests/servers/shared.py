@@ -1,0 +1,43 @@
+"""Servers that all tests of one process use, started by the first who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from tests.servers.cluster import redis_cluster
+from tests.servers.fleet import Fleet
+from tests.servers.single import RedisServer, redis_server
+
+T = TypeVar("T", bound=RedisServer | Fleet)
+
+
+class Shared(Generic[T]):
+    """Started by the first who asks."""
+
+    def __init__(self, start: Callable[[], T]) -> None:
+        self._start = start
+        self.started: T | None = None
+
+    def get(self) -> T:
+        if self.started is None:
+            self.started = self._start()
+        return self.started
+
+    def close(self) -> None:
+        if self.started is not None:
+            self.started.close()
+            self.started = None
+
+
+SHARED_REDIS = Shared(redis_server)
+# without replicas it starts quicker; a long timeout, as a busy machine is no reason to call a node dead
+SHARED_CLUSTER = Shared(lambda: redis_cluster(replicas=0, node_timeout=15_000))
+
+
+def remove_keys(servers: Iterable[RedisServer], having: str) -> None:
+    """Every key whose name has this in it."""
+    for server in servers:
+        with server.asked() as client:
+            for key in client.scan_iter(match=f"*{having}*", count=1_000):
+                client.unlink(key)

@@ -1,0 +1,246 @@
+"""The servers that tests start are real, keep what they were told to keep, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as driver
+
+from tests.servers import (
+    Cluster,
+    RedisServer,
+    Sentinels,
+    redis_cluster,
+    redis_server,
+    remove_keys,
+    server_or_skip,
+    until,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_server_answers(redis: RedisServer) -> None:
+    with redis.asked() as client:
+        assert client.ping()
+    assert redis.url == f"redis://127.0.0.1:{redis.port}"
+
+
+def test_a_server_obeys_its_settings(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis("maxmemory 2mb", password="quiet", unixsocket=True)
+    with server.asked() as client:
+        assert client.config_get("maxmemory") == {"maxmemory": str(2 * 1024 * 1024)}
+    with driver.Redis.from_url(server.unix_url) as client:
+        assert client.ping()
+    with server.client(password=None) as stranger, pytest.raises(driver.AuthenticationError):
+        stranger.ping()
+
+
+def test_an_append_only_file_survives_a_kill(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis(appendonly=True)
+    before = server.pid
+    with server.asked() as client:
+        client.set("kept", "yes")
+    server.kill()
+    assert not server.running
+    server.start_again()
+    assert server.pid != before
+    with server.asked() as client:
+        assert client.get("kept") == b"yes"
+
+
+def test_without_one_a_kill_loses_everything(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis()
+    with server.asked() as client:
+        client.set("kept", "no")
+    server.kill()
+    with server.start_again().asked() as client:
+        assert client.dbsize() == 0
+
+
+def test_a_paused_server_says_nothing_until_it_goes_on(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis()
+    with server.client(socket_timeout=0.1) as client:
+        client.ping()
+        server.pause()
+        with pytest.raises(driver.TimeoutError):
+            client.ping()
+        server.resume()
+    with server.asked() as client:
+        assert client.ping()
+
+
+def test_a_closed_server_leaves_no_folder_and_no_process() -> None:
+    with redis_server() as server:
+        folder, pid = server.folder, server.pid
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert not _there(pid)
+
+
+def test_a_paused_server_can_be_stopped(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis()
+    server.pause()
+    server.stop()
+    assert not server.running
+
+
+def test_a_folder_of_the_tests_stays(tmp_path: Path) -> None:
+    with redis_server(folder=tmp_path, appendonly=True) as server, server.asked() as client:
+        client.set("kept", "yes")
+    with redis_server(folder=tmp_path, appendonly=True) as server, server.asked() as client:
+        assert client.get("kept") == b"yes"
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(AssertionError, match="it ended"), redis_server("no-such-setting 1"):
+        pass
+
+
+def test_tls_is_spoken_and_a_client_shows_its_certificate(new_tls_redis: Callable[..., RedisServer]) -> None:
+    server = new_tls_redis(client_certificates=True)
+    assert server.url.startswith("rediss://")
+    with server.asked() as client:
+        assert client.ping()
+    with (
+        server.client(ssl_certfile=None, ssl_keyfile=None) as stranger,
+        pytest.raises(driver.ConnectionError),
+    ):
+        stranger.ping()
+
+
+def test_tls_is_not_trusted_by_others(new_tls_redis: Callable[..., RedisServer]) -> None:
+    server = new_tls_redis()
+    with (
+        server.client(ssl_ca_certs=None) as client,
+        pytest.raises(driver.ConnectionError, match="certificate"),
+    ):
+        client.ping()
+
+
+@pytest.mark.slow
+def test_sentinels_make_the_replica_the_master(new_sentinels: Callable[..., Sentinels]) -> None:
+    sentinels = new_sentinels(appendonly=True)
+    first = sentinels.master()
+    with first.asked() as client:
+        client.set("kept", "yes")
+        assert client.wait(1, 5_000) == 1
+    first.kill()
+    second = sentinels.wait_failover(first)
+    assert second is not first
+    with second.asked() as client:
+        assert client.get("kept") == b"yes"
+
+
+@pytest.mark.slow
+def test_a_replica_takes_over_in_a_cluster(new_cluster: Callable[..., Cluster]) -> None:
+    cluster = new_cluster(appendonly=True)
+    assert len(cluster.masters()) == 3
+    first = cluster.holder("kept")
+    with first.asked() as client:
+        client.set("kept", "yes")
+        assert client.wait(1, 5_000) == 1
+    first.kill()
+    until(lambda: cluster.holder("kept") is not first, "another holder")
+    cluster.wait_ready()
+    with cluster.holder("kept").asked() as client:
+        assert client.get("kept") == b"yes"
+    first.start_again()
+    cluster.wait_ready()
+    first.until(lambda: first.info("replication")["role"] == "slave", "the old master to follow")
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_killed_whole_comes_back() -> None:
+    with redis_cluster(masters=3, replicas=0, appendonly=True) as cluster:
+        with cluster.holder("kept").asked() as client:
+            client.set("kept", "yes")
+        for server in cluster.servers:
+            server.kill()
+        for server in cluster.servers:
+            server.start_again()
+        cluster.wait_ready()
+        with cluster.holder("kept").asked() as client:
+            assert client.get("kept") == b"yes"
+
+
+@pytest.mark.slow
+def test_the_shared_cluster_serves_every_slot_and_forgets_a_test(cluster: Cluster) -> None:
+    with driver.RedisCluster(host="127.0.0.1", port=cluster.servers[0].port) as client:
+        for n in range(50):
+            client.set(f"penstock-forgotten:{n}", n)
+        client.set("stays", 1)
+        remove_keys(cluster.servers, having="penstock-forgotten")
+        assert client.keys(target_nodes=driver.RedisCluster.PRIMARIES) == [b"stays"]
+        client.delete("stays")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is the kernel of Linux that does this")
+def test_servers_end_with_the_process_that_started_them() -> None:
+    server_or_skip("redis-server", "valkey-server")
+    program = (
+        "from tests.servers import redis_server\n"
+        "server = redis_server()\n"
+        "print(server.pid, server.folder, flush=True)\n"
+        "input()\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    with owner:
+        assert owner.stdout is not None
+        pid, folder = owner.stdout.readline().split()
+        end = os.pidfd_open(int(pid))
+        try:
+            assert not _ended(end, 0), "it runs as long as its owner"
+            os.kill(owner.pid, signal.SIGKILL)
+            assert _ended(end, 10)
+        finally:
+            os.close(end)
+            shutil.rmtree(folder, ignore_errors=True)  # who is killed cannot tidy up
+
+
+def test_a_server_that_nobody_closed_is_gone_after_an_orderly_end() -> None:
+    server_or_skip("redis-server", "valkey-server")
+    program = "from tests.servers import redis_server; s = redis_server(); print(s.pid, s.folder)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == ""
+    pid, folder = done.stdout.split()
+    assert not _there(int(pid))
+    assert not Path(folder).exists()
+
+
+def test_a_missing_server_skips_on_a_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no-such-server, which is not installed"):
+        server_or_skip("no-such-server")
+
+
+def test_a_missing_server_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="CI is set"):
+        server_or_skip("no-such-server")
+
+
+def _there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _ended(pidfd: int, seconds: float) -> bool:
+    return bool(select.select([pidfd], [], [], seconds)[0])
