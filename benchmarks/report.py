@@ -24,11 +24,15 @@ class Report:
         self._setups = list(setups)
         self._groups = list(groups)
         self.machine = machine
-        self._values: dict[tuple[str, str], list[float]] = {}
+        self._values: dict[tuple[str, str, str], list[float]] = {}
+        self._notes: dict[str, dict[str, None]] = {}  # each once, in their order
         self.failures: list[str] = []
 
-    def add(self, setup: Setup, name: str, value: float) -> None:
-        self._values.setdefault((setup.name, name), []).append(value)
+    def add(self, setup: Setup, group: Group, name: str, value: float | str) -> None:
+        if isinstance(value, str):
+            self._notes.setdefault(group.name, {})[f"{setup.name}: {value}"] = None
+        else:
+            self._values.setdefault((setup.name, group.name, name), []).append(value)
 
     def failed(self, setup: Setup, group: Group, error: BaseException) -> None:
         self.failures.append(f"{group.name} on {setup.name}: {type(error).__name__}: {error}")
@@ -41,11 +45,14 @@ class Report:
             console.print(f"\n{group.title}", highlight=False, markup=False)
             table = Table(box=box.SIMPLE_HEAD)
             table.add_column("")
-            for setup in self._setups:
+            setups = self._suited(group)
+            for setup in setups:
                 table.add_column(setup.name, justify="right")
-            for title, cells in self._rows(group):
+            for title, cells in self._rows(group, setups):
                 table.add_row(title.replace("`", ""), *cells)
             console.print(table)
+            for note in self._notes.get(group.name, {}):
+                console.print(note, highlight=False, markup=False)
         for failure in self.failures:
             console.print(f"failed: {failure}", highlight=False, markup=False)
 
@@ -54,11 +61,12 @@ class Report:
         lines = ["## Results", "", self.machine + ".", ""]
         for group in self._groups:
             lines += [f"### {group.title}", ""]
-            lines.append("| | " + " | ".join(setup.name for setup in self._setups) + " |")
-            lines.append("| --- |" + " ---: |" * len(self._setups))
-            for title, cells in self._rows(group):
+            setups = self._suited(group)
+            lines.append("| | " + " | ".join(setup.name for setup in setups) + " |")
+            lines.append("| --- |" + " ---: |" * len(setups))
+            for title, cells in self._rows(group, setups):
                 lines.append(f"| {title} | " + " | ".join(cells) + " |")
-            lines.append("")
+            lines += ["", *(f"{note}\n" for note in self._notes.get(group.name, {}))]
         lines += [f"Failed: {failure}" for failure in self.failures]
         return "\n".join(lines)
 
@@ -67,35 +75,52 @@ class Report:
         return {
             "machine": self.machine,
             "setups": {
-                setup.name: {name: values for (of, name), values in self._values.items() if of == setup.name}
+                setup.name: {
+                    f"{group}.{name}": values
+                    for (of, group, name), values in self._values.items()
+                    if of == setup.name
+                }
                 for setup in self._setups
             },
+            "notes": {group: list(notes) for group, notes in self._notes.items()},
             "failures": self.failures,
         }
 
-    def _rows(self, group: Group) -> Iterator[tuple[str, list[str]]]:
+    def _suited(self, group: Group) -> list[Setup]:
+        return [setup for setup in self._setups if group.suits(setup)]
+
+    def _rows(self, group: Group, setups: Sequence[Setup]) -> Iterator[tuple[str, list[str]]]:
         for figure in group.figures:
-            cells = [self._cell(setup, figure) for setup in self._setups]
+            cells = [self._cell(setup, group, figure) for setup in setups]
             if any(cells):
                 yield figure.title, [cell or "–" for cell in cells]
 
-    def _cell(self, setup: Setup, figure: Figure) -> str:
-        """The median, the least and the most of several, and its share of the raw figure."""
-        values = self._values.get((setup.name, figure.name))
+    def _cell(self, setup: Setup, group: Group, figure: Figure) -> str:
+        """The median, the least and the most of several, its share of the raw figure, and of that without
+        a delay."""
+        values = self._values.get((setup.name, group.name, figure.name))
         if not values:
             return ""
         text = _number(statistics.median(values), figure)
-        if figure.unit != "/s":
+        if figure.unit not in ("/s", ""):
             text += f" {figure.unit}"
         if len(values) > 1:
             text += f" ({_number(min(values), figure)}–{_number(max(values), figure)})"
         for name in figure.raw:
-            raw = self._values.get((setup.name, name))
+            raw = self._values.get((setup.name, group.name, name))
             if raw and name != figure.name:
-                share = statistics.median(values) / statistics.median(raw) * 100
                 of = "raw" if name.startswith("raw") else "the verb"
-                return f"{text}, {share:.0f} % of {of}"
+                text += f", {_share(values, raw)} of {of}"
+                break
+        undelayed = self._values.get((setup.undelayed.name, group.name, figure.name))
+        if setup.delay_ms is not None and undelayed and figure.unit == "/s":
+            text += f", {_share(values, undelayed)} of undelayed"
         return text
+
+
+def _share(values: Sequence[float], of: Sequence[float]) -> str:
+    whole = statistics.median(of)
+    return f"{statistics.median(values) / whole * 100:.0f} %" if whole else "?"
 
 
 def _number(value: float, figure: Figure) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 from benchmarks.counters import Counters, leave_in
 from benchmarks.machine import cpu_seconds, memory, session
+from benchmarks.server import Server
 from benchmarks.tasks import Tasks
 from penstock import App, Worker
 
@@ -33,18 +34,25 @@ _STOP_TIME = 15.0
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """A store as it is measured. `durability` is SQLite's."""
+    """A store as it is measured. `delay_ms`: what each round trip takes longer; only Redis has a wire."""
 
     store: str
     durability: str = ""
+    delay_ms: float | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.store}, {self.durability}" if self.durability else self.store
+        name = f"{self.store}, {self.durability}" if self.durability else self.store
+        return name if self.delay_ms is None else f"{name}, +{self.delay_ms:g} ms"
 
     @property
-    def on_disk(self) -> bool:
-        return self.store == "sqlite"
+    def shared(self) -> bool:
+        """Whether several processes can use it."""
+        return self.store != "memory"
+
+    @property
+    def undelayed(self) -> Setup:
+        return Setup(self.store, self.durability)
 
 
 class Running:
@@ -83,7 +91,10 @@ class Rig:
         shm = "/dev/shm" if os.path.isdir("/dev/shm") else None
         self.shm = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=shm))
         self.file = self.disk / "jobs.db"
-        self.url = _url(setup, self.file)
+        self.server: Server | None = None
+        if setup.store == "redis":
+            self.server = Server(self.disk, appendonly=setup.durability == "aof", delay_ms=setup.delay_ms)
+        self.url = self.server.url if self.server else _url(setup, self.file)
         self.counters = Counters(self.shm)
         leave_in(self.shm)
         self.tasks = Tasks(self.url)
@@ -100,6 +111,8 @@ class Rig:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.app.close()
+        if self.server is not None:
+            self.server.close()
         shutil.rmtree(self.disk, ignore_errors=True)
         shutil.rmtree(self.shm, ignore_errors=True)
 
@@ -110,6 +123,14 @@ class Rig:
         job = getattr(self.tasks, task).job
         for start in range(0, n, 50_000):  # a draft and a handle per job need memory, too
             self.app.enqueue_many([job() for _ in range(min(50_000, n - start))])
+
+    def settled(self) -> None:
+        """Until no job is left that has not ended."""
+        deadline = time.monotonic() + _PATIENCE
+        while left := self.queued():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{left:,} jobs have not ended {_PATIENCE:.0f} s after the last has run")
+            time.sleep(0.01)
 
     def queued(self) -> int:
         """How many jobs there are that have not ended."""

@@ -29,6 +29,14 @@ class Tasks:
         def noop_thread() -> None:
             count()
 
+        @app.task(name="busy")
+        async def busy(us: int) -> None:
+            """Use the processor for so long."""
+            until = time.thread_time_ns() + us * 1_000
+            while time.thread_time_ns() < until:
+                pass
+            count()
+
         @app.task(name="blob")
         async def blob(text: str) -> None:
             count()
@@ -58,6 +66,7 @@ class Tasks:
 
         self.noop = noop
         self.noop_thread = noop_thread
+        self.busy = busy
         self.blob = blob
         self.stamp = stamp
         self.late = late

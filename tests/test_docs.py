@@ -8,6 +8,8 @@ Marks that the pages carry for this file, each on a line of its own above a bloc
 - `<!-- not run: why -->` is the reason why a block is only read.
 
 The console blocks of a page that shows files are one session, and are played as one, in bash.
+
+A snippet or a session that names `redis://localhost:6379` gets a Redis of its own in the place of that one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +35,7 @@ from penstock.cli.main import COMMANDS, cli
 from penstock.cli.worker import parse_queues
 from penstock.config import load
 from penstock.errors import did_you_mean
+from tests.servers import RedisServer
 from tests.test_house import FLOORS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,13 +189,32 @@ def server() -> Iterator[Server]:
     made.close()
 
 
+LOCAL_REDIS = "redis://localhost:6379"
+
+
+@pytest.fixture
+def on_redis(new_redis: Callable[..., RedisServer]) -> Callable[[str], str]:
+    """The text, with a Redis of this test in the place of the one that a reader would have."""
+    started: list[RedisServer] = []
+
+    def put(text: str) -> str:
+        if LOCAL_REDIS not in text:
+            return text
+        if not started:
+            started.append(new_redis(appendonly=True))
+        return text.replace(LOCAL_REDIS, started[0].url)
+
+    return put
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_snippet_runs(name: str, server: Server, tmp_path: Path) -> None:
+def test_a_snippet_runs(name: str, server: Server, tmp_path: Path, on_redis: Callable[[str], str]) -> None:
     block, text, files = PROGRAMS[name]
     for file, content in files.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(content)
+        (tmp_path / file).write_text(on_redis(content))
     file = block.file or "snippet.py"
+    text = on_redis(text)
     # behind as many empty lines as stand above it: a traceback then shows the line of the page
     (tmp_path / file).write_text(text if block.continues else "\n" * block.line + text)
     status, said = server.play(tmp_path, file, main=not block.file)
@@ -288,7 +310,7 @@ class Shown(NamedTuple):
     lines: list[str]
 
 
-def session_of(page: Path, home: Path) -> tuple[str, list[Shown]]:
+def session_of(page: Path, home: Path, on_redis: Callable[[str], str]) -> tuple[str, list[Shown]]:
     """The page as a script: files are written when their turn comes, commands are marked."""
     script = ["set -m", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
     shown: list[Shown] = []
@@ -296,7 +318,7 @@ def session_of(page: Path, home: Path) -> tuple[str, list[Shown]]:
     for n, block in enumerate(b for b in BLOCKS if b.page == page and not b.not_run):
         if block.file:
             content = home / f"file-{n}"
-            content.write_text(texts.get(block.name, block.text))
+            content.write_text(on_redis(texts.get(block.name, block.text)))
             script.append(f"mkdir -p $(dirname {block.file}) && cp {content} {block.file}")
         elif block.language == "console":
             for line in block.text.splitlines():
@@ -307,16 +329,18 @@ def session_of(page: Path, home: Path) -> tuple[str, list[Shown]]:
                 shown.append(Shown(f"{block.name}: {command}", command, []))
                 behind = f"{command[:-1]} >>{home}/behind 2>&1 &" if command.endswith("&") else command
                 script.append(f"echo {MARK}{len(shown) - 1}; {behind}")
-    return "\n".join(script) + "\n", shown
+    return on_redis("\n".join(script) + "\n"), shown
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
-def test_a_session_prints_what_its_page_shows(page: Path, tmp_path: Path) -> None:
+def test_a_session_prints_what_its_page_shows(
+    page: Path, tmp_path: Path, on_redis: Callable[[str], str]
+) -> None:
     home, cwd = tmp_path / "home", tmp_path / "cwd"
     home.mkdir()
     cwd.mkdir()
-    script, shown = session_of(page, home)
+    script, shown = session_of(page, home, on_redis)
     output = play(script, cwd)
     parts = re.split(rf"^{MARK}(\d+)\n", output, flags=re.M)
     printed = {int(n): text.splitlines() for n, text in zip(parts[1::2], parts[2::2], strict=True)}

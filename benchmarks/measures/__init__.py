@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.measures import delay, depth, drain, enqueue, latency, result, size
+from benchmarks.measures import (
+    delay,
+    depth,
+    drain,
+    enqueue,
+    latency,
+    leftovers,
+    processes,
+    result,
+    schedule,
+    size,
+)
 from benchmarks.measures.figure import Figure, Group, Lab
 
 __all__ = ["GROUPS", "Figure", "Group", "Lab"]
@@ -13,10 +24,13 @@ GROUPS: dict[str, Group] = {
     for group in (
         enqueue.GROUP,
         drain.GROUP,
+        processes.GROUP,
         latency.GROUP,
         result.GROUP,
         delay.GROUP,
         size.GROUP,
+        leftovers.GROUP,
+        schedule.GROUP,
         depth.GROUP,
     )
 }

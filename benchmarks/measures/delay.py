@@ -48,4 +48,5 @@ GROUP = Group(
         Figure("late_max", "the latest", "ms", digits=2),
     ),
     take,
+    delayed=True,
 )

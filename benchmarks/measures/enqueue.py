@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.measures.figure import Figure, Group, Lab, Sample
 from benchmarks.rig import Rig, new_runner
+from benchmarks.server import Server
 from penstock.job import NewJob
 
 __all__ = ["GROUP"]
@@ -19,16 +20,21 @@ def take(lab: Lab) -> Iterator[Sample]:
     with lab.rig() as rig:
         yield "one_sync", _one_by_one(rig, sizes.seconds)
     with lab.rig() as rig:
-        yield "one_async", _run(_one_by_one_async(rig, sizes.seconds))
+        one = _run(_one_by_one_async(rig, sizes.seconds))
+        yield "one_async", one
     with lab.rig() as rig:
-        yield "concurrent", _run(_concurrent(rig, sizes.seconds, sizes.callers))
+        many = _run(_concurrent(rig, sizes.seconds, sizes.callers))
+        yield "concurrent", many
+        yield "concurrent_of_one", many / one
     with lab.rig() as rig:
         yield "bulk", _bulk(rig, sizes.jobs, sizes.chunk)
     with lab.rig() as rig:
         yield "verb_enqueue", _verb(rig, sizes.jobs, sizes.chunk)
         rig.app.close()
         if lab.setup.store == "sqlite":
-            yield from _raw(lab, rig)
+            yield from _raw_sqlite(lab, rig)
+        elif rig.server is not None:
+            yield from _raw_redis(lab, rig, rig.server)
 
 
 def _one_by_one(rig: Rig, seconds: float) -> float:
@@ -89,7 +95,19 @@ def _verb(rig: Rig, jobs: int, chunk: int) -> float:
     return jobs / (time.perf_counter() - started)
 
 
-def _raw(lab: Lab, rig: Rig) -> Iterator[Sample]:
+def _raw_redis(lab: Lab, rig: Rig, server: Server) -> Iterator[Sample]:
+    from benchmarks.measures.raw_redis import RawQueue, stored_records
+
+    jobs, queue = stored_records(server), RawQueue(server)
+    drafts = (rig.tasks.noop.job().new() for _ in range(lab.sizes.jobs))
+    yield "raw_one", queue.repeat(rig.app.store, drafts, lab.sizes.seconds)
+    yield "raw_one_push", queue.push(jobs, lab.sizes.seconds)
+    yield "raw_one_script", queue.put(jobs, lab.sizes.seconds)
+    yield "raw_insert", queue.put_many(jobs, batch=lab.sizes.batch, chunk=lab.sizes.chunk)
+    queue.close()
+
+
+def _raw_sqlite(lab: Lab, rig: Rig) -> Iterator[Sample]:
     from benchmarks.measures.raw import RawTable, stored_rows
 
     rows = stored_rows(rig.file)
@@ -113,10 +131,18 @@ GROUP = Group(
         Figure("one_sync", "one by one, `enqueue`", "/s", ("raw_one",)),
         Figure("one_async", "one by one, `await aenqueue`", "/s", ("raw_one",)),
         Figure("concurrent", "100 concurrent callers of `aenqueue`", "/s", ("raw_insert", "verb_enqueue")),
+        Figure("concurrent_of_one", "the same, of one caller of `aenqueue`", "×", digits=1),
         Figure("bulk", "`enqueue_many`, 10 000 a call", "/s", ("raw_insert", "verb_enqueue")),
         Figure("verb_enqueue", "the store's verb alone, 10 000 a call", "/s", ("raw_insert",)),
-        Figure("raw_one", "raw: one insert a commit", "/s"),
-        Figure("raw_insert", "raw: 10 000 inserts a commit", "/s"),
+        Figure("raw_one", "raw: one insert a commit; Redis: a redis-py call with the bytes of ours", "/s"),
+        Figure(
+            "raw_one_script", "raw, Redis: a redis-py call of a script, HSET and RPUSH of what is kept", "/s"
+        ),
+        Figure("raw_one_push", "raw, Redis: a redis-py call of RPUSH of what is kept", "/s"),
+        Figure(
+            "raw_insert", "raw: 10 000 inserts a commit; Redis: 100 a script, 100 scripts a pipeline", "/s"
+        ),
     ),
     take,
+    delayed=True,
 )

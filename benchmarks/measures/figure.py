@@ -11,8 +11,8 @@ from benchmarks.rig import Rig, Setup
 
 __all__ = ["Figure", "Group", "Lab", "Sample", "Sizes"]
 
-#: The name of a figure, and what came out this time.
-Sample = tuple[str, float]
+#: The name of a figure, and what came out this time; a text is a note below the table.
+Sample = tuple[str, float | str]
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -34,6 +34,8 @@ class Sizes(msgspec.Struct, frozen=True):
     jobs: int = 100_000
     #: One call of enqueue_many, and one commit of the raw statements.
     chunk: int = 10_000
+    #: Of Redis' raw limits: jobs a script.
+    batch: int = 100
     callers: int = 100
     #: Single calls of which each is timed.
     calls: int = 300
@@ -41,8 +43,13 @@ class Sizes(msgspec.Struct, frozen=True):
     #: Delayed jobs, and the time over which they are due (s).
     delayed: int = 300
     delayed_over: float = 3.0
+    #: Delayed jobs that are due at one instant.
+    scheduled: int = 1_000_000
+    #: Jobs of 1 ms of the processor's time.
+    busy: int = 5_000
     shallow: int = 10_000
     deep: int = 1_000_000
+    deep_redis: int = 5_000_000
     #: The rate at a depth is taken over so many jobs, so many times.
     window: int = 10_000
     rounds: int = 5
@@ -57,8 +64,11 @@ QUICK = Sizes(
     idle_seconds=0.5,
     delayed=20,
     delayed_over=0.4,
+    scheduled=1_000,
+    busy=100,
     shallow=1_000,
     deep=5_000,
+    deep_redis=5_000,
     window=1_000,
     rounds=1,
 )
@@ -84,3 +94,10 @@ class Group(msgspec.Struct, frozen=True):
     title: str
     figures: tuple[Figure, ...]
     take: Callable[[Lab], Iterator[Sample]]
+    #: The stores that it is for; none: all.
+    stores: tuple[str, ...] = ()
+    #: Whether it says something where the wire is slow.
+    delayed: bool = False
+
+    def suits(self, setup: Setup) -> bool:
+        return (not self.stores or setup.store in self.stores) and (self.delayed or setup.delay_ms is None)

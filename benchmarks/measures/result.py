@@ -57,4 +57,5 @@ GROUP = Group(
         Figure("async_p99", "`await (await aenqueue(…)).aresult()`, p99", "ms", digits=2),
     ),
     take,
+    delayed=True,
 )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from benchmarks.measures.figure import Figure, Group, Lab, Sample
 from benchmarks.rig import Rig
+from benchmarks.server import Server
 
 __all__ = ["GROUP"]
 
@@ -19,6 +20,8 @@ def take(lab: Lab) -> Iterator[Sample]:
     with lab.rig() as rig:
         if lab.setup.store == "sqlite":
             yield "bytes", _of_file(rig, lab.sizes.jobs)
+        elif rig.server is not None:
+            yield "bytes", _of_server(rig, rig.server, lab.sizes.jobs)
         else:
             yield "bytes", _of_memory(rig, lab.sizes.jobs)
 
@@ -28,6 +31,15 @@ def _of_file(rig: Rig, jobs: int) -> float:
     before = _checkpointed(rig)
     _fill(rig, jobs)
     return (_checkpointed(rig) - before) / jobs
+
+
+def _of_server(rig: Rig, server: Server, jobs: int) -> float:
+    _fill(rig, 1)
+    rig.app.close()
+    before = server.memory()
+    _fill(rig, jobs)
+    rig.app.close()
+    return (server.memory() - before) / jobs
 
 
 def _checkpointed(rig: Rig) -> int:
@@ -59,7 +71,8 @@ def _fill(rig: Rig, jobs: int) -> None:
 
 GROUP = Group(
     "size",
-    "Room for one queued job with a 100-byte argument (file after a checkpoint; memory: what Python allots)",
+    "Room for one queued job with a 100-byte argument "
+    "(file after a checkpoint; Redis: used_memory; memory: what Python allots)",
     (Figure("bytes", "bytes per job", "B"),),
     take,
 )

@@ -9,12 +9,20 @@ import time
 
 from penstock.errors import StoreError
 
-__all__ = ["Complaint", "Service"]
+__all__ = ["Complaint", "Service", "pause_after"]
 
 _log = logging.getLogger("penstock.upkeep")
 
 #: A store that is away makes every loop fail at once: say so at most this often (s).
 _SAY_EVERY = 3.0
+
+
+def pause_after(failures: int, *, first: float = 0.1, most: float = 1.0) -> float:
+    """Seconds to let a store rest that has failed so often: doubled each time, with jitter.
+
+    The longest is what a worker may be late when the store is back.
+    """
+    return min(most, first * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
 
 
 class Complaint:
@@ -38,8 +46,8 @@ class Complaint:
 
 class Service:
     """One loop. A tick does a bounded piece of work and says in how many seconds it wants the next;
-    `poke` brings it forward. A store that does not answer delays the next tick (0.1 s to 5 s, doubled
-    each time, with jitter) and ends nothing."""
+    `poke` brings it forward. A store that does not answer delays the next tick (see `pause_after`) and
+    ends nothing."""
 
     name = "service"
 
@@ -64,7 +72,7 @@ class Service:
             except StoreError as error:
                 self.complaint.about(f"{self.name}: the store does not answer", error)
                 failures += 1
-                pause = min(5.0, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+                pause = pause_after(failures)
             if pause > 0 and not self._stopping:
                 await self._sleep(pause)
             else:

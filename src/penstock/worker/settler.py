@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 
@@ -27,7 +26,7 @@ from penstock.events import (
 from penstock.job import State
 from penstock.lifecycle import Transition
 from penstock.store import Settled, Settlement, Store
-from penstock.upkeep.service import Complaint
+from penstock.upkeep.service import Complaint, pause_after
 from penstock.worker.hold import Hold, Holdings
 
 __all__ = ["Settler"]
@@ -116,13 +115,14 @@ class Settler:
         while True:
             try:
                 answers: Sequence[Settled | None] = await self._store.settle(settlements)
+                if failures:
+                    answers = await self._reconsidered(batch, answers)
                 break
             except StoreError as error:
                 self.failing = True
                 self.complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
+                await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
-                pause = min(2.0, 0.05 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
-                await asyncio.sleep(pause)
             except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
                 _log.exception("%d outcome(s) together could not be stored; each on its own", len(batch))
                 answers = await self._one_by_one(batch)
@@ -141,6 +141,24 @@ class Settler:
                 _log_failure(hold, settlement.transition)
             if tell:
                 self._tell(hold, settlement.transition, answer)
+
+    async def _reconsidered(
+        self, batch: list[tuple[Hold, Settlement]], answers: Sequence[Settled | None]
+    ) -> Sequence[Settled | None]:
+        """A store that did not answer may have done all the same what it refuses to do again.
+
+        That nobody has taken the job from us in between shows by its count of losses.
+        """
+        refused = [place for place, answer in enumerate(answers) if answer is not Settled.APPLIED]
+        if not refused:
+            return answers
+        found = list(answers)
+        jobs = await self._store.get([batch[place][0].job.ref for place in refused])
+        for place, job in zip(refused, jobs, strict=True):
+            mine = batch[place][0].job
+            if job is None or (job.state is not State.RUNNING and job.lost == mine.lost):
+                found[place] = Settled.APPLIED
+        return found
 
     async def _one_by_one(self, batch: list[tuple[Hold, Settlement]]) -> list[Settled | None]:
         """What the store chokes on is let go: its lease runs out, and the reclaimer judges it."""

@@ -22,7 +22,7 @@ from penstock.store import Beat, Fetched, Grip, Level, Store, Wake, WorkerInfo
 from penstock.upkeep.promoter import Promoter
 from penstock.upkeep.pruner import Pruner
 from penstock.upkeep.reclaimer import Reclaimer
-from penstock.upkeep.service import Complaint, Service
+from penstock.upkeep.service import Complaint, Service, pause_after
 from penstock.worker.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
@@ -99,11 +99,12 @@ class Worker:
             self._parts = parts = _Parts(self)
             if self._state == "quiet":
                 self.quiet()
-            async with parts.running():
-                _log.info("worker %s serves %s with %d slots", self.id, self._names(), self._concurrency)
-                self._emit(WorkerStarted)
-                await self._stop.wait()
-                await self._drain(parts)
+            if await parts.announced():
+                async with parts.running():
+                    _log.info("worker %s serves %s with %d slots", self.id, self._names(), self._concurrency)
+                    self._emit(WorkerStarted)
+                    await self._stop.wait()
+                    await self._drain(parts)
         finally:
             try:
                 await _call_last_hooks(self._app.hooks.on_shutdown, self._app)
@@ -281,6 +282,32 @@ class _Parts:
         self.executor.on_slot_lost = self.slot_lost
         self.fetching: asyncio.Task[None] | None = None
 
+    async def announced(self) -> bool:
+        """Whether the store knows of this worker, however long it takes to be there; False: stopped before."""
+        announcing = asyncio.ensure_future(self._announce())
+        stopped = asyncio.ensure_future(self._worker._stop.wait())
+        try:
+            await asyncio.wait({announcing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if announcing.done():
+                announcing.result()
+            return announcing.done()
+        finally:
+            for one in (announcing, stopped):
+                one.cancel()
+            await asyncio.gather(announcing, stopped, return_exceptions=True)
+
+    async def _announce(self) -> None:
+        complaint, failures = Complaint(_log), 0
+        while True:
+            try:
+                return await self._store.announce(self._worker.info())
+            except StoreUnavailable as error:
+                if self._worker._burst:  # whoever started it waits for its end, and wants to hear of this
+                    raise
+                complaint.about("the worker waits for its store", error)
+                await asyncio.sleep(pause_after(failures))
+                failures += 1
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """All services run inside; at the end they are stopped in the order that loses nothing."""
@@ -297,7 +324,6 @@ class _Parts:
         for service in (self.fetcher, *services):
             service.complaint = one_voice
         self.settler.complaint = self.heartbeat.complaint = one_voice
-        await self._store.announce(self._worker.info())
         self.heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:

@@ -64,6 +64,11 @@ class Ground:
         self._clock = clock
         self._told = b"c" if clustered else b""
 
+    @property
+    def steered(self) -> bool:
+        """Whether somebody else than the server says what time it is."""
+        return self._clock is not None
+
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
         """The other queues that this token was used for, which it is from now on for these."""
         before = self._used.get(token, ())

@@ -94,7 +94,14 @@ class RedisStore:
     async def _do(self, talk: Talk[R]) -> R:
         """Send what the verb yields until it has its answer."""
         if self._news.heard is None:
-            await self._first_news()
+            await self._begin()
+        return await self._converse(talk)
+
+    async def _begin(self) -> None:
+        """What happened before a store object's first verb is not told."""
+        self._news.begin(await self._converse(operating.begin(self._ground)))
+
+    async def _converse(self, talk: Talk[R]) -> R:
         try:
             calls = next(talk)
             while True:
@@ -102,11 +109,6 @@ class RedisStore:
         except StopIteration as end:
             result: R = end.value
             return result
-
-    async def _first_news(self) -> None:
-        """What happened before a store object's first verb is not told."""
-        (answer,) = await self._runner.run([consuming.news_call(self._ground)])
-        self._news.begin(answer)
 
     # ── producing ──
 
@@ -173,7 +175,7 @@ class RedisStore:
     async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
         ends = time.monotonic() + timeout / 1000
         if self._news.heard is None:
-            await self._first_news()
+            await self._begin()
         before = self._news.now
         hearing = await self._hearing()
         till = ""
@@ -209,8 +211,8 @@ class RedisStore:
             await self._runner.listen(hearing.channel.encode(), hearing.hear, hearing.lost)
             news = self._ground.keys.news_channel.encode()
             await self._runner.listen(news, hearing.news, hearing.lost)
-        except BaseException:
-            hearing.ready = None  # the next one tries again
+        except BaseException:  # boundary: whatever it was, the next one tries again
+            hearing.ready = None
             raise
 
     def _pass_on(self, queue: str) -> None:
@@ -297,7 +299,10 @@ class _SyncDoor:
 
     def _do(self, talk: Talk[R]) -> R:
         if self._news.heard is None:
-            self._news.begin(self._runner.run([consuming.news_call(self._ground)])[0])
+            self._news.begin(self._converse(operating.begin(self._ground)))
+        return self._converse(talk)
+
+    def _converse(self, talk: Talk[R]) -> R:
         try:
             calls = next(talk)
             while True:
@@ -398,8 +403,6 @@ class _News:
         return self.heard
 
     def begin(self, answer: Any) -> None:
-        if isinstance(answer, Exception):
-            raise answer
         with self._lock:
             if self.heard is None:
                 self.heard = _Counts((int(answer[0] or 0), int(answer[1] or 0)))

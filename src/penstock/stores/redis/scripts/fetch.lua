@@ -1,7 +1,8 @@
 -- Lease available jobs.
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, charge (1, 0), whether the token may
 -- have been used before (1, 0), tasks that the worker knows ("?": not told; "!": the last key, which is not a
--- queue, has what the workers announced; or a msgpack list), then per queue: quota, cap.
+-- queue, has what the workers announced; or a msgpack list), then per queue: quota
+-- (-1: only the token is looked for there), cap.
 -- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
 -- "tasks" (there are parked jobs: come again and name the tasks), "parked" (there are such), "",
 -- then runs: number of the queue, how many, and for each id, record}; for "again" 4 entries each: number of the queue, id, record, lease.
@@ -12,9 +13,9 @@ local limit, lease, worker, token, charge = tonumber(ARGV[2]), tonumber(ARGV[3])
 local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so many stops with what there is
 
 local due = ''
-for _, queue in ipairs(queues) do
+for q, queue in ipairs(queues) do
   notice_reboot(queue)
-  local first = first_due(queue)
+  local first = tonumber(ARGV[7 + 2 * q]) >= 0 and first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
 due = due == '' and '' or string.format('%.0f', due)

@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
+#: The quota of a queue that is only asked what it has leased under the token.
+_TOKEN_ONLY = -1
 _SETTLED = {97: Settled.APPLIED, 115: Settled.STALE, 103: Settled.GONE}
 
 
@@ -55,7 +57,7 @@ def fetch(
     charge: bool,
 ) -> Talk[Fetched]:
     others = ground.used_before(token, [share.queue for share in queues])
-    queues = [*queues, *(Share(queue, 0, 0) for queue in others)] if others else queues
+    queues = [*queues, *(Share(queue, _TOKEN_ONLY, 0) for queue in others)] if others else queues
     ask_for = _Fetching(ground, lease, worker, token, charge)
     if ground.clustered and len(queues) > 1:
         return (yield from _fetch_over_slots(ground, ask_for, queues, limit))
@@ -140,7 +142,8 @@ def _fetch_over_slots(
     now, dues = 0, []
     for share in queues:
         room = 0 if repeated else max(0, min(share.quota, share.cap, limit - len(jobs)))
-        found = yield from ask_for.some([Share(share.queue, room, room)], room, anew=repeated)
+        part = share if share.quota == _TOKEN_ONLY else Share(share.queue, room, room)
+        found = yield from ask_for.some([part], room, anew=repeated)
         now = max(now, found.now)
         if found.due is not None:
             dues.append(found.due)
@@ -372,7 +375,7 @@ def reclaim(
         shares = [([queue], firsts.count(queue)) for queue in queues]
     calls = [ground.call("reclaim", names, [most, *facts]) for names, most in shares]
     answers = sure((yield calls)) if calls else []
-    now = max((int(answer[0]) for answer in answers), default=0)
+    now = max([int(answer[0]) for answer in answers]) if answers else (yield from _now(ground))
     jobs: list[Job] = []
     for (names, _), answer in zip(shares, answers, strict=True):
         jobs += yield from _reclaimed(ground, names, answer)

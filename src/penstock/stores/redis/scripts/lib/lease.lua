@@ -5,9 +5,9 @@ local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
 -- Only a steered clock knows of reboots: a server's clock goes on through one, and so do its leases.
 local function notice_reboot(queue)
   if not boot then return end
-  local before = redis.call('HGET', queue .. ':meta', 'boot')
+  local before = redis.call('GET', queue .. ':boot')
   if before == boot then return end
-  redis.call('HSET', queue .. ':meta', 'boot', boot)
+  redis.call('SET', queue .. ':boot', boot)
   if not before then return end
   for _, member in ipairs(redis.call('ZRANGE', queue .. ':leases', 0, -1)) do
     redis.call('ZADD', queue .. ':leases', -1, member)

@@ -1,0 +1,157 @@
+"""A Redis for one measurement: started for it, asked about itself, and gone with it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["Left", "Server", "describe_redis", "redis_program"]
+
+_HERE = Path(__file__).resolve().parent
+_HOST = "127.0.0.1"
+_READY = 10.0
+
+
+def redis_program() -> str | None:
+    """The server's program, if there is one."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def describe_redis() -> str:
+    """The versions that the figures depend on."""
+    program = redis_program()
+    assert program is not None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    server = next((word[2:] for word in said.split() if word.startswith("v=")), "?")
+    name = "Valkey" if "valkey" in said.lower() else "Redis"
+    return f"{name} {server}, redis-py {version('redis')}, hiredis {version('hiredis')}"
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A key, and what it costs."""
+
+    name: str
+    kind: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind}, {self.bytes} B)"
+
+
+class Server:
+    """One server on a free port: without persistence, or with an append-only file synced every second.
+
+    `delay_ms`: what a round trip takes longer, by a relay in between (0: the relay alone); `port` is then
+    the relay's, and what is asked here still goes straight to the server.
+    """
+
+    def __init__(self, folder: Path, *, appendonly: bool = False, delay_ms: float | None = None) -> None:
+        # those of the tests: they do not outlive this process, however it ends
+        from tests.servers.programs import free_port
+        from tests.servers.programs import start as start_process
+        from tests.servers.single import redis_server
+
+        self._start, self._free_port = start_process, free_port
+        self._server = redis_server(folder=folder, appendonly=appendonly)
+        self.port = self._server.port
+        self._relay: subprocess.Popen[bytes] | None = None
+        if delay_ms is not None:
+            self._relay, self.port = self._relayed(delay_ms)
+
+    def _relayed(self, delay_ms: float) -> tuple[subprocess.Popen[bytes], int]:
+        port = self._free_port()
+        program = [sys.executable, str(_HERE / "relay.py")]
+        relay = self._start([*program, str(port), str(self._server.port), str(delay_ms)])
+        _until_open(port)
+        return relay, port
+
+    @property
+    def url(self) -> str:
+        return f"redis://{_HOST}:{self.port}/0"
+
+    def client(self) -> redis.Redis:
+        """A bare one, on the same wire as everybody else."""
+        import redis
+
+        return redis.Redis(_HOST, self.port)
+
+    @contextlib.contextmanager
+    def bare_consumer(self) -> Iterator[None]:
+        """`bare.py` on the same wire."""
+        process = self._start([sys.executable, str(_HERE / "bare.py"), str(self.port)])
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+    def cpu(self) -> float:
+        """CPU seconds that the server has used."""
+        said = self._info("cpu")
+        return float(said["used_cpu_user"]) + float(said["used_cpu_sys"])
+
+    def memory(self) -> int:
+        """Bytes in use, once nobody but us is connected: connections have buffers."""
+        deadline = time.monotonic() + _READY
+        while self._info("clients")["connected_clients"] > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return int(self._info("memory")["used_memory"])
+
+    def keys(self) -> list[Left]:
+        """All of them, by name."""
+        with self._server.asked() as client:
+            return [
+                Left(
+                    key.decode("utf-8", "replace"),
+                    client.type(key).decode(),
+                    client.memory_usage(key, samples=0) or 0,
+                )
+                for key in sorted(client.scan_iter(count=1000))
+            ]
+
+    def commands(self, seconds: float) -> int:
+        """How many commands came from outside in so long; those that scripts call are no round trips."""
+        with socket.create_connection((_HOST, self._server.port)) as wire:
+            wire.sendall(b"MONITOR\r\n")
+            ends, heard = time.monotonic() + seconds, b""
+            while (left := ends - time.monotonic()) > 0:
+                wire.settimeout(left)
+                with contextlib.suppress(TimeoutError):
+                    heard += wire.recv(1 << 16)
+        lines = heard.splitlines()[1:]  # the first says OK
+        return sum(b" lua] " not in line for line in lines)
+
+    def close(self) -> None:
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.wait()
+        self._server.close()
+
+    def _info(self, section: str) -> dict[str, Any]:
+        return self._server.info(section)
+
+
+def _until_open(port: int) -> None:
+    deadline = time.monotonic() + _READY
+    while True:
+        try:
+            socket.create_connection((_HOST, port), 1).close()
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return

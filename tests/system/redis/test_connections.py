@@ -1,0 +1,88 @@
+"""The server is well and the wires are not: connections are killed, go dead, or hang with the server."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.stores.redis.relay import Relay
+from tests.system.redis.conftest import SOON, Load
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", ["normal", "pubsub", "both"])
+def test_connections_are_killed_again_and_again(new_redis, place_at, kind):
+    server = new_redis()
+    place = place_at(server.url)
+    worker = place.worker()
+    with Load(place) as load, server.asked() as client:
+        load.more(20)
+        ends = time.monotonic() + 6.0
+        while time.monotonic() < ends:
+            for one in ("normal", "pubsub") if kind == "both" else (kind,):
+                client.execute_command("CLIENT", "KILL", "TYPE", one, "SKIPME", "yes")
+            time.sleep(0.15)
+        place.works_on(time.monotonic())
+        load.more(20)
+        place.all_ran_once(load, worker)
+
+
+def test_an_idle_worker_whose_connections_were_killed_hears_of_new_work(new_redis, place_at):
+    server = new_redis()
+    place = place_at(server.url)
+    worker = place.worker()
+    place.completed([place.tasks.quick.enqueue(0)])
+    with server.asked() as client:
+        for _ in range(3):
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            time.sleep(1.0)
+        began = time.monotonic()
+        place.tasks.quick.enqueue(1)
+        place.works_on(began, within=3.0)  # without being told it would look after 5 s
+    place.all_ran_once(Load(place), worker)
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_redis_hangs_for_a_while(new_redis, place_at, supervised):
+    """SIGSTOP: connections stay, answers do not come, for more than a deadline and less than a lease."""
+    server = new_redis()
+    place = place_at(server.url)
+    worker = place.worker() if supervised else place.lone()
+    held = place.hold(3, "held", "held_thread")
+    with Load(place) as load:
+        load.more(50)
+        server.pause()
+        try:
+            place.let_go(6)
+            time.sleep(8.0)
+        finally:
+            server.resume()
+        place.works_on(time.monotonic())
+        load.more(50)
+        jobs = place.completed(held)
+        assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
+        place.all_ran_once(load, worker)
+
+
+def test_a_wire_goes_dead_without_a_word(new_redis, place_at):
+    """The worker's half of the connections is open, the other is gone: no FIN, no RST, no answer."""
+    server = new_redis()
+    with Relay(server.port) as relay:
+        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
+        worker = place.worker()
+        held = place.hold(3, "held", "held_thread")
+        with Load(place) as load:
+            load.more(50)
+            relay.dead = True
+            place.let_go(6)
+            time.sleep(6.0)
+            relay.forget()
+            relay.dead = False
+            # it may find out only now that the wires of before are dead: that is its deadline, 5 s
+            place.works_on(time.monotonic(), within=5.0 + SOON)
+            load.more(50)
+            jobs = place.completed(held)
+            assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
+            place.all_ran_once(load, worker)

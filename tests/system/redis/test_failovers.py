@@ -1,0 +1,76 @@
+"""A master dies for good, and a replica takes its place: what was acknowledged by both is not lost.
+
+Enqueues wait for a replica (`?wait_replicas=1`); what a worker says does not, so that a failover may lose
+that a job was fetched or done, and it runs again. How many do is counted here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from penstock.errors import EnqueueManyError, EnqueueUnknown, NotReplicated, StoreUnavailable
+from penstock.job import State
+from tests.system.redis.conftest import SOON, Load, RedisPlace
+
+pytestmark = pytest.mark.slow
+
+REFUSALS = (EnqueueUnknown, NotReplicated, StoreUnavailable, EnqueueManyError)
+
+
+def nothing_acknowledged_is_lost(place: RedisPlace, load: Load, worker) -> None:
+    load.stop()
+    assert all(isinstance(error, REFUSALS) for error in load.refused)
+    place.completed(load.handles)
+    place.done(worker)
+    verdict = place.verdict()
+    owed = {handle.id for handle in load.handles}
+    runs = place.runs()
+    assert owed <= set(runs)
+    again = Counter({id: n - 1 for id, n in runs.items() if n > 1})
+    print(f"{len(owed)} acknowledged, {again.total()} second runs of {len(again)} jobs, by {verdict.reruns}")
+    # what is found must be about jobs that the failover has set back, and is no loss
+    for finding in verdict.findings:
+        if finding.promise == "lost":
+            assert finding.id not in owed, finding
+        elif finding.id:
+            assert finding.promise in ("one end", "attempts", "fencing", "cause"), finding
+        else:
+            assert finding.promise == "counters", finding
+    assert again.total() <= 40 + len(runs) // 20, "more than was in hand when the master died"
+
+
+def test_a_sentinel_failover_under_load(new_sentinels, place_at):
+    fleet = new_sentinels()
+    place = place_at(fleet.url, fleet.url + "?wait_replicas=1&timeout=2s")
+    worker = place.worker()
+    with Load(place) as load:
+        load.more(100)
+        old = fleet.master()
+        place.ledger.fault("store", 0, "failover")
+        old.kill()
+        fleet.wait_failover(old)
+        place.works_on(time.monotonic())
+        old.start_again()  # as a replica: else nothing is acknowledged from now on
+        load.more(50)
+        nothing_acknowledged_is_lost(place, load, worker)
+
+
+def test_a_cluster_failover_under_load(new_cluster, place_at):
+    cluster = new_cluster()
+    place = place_at(cluster.url, cluster.url + "?wait_replicas=1&timeout=2s")
+    worker = place.worker()
+    place.completed([place.tasks.quick.enqueue(0)])
+    old = cluster.holder("penstock:{default}")
+    with Load(place) as load:
+        load.more(100)
+        place.ledger.fault("store", 0, "failover")
+        old.kill()
+        cluster.wait_ready()
+        place.works_on(time.monotonic(), within=2 * SOON)
+        old.start_again()
+        load.more(50)
+        nothing_acknowledged_is_lost(place, load, worker)
+    assert State.RUNNING not in place.counts()

@@ -1,0 +1,109 @@
+"""A producer whose Redis is away: a clear error in time, or a job that waits in memory and arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from penstock import App
+from penstock.errors import EnqueueUnknown, OutboxFull, StoreUnavailable
+from penstock.job import State
+from tests.stores.redis.relay import Relay
+from tests.system.redis.conftest import Load
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("door", ["sync", "async"])
+@pytest.mark.parametrize("how", ["stop", "pause"])
+def test_a_producer_gets_a_clear_error_within_its_timeout(new_redis, place_at, how, door):
+    server = new_redis()
+    place = place_at(server.url + "?timeout=1s")
+    task = place.tasks.quick
+
+    async def twice() -> list[float]:
+        await task.aenqueue(0)
+        getattr(server, how)()
+        return [await one_async(), await one_async()]
+
+    async def one_async() -> float:
+        began = time.monotonic()
+        with pytest.raises((StoreUnavailable, EnqueueUnknown), match=r"answer|lost|refused"):
+            await task.aenqueue(1)
+        return time.monotonic() - began
+
+    def one() -> float:
+        began = time.monotonic()
+        with pytest.raises((StoreUnavailable, EnqueueUnknown), match=r"answer|lost|refused"):
+            task.enqueue(1)
+        return time.monotonic() - began
+
+    if door == "async":
+        took = asyncio.run(twice())
+    else:
+        task.enqueue(0)
+        getattr(server, how)()
+        took = [one(), one()]
+    print(took)
+    assert max(took) < 3.0
+
+
+@pytest.mark.parametrize("door", ["sync", "async"])
+def test_a_lost_reply_is_said_and_the_job_is_not_stored_twice(new_redis, place_at, door):
+    server = new_redis()
+    with Relay(server.port) as relay:
+        place = place_at(f"redis://127.0.0.1:{relay.port}")
+        worker = place.worker()
+        task = place.tasks.quick
+
+        async def go() -> None:
+            await task.aenqueue(0)
+            relay.lose_reply_to = b"find-me"
+            await task.using(id="find-me").aenqueue(1)
+
+        with pytest.raises(EnqueueUnknown) as caught:
+            if door == "async":
+                asyncio.run(go())
+            else:
+                task.enqueue(0)
+                relay.lose_reply_to = b"find-me"
+                task.using(id="find-me").enqueue(1)
+        assert caught.value.ids == ("find-me",)
+        place.completed([place.app.handle("find-me", queue="default")])
+        verdict = place.all_ran_once(Load(place), worker)
+        assert (verdict.unknown, verdict.completed) == (0, 2)
+
+
+def test_an_outbox_holds_jobs_during_an_outage_and_sends_them_after(new_redis, place_at):
+    server = new_redis("appendfsync always", appendonly=True)
+    place = place_at(server.url)
+    worker = place.worker()
+    app = App(server.url + "?timeout=1s", outbox=100)
+    place.ledger.watch(app)
+
+    @app.task(name="quick")
+    async def quick(n: int = 0) -> int:
+        return n
+
+    try:
+        handles = [quick.enqueue(0)]
+        server.stop()
+        began = time.monotonic()
+        handles += [quick.enqueue(n) for n in range(1, 101)]
+        assert time.monotonic() - began < 3.0, "only the first of them asks the store"
+        with pytest.raises(OutboxFull):
+            quick.enqueue(101)
+        time.sleep(2.0)
+        server.start_again()
+        assert app.flush(timeout=20)
+    finally:
+        app.close()
+    jobs = place.completed(handles)
+    generations = [job.generation for job in jobs]
+    assert generations == sorted(generations), "they arrive in their order"
+    place.done(worker)
+    assert set(place.runs().values()) == {1}
+    assert place.counts() == {State.COMPLETED: 101}
+    place.verdict().require()
