@@ -1,4 +1,4 @@
-"""Penstock on its SQLite file, for the side-by-side harness: its README says what an adapter is.
+"""Penstock on Redis and on its SQLite file, for the side-by-side harness: its README says what an adapter is.
 
 It runs there as `peers/penstock_peer.py`, not here: `python -m benchmarks.peers` puts it into place. The
 worker is the command that users run, `penstock worker`, which imports `app` from this module.
@@ -7,6 +7,7 @@ worker is the command that users run, `penstock worker`, which imports `app` fro
 import math
 import os
 import sys
+import tempfile
 from datetime import UTC, datetime
 from typing import ClassVar
 
@@ -17,30 +18,41 @@ from . import common as c
 SPEC = "peers.penstock_peer:app"
 
 
-def make(durability, kind, keep):
+def make(opts, keep):
     """The app with the harness' five tasks, by name."""
-    file = os.path.join(os.environ["BENCH_FILE_DIR"], "penstock.db")
-    made = App(f"sqlite:///{file}?durability={durability}")
-    functions = c.SYNC_TASKS if kind == "thread" else c.ASYNC_TASKS
+    if "durability" in opts:
+        file = os.path.join(os.environ["BENCH_FILE_DIR"], "penstock.db")
+        made = App(f"sqlite:///{file}?durability={opts['durability']}")
+    else:
+        made = App(c.REDIS_URL)
+    functions = c.SYNC_TASKS if opts["kind"] == "thread" else c.ASYNC_TASKS
     # tuned: no results where the scenario needs none, as with the other libraries
     options = {} if keep else {"retention": 0}
     return made, {name: made.task(name=name, **options)(f) for name, f in functions.items()}
 
 
 class Adapter(c.Base):
-    dists = ("penstock", "msgspec", "uvloop")
-    store = "file"
+    dists = ("penstock", "msgspec", "uvloop", "redis", "hiredis")
+    store = "redis"
     features = frozenset({"bulk", "delay", "result"})
     variants: ClassVar = {
-        "penstock-sqlite": {"opts": {"durability": "full", "kind": "async"}},
-        "penstock-sqlite-normal": {"opts": {"durability": "normal", "kind": "async"}},
-        "penstock-sqlite-threads": {"opts": {"durability": "full", "kind": "thread"}},
-        "penstock-sqlite-normal-threads": {"opts": {"durability": "normal", "kind": "thread"}},
+        "penstock-redis": {"opts": {"kind": "async"}},
+        "penstock-redis-threads": {"opts": {"kind": "thread"}},
+        # as if each worker were on a host of its own: none can tell that another is dead but by its lease
+        "penstock-redis-apart": {"opts": {"kind": "async", "apart": True}},
+        "penstock-redis-threads-apart": {"opts": {"kind": "thread", "apart": True}},
+        "penstock-sqlite": {"opts": {"durability": "full", "kind": "async"}, "store": "file"},
+        "penstock-sqlite-normal": {"opts": {"durability": "normal", "kind": "async"}, "store": "file"},
+        "penstock-sqlite-threads": {"opts": {"durability": "full", "kind": "thread"}, "store": "file"},
+        "penstock-sqlite-normal-threads": {
+            "opts": {"durability": "normal", "kind": "thread"},
+            "store": "file",
+        },
     }
 
     def open(self):
         keep = self.results or self.mode != "tuned"
-        self.app, self.tasks = make(self.opts["durability"], self.opts["kind"], keep)
+        self.app, self.tasks = make(self.opts, keep)
 
     def close(self):
         self.app.close()
@@ -66,10 +78,12 @@ class Adapter(c.Base):
             command += ["--log-level", "warning"]
         if "conc" in self.opts:
             command += ["--concurrency", str(self.opts["conc"])]
+        if self.opts.get("apart"):  # where the proofs of life lie
+            os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="alone-", dir=c.BENCH_DIR)
         os.execv(sys.executable, command)
 
 
-if "BENCH_FILE_DIR" in os.environ:  # a measurement: `penstock worker` looks for the app here
+if "BENCH_VARIANT" in os.environ:  # a measurement: `penstock worker` looks for the app here
     _adapter = Adapter(os.environ["BENCH_VARIANT"])
     _adapter.open()
     app = _adapter.app

@@ -7,6 +7,7 @@ and decides nothing. `docs/lifecycle.md` prints the table `LEGAL`; every store i
 from __future__ import annotations
 
 import enum
+import functools
 
 import msgspec
 
@@ -157,7 +158,7 @@ def decide(
     """
     match outcome:
         case Returned():
-            return Transition(State.COMPLETED, keep=kept(job.spec, State.COMPLETED))
+            return _completed(kept(job.spec, State.COMPLETED))
         case Raised(error, delay, final):
             move = _dead(job, error) if final else _again(job, error, now, luck, delay)
         case TimedOut(error):
@@ -180,6 +181,12 @@ def decide(
     if move.state is State.DEAD and keep_dead != DEAD_KEPT:
         return msgspec.structs.replace(move, keep=max(job.spec.retention, keep_dead))
     return move
+
+
+@functools.lru_cache(maxsize=256)
+def _completed(keep: int) -> Transition:
+    """The same value for all: stores send what is identical once per batch."""
+    return Transition(State.COMPLETED, keep=keep)
 
 
 def released(place: Place) -> Transition:

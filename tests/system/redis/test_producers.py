@@ -30,13 +30,13 @@ def test_a_producer_gets_a_clear_error_within_its_timeout(new_redis, place_at, h
 
     async def one_async() -> float:
         began = time.monotonic()
-        with pytest.raises((StoreUnavailable, EnqueueUnknown), match=r"answer|lost|refused"):
+        with pytest.raises((StoreUnavailable, EnqueueUnknown), match=r"does not answer|has not answered|closed the connection"):
             await task.aenqueue(1)
         return time.monotonic() - began
 
     def one() -> float:
         began = time.monotonic()
-        with pytest.raises((StoreUnavailable, EnqueueUnknown), match=r"answer|lost|refused"):
+        with pytest.raises((StoreUnavailable, EnqueueUnknown), match=r"does not answer|has not answered|closed the connection"):
             task.enqueue(1)
         return time.monotonic() - began
 
@@ -73,7 +73,7 @@ def test_a_lost_reply_is_said_and_the_job_is_not_stored_twice(new_redis, place_a
         assert caught.value.ids == ("find-me",)
         place.completed([place.app.handle("find-me", queue="default")])
         verdict = place.all_ran_once(Load(place), worker)
-        assert (verdict.unknown, verdict.completed) == (0, 2)
+        assert (verdict.unknown, verdict.completed) == (1, 2)
 
 
 def test_an_outbox_holds_jobs_during_an_outage_and_sends_them_after(new_redis, place_at):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from penstock.errors import StoreFull, StoreUnavailable
+from penstock.handle import Handle
 from penstock.job import State
-from tests.servers import RedisServer
-from tests.system.redis.conftest import Load
+from tests.system.redis.conftest import Load, RedisPlace
 
 pytestmark = pytest.mark.slow
 
@@ -42,44 +43,44 @@ def test_scripts_that_are_forgotten_all_the_time_are_given_again(new_redis, plac
 
 def test_a_redis_without_memory_refuses_and_keeps_what_it_has(new_redis, place_at):
     """Nothing is half-written; what runs is settled, at once or when there is memory again."""
-    server = new_redis("maxmemory 6mb", "maxmemory-policy noeviction")
+    server = new_redis("maxmemory-policy noeviction")
     place = place_at(server.url)
     worker = place.worker()
     tasks = place.tasks
     held = place.hold(4, "held", "held_thread")
-    many = place.app.enqueue_many([tasks.nap.using(delay="2s").job(0.01) for _ in range(50)])
-    stored = fill(server)
-    with pytest.raises(StoreFull, match="maxmemory"):
-        tasks.quick.using(delay="1h").enqueue(1)
-    with pytest.raises(StoreFull, match="nothing of this call was stored"):
-        place.app.enqueue_many([tasks.quick.job(n) for n in range(500)])
-    place.let_go(8)
-    time.sleep(4.0)
-    assert not worker.ended
+    later = place.app.enqueue_many([tasks.nap.using(delay="2s").job(0.01) for _ in range(50)])
     with server.asked() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 1_000_000)
+        later += enqueue_until_full(place)
+        place.let_go(8)
+        time.sleep(4.0)
+        assert not worker.ended
+        with pytest.raises(StoreFull, match="maxmemory; nothing of this call was stored"):
+            client.config_set("maxmemory", "1mb")  # what was done since has made some room
+            tasks.quick.enqueue(1)
         client.config_set("maxmemory", "0")
     raised = time.monotonic()
-    jobs = place.completed([*held, *many])
-    assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
+    jobs = place.completed([*held, *later])
     print(f"all settled {time.monotonic() - raised:.1f} s after there was memory again")
-    assert stored
+    assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
     with Load(place) as load:
         load.more(50)
-    assert not load.refused
-    place.all_ran_once(load, worker)
-    assert place.counts() == {State.COMPLETED: len(load.handles) + len(held) + len(many)}
+        load.stop()
+        assert not load.refused
+        place.all_ran_once(load, worker)
+    assert place.counts() == {State.COMPLETED: len(load.handles) + len(held) + len(later)}
 
 
-def fill(server: RedisServer) -> int:
-    """Leave no memory to it: how many keys that took."""
-    with server.asked() as client:
-        for n in range(10_000_000):
-            try:
-                client.set(f"ballast:{n}", b"x" * 10_000)
-            except Exception as error:
-                assert "OOM" in str(error)
-                return n
-    raise AssertionError("there is memory without end")
+def enqueue_until_full(place: RedisPlace) -> list[Handle[Any]]:
+    """Jobs for later, in calls of 100, until one is refused: it must have left nothing behind."""
+    task = place.tasks.quick.using(delay="4s")
+    before = place.counts().get(State.SCHEDULED, 0)
+    stored: list[Handle[Any]] = []
+    with pytest.raises(StoreFull, match="nothing of this call was stored"):
+        while len(stored) < 100_000:
+            stored += place.app.enqueue_many([task.job(n) for n in range(100)])
+    assert place.counts()[State.SCHEDULED] == before + len(stored)
+    return stored
 
 
 def test_a_master_that_is_a_replica_for_a_while(new_redis, place_at):
@@ -106,7 +107,7 @@ def test_a_master_that_is_a_replica_for_a_while(new_redis, place_at):
 
 
 def test_a_producer_is_told_that_its_server_takes_no_writes(new_redis, place_at):
-    server, other = new_redis(), new_redis("requirepass secret")
+    server, other = new_redis(), new_redis(password="secret")
     place = place_at(server.url + "?timeout=1s")
     with server.asked() as client:
         client.replicaof("127.0.0.1", other.port)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
@@ -118,7 +118,7 @@ class Ground:
             )
         )
 
-    def learning(self, read: Any) -> Talk[Any]:
+    def learning(self, read: Callable[[], T]) -> Talk[T]:
         """The answer of `read`, which may need profiles that have to be asked for."""
         while True:
             try:

@@ -105,7 +105,7 @@ class UnknownProfile(Exception):
 
 
 class Profiles:
-    """The profiles that this process knows: how to write those of its own jobs, how to read those it meets."""
+    """The profiles that this process knows: those of its own jobs to write, those it meets to read."""
 
     _MOST = 4_096  # forgotten all together beyond that: they are read again
 

@@ -128,10 +128,22 @@ local function pick(queue, n)
 end
 
 local leased = 0
+local till = string.format('%.0f', steady + lease)
+local token_part = string.char(#token) .. token
+local lease_parts = {}    -- by flags: what all leases of this call have in common
+
+local function lease_part(flags)
+  local part = lease_parts[flags]
+  if not part then
+    part = token_part .. struct.pack('<dBI2c0', now, flags, #worker, worker)
+    lease_parts[flags] = part
+  end
+  return part
+end
 
 -- Put the leases down; expired jobs end instead. How many were leased.
 local function lend(q, queue, ids, records)
-  local ends, held, run = {}, {}, {}
+  local ends, held, run, n = {}, {}, {}, 0
   for i = 1, #ids do
     local id, record = ids[i], records[i]
     local flags = charge
@@ -154,23 +166,20 @@ local function lend(q, queue, ids, records)
     end
     if record then
       local generation = string.sub(record, 2, 8)
-      ends[#ends + 1] = steady + lease
-      ends[#ends + 1] = generation .. id
-      held[#held + 1] = id
-      held[#held + 1] = generation .. string.char(#token) .. token
-        .. struct.pack('<dBI2c0', now, flags, #worker, worker)
-      run[#run + 1] = id
-      run[#run + 1] = record
+      ends[n + 1], ends[n + 2] = till, generation .. id
+      held[n + 1], held[n + 2] = id, generation .. lease_part(flags)
+      run[n + 1], run[n + 2] = id, record
+      n = n + 2
     end
   end
-  local n = #run / 2
+  n = n / 2
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)
     redis.call('HINCRBY', queue .. ':tokens', token, n)
-    answer[#answer + 1] = q
-    answer[#answer + 1] = n
-    for i = 1, #run do answer[#answer + 1] = run[i] end
+    local at = #answer
+    answer[at + 1], answer[at + 2] = q, n
+    for i = 1, 2 * n do answer[at + 2 + i] = run[i] end
   end
   return n
 end

@@ -1,16 +1,17 @@
 -- Apply transitions to running jobs whose lease still holds.
--- KEYS: the queues.  ARGV: clock, how many errors a job keeps, how many profiles, those (digest, profile),
+-- KEYS: the queues.  ARGV: clock, floor (as of enqueue), how many errors a job keeps, how many profiles, those (digest, profile),
 -- how many transitions, those, then runs: a head (number of the queue, number of the transition, how many,
 -- whether plain) and for each settlement id, what the lease begins with ('' for a bare Ref), and unless
 -- plain its result ('' or "r" and the bytes) and the jobs that follow.
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
--- Returns {a letter per settlement (a applied, s stale, g gone), then names in `out` of jobs that lie there}.
+-- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, then names in `out`
+-- of jobs that lie there}.
 -- include: clock record queue lease new
 local DAY = 86400000
-local most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3])
-local inline_profile = profile_keeper(4, profiles)
-local at = 4 + 2 * profiles
+local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local inline_profile = profile_keeper(5, profiles)
+local at = 5 + 2 * profiles
 
 local transitions = {}
 for i = 1, tonumber(ARGV[at]) do
@@ -87,7 +88,8 @@ local function follow(queue, generation, blob)
       local to = KEYS[q]
       if redis.call('HEXISTS', to .. ':jobs', id) == 0 and verdict_on(to, form, true) == 'n' then
         local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
-        store_new(to, id, form, count_up(meta(to)), flags, stored)
+        floor = count_up(meta(to), floor)
+        store_new(to, id, form, floor, flags, stored)
         redis.call('HINCRBY', to .. ':meta', 'enqueued', 1)
       end
     end
@@ -160,4 +162,4 @@ for q, queue in ipairs(KEYS) do
   end
 end
 finish()
-return {table.concat(letters), unpack(out)}
+return {table.concat(letters), string.format('%.0f', floor), unpack(out)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from penstock.job import MAX_ERRORS, Job, NewJob, State
+from penstock.lifecycle import Transition
 from penstock.store import Beat, Due, Fetched, Grip, Settled, Settlement, Share
 from penstock.stores.redis.calls import Call
 from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, sure
@@ -119,8 +120,10 @@ class _Fetching:
         at = 3
         while at < len(answer):
             queue, end = names[answer[at] - 1], at + 2 + 2 * answer[at + 1]
-            for i in range(at + 2, end, 2):
-                jobs.append(leased(profiles, queue, answer[i], answer[i + 1], now, worker, token, charge))
+            jobs += [
+                leased(profiles, queue, answer[i], answer[i + 1], now, worker, token, charge)
+                for i in range(at + 2, end, 2)
+            ]
             at = end
         return jobs
 
@@ -224,7 +227,8 @@ def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settl
         ground.listed |= unlisted
     if calls:
         lying: list[tuple[str, bytes]] = []
-        for call, part, (letters, *out) in zip(calls, places, sure((yield calls)), strict=True):
+        for part, (letters, highest, *out) in zip(places, sure((yield calls)), strict=True):
+            ground.floor = max(ground.floor, int(highest))
             for place, letter in zip(part, letters, strict=True):
                 settled[place] = _SETTLED[letter]
             lying += [(settlements[part[0]].lease.queue, name) for name in out]
@@ -248,31 +252,37 @@ def _settle_call(
     ground: Ground, settlements: Sequence[Settlement], numbers: dict[str, int], names: list[str]
 ) -> Call:
     profiles: dict[bytes, bytes] = {}
-    transitions: dict[int, int] = {}
-    texts: list[bytes] = []
+    transitions: dict[Transition, int] = {}
     runs: list[bytes | str | int] = []
-    for (queue, plain, _), some in groupby(settlements, _run_of):
+    for (queue, plain, number), some in groupby(settlements, _run_of(transitions)):
         batch = list(some)
-        to = batch[0].transition
-        number = transitions.get(id(to))
-        if number is None:
-            texts.append(transition_bytes(to))
-            number = transitions[id(to)] = len(texts)
         head = bytes((numbers[queue],)) + number.to_bytes(2, "little") + len(batch).to_bytes(2, "little")
         runs.append(head + bytes((plain,)))
+        if plain:
+            for one in batch:
+                runs += (packed(one.lease.id), grip(one.lease))
+            continue
         for one in batch:
-            runs += (packed(one.lease.id), grip(one.lease))
-            if not plain:
-                result = b"" if one.result is None else b"r" + one.result
-                runs += (result, _following(ground, one.then, numbers, profiles))
-    args: list[bytes | str | int] = [MAX_ERRORS, len(profiles)]
+            result = b"" if one.result is None else b"r" + one.result
+            following = _following(ground, one.then, numbers, profiles)
+            runs += (packed(one.lease.id), grip(one.lease), result, following)
+    args: list[bytes | str | int] = [ground.floor, MAX_ERRORS, len(profiles)]
     for pair in profiles.items():
         args += pair
-    return ground.call("settle", names, [*args, len(texts), *texts, *runs])
+    return ground.call("settle", names, [*args, len(transitions), *map(transition_bytes, transitions), *runs])
 
 
-def _run_of(one: Settlement) -> tuple[str, bool, int]:
-    return one.lease.queue, one.result is None and not one.then, id(one.transition)
+def _run_of(transitions: dict[Transition, int]) -> Callable[[Settlement], tuple[str, bool, int]]:
+    """What settlements have in common that go together: queue, whether plain, number of the transition."""
+    last: list[Any] = [None, 0]
+
+    def run_of(one: Settlement) -> tuple[str, bool, int]:
+        to = one.transition
+        if to is not last[0]:  # most are, and hashing one costs more than all the rest here
+            last[:] = to, transitions.setdefault(to, len(transitions) + 1)
+        return one.lease.queue, one.result is None and not one.then, last[1]
+
+    return run_of
 
 
 def _following(
@@ -304,14 +314,15 @@ def deliver(ground: Ground, lying: Sequence[tuple[str, bytes]]) -> Talk[None]:
     if news:
         ground.listed |= {new.queue for new in news}
         sure((yield [register(ground, {new.queue for new in news})]))
-        sure((yield [_follower_call(ground, new) for new in news]))
+        for highest in sure((yield [_follower_call(ground, new) for new in news])):
+            ground.floor = max(ground.floor, int(highest))
         sure((yield [ask(key, "HDEL", key, name) for key, name, _ in found]))
 
 
 def _follower_call(ground: Ground, new: NewJob) -> Call:
     digest, text = ground.profiles.write(new)
     facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
-    return ground.call("follow", [new.queue], [1, digest, text, *facts])
+    return ground.call("follow", [new.queue], [ground.floor, 1, digest, text, *facts])
 
 
 # ── promote, reclaim ─────────────────────────────────────────────────────────────────────────────
@@ -366,7 +377,11 @@ def reclaim(
     limit = max(0, min(limit, BATCH))
     if of is not None:
         return (yield from _reclaim_of(ground, limit, lease, worker, token, of))
-    facts = [lease, worker, token]
+    facts: list[bytes | str | int] = [lease, worker, token]
+    if others := ground.used_before(token, queues):
+        found = yield from _again_elsewhere(ground, others, limit, facts)
+        if found.jobs:
+            return found
     if not ground.clustered or len(queues) < 2:
         shares = [(list(queues), limit)] if queues else []
     else:
@@ -378,6 +393,19 @@ def reclaim(
     now = max([int(answer[0]) for answer in answers]) if answers else (yield from _now(ground))
     jobs: list[Job] = []
     for (names, _), answer in zip(shares, answers, strict=True):
+        jobs += yield from _reclaimed(ground, names, answer)
+    return Fetched(jobs, now)
+
+
+def _again_elsewhere(
+    ground: Ground, queues: Sequence[str], limit: int, facts: list[bytes | str | int]
+) -> Talk[Fetched]:
+    """What is leased under a token that comes again, in queues that this call does not name."""
+    jobs: list[Job] = []
+    now = 0
+    for names in ground.servers(queues):
+        (answer,) = sure((yield [ground.call("reclaim", names, [limit, *facts, "|"])]))
+        now = int(answer[0])
         jobs += yield from _reclaimed(ground, names, answer)
     return Fetched(jobs, now)
 
@@ -403,7 +431,9 @@ def _reclaim_of(
     names_now = queues if repeated else sorted(wanted)
     calls = []
     for queue in names_now:
-        pairs = [fact for id in wanted.get(queue, ()) for fact in (1, id)]
+        pairs: list[bytes | str | int] = []
+        for id in wanted.get(queue, ()):
+            pairs += (1, id)
         calls.append(ground.call("reclaim", [queue], [limit, lease, worker, token, *of, "|", *pairs]))
     answers = sure((yield calls)) if calls else []
     jobs: list[Job] = []
@@ -462,7 +492,7 @@ def news_call(ground: Ground) -> Call:
 def look(
     ground: Ground, queues: Sequence[str], timeout: int, till: str, channel: str
 ) -> Talk[tuple[bool, str, tuple[int, int]]]:
-    """Whether there is work (if not, the channel will hear of it), till when the wait is, what the news count."""
+    """Whether there is work (if not, the channel will hear of it), till when the wait is, the news so far."""
     calls = [news_call(ground)]
     calls += [ground.call("look", names, [timeout, till, channel]) for names in ground.servers(queues)]
     news, *answers = sure((yield calls))

@@ -14,7 +14,6 @@ from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
 from penstock.store import DayCount, Page, Pruned, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, jobs_from, sure
-
 from penstock.stores.redis.records import NUMBER
 from penstock.stores.redis.verbs.consuming import deliver, news_call
 from penstock.stores.redis.verbs.producing import get, register, states_of, tell_news
@@ -64,7 +63,8 @@ def known(ground: Ground) -> Talk[list[str]]:
 def begin(ground: Ground) -> Talk[Any]:
     """What a store object asks first of all: the news that there have been, which it will not tell.
 
-    Time orders jobs over queues, but a steered clock may stand still: then the highest generation is asked too.
+    Time orders jobs over queues, but a steered clock may stand still: then the highest generation is asked
+    for too.
     """
     (news,) = sure((yield [news_call(ground)]))
     if ground.steered:
@@ -91,7 +91,7 @@ class _Lister:
         self.done = False
 
     def more(self) -> Talk[None]:
-        args = [self._before, self._page, self._states]
+        args: list[bytes | str | int] = [self._before, self._page, self._states]
         (answer,) = sure((yield [self._ground.call("list_jobs", [self._queue], args)]))
         rows = jobs_from(answer)
         jobs = yield from self._ground.jobs(self._queue, rows)
@@ -180,7 +180,7 @@ def stats(ground: Ground, days: int) -> Talk[list[QueueStats]]:
     now, *answers = sure((yield calls))
     oldest = int(now) // 86_400_000 - min(days, 90)
     return [
-        QueueStats(name, *(int(n or 0) for n in totals[:3]), _days(daily, oldest))
+        QueueStats(name, int(totals[0] or 0), int(totals[1] or 0), int(totals[2] or 0), _days(daily, oldest))
         for name, totals, daily in zip(names, answers[0::2], answers[1::2], strict=True)
         if totals[3] is not None
     ]

@@ -79,7 +79,7 @@ def _parts(ground: Ground, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
 
 
 def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int]) -> Call:
-    """`places`: where these stand in a call over several servers, so that their generations keep its order."""
+    """`places`: where these stand in a call over several servers, whose order their generations keep."""
     numbers: dict[str, int] = {}
     profiles: dict[bytes, bytes] = {}
     args: list[bytes | str | int] = []
