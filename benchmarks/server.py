@@ -41,14 +41,16 @@ def describe_redis() -> str:
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A key, and what it costs."""
+    """A key, what it costs, and how long it has left (ms; negative: for ever)."""
 
     name: str
     kind: str
     bytes: int
+    expires: int
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.kind}, {self.bytes} B)"
+        over = f", gone in {self.expires / 1000:.0f} s" if self.expires >= 0 else ""
+        return f"{self.name} ({self.kind}, {self.bytes} B{over})"
 
 
 class Server:
@@ -118,6 +120,7 @@ class Server:
                     key.decode("utf-8", "replace"),
                     client.type(key).decode(),
                     client.memory_usage(key, samples=0) or 0,
+                    client.pttl(key),
                 )
                 for key in sorted(client.scan_iter(count=1000))
             ]

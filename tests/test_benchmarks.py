@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from benchmarks.server import Server
+from tests.servers.programs import redis_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -20,18 +25,83 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def measured(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """What a quick run has written down, and what it printed."""
+    out = tmp_path / "values.json"
+    ran = run("benchmarks", "--quick", "--dir", str(tmp_path), "--json", str(out), *arguments)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["values.json"], "it left something behind"
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found, ran.stdout
+
+
 @pytest.mark.parametrize("group", ["enqueue", "drain"])
 def test_a_quick_run_measures_every_store_and_its_raw_limit(group: str, tmp_path: Path) -> None:
-    out = tmp_path / "values.json"
-    ran = run("benchmarks", "--quick", "--only", group, "--dir", str(tmp_path), "--json", str(out))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    setups = json.loads(out.read_text())["setups"]
-    assert set(setups) == {"sqlite, full", "sqlite, normal", "memory"}
+    redis_program()
+    found, printed = measured(tmp_path, "--only", group)
+    setups = found["setups"]
+    assert set(setups) == {"sqlite, full", "sqlite, normal", "redis", "memory"}
     for name, values in setups.items():
-        assert any(figure.startswith("raw_") for figure in values) == (name != "memory")
-        assert all(value > 0 for taken in values.values() for value in taken)
-    assert "% of raw" in ran.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["values.json"], "it left something behind"
+        assert any(figure.startswith(f"{group}.raw_") for figure in values) == (name != "memory")
+        rates = {figure: taken for figure, taken in values.items() if not figure.endswith("cpu")}
+        assert all(value > 0 for taken in rates.values() for value in taken)
+    assert "% of raw" in printed
+
+
+def test_redis_is_measured_with_all_that_is_asked_of_it(tmp_path: Path) -> None:
+    redis_program()
+    groups = "processes,size,leftovers,schedule,depth,latency,result,delay"
+    found, printed = measured(tmp_path, "--store", "redis", "--only", groups)
+    values = found["setups"]["redis"]
+    assert {name.partition(".")[0] for name in values} == set(groups.split(","))
+    assert values["size.bytes"][0] > 100
+    assert values["schedule.ratio"][0] > 0
+    assert values["latency.raw_start_p50"][0] > 0
+    (left,) = found["notes"]["leftovers"]
+    assert left in printed.replace("\n", "")
+    assert "penstock:{/default}:meta (hash" in left
+    assert ":jobs" not in left, "a job was left behind"
+
+
+def test_redis_is_measured_with_an_append_only_file_when_asked(tmp_path: Path) -> None:
+    redis_program()
+    found, _ = measured(tmp_path, "--store", "redis", "--durability", "aof", "--only", "size")
+    assert set(found["setups"]) == {"redis, aof"}
+
+
+def test_a_slow_wire_is_measured_beside_the_usual_one(tmp_path: Path) -> None:
+    redis_program()
+    found, printed = measured(tmp_path, "--store", "redis", "--delay-ms", "5", "--only", "enqueue,size")
+    assert set(found["setups"]) == {"redis", "redis, +5 ms"}
+    usual, slow = (found["setups"][name] for name in ("redis", "redis, +5 ms"))
+    assert slow["enqueue.one_sync"][0] < min(250, usual["enqueue.one_sync"][0])  # 5 ms: at most 200/s
+    assert "of undelayed" in printed
+    assert "size.bytes" not in slow, "room does not depend on the wire"
+
+
+def test_a_relay_adds_its_delay_to_each_round_trip_and_only_once_to_what_is_pipelined(tmp_path: Path) -> None:
+    redis_program()
+    server = Server(tmp_path, delay_ms=20)
+    try:
+        with server.client() as client:
+            client.ping()
+            took = []
+            for _ in range(3):
+                started = time.perf_counter()
+                client.ping()
+                took.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            pipeline = client.pipeline(transaction=False)
+            for n in range(200):
+                pipeline.rpush("list", n)
+            pipeline.execute()
+            pipelined = time.perf_counter() - started
+            kept = client.lrange("list", 0, -1)
+    finally:
+        server.close()
+    assert min(took) > 0.015
+    assert pipelined < 2.0  # 200 round trips would take 4 s
+    assert kept == [str(n).encode() for n in range(200)]
 
 
 def test_fairness_finds_nothing_lost_nothing_twice_and_a_sound_file(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ class Fetcher(Service):
         self._on_cancel = on_cancel
         self._token = mint_token()
         self._rate = Rate()
+        self._took = 0.0  # seconds that a fetch takes, of late
         self.last_success = time.monotonic()
 
     async def tick(self) -> float:
@@ -72,7 +73,7 @@ class Fetcher(Service):
             return 0.0
         self._executor.freed.clear()  # what comes free from here on, `_nothing` shall hear of
         free = self._executor.free
-        limit = min(_MOST, free + self._ahead())
+        limit = min(_MOST, free + max(0, self._ahead() - self._executor.buffered))
         held = self._holdings.per_queue
         shares = self._turns.plan(limit, free, held, self._executor.narrow_queues())
         if not shares:
@@ -83,6 +84,7 @@ class Fetcher(Service):
         )
         self._token = mint_token()
         self.last_success = time.monotonic()
+        self._took += (self.last_success - sent - self._took) / 4
         got = Counter(job.spec.queue for job in fetched.jobs)
         self._turns.paid(shares, got)
         if fetched.due is not None:
@@ -99,7 +101,7 @@ class Fetcher(Service):
         executor = self._executor
         while not self._stopping:
             # with a slot free, what is buffered are process tasks without a process slot: none of our concern
-            if executor.free > 0 and self._settler.unsent < _UNSENT:
+            if (executor.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
                 if self._settler.unsent:  # its write goes first, and both into one transaction
                     self._settler.hurry()
                     await asyncio.sleep(0)
@@ -108,6 +110,16 @@ class Fetcher(Service):
                 self._settler.hurry()
             executor.freed.clear()
             await executor.freed.wait()  # stop() sets it too
+
+    def _runs_low(self) -> bool:
+        """Whether what is left will have started by the time that a fetch would bring more.
+
+        So that the slots do not stand idle while a fetch is under way.
+        """
+        buffered = self._executor.buffered
+        if buffered == 0 or self._rate.per_second == 0.0:
+            return False
+        return buffered <= self._rate.per_second * min(self._took, self._look_ahead / 2)
 
     async def _slot_of_a_queue(self) -> float:
         """Slots are free, but every queue is at its own limit."""

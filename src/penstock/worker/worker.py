@@ -283,7 +283,7 @@ class _Parts:
         self.fetching: asyncio.Task[None] | None = None
 
     async def announced(self) -> bool:
-        """Whether the store knows of this worker, however long it takes to be there; False: stopped before."""
+        """Whether the store knows of this worker, however long that takes; False: it was stopped before."""
         announcing = asyncio.ensure_future(self._announce())
         stopped = asyncio.ensure_future(self._worker._stop.wait())
         try:

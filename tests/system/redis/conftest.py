@@ -132,7 +132,9 @@ class Load:
         """No more jobs; whatever was raised that is not an error of ours comes out."""
         self.__exit__()
         kinds = Counter(type(error).__name__ for error in self.refused)
-        print(f"acknowledged {len(self.handles)}, refused {dict(kinds)}, the longest call {self.longest:.2f} s")
+        print(
+            f"acknowledged {len(self.handles)}, refused {dict(kinds)}, the longest call {self.longest:.2f} s"
+        )
         if self._broken:
             raise self._broken[0]
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from penstock.stores.redis.ground import SCRIPTS
 from tests.stores.redis.relay import Relay
 from tests.system.redis.conftest import SOON, Load
 
@@ -86,17 +87,20 @@ class Router(Relay):
 
     def _back(self, server: socket.socket, client: socket.socket, muted: threading.Event) -> None:
         self._pass_on(server, client)
+        client.close()
+        server.close()
 
     def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 if not self.dead and source not in self._forgotten:
                     to.sendall(data)
+        with contextlib.suppress(OSError):
             to.shutdown(socket.SHUT_RDWR)
 
 
 def test_wires_go_dead_without_a_word(new_redis, place_at):
-    """The worker's half of each is open, the other is gone: no FIN, no RST, no answer; later, new ones work."""
+    """The worker's half of each is open, the other is gone: no FIN, no RST, no answer; new ones work later."""
     server = new_redis()
     with Router(server.port) as router:
         place = place_at(f"redis://127.0.0.1:{router.port}", server.url)
@@ -128,3 +132,21 @@ def test_an_idle_worker_finds_out_that_its_wires_are_dead(new_redis, place_at):
         place.tasks.quick.enqueue(1)
         place.works_on(began, within=7.5 + SOON)
         place.all_ran_once(Load(place), worker)
+
+
+@pytest.mark.parametrize("verb", ["fetch", "settle", "extend", "promote"])
+def test_a_reply_to_a_worker_is_lost(new_redis, place_at, verb):
+    """What it asked was done, and it does not know: asked again, nothing is done twice."""
+    server = new_redis()
+    with Relay(server.port) as relay:
+        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
+        worker = place.worker(PENSTOCK_LEASE="3s")
+        held = place.hold(3, "held", "held_thread")
+        relay.lose_reply_to = SCRIPTS[verb].sha.encode()
+        handles = [place.tasks.quick.using(delay=0.2).enqueue(n) for n in range(5)]
+        place.until(lambda: not relay.lose_reply_to, "a reply is lost")
+        place.open("go")
+        jobs = place.completed([*held, *handles])
+        assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
+        place.all_ran_once(Load(place), worker)
+        assert "late outcome" not in worker.log

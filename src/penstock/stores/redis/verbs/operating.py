@@ -16,7 +16,7 @@ from penstock.store import DayCount, Page, Pruned, QueueInfo, QueueStats, Worker
 from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, jobs_from, sure
 from penstock.stores.redis.records import NUMBER
 from penstock.stores.redis.verbs.consuming import deliver, news_call
-from penstock.stores.redis.verbs.producing import get, register, states_of, tell_news
+from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
 
 __all__ = [
     "announce",
@@ -53,25 +53,11 @@ _COUNTED = (
 _worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
 
 
-def known(ground: Ground) -> Talk[list[str]]:
-    """All queues, by name."""
-    key = ground.keys.queues
-    (names,) = sure((yield [ask(key, "SMEMBERS", key)]))
-    return sorted(name.decode() for name in names)
-
-
 def begin(ground: Ground) -> Talk[Any]:
-    """What a store object asks first of all: the news that there have been, which it will not tell.
-
-    Time orders jobs over queues, but a steered clock may stand still: then the highest generation is asked
-    for too.
-    """
+    """What a store object asks first of all: the news that there have been, which it will not tell."""
     (news,) = sure((yield [news_call(ground)]))
     if ground.steered:
-        names = yield from known(ground)
-        calls = [ask(key, "HGET", key + b":meta", "generation") for key in map(ground.keys.queue, names)]
-        generations = sure((yield calls)) if calls else []
-        ground.floor = max([ground.floor, *(int(generation or 0) for generation in generations)])
+        yield from highest(ground)
     return news
 
 

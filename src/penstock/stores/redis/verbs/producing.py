@@ -25,7 +25,7 @@ from penstock.stores.redis.ground import (
 from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.records import STATES, form_of, tail_of
 
-__all__ = ["cancel", "enqueue", "get", "open_ones", "register", "states_of", "tell_news"]
+__all__ = ["cancel", "enqueue", "get", "highest", "known", "open_ones", "register", "states_of", "tell_news"]
 
 _VERDICTS = {
     ord("n"): Verdict.NEW,
@@ -46,6 +46,8 @@ def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
     if unlisted:  # first: a queue that has jobs is on the list
         sure((yield [register(ground, unlisted)]))
         ground.listed |= unlisted
+    if ground.clustered and ground.steered:
+        yield from highest(ground)
     enqueued: list[Enqueued | None] = [None] * len(jobs)
     new: set[str] = set()
     parts = _parts(ground, jobs)
@@ -95,6 +97,22 @@ def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int])
     for pair in profiles.items():
         head += pair
     return ground.call("enqueue", list(numbers), [*head, *args], repeatable=False, replicas=ground.replicas)
+
+
+def known(ground: Ground) -> Talk[list[str]]:
+    """All queues, by name."""
+    key = ground.keys.queues
+    (names,) = sure((yield [ask(key, "SMEMBERS", key)]))
+    return sorted(name.decode() for name in names)
+
+
+def highest(ground: Ground) -> Talk[None]:
+    """Learn the highest generation of all queues. It is time that orders jobs over queues; where a test has
+    stopped it, this does."""
+    names = yield from known(ground)
+    calls = [ask(key, "HGET", key + b":meta", "generation") for key in map(ground.keys.queue, names)]
+    found = sure((yield calls)) if calls else []
+    ground.floor = max([ground.floor, *(int(generation or 0) for generation in found)])
 
 
 def register(ground: Ground, queues: set[str]) -> Call:
