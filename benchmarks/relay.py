@@ -49,7 +49,7 @@ class _Half(asyncio.Protocol):
         if self._timer is None:
             self._timer = self._loop.call_at(self._under_way[0][0], self._deliver)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self.data_received(b"")  # the end travels as long as everything else
 
     def _deliver(self) -> None:

@@ -118,7 +118,7 @@ class Server:
             return [
                 Left(
                     key.decode("utf-8", "replace"),
-                    client.type(key).decode(),
+                    str(client.type(key), "ascii"),
                     client.memory_usage(key, samples=0) or 0,
                     client.pttl(key),
                 )

@@ -104,6 +104,9 @@ def _raw_redis(lab: Lab, rig: Rig, server: Server) -> Iterator[Sample]:
     yield "raw_one_push", queue.push(jobs, lab.sizes.seconds)
     yield "raw_one_script", queue.put(jobs, lab.sizes.seconds)
     yield "raw_insert", queue.put_many(jobs, batch=lab.sizes.batch, chunk=lab.sizes.chunk)
+    yield "raw_insert_push", queue.push_many(jobs, lab.sizes.batch)
+    ready = [draft.new() for draft in (rig.tasks.noop.job() for _ in range(lab.sizes.jobs))]
+    yield "raw_insert_same", queue.repeat_many(rig.app.store, ready, lab.sizes.chunk)
     queue.close()
 
 
@@ -142,6 +145,8 @@ GROUP = Group(
         Figure(
             "raw_insert", "raw: 10 000 inserts a commit; Redis: 100 a script, 100 scripts a pipeline", "/s"
         ),
+        Figure("raw_insert_push", "raw, Redis: an RPUSH a job of what is kept, 100 a pipeline", "/s"),
+        Figure("raw_insert_same", "raw, Redis: pipelines of redis-py with the bytes of ours", "/s"),
     ),
     take,
     delayed=True,

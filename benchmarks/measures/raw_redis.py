@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from benchmarks.server import Server
 from penstock.job import NewJob
 from penstock.store import Store
 
 __all__ = ["RawQueue", "stored_records"]
+
+Item = TypeVar("Item")
 
 _JOBS, _READY, _LEASES, _COUNTS = "raw:jobs", "raw:ready", "raw:leases", "raw:counts"
 
@@ -64,23 +67,24 @@ class RawQueue:
     def repeat(self, store: Store, jobs: Iterable[NewJob], seconds: float) -> float:
         """What the store sends for one job, sent by redis-py: the same script, the same arguments. Calls per
         second."""
-        from penstock.stores.redis.store import RedisStore
-        from penstock.stores.redis.verbs import producing
-
-        assert isinstance(store, RedisStore)
-        asked = []
-        for job in jobs:
-            talk = producing.enqueue(store._ground, [job])
-            (call,) = next(talk)
-            talk.close()
-            assert call.script is not None
-            asked.append((call.script.sha, len(call.keys), *call.keys, *call.args))
+        asked = [command for job in jobs for command in _asked(store, [job])]
         evalsha = self._client.evalsha
         started, n = time.perf_counter(), 0
         while (spent := time.perf_counter() - started) < seconds and n < len(asked):
             evalsha(*asked[n])
             n += 1
         return n / spent
+
+    def repeat_many(self, store: Store, jobs: Sequence[NewJob], chunk: int) -> float:
+        """The same for calls of many jobs, the scripts of each in one pipeline; jobs per second."""
+        calls = [_asked(store, part) for part in _parts(jobs, chunk)]
+        started = time.perf_counter()
+        for call in calls:
+            pipeline = self._client.pipeline(transaction=False)
+            for command in call:
+                pipeline.evalsha(*command)
+            pipeline.execute()
+        return len(jobs) / (time.perf_counter() - started)
 
     def push(self, jobs: Sequence[tuple[bytes, bytes]], seconds: float) -> float:
         """One plain RPUSH a job; calls per second."""
@@ -92,6 +96,18 @@ class RawQueue:
             n += 1
         self._client.delete("raw:push")
         return n / spent
+
+    def push_many(self, jobs: Sequence[tuple[bytes, bytes]], batch: int) -> float:
+        """One RPUSH a job, a batch of them in one pipeline; jobs per second."""
+        started = time.perf_counter()
+        for part in _parts(jobs, batch):
+            pipeline = self._client.pipeline(transaction=False)
+            for id, record in part:
+                pipeline.rpush("raw:push", id + record)
+            pipeline.execute()
+        rate = len(jobs) / (time.perf_counter() - started)
+        self._client.delete("raw:push")
+        return rate
 
     def put(self, jobs: Sequence[tuple[bytes, bytes]], seconds: float) -> float:
         """One script a job, which puts down record and id; calls per second."""
@@ -129,6 +145,18 @@ class RawQueue:
         self._client.close()
 
 
-def _parts(jobs: Sequence[tuple[bytes, bytes]], size: int) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-    for start in range(0, len(jobs), size):
-        yield jobs[start : start + size]
+def _asked(store: Store, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
+    """The scripts by which the store would enqueue these jobs in one call: what follows EVALSHA."""
+    from penstock.stores.redis.store import RedisStore
+    from penstock.stores.redis.verbs import producing
+
+    assert isinstance(store, RedisStore)
+    talk = producing.enqueue(store._ground, jobs)
+    calls = next(talk)
+    talk.close()
+    return [(call.script.sha, len(call.keys), *call.keys, *call.args) for call in calls if call.script]
+
+
+def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

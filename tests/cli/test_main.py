@@ -148,7 +148,7 @@ def test_the_traceback_is_shown_to_whom_asks_for_it(penstock, monkeypatch):
     [
         ("sqlit:///x.db", "did you mean 'sqlite'?"),
         ("nonsense", "not a store URL"),
-        ("redis://localhost", "pip install 'penstock[redis]'"),
+        ("redis+sentinel://localhost", "does not say which master"),
         ("sqlite:///x.db?durabilty=full", "did you mean 'durability'?"),
     ],
 )

@@ -159,14 +159,26 @@ def test_the_demo_runs_on_a_redis_in_a_namespace_of_its_own(redis: RedisServer, 
     library.mkdir()
     for number in range(60):
         (library / f"m{number}.py").write_text(f"def f():\n    return {number}\n")
-    command = [sys.executable, "-m", "penstock", "demo", "--path", library, "--no-kill", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "demo",
+        "--path",
+        library,
+        "--no-kill",
+        "--no-keep",
+        "--json",
+    ]
     more = ["--url", redis.url, "--workdir", here / "run"]
     ran = subprocess.run(
         list(map(str, [*command, *more])), cwd=here, capture_output=True, text=True, timeout=100, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     said = json.loads(ran.stdout)
-    remove_keys([redis], said["namespace"])
+    with redis.asked() as client:
+        left = [key for key in client.keys(f"*{said['namespace']}*") if client.ttl(key) < 0]
+    assert left == []
     assert said["good"] is True
     assert said["namespace"].startswith("demo-")
     assert said["jobs"]["completed"] == said["jobs"]["enqueued"] == 2 * 60 + 1

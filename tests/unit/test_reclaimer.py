@@ -37,8 +37,8 @@ class Disk:
 
 
 def reclaimer(disk: Disk) -> Reclaimer:
-    options: dict[str, Any] = {"is_dead": lambda _: False, "bury": lambda _: False, "write": disk.write}
-    return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=60.0, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"proven_dead": set, "bury": lambda _: False, "write": disk.write}
+    return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=1.0, **options)  # type: ignore[arg-type]
 
 
 async def test_in_peace_every_tick_judges():

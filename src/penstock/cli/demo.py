@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -19,6 +21,7 @@ import click
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, note
+from penstock.config import mask_url
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
@@ -37,7 +40,7 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
 @click.option("--workdir", type=click.Path(file_okay=False, path_type=Path),
               help="Where the store, the ledger and the log go.  [a new temporary directory]")  # fmt: skip
 @click.option("--keep/--no-keep", default=True,
-              help="Leave a temporary directory there; what went wrong always stays.  [keep]")  # fmt: skip
+              help="Leave what it made where it is; what went wrong always stays.  [keep]")  # fmt: skip
 def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
     """Do real work with two workers, kill one midway.
 
@@ -62,8 +65,11 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
         emit(_document(results, place, time.monotonic() - began))
     else:
         _summarise(results, place, kept=keep or not results.good)
-    if not keep and workdir is None and results.good:
-        shutil.rmtree(place.workdir, ignore_errors=True)
+    if not keep and results.good:
+        if place.fresh:
+            _clear(place)
+        if workdir is None:
+            shutil.rmtree(place.workdir, ignore_errors=True)
     return Exit.OK if results.good else Exit.FAILED
 
 
@@ -86,7 +92,29 @@ def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Plac
     if url is None:
         return Place(directory, f"sqlite:///{directory / 'jobs.db'}", namespace or "")
     # somebody else's store: a namespace of our own, so that our counts are ours
-    return Place(directory, url, namespace or f"demo-{secrets.token_hex(4)}")
+    fresh = namespace is None
+    return Place(
+        directory,
+        url,
+        f"demo-{secrets.token_hex(4)}" if namespace is None else namespace,
+        elsewhere=True,
+        fresh=fresh,
+    )
+
+
+def _clear(place: Place) -> None:
+    """Nothing of the demo stays in somebody else's store."""
+    from penstock.connect import connect
+    from penstock.demo.crew import QUEUES
+    from penstock.inspector import Inspector
+
+    async def clear(inspector: Inspector) -> None:
+        for queue in QUEUES:
+            await inspector.purge(queue)
+            await inspector.delete_queue(queue)
+
+    with contextlib.closing(connect(place.url, namespace=place.namespace)) as store:
+        asyncio.run(clear(Inspector(store)))
 
 
 @contextlib.contextmanager
@@ -178,8 +206,13 @@ def _summarise(results: Results, place: Place, *, kept: bool) -> None:
     for finding in [*results.differing[:10], *map(str, verdict.findings[:20])]:
         click.echo(click.style(finding, fg="red"))
     if kept:
-        click.echo(f"the jobs, the ledger and the workers' log are in {place.workdir}:")
+        if place.elsewhere:
+            click.echo(f"the ledger and the workers' log are in {place.workdir}, the jobs in the store:")
+        else:
+            click.echo(f"the jobs, the ledger and the workers' log are in {place.workdir}:")
         click.echo(f"  {_look_command(place)}")
+        if place.fresh:
+            click.echo(f"  {_remove_command(place)}")
     lost = "nothing was lost" if results.good else "something is WRONG"
     click.echo(click.style(lost, fg="green" if results.good else "red", bold=True))
 
@@ -211,8 +244,19 @@ def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def _look_command(place: Place) -> str:
+    return f"penstock jobs list {_where(place)}"
+
+
+def _remove_command(place: Place) -> str:
+    from penstock.demo.crew import QUEUES
+
+    return f"penstock queues delete --force {' '.join(QUEUES)} {_where(place)}"
+
+
+def _where(place: Place) -> str:
+    """Without a password, which whoever types this knows."""
     namespace = f" --namespace {place.namespace}" if place.namespace else ""
-    return f"penstock jobs list --url {place.url}{namespace}"
+    return f"--url {shlex.quote(mask_url(place.url))}{namespace}"
 
 
 def _document(results: Results, place: Place, seconds: float) -> dict[str, Any]:
@@ -243,7 +287,7 @@ def _document(results: Results, place: Place, seconds: float) -> dict[str, Any]:
         "work_seconds": round(results.seconds, 2),
         "direct_seconds": round(results.direct_seconds, 2),
         "workdir": str(place.workdir),
-        "url": place.url,
+        "url": mask_url(place.url),
         "namespace": place.namespace,
         "look": _look_command(place),
         "pid": os.getpid(),

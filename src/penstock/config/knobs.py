@@ -122,7 +122,7 @@ class Config:
         "how often a worker says that it lives; after 1m of silence it is off the list",
     )
     reclaim_every: int = _knob(
-        duration("50ms"), "1s", "how often a worker looks for leases that have run out"
+        duration("50ms"), "2s", "how often a worker looks for leases that have run out"
     )
     prune_every: int = _knob(duration("100ms"), "10s", "how often a worker looks for jobs whose time is over")
 

@@ -22,11 +22,16 @@ class DemoFailed(PenstockError):
 
 @dataclass(frozen=True)
 class Place:
-    """The directory of a run, and the store of its jobs."""
+    """The directory of a run, and the store of its jobs: a file in it, or `elsewhere`.
+
+    `fresh`: the namespace is this run's alone.
+    """
 
     workdir: Path
     url: str
     namespace: str = ""
+    elsewhere: bool = False
+    fresh: bool = False
 
     @property
     def ledger(self) -> Path:

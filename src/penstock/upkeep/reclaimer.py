@@ -16,15 +16,18 @@ from penstock.upkeep.service import Service
 __all__ = ["Reclaimer", "judge"]
 
 
+#: The dead are looked for this often (s); it costs no question to the store.
+_LOOK_FOR_DEAD = 1.0
 #: A beat that was due at the last moment takes its time, too.
 _AND_A_BIT = 1.5
 
 
 class Reclaimer(Service):
-    """Every second: jobs with a lease that has run out, and at once those of workers proven dead.
+    """Every second: whether a worker is proven dead, whose jobs are then taken back at once. And as often as
+    `every` says: jobs with a lease that has run out.
 
-    `is_dead(worker)` is proof or False (see worker/locks.py), `bury` clears the proof away, and `on_lost`
-    hears of each that was buried here: its id, the cause, how many jobs it held. One that was itself
+    `proven_dead` names the dead of this host, of whatever store (see worker/locks.py), `bury` clears the proof
+    away, and `on_lost` hears of each that was buried here: its id, the cause, how many jobs it held. One that was itself
     stopped or cut off waits a heartbeat before it judges leases: the others may have been cut off just as
     long. `write` is any write to the store, asked for after a failure: a store whose disk is full still
     answers all questions, and is not back before it can be written to.
@@ -40,11 +43,11 @@ class Reclaimer(Service):
         *,
         lease: int,
         heartbeat: float,
-        is_dead: Callable[[str], bool],
+        proven_dead: Callable[[], set[str]],
         bury: Callable[[str], object],
         on_lost: Callable[[str, str, int], None] = lambda *_: None,
         write: Callable[[], Awaitable[None]] | None = None,
-        every: float = 1.0,
+        every: float = 2.0,
         batch: int = 500,
         keep_dead: int = DEAD_KEPT,
     ) -> None:
@@ -54,7 +57,8 @@ class Reclaimer(Service):
         self._worker = worker
         self._lease = lease
         self._heartbeat = heartbeat
-        self._is_dead = is_dead
+        self._proven_dead = proven_dead
+        self._strangers: set[str] = set()  # dead, and not of this store
         self._bury = bury
         self._on_lost = on_lost
         self._write = write
@@ -64,6 +68,7 @@ class Reclaimer(Service):
         self._last_contact = time.monotonic()
         self._failed = False
         self._judge_from = 0.0
+        self._due = 0.0  # monotonic: when leases are looked at again
         #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
         self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
 
@@ -86,18 +91,33 @@ class Reclaimer(Service):
         if self._failed or now - self._last_contact > self._cut_off:
             self._judge_from = now + self._heartbeat * _AND_A_BIT
         self._failed, self._last_contact = False, now
-        if now < self._judge_from:
-            return self._every
+        if now < max(self._judge_from, self._due):
+            return self._pause
+        self._due = now + 0.9 * (self._every - self._pause)  # a tick may come a little early
         found = await self._store.reclaim(
             self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
         )
         cause = "its worker did not renew the lease"
         await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead)
-        return 0.0 if len(found.jobs) >= self._batch else self._every
+        if len(found.jobs) >= self._batch:
+            self._due = 0.0
+            return 0.0
+        return self._pause
+
+    @property
+    def _pause(self) -> float:
+        return min(_LOOK_FOR_DEAD, self._every)
 
     async def _bury_the_dead(self) -> None:
-        for info in await self._store.workers():
-            if info.id == self._worker or not self._is_dead(info.id):
+        """The store is asked only if somebody on this host has died whom it may know."""
+        dead = self._proven_dead()
+        self._strangers &= dead
+        if not dead - self._strangers:
+            return
+        ours = await self._store.workers()
+        self._strangers |= dead - {info.id for info in ours}
+        for info in ours:
+            if info.id == self._worker or info.id not in dead:
                 continue
             cause = f"worker {info.id} died"
             lost = await reclaim_all(

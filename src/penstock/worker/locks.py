@@ -23,7 +23,7 @@ try:
 except ImportError:  # not a POSIX system: nobody can prove anything
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LifeLock", "bury", "is_dead", "lock_directory", "sweep"]
+__all__ = ["LifeLock", "bury", "is_dead", "lock_directory", "proven_dead", "sweep"]
 
 _log = logging.getLogger("penstock.worker")
 _ENDING = ".alive"
@@ -104,6 +104,20 @@ def is_dead(worker_id: str, directory: Path | None = None) -> bool:
             return False
         with _locked(worker_id + _ENDING, where, shared=True) as taken:
             return taken
+
+
+def proven_dead(directory: Path | None = None) -> set[str]:
+    """All workers, of whatever store, that are proven dead and not buried: a look at this host alone."""
+    with _open_directory(directory, create=False) as where:
+        if where is None:
+            return set()
+        dead = set()
+        for name in os.listdir(where):
+            if name.endswith(_ENDING):
+                with _locked(name, where, shared=True) as taken:
+                    if taken:
+                        dead.add(name.removesuffix(_ENDING))
+        return dead
 
 
 def bury(worker_id: str, directory: Path | None = None) -> bool:

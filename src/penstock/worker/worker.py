@@ -27,7 +27,7 @@ from penstock.worker.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.hold import Hold, Holdings
-from penstock.worker.locks import LifeLock, bury, is_dead, sweep
+from penstock.worker.locks import LifeLock, bury, proven_dead, sweep
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue, as_queues
 from penstock.worker.settler import Settler
@@ -239,7 +239,7 @@ class _Parts:
             worker.id,
             lease=config.lease,
             heartbeat=config.heartbeat / 1000,
-            is_dead=is_dead,
+            proven_dead=proven_dead,
             bury=bury,
             write=lambda: store.announce(worker.info()),
             on_lost=worker.tell_lost,

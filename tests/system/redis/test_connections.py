@@ -100,7 +100,7 @@ class Router(Relay):
 
 
 def test_wires_go_dead_without_a_word(new_redis, place_at):
-    """The worker's half of each is open, the other is gone: no FIN, no RST, no answer; new ones work later."""
+    """Our half of each is open, the other is gone: no FIN, no RST, no answer. New ones work later."""
     server = new_redis()
     with Router(server.port) as router:
         place = place_at(f"redis://127.0.0.1:{router.port}", server.url)

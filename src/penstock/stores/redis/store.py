@@ -190,9 +190,11 @@ class RedisStore:
                 if wake or left <= 0:
                     self._news.tell(news)
                     return wake
-                await _heard(sleeper.event, min(ends - time.monotonic(), _SAFETY))
+                heard = await _heard(sleeper.event, min(ends - time.monotonic(), _SAFETY))
                 if sleeper.work:
                     return Wake.WORK
+                if not heard and ends <= time.monotonic():
+                    return Wake.NOTHING  # who comes back looks for himself
 
     async def _hearing(self) -> Hearing:
         """What is heard in this loop; who comes first connects, and the others wait with him."""

@@ -1,16 +1,19 @@
 -- Whether there is work, and if not: who wants to hear of it.
--- KEYS: the queues.  ARGV: clock, timeout (ms), till (an instant; '': the timeout from now), channel.
--- Returns {1 for work or 0, till}.
+-- KEYS: the queues, and last, unless on a Cluster, the news.  ARGV: clock, timeout (ms), till (an instant;
+-- '': the timeout from now), channel.
+-- Returns {1 for work or 0, till, news: requests to stop, changed settings}.
 -- include: clock record queue
+local queues = {unpack(KEYS)}
+local news = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
 local till = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3])
 local said = string.format('%.0f', till)
-for _, queue in ipairs(KEYS) do
+for _, queue in ipairs(queues) do
   local due = first_due(queue)
-  if due and (due <= now or due < till) then return {1, said} end
-  if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then return {1, said} end
+  if due and (due <= now or due < till) then return {1, said, news} end
+  if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then return {1, said, news} end
 end
-for _, queue in ipairs(KEYS) do
+for _, queue in ipairs(queues) do
   redis.call('ZADD', queue .. ':waiters', 'GT', till, ARGV[4])
   redis.call('PEXPIRE', queue .. ':waiters', 60000 + ARGV[2])
 end
-return {0, said}
+return {0, said, news}

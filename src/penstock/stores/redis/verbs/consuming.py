@@ -493,9 +493,14 @@ def look(
     ground: Ground, queues: Sequence[str], timeout: int, till: str, channel: str
 ) -> Talk[tuple[bool, str, tuple[int, int]]]:
     """Whether there is work (if not, the channel will hear of it), till when the wait is, the news so far."""
-    calls = [news_call(ground)]
-    calls += [ground.call("look", names, [timeout, till, channel]) for names in ground.servers(queues)]
-    news, *answers = sure((yield calls))
+    args: list[bytes | str | int] = [timeout, till, channel]
+    if ground.clustered:
+        calls = [news_call(ground), *(ground.call("look", [queue], args) for queue in queues)]
+        news, *answers = sure((yield calls))
+    else:
+        call = ground.call("look", queues, args)
+        answers = sure((yield [call._replace(keys=(*call.keys, ground.keys.news))]))
+        news = answers[0][2]
     said = till or (answers[0][1].decode() if answers else "")
     return any(answer[0] for answer in answers), said, (int(news[0] or 0), int(news[1] or 0))
 

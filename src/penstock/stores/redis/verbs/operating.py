@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
 from penstock.store import DayCount, Page, Pruned, QueueInfo, QueueStats, WorkerInfo
-from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, jobs_from, sure
+from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
 from penstock.stores.redis.records import NUMBER
 from penstock.stores.redis.verbs.consuming import deliver, news_call
 from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
@@ -249,11 +249,11 @@ def drop(ground: Ground, queue: str) -> Talk[bool]:
 def prune(ground: Ground, limit: int, keep_finished: int, keep_dead: int) -> Talk[Pruned]:
     """Every queue is looked at first; then each step goes over the queues, in the order of the seam."""
     names = yield from known(ground)
-    surveys = [ground.call("survey", [name], [max(0, limit), keep_finished, keep_dead]) for name in names]
-    outs = [ask(ground.keys.queue(name), "HKEYS", ground.keys.queue(name) + b":out") for name in names]
-    answers = sure((yield [*surveys, *outs])) if names else []
-    seen = dict(zip(names, answers[: len(names)], strict=True))
-    lying = [(name, field) for name, out in zip(names, answers[len(names) :], strict=True) for field in out]
+    args = [max(0, limit), keep_finished, keep_dead]
+    groups = [[name] for name in names] if ground.clustered else chunks(names, HEAVY)
+    answers = sure((yield [ground.call("survey", some, args) for some in groups])) if names else []
+    seen = dict(zip(names, [one for answer in answers for one in answer], strict=True))
+    lying = [(name, field) for name, answer in seen.items() for field in answer[4]]
     if lying:
         yield from deliver(ground, lying)
     sweep = _Sweep(ground, limit, keep_finished, keep_dead)
@@ -263,8 +263,7 @@ def prune(ground: Ground, limit: int, keep_finished: int, keep_dead: int) -> Tal
             yield from sweep.run(name, crowd=sweep.left, days=bool(seen[name][3]))
     yield from sweep.turns({name: answer[2] for name, answer in seen.items()}, over=False)
     key = ground.keys.workers
-    args = [_SILENT, max(0, sweep.left)]
-    (answer,) = sure((yield [ground.shared_call("workers", key, args)]))
+    (answer,) = sure((yield [ground.shared_call("workers", key, [_SILENT, max(0, sweep.left)])]))
     return Pruned(sweep.finished, sweep.expired, answer[0])
 
 
