@@ -118,7 +118,7 @@ class Server:
             return [
                 Left(
                     key.decode("utf-8", "replace"),
-                    str(client.type(key), "ascii"),
+                    bytes(client.execute_command("TYPE", key)).decode(),
                     client.memory_usage(key, samples=0) or 0,
                     client.pttl(key),
                 )

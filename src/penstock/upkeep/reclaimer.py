@@ -84,16 +84,20 @@ class Reclaimer(Service):
             raise
 
     async def _tick(self) -> float:
-        await self._bury_the_dead()
+        asked = await self._bury_the_dead()
         if self._failed and self._write is not None:
             await self._write()
+        elif not asked:
+            if time.monotonic() < self._due:
+                return self._pause
+            await self._store.workers()  # how long it has not answered must be known before leases are judged
         now = time.monotonic()
         if self._failed or now - self._last_contact > self._cut_off:
             self._judge_from = now + self._heartbeat * _AND_A_BIT
         self._failed, self._last_contact = False, now
         if now < max(self._judge_from, self._due):
             return self._pause
-        self._due = now + 0.9 * (self._every - self._pause)  # a tick may come a little early
+        self._due = now + self._every - self._pause / 2 if self._every > self._pause else now
         found = await self._store.reclaim(
             self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
         )
@@ -108,12 +112,12 @@ class Reclaimer(Service):
     def _pause(self) -> float:
         return min(_LOOK_FOR_DEAD, self._every)
 
-    async def _bury_the_dead(self) -> None:
-        """The store is asked only if somebody on this host has died whom it may know."""
+    async def _bury_the_dead(self) -> bool:
+        """Whether the store was asked: only if somebody on this host has died whom it may know."""
         dead = self._proven_dead()
         self._strangers &= dead
         if not dead - self._strangers:
-            return
+            return False
         ours = await self._store.workers()
         self._strangers |= dead - {info.id for info in ours}
         for info in ours:
@@ -132,6 +136,7 @@ class Reclaimer(Service):
             await self._store.retire(info.id)
             if self._bury(info.id) is not False:  # else another was quicker, and has told
                 self._on_lost(info.id, cause, len(lost))
+        return True
 
 
 async def reclaim_all(

@@ -105,6 +105,8 @@ class Worker:
                     self._emit(WorkerStarted)
                     await self._stop.wait()
                     await self._drain(parts)
+            else:
+                await self._drain(parts)
         finally:
             try:
                 await _call_last_hooks(self._app.hooks.on_shutdown, self._app)

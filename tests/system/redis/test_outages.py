@@ -66,6 +66,30 @@ def test_a_long_outage_is_told_in_few_lines_and_costs_little(new_redis, place_at
     assert share < 0.1, f"waiting took {share:.0%} of a core"
 
 
+@pytest.mark.parametrize("how", ["stop", "pause"])
+def test_after_an_outage_of_some_leases_nobody_takes_what_another_has_in_hand(new_redis, place_at, how):
+    """All were cut off alike: nobody could beat, and none is dead."""
+    server = new_redis(*SAFE, appendonly=True)
+    place = place_at(server.url)
+    short = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}
+    supervised, lone = place.worker(**short), place.lone(**short)
+    held = place.hold(4, "held", "held_thread")
+    getattr(server, how)()
+    time.sleep(6.0)
+    if how == "stop":
+        server.start_again()
+    else:
+        server.resume()
+    back = time.monotonic()
+    place.tasks.quick.enqueue(1)
+    place.works_on(back)
+    time.sleep(3.0)  # a lease, and who would take them has looked
+    place.let_go(8)
+    jobs = place.completed(held)
+    assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
+    place.all_ran_once(Load(place), supervised, lone)
+
+
 def test_a_worker_that_was_started_before_redis_waits_for_it(new_redis, place_at):
     server = new_redis(*SAFE, appendonly=True)
     place = place_at(server.url)

@@ -27,7 +27,8 @@ BATCH = 2_000
 #: ... and on so many where each costs more.
 HEAVY = 250
 
-_INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
+#: What stands where this stands. Inside of a function: what is seldom needed, and costs nothing until then.
+_INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
 _COMMENTS = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
@@ -37,9 +38,7 @@ def _scripts() -> dict[str, Script]:
     found = {}
     for key in files:
         name = key.partition(".")[0]
-        text = files[key]
-        names = [name for line in _INCLUDE.findall(text) for name in line.split()]
-        whole = "\n".join([*(shared[name] for name in names), text])
+        whole = _INCLUDE.sub(lambda line: "\n".join(shared[part] for part in line[1].split()), files[key])
         found[name] = Script(name, _COMMENTS.sub("", whole))
     return found
 

@@ -1,6 +1,6 @@
 -- Forget an empty queue.
 -- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused or closed.
--- include: clock record queue
+-- include: clock states record queue places
 if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -1 end
 local m = meta(KEYS[1])
 for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'waiters', 'watchers', 'tokens'}) do

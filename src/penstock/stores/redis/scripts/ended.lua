@@ -1,6 +1,6 @@
 -- Which of these jobs have not ended, and who wants to hear of their end.
 -- KEYS: the queue.  ARGV: clock, channel, timeout (ms), ids.  Returns the ids that are still open.
--- include: clock record queue
+-- include: room clock states record queue places
 local watchers, open = KEYS[1] .. ':watchers', {}
 for i = 4, #ARGV do
   local record = redis.call('HGET', KEYS[1] .. ':jobs', ARGV[i])

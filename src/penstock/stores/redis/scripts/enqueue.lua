@@ -6,7 +6,7 @@
 -- expires_at, the key's period (doubles), the unique key; tail: its flags, and as it stands in the record.
 -- Returns {the highest generation, numbers of the queues that were new, a letter per job (n new, x exists,
 -- c closed, d duplicate), then for each duplicate the holder's id}.
--- include: clock record queue new
+-- include: clock states queue new
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
 local inline_profile = profile_keeper(5, profiles)
@@ -28,6 +28,14 @@ for q, queue in ipairs(KEYS) do
   end
 end
 
+local unusual
+local function unusually()
+  if unusual then return unusual end
+  -- include: record places newcomer
+  unusual = {verdict_on = verdict_on, store_new = store_new}
+  return unusual
+end
+
 -- The usual job, available now and nothing special: into the lists, and written together with its like.
 local function keep_fresh(q, id, priority, generation, flags, tail)
   local list, of_queue = fresh[q][priority], records[q]
@@ -46,8 +54,14 @@ for i = first, #ARGV, 3 do
   local id, form, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local q, priority = string.byte(form, 1, 2)
   local queue = KEYS[q]
-  local verdict, has = 'x', nil
-  if not taken[q][id] then verdict, has = verdict_on(queue, form, false) end
+  local verdict, has
+  if taken[q][id] then
+    verdict = 'x'
+  elseif #form == 2 then
+    verdict = meta(queue).closed and 'c' or 'n'
+  else
+    verdict, has = unusually().verdict_on(queue, form, false)
+  end
   if verdict == 'n' then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
     local generation
@@ -62,7 +76,7 @@ for i = first, #ARGV, 3 do
     if #form == 2 and ms_of(generation) == now then
       keep_fresh(q, id, priority - 100, generation, flags, stored)
     else
-      store_new(queue, id, form, generation, flags, stored)
+      unusually().store_new(queue, id, form, generation, flags, stored)
     end
   end
   verdicts[#verdicts + 1] = verdict
@@ -74,7 +88,7 @@ for q, queue in ipairs(KEYS) do
   local m = meta(queue)
   if count[q] > 0 then
     if m.new then new[#new + 1] = q end
-    redis.call('HINCRBY', queue .. ':meta', 'enqueued', count[q])
+    m.enqueued = m.enqueued + count[q]
     in_steps('HSET', queue .. ':jobs', records[q])
     for priority, list in pairs(fresh[q]) do
       push_fresh(queue, priority, list.first, list)

@@ -2,13 +2,21 @@
 -- KEYS: the queues.  ARGV: clock, then per beat: number of the queue, id, what the lease begins with,
 -- by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
 -- Returns a letter per beat: h held, l lost, c held and asked to cancel.
--- include: clock record queue lease
+-- include: room clock states queue
+local rare
+local function rarely()
+  if rare then return rare end
+  -- include: record lease
+  rare = {notice_reboot = notice_reboot, read = read, write = write}
+  return rare
+end
+
 local letters, ends = {}, {}
 for q = 1, #KEYS do ends[q] = {} end
 for i = 2, #ARGV, 7 do
   local q, id, shown = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   local queue = KEYS[q]
-  notice_reboot(queue)
+  if boot then rarely().notice_reboot(queue) end
   local held = redis.call('HGET', queue .. ':held', id)
   if not held or string.sub(held, 1, #shown) ~= shown then
     letters[#letters + 1] = 'l'
@@ -24,10 +32,10 @@ for i = 2, #ARGV, 7 do
     end
     local progress, checkpoint = ARGV[i + 5], ARGV[i + 6]
     if progress ~= '' or checkpoint ~= '' then
-      local job = read(redis.call('HGET', queue .. ':jobs', id))
+      local job = rarely().read(redis.call('HGET', queue .. ':jobs', id))
       if progress ~= '' then job.progress = string.sub(progress, 2) end
       if checkpoint ~= '' then job.checkpoint = string.sub(checkpoint, 2) end
-      redis.call('HSET', queue .. ':jobs', id, write(job))
+      redis.call('HSET', queue .. ':jobs', id, rare.write(job))
     end
   end
 end

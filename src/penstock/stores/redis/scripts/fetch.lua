@@ -6,15 +6,26 @@
 -- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
 -- "tasks" (there are parked jobs: come again and name the tasks), "parked" (there are such), "",
 -- then runs: number of the queue, how many, and for each id, record}; for "again" 4 entries each: number of the queue, id, record, lease.
--- include: clock record queue lease
+-- include: clock states queue
 local queues = {unpack(KEYS)}
 local announced = ARGV[8] == '!' and table.remove(queues)
 local limit, lease, worker, token, charge = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
 local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so many stops with what there is
 
+local rare
+local function rarely()
+  if rare then return rare end
+  -- include: record places lease
+  rare = {
+    notice_reboot = notice_reboot, under_token = under_token, read = read, write = write, order = order,
+    end_queued = end_queued, take_parked = take_parked, close_again = close_again,
+  }
+  return rare
+end
+
 local due = ''
 for q, queue in ipairs(queues) do
-  notice_reboot(queue)
+  if boot then rarely().notice_reboot(queue) end
   local first = tonumber(ARGV[7 + 2 * q]) >= 0 and first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
@@ -22,8 +33,11 @@ due = due == '' and '' or string.format('%.0f', due)
 local now_said = string.format('%.0f', now)
 
 if ARGV[7] == '1' then
-  local again = under_token(queues, token)
-  if #again > 0 then return {now_said, due, 'again', unpack(again)} end
+  for _, queue in ipairs(queues) do
+    if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
+      return {now_said, due, 'again', unpack(rarely().under_token(queues, token))}
+    end
+  end
 end
 
 local parked, tasks = '', nil
@@ -53,8 +67,7 @@ local function pick_parked(queue)
   if not first then return nil end
   local id = string.sub(first, 9)
   local record = redis.call('HGET', queue .. ':jobs', id)
-  local job = read(record)
-  take_parked(queue, id, job)
+  rarely().take_parked(queue, id, rarely().read(record))
   redis.call('ZREM', queue .. ':state/' .. PARKED, id)
   return {id}, {record}
 end
@@ -110,7 +123,7 @@ local function pick_both(queue, priority, n)
     in_steps('ZREM', queue .. ':again/' .. priority, from_again)
     in_steps('ZREM', queue .. ':state/' .. AVAILABLE, from_again)
     in_steps('ZREM', queue .. ':oldest', orders)
-    close_again(queue, priority)
+    rarely().close_again(queue, priority)
   end
   return ids, records
 end
@@ -148,18 +161,18 @@ local function lend(q, queue, ids, records)
     local id, record = ids[i], records[i]
     local flags = charge
     if record and bit.band(string.byte(record), LONG) ~= 0 then
-      local job = read(record)
-      if job.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
+      local job = rarely().read(record)
+      if job.expires then redis.call('ZREM', queue .. ':expiring', rare.order(job, id)) end
       if job.expires and job.expires <= now then
         job.fresh = false
-        end_queued(queue, id, job, EXPIRED)
+        rare.end_queued(queue, id, job, EXPIRED)
         record = nil
       else
         if job.asked then flags = flags + ASKED end
         if job.unique then flags = flags + KEYED end
         if job.progress or job.reason then
           job.progress, job.reason = nil, nil
-          record = write(job)
+          record = rare.write(job)
           redis.call('HSET', queue .. ':jobs', id, record)
         end
       end

@@ -2,14 +2,14 @@
 -- taken it is left out.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), id, form,
 -- tail.  Returns the highest generation.
--- include: clock record queue new
+-- include: clock states record queue places new newcomer
 local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
 local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 if redis.call('HEXISTS', queue .. ':jobs', id) == 0 and verdict_on(queue, form, true) == 'n' then
   local flags, stored = tail_of(tail, profile_keeper(4, tonumber(ARGV[3]))(queue, string.sub(tail, 2, 5)))
   floor = count_up(meta(queue), floor)
   store_new(queue, id, form, floor, flags, stored)
-  redis.call('HINCRBY', queue .. ':meta', 'enqueued', 1)
+  meta(queue).enqueued = meta(queue).enqueued + 1
 end
 finish()
 return string.format('%.0f', floor)

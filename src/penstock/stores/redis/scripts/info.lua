@@ -1,7 +1,7 @@
 -- What there is of a queue.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
 -- (run_at; '' if none), available, scheduled, retryable, completed, cancelled, dead, parked, running}.
--- include: clock record queue listing
+-- include: clock states record queue places listing
 local queue = KEYS[1]
 local m = meta(queue)
 local oldest = tonumber(redis.call('ZRANGE', queue .. ':oldest', 0, 0, 'WITHSCORES')[2])

@@ -2,7 +2,7 @@
 -- KEYS: the queues, and last, unless on a Cluster, the news.  ARGV: clock, timeout (ms), till (an instant;
 -- '': the timeout from now), channel.
 -- Returns {1 for work or 0, till, news: requests to stop, changed settings}.
--- include: clock record queue
+-- include: room clock queue
 local queues = {unpack(KEYS)}
 local news = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
 local till = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3])

@@ -1,6 +1,6 @@
 -- Make due jobs available, earliest first over all these queues.
 -- KEYS: the queues.  ARGV: clock, limit.  Returns {moved, next due ('' if none), now}.
--- include: clock record queue lease
+-- include: room clock states record queue places lease
 local limit, moved = tonumber(ARGV[2]), 0
 
 local function first_of_all()

@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, how many past their retention, how many beyond the newest (completed,
 -- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days too.
 -- Returns {ended jobs that went, expired jobs that were cancelled}.
--- include: clock record queue lease days
+-- include: room clock states record queue places lease days
 local queue = KEYS[1]
 local finished, expired = 0, 0
 

@@ -1,6 +1,6 @@
 -- Remove the oldest jobs of some states, never running ones.
 -- KEYS: the queue.  ARGV: clock, limit, states (numbers, by commas).  Returns how many went.
--- include: clock record queue listing
+-- include: clock states record queue places listing
 local limit, found = tonumber(ARGV[2]), {}
 for state in string.gmatch(ARGV[3], '%d') do
   for _, one in ipairs(of_state(KEYS[1], tonumber(state), 2 ^ 53, limit, false)) do found[#found + 1] = one end

@@ -1,7 +1,7 @@
 -- Give queued jobs a new time.
 -- KEYS: the queue.  ARGV: clock, delay, run_at ('' : now + delay), ids.
 -- Returns a letter per job: its state before, - for none.
--- include: clock record queue lease letters
+-- include: room clock states record queue places lease letters
 local due, letters = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3]), {}
 for i = 4, #ARGV do
   local queue, id = KEYS[1], ARGV[i]

@@ -7,7 +7,7 @@
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
 -- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, then names in `out`
 -- of jobs that lie there}.
--- include: clock record queue lease new
+-- include: room clock states queue new
 local DAY = 86400000
 local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local inline_profile = profile_keeper(5, profiles)
@@ -49,51 +49,60 @@ local function count(q, t, n)
   if t.has_error == 1 then failed[q] = (failed[q] or 0) + n end
 end
 
-local function apply(q, queue, id, job, lease, t, result)
-  local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
-  if t.place == 0 then
-    job.place = heads[q]
-    heads[q] = heads[q] + 1
-  elseif t.place == 1 then
-    job.place = count_up(meta(queue))
-  end
-  job.state, job.asked, job.reason, job.fresh = t.state, asked, t.reason, false
-  job.lost, job.fetched = job.lost + t.lost, lease.fetched
-  if charged and t.charge == 1 then job.attempt = job.attempt + 1 end
-  if t.error then add_error(job, t.error, most_errors) end
-  if t.state == SCHEDULED or t.state == RETRYABLE then
-    job.run = now + t.delay
-  elseif t.state == AVAILABLE and t.place ~= 2 then
-    job.run = now
-  end
-  job.ended, job.result = nil, nil
-  if ended_state(t.state) then
-    job.ended = now
-    if result ~= '' then job.result = string.sub(result, 2) end
-  end
-  if t.removes then remove(queue, id, job) else put(queue, id, job, now + t.keep) end
-end
+local other
+local function otherwise()
+  if other then return other end
+  -- include: record places newcomer
 
-local function follow(queue, generation, blob)
-  local i, n = 1, 0
-  while i <= #blob do
-    local q, id, form, tail
-    q, id, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
-    n = n + 1
-    if q == 0 then
-      local name = string.format('%.0f.%d', generation, n)
-      redis.call('HSET', queue .. ':out', name, tail)
-      out[#out + 1] = name
-    else
-      local to = KEYS[q]
-      if redis.call('HEXISTS', to .. ':jobs', id) == 0 and verdict_on(to, form, true) == 'n' then
-        local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
-        floor = count_up(meta(to), floor)
-        store_new(to, id, form, floor, flags, stored)
-        redis.call('HINCRBY', to .. ':meta', 'enqueued', 1)
+  local function apply(q, queue, id, job, lease, t, result)
+    local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
+    if t.place == 0 then
+      job.place = heads[q]
+      heads[q] = heads[q] + 1
+    elseif t.place == 1 then
+      job.place = count_up(meta(queue))
+    end
+    job.state, job.asked, job.reason, job.fresh = t.state, asked, t.reason, false
+    job.lost, job.fetched = job.lost + t.lost, lease.fetched
+    if charged and t.charge == 1 then job.attempt = job.attempt + 1 end
+    if t.error then add_error(job, t.error, most_errors) end
+    if t.state == SCHEDULED or t.state == RETRYABLE then
+      job.run = now + t.delay
+    elseif t.state == AVAILABLE and t.place ~= 2 then
+      job.run = now
+    end
+    job.ended, job.result = nil, nil
+    if ended_state(t.state) then
+      job.ended = now
+      if result ~= '' then job.result = string.sub(result, 2) end
+    end
+    if t.removes then remove(queue, id, job) else put(queue, id, job, now + t.keep) end
+  end
+
+  local function follow(queue, generation, blob)
+    local i, n = 1, 0
+    while i <= #blob do
+      local q, id, form, tail
+      q, id, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
+      n = n + 1
+      if q == 0 then
+        local name = string.format('%.0f.%d', generation, n)
+        redis.call('HSET', queue .. ':out', name, tail)
+        out[#out + 1] = name
+      else
+        local to = KEYS[q]
+        if redis.call('HEXISTS', to .. ':jobs', id) == 0 and verdict_on(to, form, true) == 'n' then
+          local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
+          floor = count_up(meta(to), floor)
+          store_new(to, id, form, floor, flags, stored)
+          meta(to).enqueued = meta(to).enqueued + 1
+        end
       end
     end
   end
+
+  other = {apply = apply, follow = follow, read = read, read_held = read_held}
+  return other
 end
 
 local letters = {}
@@ -128,10 +137,10 @@ while at <= #ARGV do
         seen[id] = 'removed'
       else
         seen[id] = 'applied'
-        local known = read_held(lease)
-        local job = read(redis.call('HGET', queue .. ':jobs', id))
-        apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
-        if plain ~= 1 then follow(queue, known.generation, ARGV[at + 4 + (k - 1) * width]) end
+        local known = otherwise().read_held(lease)
+        local job = other.read(redis.call('HGET', queue .. ':jobs', id))
+        other.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
+        if plain ~= 1 then other.follow(queue, known.generation, ARGV[at + 4 + (k - 1) * width]) end
       end
     end
     letters[#letters + 1] = letter

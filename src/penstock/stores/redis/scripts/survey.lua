@@ -2,7 +2,7 @@
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
 -- ones are kept, expired jobs (likewise), 1 if there are old days, names in `out`}.
--- include: clock record queue days
+-- include: clock states record queue places days
 local limit, answer = tonumber(ARGV[2]), {}
 
 local function past(order)

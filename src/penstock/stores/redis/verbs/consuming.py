@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
+#: How many jobs one script promotes.
+_PROMOTED = 500
 #: The quota of a queue that is only asked what it has leased under the token.
 _TOKEN_ONLY = -1
 _SETTLED = {97: Settled.APPLIED, 115: Settled.STALE, 103: Settled.GONE}
@@ -330,25 +332,26 @@ def _follower_call(ground: Ground, new: NewJob) -> Call:
 
 def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
     if not ground.clustered or len(queues) < 2:
-        shares = {tuple(queues): limit}
-    else:
-        firsts = yield from _firsts(ground, queues, ":due", limit)
-        shares = {(queue,): firsts.count(queue) for queue in queues}
+        return (yield from _promote(ground, queues, limit))
+    firsts = yield from _firsts(ground, queues, ":due", limit)
     moved, now, dues = 0, 0, []
-    calls: list[Call] = []
-    for names, most in shares.items():
-        parts = [HEAVY] * (most // HEAVY) + ([most % HEAVY] if most % HEAVY or most == 0 else [])
-        calls += [ground.call("promote", names, [part]) for part in parts]
-    for moved_here, due, at in sure((yield calls)):
-        moved, now = moved + moved_here, max(now, int(at))
-        dues.append((int(at), due))
-    return Due(moved, _least_due(calls, dues), now)
+    for queue in queues:
+        part = yield from _promote(ground, [queue], firsts.count(queue))
+        moved, now = moved + part.moved, max(now, part.now)
+        if part.next is not None:
+            dues.append(part.next)
+    return Due(moved, min(dues, default=None), now)
 
 
-def _least_due(calls: Sequence[Call], dues: Sequence[tuple[int, bytes]]) -> int | None:
-    """Of the last answer of each group of queues: the earlier ones are out of date."""
-    last = {call.keys: due for call, (_, due) in zip(calls, dues, strict=True)}
-    return min((int(due) for due in last.values() if due), default=None)
+def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
+    """In steps that hold the server for 5 ms at most; the first says whether there is more."""
+    moved = 0
+    while True:
+        step = min(_PROMOTED, limit - moved)
+        (answer,) = sure((yield [ground.call("promote", queues, [step])]))
+        moved += answer[0]
+        if answer[0] < step or moved >= limit:
+            return Due(moved, int(answer[1]) if answer[1] else None, int(answer[2]))
 
 
 def _firsts(ground: Ground, queues: Sequence[str], order: str, limit: int) -> Talk[list[str]]:

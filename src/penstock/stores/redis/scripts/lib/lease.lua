@@ -1,7 +1,5 @@
 -- Leases: how one is looked up, and what voids it.
 
-local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
-
 -- Only a steered clock knows of reboots: a server's clock goes on through one, and so do its leases.
 local function notice_reboot(queue)
   if not boot then return end

@@ -1,9 +1,6 @@
 -- A job as bytes, as records.py draws it: flags, generation, priority, what has become of it (if anything
 -- has), and a tail that no script looks into but for its profile.
 
-local NONE = -9007199254740992
-local SCHEDULED, AVAILABLE, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED = 0, 1, 2, 3, 4, 5, 6
-local LONG, FRESH = 8, 64    -- flags; 16 (extra) and 32 (inline profile) belong to the tail
 local TAIL_FLAGS = 48
 local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', 'unique'}
 
@@ -80,9 +77,6 @@ local function add_error(job, error, most)
   end
   job.errors = string.sub(errors, starts[math.max(1, #starts - most + 1)])
 end
-
--- A lease: whose it is. Its first bytes, up to the token's end, are what a holder has to show.
-local CHARGED, STARTED, ASKED, KEYED = 1, 2, 4, 8
 
 local function grip(generation, token)
   return struct.pack('>I7B', generation, #token) .. token
