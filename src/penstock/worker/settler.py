@@ -34,6 +34,8 @@ __all__ = ["Settler"]
 _log = logging.getLogger("penstock.worker")
 #: How long an outcome may wait for company while the worker is busy starting jobs (s).
 _PATIENCE = 0.005
+#: ... and its attempts are shorter than this (s): what has ended and is not written down runs again if we die.
+_SHORT = 0.0005
 _BATCH = 2_000
 
 
@@ -101,7 +103,7 @@ class Settler:
     async def _company(self) -> None:
         self._go.clear()
         left = self._oldest + _PATIENCE - time.monotonic()
-        if left <= 0 or not self._busy():
+        if left <= 0 or not self._busy() or self._waiting[-1][0].took > _SHORT:
             return
         try:
             async with asyncio.timeout(left):

@@ -142,6 +142,8 @@ def test_a_reply_to_a_worker_is_lost(new_redis, place_at, verb):
         place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
         worker = place.worker(PENSTOCK_LEASE="3s")
         held = place.hold(3, "held", "held_thread")
+        with server.asked() as client:  # else it is the reply that it does not know the script that is lost
+            client.script_load(SCRIPTS[verb].text)
         relay.lose_reply_to = SCRIPTS[verb].sha.encode()
         handles = [place.tasks.quick.using(delay=0.2).enqueue(n) for n in range(5)]
         place.until(lambda: not relay.lose_reply_to, "a reply is lost")

@@ -91,7 +91,7 @@ for q, queue in ipairs(KEYS) do
     m.enqueued = m.enqueued + count[q]
     in_steps('HSET', queue .. ':jobs', records[q])
     for priority, list in pairs(fresh[q]) do
-      push_fresh(queue, priority, list.first, list)
+      push_ready(queue, priority, list.first, list)
       m.fresh = m.fresh + #list
       made_ready[queue] = true
     end

@@ -72,57 +72,59 @@ local function pick_parked(queue)
   return {id}, {record}
 end
 
-local function pick_fresh(queue, name, n)
-  local list = queue .. ':ready/' .. name
-  local ids = redis.call('LPOP', list, n)
-  if not ids or #ids < n or redis.call('EXISTS', list) == 0 then close_segment(queue, name) end
-  if not ids then return {}, {} end
-  local m = meta(queue)
-  m.fresh = m.fresh - #ids
-  return ids, get_many(queue .. ':jobs', ids)
+-- Taken from the head of a segment: they are in its list no more.
+local function leave_segment(queue, name, ids)
+  if is_moved(name) then
+    in_steps('ZREM', queue .. ':state/' .. AVAILABLE, ids)
+  else
+    local m = meta(queue)
+    m.fresh = m.fresh - #ids
+  end
+  if redis.call('EXISTS', queue .. ':ready/' .. name) == 0 then close_segment(queue, name) end
 end
 
--- A priority that has both kinds: by place, which for a fresh one is its generation.
+local function pick_ready(queue, name, n)
+  local ids = redis.call('LPOP', queue .. ':ready/' .. name, n) or {}
+  leave_segment(queue, name, ids)
+  return ids, #ids > 0 and get_many(queue .. ':jobs', ids) or {}
+end
+
+local function place_of(record)
+  local flags, generation = struct.unpack('>BI7', record)
+  if bit.band(flags, LONG) == 0 then return generation end
+  return (struct.unpack('<d', record, 30))
+end
+
+-- A priority that has jobs in lists and others: by place.
 local function pick_both(queue, priority, n)
   local low = (100 - priority) * BAND
   local name = redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
     string.format('(%.0f', low + BAND), 'LIMIT', 0, 1)[1]
   local places = redis.call('ZRANGE', queue .. ':again/' .. priority, 0, n - 1, 'WITHSCORES')
-  local fresh = name and redis.call('LRANGE', queue .. ':ready/' .. name, 0, n - 1) or {}
-  local fresh_records = #fresh > 0 and get_many(queue .. ':jobs', fresh) or {}
+  local listed = name and redis.call('LRANGE', queue .. ':ready/' .. name, 0, n - 1) or {}
+  local listed_records = #listed > 0 and get_many(queue .. ':jobs', listed) or {}
   local again_ids = {}
   for i = 1, #places, 2 do again_ids[#again_ids + 1] = places[i] end
   local again_records = #again_ids > 0 and get_many(queue .. ':jobs', again_ids) or {}
   local ids, records, f, a = {}, {}, 1, 1
-  local from_again, orders = {}, {}
-  -- past the end of one segment the order against the next is unknown: the next round looks there
-  while #ids < n and (f <= #fresh or (a <= #again_ids and (not name or #fresh == 0 or f <= #fresh))) do
-    local take_again_one = f > #fresh
-    if not take_again_one and a <= #again_ids then
-      local _, generation = struct.unpack('>BI7', fresh_records[f])
-      take_again_one = tonumber(places[2 * a]) < generation
-    end
-    if take_again_one then
-      local id = again_ids[a]
-      ids[#ids + 1], records[#records + 1] = id, again_records[a]
-      from_again[#from_again + 1] = id
-      orders[#orders + 1] = string.sub(again_records[a], 2, 8) .. id
+  -- past the end of what we see of a segment the order is unknown: the next round looks there
+  while #ids < n and (f <= #listed or (not name and a <= #again_ids)) do
+    if f > #listed or (a <= #again_ids and tonumber(places[2 * a]) < place_of(listed_records[f])) then
+      ids[#ids + 1], records[#records + 1] = again_ids[a], again_records[a]
       a = a + 1
     else
-      ids[#ids + 1], records[#records + 1] = fresh[f], fresh_records[f]
+      ids[#ids + 1], records[#records + 1] = listed[f], listed_records[f]
       f = f + 1
     end
   end
   if f > 1 then
     redis.call('LPOP', queue .. ':ready/' .. name, f - 1)
-    if redis.call('EXISTS', queue .. ':ready/' .. name) == 0 then close_segment(queue, name) end
-    local m = meta(queue)
-    m.fresh = m.fresh - (f - 1)
+    leave_segment(queue, name, {unpack(listed, 1, f - 1)})
   end
-  if #from_again > 0 then
-    in_steps('ZREM', queue .. ':again/' .. priority, from_again)
-    in_steps('ZREM', queue .. ':state/' .. AVAILABLE, from_again)
-    in_steps('ZREM', queue .. ':oldest', orders)
+  if a > 1 then
+    local taken = {unpack(again_ids, 1, a - 1)}
+    in_steps('ZREM', queue .. ':again/' .. priority, taken)
+    in_steps('ZREM', queue .. ':state/' .. AVAILABLE, taken)
     rarely().close_again(queue, priority)
   end
   return ids, records
@@ -137,7 +139,7 @@ local function pick(queue, n)
   if not name then return nil end
   local priority = string.match(name, '^(.-)/again$')
   if priority then return pick_both(queue, tonumber(priority), n) end
-  return pick_fresh(queue, name, n)
+  return pick_ready(queue, name, n)
 end
 
 local leased = 0
@@ -154,6 +156,22 @@ local function lease_part(flags)
   return part
 end
 
+local ANEW = 20    -- what an attempt does not take over from the one before: its progress and reason
+
+-- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
+local function begin_anew(queue, id, job)
+  if job.expires then redis.call('ZREM', queue .. ':expiring', rare.order(job, id)) end
+  if job.expires and job.expires <= now then
+    rare.end_queued(queue, id, job, EXPIRED)
+    return nil
+  end
+  local anew = job.progress or job.reason
+  job.progress, job.reason = nil, nil
+  local record = rare.write(job)
+  if anew then redis.call('HSET', queue .. ':jobs', id, record) end
+  return record
+end
+
 -- Put the leases down; expired jobs end instead. How many were leased.
 local function lend(q, queue, ids, records)
   local ends, held, run, n = {}, {}, {}, 0
@@ -161,20 +179,11 @@ local function lend(q, queue, ids, records)
     local id, record = ids[i], records[i]
     local flags = charge
     if record and bit.band(string.byte(record), LONG) ~= 0 then
-      local job = rarely().read(record)
-      if job.expires then redis.call('ZREM', queue .. ':expiring', rare.order(job, id)) end
-      if job.expires and job.expires <= now then
-        job.fresh = false
-        rare.end_queued(queue, id, job, EXPIRED)
-        record = nil
-      else
-        if job.asked then flags = flags + ASKED end
-        if job.unique then flags = flags + KEYED end
-        if job.progress or job.reason then
-          job.progress, job.reason = nil, nil
-          record = rare.write(job)
-          redis.call('HSET', queue .. ':jobs', id, record)
-        end
+      local expires, has = struct.unpack('<d', record, 38), string.byte(record, 70)
+      if has >= 64 then flags = flags + ASKED end
+      if has % 64 >= 32 then flags = flags + KEYED end
+      if expires ~= NONE or bit.band(has, ANEW) ~= 0 then
+        record = begin_anew(queue, id, rarely().read(record))
       end
     end
     if record then

@@ -4,17 +4,26 @@
 -- include: clock states record queue places listing
 local queue = KEYS[1]
 local m = meta(queue)
-local oldest = tonumber(redis.call('ZRANGE', queue .. ':oldest', 0, 0, 'WITHSCORES')[2])
+local oldest
+
+local function look_at(id)
+  local run = read(redis.call('HGET', queue .. ':jobs', id)).run
+  oldest = math.min(oldest or run, run)
+end
+
+-- Fresh jobs are due in their order; of the others the first thousand are looked at.
 for _, priority in ipairs(bands(queue)) do
   local low = (100 - priority) * BAND
-  local name = redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
-    string.format('(%.0f', low + BAND), 'LIMIT', 0, 1)[1]
-  local id = name and redis.call('LINDEX', queue .. ':ready/' .. name, 0)
-  if id then
-    local run = read(redis.call('HGET', queue .. ':jobs', id)).run
-    oldest = math.min(oldest or run, run)
+  local names = redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
+    string.format('(%.0f', low + BAND), 'LIMIT', 0, 1000)
+  for _, name in ipairs(names) do
+    if not is_moved(name) then
+      look_at(redis.call('LINDEX', queue .. ':ready/' .. name, 0))
+      break
+    end
   end
 end
+for _, id in ipairs(redis.call('ZRANGE', queue .. ':state/' .. AVAILABLE, 0, 999)) do look_at(id) end
 local answer = {
   redis.call('EXISTS', queue .. ':meta'), m.paused and 1 or 0, m.closed and 1 or 0,
   oldest and string.format('%.0f', oldest) or '',

@@ -41,7 +41,7 @@ __all__ = [
 
 _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
 #: How many jobs one script promotes.
-_PROMOTED = 500
+_PROMOTED = 1_000
 #: The quota of a queue that is only asked what it has leased under the token.
 _TOKEN_ONLY = -1
 _SETTLED = {97: Settled.APPLIED, 115: Settled.STALE, 103: Settled.GONE}

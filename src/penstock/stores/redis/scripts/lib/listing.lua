@@ -39,7 +39,9 @@ local function add_fresh(queue, into, priority, before, n, newest)
   while found < n and rank >= first and rank <= last do
     local name = redis.call('ZRANGE', ready, rank, rank)[1]
     local of_segment = {}
-    add_ids(queue, of_segment, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1))
+    if not is_moved(name) then
+      add_ids(queue, of_segment, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1))
+    end
     for _, one in ipairs(of_segment) do
       if one[1] < before then
         into[#into + 1] = one

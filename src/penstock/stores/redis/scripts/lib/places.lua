@@ -1,11 +1,11 @@
 -- The orders that a queue keeps besides its ready lists, and how a job enters and leaves each.
 
-local function first_generation_of(name)
-  return tonumber(string.match(name, '[^/]+$'))
+local function first_place_of(name)
+  return tonumber(string.match(name, '^[^/]+/[^/]+/([^/]+)'))
 end
 
--- The rank in `ready` of the last segment of this priority that begins at or before the generation, or nil.
-local function segment_rank(queue, priority, generation)
+-- The rank in `ready` of the last segment of this priority that begins at or before this place, or nil.
+local function segment_rank(queue, priority, place)
   local ready, low = queue .. ':ready', (100 - priority) * BAND
   local from = redis.call('ZCOUNT', ready, '-inf', low)
   local to = redis.call('ZCOUNT', ready, '-inf', string.format('(%.0f', low + BAND)) - 1
@@ -14,7 +14,7 @@ local function segment_rank(queue, priority, generation)
   while from <= to do
     local middle = math.floor((from + to) / 2)
     local name = redis.call('ZRANGE', ready, middle, middle)[1]
-    if first_generation_of(name) <= generation then
+    if first_place_of(name) <= place then
       found, from = middle, middle + 1
     else
       to = middle - 1
@@ -23,22 +23,23 @@ local function segment_rank(queue, priority, generation)
   return found
 end
 
-local function take_fresh(queue, id, job)
-  local rank = segment_rank(queue, job.priority, job.generation)
+local function take_ready(queue, id, job)
+  local rank = segment_rank(queue, job.priority, job.place)
   local name = redis.call('ZRANGE', queue .. ':ready', rank, rank)[1]
   local list = queue .. ':ready/' .. name
   redis.call('LREM', list, 1, id)
   if redis.call('EXISTS', list) == 0 then close_segment(queue, name) end
-  local m = meta(queue)
-  m.fresh = m.fresh - 1
+  if job.fresh then
+    local m = meta(queue)
+    m.fresh = m.fresh - 1
+  end
 end
 
--- ── again: available by any other way; by place within a priority, and for themselves by due time ──
+-- ── again: available, and in no list; by place within a priority ──
 
 local function put_again(queue, id, job)
   redis.call('ZADD', queue .. ':again/' .. job.priority, job.place, id)
   redis.call('ZADD', queue .. ':ready', (100 - job.priority) * BAND, job.priority .. '/again')
-  redis.call('ZADD', queue .. ':oldest', job.run, order(job, id))
 end
 
 local function close_again(queue, priority)
@@ -49,7 +50,6 @@ end
 
 local function take_again(queue, id, job)
   redis.call('ZREM', queue .. ':again/' .. job.priority, id)
-  redis.call('ZREM', queue .. ':oldest', order(job, id))
   close_again(queue, job.priority)
 end
 
@@ -119,8 +119,8 @@ end
 
 local function put(queue, id, job, over)
   local state = job.state
+  job.fresh, job.moved = false, false
   if state == AVAILABLE then
-    job.fresh = false
     put_again(queue, id, job)
     made_ready[queue] = true
   elseif state == SCHEDULED or state == RETRYABLE then
@@ -146,7 +146,7 @@ end
 local function take(queue, id, job)
   local state = job.state
   if state == AVAILABLE then
-    if job.fresh then take_fresh(queue, id, job) else take_again(queue, id, job) end
+    if job.fresh or job.moved then take_ready(queue, id, job) else take_again(queue, id, job) end
   elseif state == SCHEDULED or state == RETRYABLE then
     redis.call('ZREM', queue .. ':due', order(job, id))
   elseif state == PARKED then
@@ -157,7 +157,7 @@ local function take(queue, id, job)
   end
   if not job.fresh then redis.call('ZREM', queue .. ':state/' .. state, id) end
   if job.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
-  job.fresh = false
+  job.fresh, job.moved = false, false
 end
 
 -- What has been taken does not come back.

@@ -80,15 +80,18 @@ local function count_up(m, floor, offset)
   return m.generation
 end
 
--- ── fresh: jobs that are available since their enqueue, in lists of ids; everything else is `again` ──
+-- ── ready lists: jobs in the order of their places, in segments that `ready` orders ──
+-- A segment is named priority/number/first place, and "/m" behind it if its jobs have moved there (they were
+-- not available at their enqueue); the others are fresh. All else that is available is `again`, by place.
 
-local function push_fresh(queue, priority, first_generation, ids)
-  local m, at = meta(queue), 1
+local function push_ready(queue, priority, first_place, ids, moved)
+  local m, at, kind = meta(queue), 1, moved and '/m' or ''
   local tail = tail_of_ready(queue, m, priority)
+  if tail and (string.sub(tail, -2) == '/m') ~= (moved or false) then tail = false end
   while at <= #ids do
     if not tail then
       m.segments = m.segments + 1
-      tail = string.format('%d/%d/%.0f', priority, m.segments, first_generation + at - 1)
+      tail = string.format('%d/%d/%.0f%s', priority, m.segments, first_place + at - 1, kind)
       redis.call('ZADD', queue .. ':ready', (100 - priority) * BAND + m.segments, tail)
       set_tail(m, priority, tail)
     end
@@ -106,6 +109,10 @@ local function close_segment(queue, name)
   redis.call('ZREM', queue .. ':ready', name)
   local m, priority = meta(queue), tonumber(string.match(name, '^[^/]+'))
   if tail_of_ready(queue, m, priority) == name then set_tail(m, priority, false) end
+end
+
+local function is_moved(segment)
+  return string.sub(segment, -2) == '/m'
 end
 
 -- ── waking ──

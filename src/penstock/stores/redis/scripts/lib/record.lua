@@ -12,7 +12,7 @@ local function read(record)
   local flags, generation, priority = struct.unpack('>BI7B', record)
   local job = {
     state = flags % 8, generation = generation, priority = priority - 128,
-    fresh = flags >= FRESH, tail_flags = bit.band(flags, TAIL_FLAGS),
+    fresh = bit.band(flags, FRESH) ~= 0, moved = flags >= MOVED, tail_flags = bit.band(flags, TAIL_FLAGS),
   }
   if bit.band(flags, LONG) == 0 then
     local at = ms_of(generation)
@@ -44,7 +44,7 @@ local function write(job)
       parts[#parts + 1] = struct.pack('<I4c0', #job[part], job[part])
     end
   end
-  local flags = job.state + LONG + job.tail_flags + (job.fresh and FRESH or 0)
+  local flags = job.state + LONG + job.tail_flags + (job.fresh and FRESH or 0) + (job.moved and MOVED or 0)
   parts = table.concat(parts)
   return struct.pack('>BI7B', flags, job.generation, job.priority + 128)
     .. struct.pack('<I4ddddddI4I4B', 61 + #parts, job.enqueued, job.run, job.place, job.expires or NONE,
