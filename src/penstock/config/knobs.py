@@ -124,7 +124,7 @@ class Config:
     reclaim_every: int = _knob(
         duration("50ms"), "2s", "how often a worker looks for leases that have run out"
     )
-    prune_every: int = _knob(duration("100ms"), "10s", "how often a worker looks for jobs whose time is over")
+    prune_every: int = _knob(duration("100ms"), "20s", "how often a worker looks for jobs whose time is over")
 
     # the log
     log_level: str = _knob(choice("debug", "info", "warning", "error"), "info", "of the worker's log")

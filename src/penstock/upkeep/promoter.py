@@ -16,9 +16,7 @@ class Promoter(Service):
 
     name = "promoter"
 
-    def __init__(
-        self, store: Store, queues: Sequence[str], *, look: float = 5.0, batch: int = 1_000
-    ) -> None:
+    def __init__(self, store: Store, queues: Sequence[str], *, look: float = 5.0, batch: int = 1_000) -> None:
         super().__init__()
         self._store = store
         self._queues = tuple(queues)

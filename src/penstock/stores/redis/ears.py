@@ -116,9 +116,9 @@ class Ear:
                     await gone.wait()
             except TimeoutError:
                 silent = time.monotonic() - link.heard
-                if silent > period * 1.4:
+                if silent > period * 2.4:
                     link.close(f"nothing was heard for {silent:.1f} s")
-                elif silent > period * 0.9:
+                elif silent > period * 1.9:
                     link.tell(packed("PING"))
         self._trouble = StoreUnavailable(f"{self._address.url}: {link.lost}")
 

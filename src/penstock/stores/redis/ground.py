@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -46,6 +47,13 @@ def _scripts() -> dict[str, Script]:
 SCRIPTS = _scripts()
 
 
+#: The queues that the last tokens of this process were used for, whatever store object used them: one that
+#: comes again is looked for in all of them.
+_used: dict[tuple[bytes, str], tuple[str, ...]] = {}
+_used_lock = threading.Lock()
+_MOST_USED = 1_024
+
+
 class Ground:
     """Of one store object."""
 
@@ -58,8 +66,6 @@ class Ground:
         self.floor = 0
         #: Queues whose names are on the list of all queues, as far as this object knows.
         self.listed: set[str] = set()
-        #: The queues that the last tokens were used for: one that comes again is looked for in all of them.
-        self._used: dict[str, tuple[str, ...]] = {}
         self._clock = clock
         self._told = b"c" if clustered else b""
 
@@ -70,11 +76,12 @@ class Ground:
 
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
         """The other queues that this token was used for, which it is from now on for these."""
-        before = self._used.get(token, ())
-        others = [queue for queue in before if queue not in queues]
-        while len(self._used) >= 256:
-            self._used.pop(next(iter(self._used)))
-        self._used[token] = (*queues, *others)
+        with _used_lock:
+            before = _used.get((self.keys.news, token), ())
+            others = [queue for queue in before if queue not in queues]
+            while len(_used) >= _MOST_USED:
+                _used.pop(next(iter(_used)))
+            _used[self.keys.news, token] = (*queues, *others)
         return others
 
     def now_told(self) -> bytes:

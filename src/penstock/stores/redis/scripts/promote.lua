@@ -7,17 +7,19 @@ local limit, moved = tonumber(ARGV[2]), 0
 local turns, all, several = {}, {}, 0
 for q, queue in ipairs(KEYS) do
   local found = redis.call('ZRANGEBYSCORE', queue .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-  turns[q] = {}
   if #found > 0 then several = several + 1 end
-  for i = 1, #found, 2 do
-    turns[q][#turns[q] + 1] = found[i]
-    all[#all + 1] = {tonumber(found[i + 1]), found[i], q}
-  end
+  turns[q], all[q] = {}, found
+  for i = 1, #found, 2 do turns[q][(i + 1) / 2] = found[i] end
 end
-if several > 1 and #all > limit then
+if several > 1 then
+  local found = all
+  all = {}
+  for q = 1, #KEYS do
+    for i = 1, #found[q], 2 do all[#all + 1] = {tonumber(found[q][i + 1]), found[q][i], q} end
+  end
   table.sort(all, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
   for q = 1, #KEYS do turns[q] = {} end
-  for i = 1, limit do
+  for i = 1, math.min(limit, #all) do
     local of_queue = turns[all[i][3]]
     of_queue[#of_queue + 1] = all[i][2]
   end
@@ -35,7 +37,7 @@ local function promote(queue, members)
   for i, member in ipairs(members) do ids[i] = string.sub(member, 8) end
   local records = get_many(queue .. ':jobs', ids)
   local m = meta(queue)
-  local gone, left, written, by_place, by_age = {}, {}, {}, {}, {}
+  local gone, left, written, by_place, by_age, n = {}, {}, {}, {}, {}, 0
   for i, id in ipairs(ids) do
     local record = records[i]
     local state, expires = string.byte(record) % 8, struct.unpack('<d', record, 38)
@@ -51,11 +53,12 @@ local function promote(queue, members)
       by_place[priority] = places
       places.first = places.first or place
       places[#places + 1] = id
-      gone[#gone + 1] = members[i]
+      n = n + 1
+      gone[n] = members[i]
       left[state] = left[state] or {}
       left[state][#left[state] + 1] = id
-      by_age[#by_age + 1], by_age[#by_age + 2] = generation, id
-      written[#written + 1], written[#written + 2] = id, as_available(record, place)
+      by_age[2 * n - 1], by_age[2 * n] = generation, id
+      written[2 * n - 1], written[2 * n] = id, as_available(record, place)
     end
   end
   in_steps('ZREM', queue .. ':due', gone)

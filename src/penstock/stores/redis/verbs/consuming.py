@@ -271,7 +271,9 @@ def _settle_call(
     args: list[bytes | str | int] = [ground.floor, MAX_ERRORS, len(profiles)]
     for pair in profiles.items():
         args += pair
-    return ground.call("settle", names, [*args, len(transitions), *map(transition_bytes, transitions), *runs])
+    args += [len(transitions), *map(transition_bytes, transitions), *runs]
+    # sent twice, it would be told that the lease is gone: whoever settles asks what has become of the job
+    return ground.call("settle", names, args, repeatable=False)
 
 
 def _run_of(transitions: dict[Transition, int]) -> Callable[[Settlement], tuple[str, bool, int]]:
