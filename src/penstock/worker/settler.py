@@ -34,7 +34,8 @@ __all__ = ["Settler"]
 _log = logging.getLogger("penstock.worker")
 #: How long an outcome may wait for company while the worker is busy starting jobs (s).
 _PATIENCE = 0.005
-#: ... and its attempts are shorter than this (s): what has ended and is not written down runs again if we die.
+#: ... and its attempts are shorter than this (s): what has ended but is not written down runs again if we
+#: die.
 _SHORT = 0.0005
 _BATCH = 2_000
 

@@ -1,8 +1,9 @@
-"""What a verb asks of Redis: one script, its keys and its arguments, and what may be done when a reply is lost."""
+"""What a verb asks of Redis: a script, its keys and arguments, and what may be done when a reply is lost."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["Acked", "Call", "Script"]
@@ -29,7 +30,7 @@ class Call(NamedTuple):
 
     script: Script | None
     keys: tuple[bytes, ...] = ()
-    args: list[bytes | str | int] = []  # never changed
+    args: Sequence[bytes | str | int] = ()
     repeatable: bool = True
     replicas: int = 0
     ask: tuple[bytes | str | int, ...] = ()

@@ -131,9 +131,10 @@ class RedisStore:
                 talk = producing.open_ones(self._ground, list(watch.open), hearing.channel, _ms(left))
                 open_now = await self._do(talk)
                 watch.open &= open_now
-                if not watch.open or not await _heard(watch.event, min(ends - time.monotonic(), _SAFETY)):
-                    if ends <= time.monotonic():
-                        break
+                if watch.open:
+                    await _heard(watch.event, min(ends - time.monotonic(), _SAFETY))
+                if ends <= time.monotonic():
+                    break
             return await self._do(_as_told(self._ground, refs, watch))
 
     # ── consuming ──

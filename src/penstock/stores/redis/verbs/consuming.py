@@ -132,10 +132,11 @@ class _Fetching:
 
 def _read_rows(ground: Ground, names: Sequence[str], rows: list[Any]) -> list[Job]:
     """Rows of four: number of the queue, id, record, lease."""
-    return [
-        job_of(ground.profiles, names[rows[i] - 1], rows[i + 1], rows[i + 2], rows[i + 3])
-        for i in range(0, len(rows), 4)
-    ]
+    jobs: list[Job] = []
+    for i in range(0, len(rows), 4):
+        number, id, record, held = rows[i : i + 4]
+        jobs.append(job_of(ground.profiles, names[int(number) - 1], id, record, held))
+    return jobs
 
 
 def _fetch_over_slots(
