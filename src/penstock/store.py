@@ -79,7 +79,7 @@ class Verdict(enum.StrEnum):
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """What became of one job. `id` is the stored job's: another one's for DUPLICATE; `cause` is for people."""
+    """The answer for one job. `id` is the stored job's: another one's for DUPLICATE. `cause` is in words."""
 
     verdict: Verdict
     id: str

@@ -1,4 +1,4 @@
-"""Calls as large as a worker's largest: nothing is lost, repeated or out of order because there is much of it."""
+"""Calls as large as a worker's largest: nothing is lost, repeated or out of order for being many."""
 
 from __future__ import annotations
 

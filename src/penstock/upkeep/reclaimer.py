@@ -27,10 +27,10 @@ class Reclaimer(Service):
     `every` says: jobs with a lease that has run out.
 
     `proven_dead` names the dead of this host, of whatever store (see worker/locks.py), `bury` clears the
-    proof away, and `on_lost` hears of each that was buried here: its id, the cause, how many jobs it held. One
-    that was itself stopped or cut off waits a heartbeat before it judges leases: the others may have been cut off just as
-    long. `write` is any write to the store, asked for after a failure: a store whose disk is full still
-    answers all questions, and is not back before it can be written to.
+    proof away, and `on_lost` hears of each who was buried here: the id, the cause, how many jobs. One that
+    was itself stopped or cut off waits a heartbeat before it judges leases: the others may have been cut off
+    just as long. `write` is any write to the store, asked for after a failure: a store whose disk is full
+    still answers all questions, and is not back before it can be written to.
     """
 
     name = "reclaimer"

@@ -35,7 +35,7 @@ local now_said = string.format('%.0f', now)
 if ARGV[7] == '1' then
   for _, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
-      return {now_said, due, 'again', unpack(rarely().under_token(queues, token))}
+      return rarely().under_token(queues, token, {now_said, due, 'again'})
     end
   end
 end
@@ -89,12 +89,6 @@ local function pick_ready(queue, name, n)
   return ids, #ids > 0 and get_many(queue .. ':jobs', ids) or {}
 end
 
-local function place_of(record)
-  local flags, generation = struct.unpack('>BI7', record)
-  if bit.band(flags, LONG) == 0 then return generation end
-  return (struct.unpack('<d', record, 30))
-end
-
 -- A priority that has jobs in lists and others: by place.
 local function pick_both(queue, priority, n)
   local low = (100 - priority) * BAND
@@ -121,6 +115,8 @@ local function pick_both(queue, priority, n)
     redis.call('LPOP', queue .. ':ready/' .. name, f - 1)
     leave_segment(queue, name, {unpack(listed, 1, f - 1)})
   end
+  if f == 1 and name and #listed == 0 then close_segment(queue, name) end    -- an order that was deleted ...
+  if #ids == 0 and not name then rarely().close_again(queue, priority) end    -- ... must not keep us here
   if a > 1 then
     local taken = {unpack(again_ids, 1, a - 1)}
     in_steps('ZREM', queue .. ':again/' .. priority, taken)

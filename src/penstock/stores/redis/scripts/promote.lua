@@ -63,11 +63,11 @@ local function promote(queue, members)
   end
   in_steps('ZREM', queue .. ':due', gone)
   for state, of_state in pairs(left) do in_steps('ZREM', queue .. ':state/' .. state, of_state) end
+  in_steps('ZADD', queue .. ':state/' .. AVAILABLE, by_age)
+  in_steps('HSET', queue .. ':jobs', written)
   for priority, places in pairs(by_place) do
     push_ready(queue, priority, places.first, places, true)
   end
-  in_steps('ZADD', queue .. ':state/' .. AVAILABLE, by_age)
-  in_steps('HSET', queue .. ':jobs', written)
   if #gone > 0 then made_ready[queue] = true end
   return #gone
 end

@@ -8,8 +8,8 @@ local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local till = steady + tonumber(ARGV[3])
 for _, queue in ipairs(KEYS) do notice_reboot(queue) end
 local answer = {string.format('%.0f', now)}
-local again = under_token(KEYS, token)
-if #again > 0 then return {answer[1], unpack(again)} end
+under_token(KEYS, token, answer)
+if #answer > 1 then return answer end
 
 local function lease_anew(q, id)
   local queue = KEYS[q]

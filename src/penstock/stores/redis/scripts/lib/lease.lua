@@ -12,9 +12,8 @@ local function notice_reboot(queue)
   end
 end
 
--- What is leased under this token: number of the queue, id, record, lease; 4 entries each.
-local function under_token(queues, token)
-  local found = {}
+-- What is leased under this token comes into `found`: number of the queue, id, record, lease; 4 entries each.
+local function under_token(queues, token, found)
   for q, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
       local held = redis.call('HGETALL', queue .. ':held')

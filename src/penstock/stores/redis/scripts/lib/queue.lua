@@ -84,6 +84,13 @@ end
 -- A segment is named priority/number/first place, and "/m" behind it if its jobs have moved there (they were
 -- not available at their enqueue); the others are fresh. All else that is available is `again`, by place.
 
+local function place_of(record)
+  local flags, generation = struct.unpack('>BI7', record)
+  if bit.band(flags, LONG) == 0 then return generation end
+  return (struct.unpack('<d', record, 30))
+end
+
+-- Their records must be written. What was counted for others, of the same batch, may lie between their places.
 local function push_ready(queue, priority, first_place, ids, moved)
   local m, at, kind = meta(queue), 1, moved and '/m' or ''
   local tail = tail_of_ready(queue, m, priority)
@@ -91,7 +98,8 @@ local function push_ready(queue, priority, first_place, ids, moved)
   while at <= #ids do
     if not tail then
       m.segments = m.segments + 1
-      tail = string.format('%d/%d/%.0f%s', priority, m.segments, first_place + at - 1, kind)
+      local first = at == 1 and first_place or place_of(redis.call('HGET', queue .. ':jobs', ids[at]))
+      tail = string.format('%d/%d/%.0f%s', priority, m.segments, first, kind)
       redis.call('ZADD', queue .. ':ready', (100 - priority) * BAND + m.segments, tail)
       set_tail(m, priority, tail)
     end
