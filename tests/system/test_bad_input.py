@@ -96,7 +96,7 @@ def test_a_file_for_a_module(place):
     [
         ("sqlit:///jobs.db", "did you mean"),
         ("jobs.db", "sqlite:///jobs.db"),
-        ("redis://localhost", "pip install 'penstock[redis]'"),
+        ("redis+sentinel://localhost", "does not say which master"),
     ],
 )
 def test_a_url_that_leads_nowhere(place, url, hint):

@@ -98,9 +98,10 @@ class Story:
 
     @property
     def unknown(self) -> bool:
-        """Nobody was told whether it was stored."""
+        """Nobody was told whether it was stored, or that it was stored where it may not stay."""
         told = {v.verdict for v in self.verdicts}
-        return not self.acknowledged and ("unknown" in told or len(self.verdicts) < self.offers)
+        doubtful = told & {"unknown", "unreplicated"} or len(self.verdicts) < self.offers
+        return not self.acknowledged and bool(doubtful)
 
     @property
     def began(self) -> int:

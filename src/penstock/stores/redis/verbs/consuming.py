@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.job import MAX_ERRORS, Job, NewJob, State
+from penstock.job import MAX_ERRORS, Job, Lease, NewJob, State
 from penstock.lifecycle import Transition
 from penstock.store import Beat, Due, Fetched, Grip, Settled, Settlement, Share
 from penstock.stores.redis.calls import Call
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
+_GENERATIONS = 1 << 56
 #: How many jobs one script promotes.
 _PROMOTED = 1_000
 #: The quota of a queue that is only asked what it has leased under the token.
@@ -64,15 +65,7 @@ def fetch(
     ask_for = _Fetching(ground, lease, worker, token, charge)
     if ground.clustered and len(queues) > 1:
         return (yield from _fetch_over_slots(ground, ask_for, queues, limit))
-    found = yield from ask_for.some(queues, limit)
-    while len(found.jobs) < limit and len(found.jobs) % BATCH == 0 and found.jobs:  # more than one script's
-        given = Counter(job.queue for job in found.jobs)
-        rest = [Share(s.queue, max(0, s.quota - given[s.queue]), s.cap - given[s.queue]) for s in queues]
-        more = yield from ask_for.some(rest, limit - len(found.jobs), anew=False)
-        if not more.jobs:
-            break
-        found = Fetched(found.jobs + more.jobs, found.now, more.due)
-    return found
+    return (yield from ask_for.all(queues, limit))
 
 
 class _Fetching:
@@ -84,12 +77,28 @@ class _Fetching:
         self._worker = worker
         self.token = token
         self._charge = int(charge)
+        self._again = False  # the last script has found that this fetch is a repeated one
         #: The tasks that the worker knows are asked for where jobs are parked; a script finds them itself
         #: where it may look outside of its slot.
         self._known: bytes | str = "?" if ground.clustered else "!"
 
-    def some(self, shares: Sequence[Share], limit: int, *, anew: bool = True) -> Talk[Fetched]:
-        """`anew=False`: the token is known not to have been used before this fetch."""
+    def all(self, shares: Sequence[Share], limit: int, *, anew: bool = True) -> Talk[Fetched]:
+        """As many as there are, in as many scripts as that takes."""
+        found = yield from self._some(shares, limit, anew=anew)
+        while not self._again and 0 < len(found.jobs) < limit and len(found.jobs) % BATCH == 0:
+            given = Counter(job.queue for job in found.jobs)
+            rest = [Share(s.queue, max(0, s.quota - given[s.queue]), s.cap - given[s.queue]) for s in shares]
+            more = yield from self._some(rest, limit - len(found.jobs), anew=False)
+            if not more.jobs:
+                break
+            found = Fetched(found.jobs + more.jobs, found.now, more.due)
+        return found
+
+    def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> Talk[Fetched]:
+        """`anew=False`: what is leased under the token is from this very fetch.
+
+        Sent twice, such a script would lease twice; when its reply is lost, the whole fetch is to be repeated.
+        """
         names = [share.queue for share in shares]
         while True:
             args: list[bytes | str | int] = [min(limit, BATCH), self._lease, self._worker, self.token]
@@ -99,12 +108,14 @@ class _Fetching:
             call = self._ground.call("fetch", names, args)
             if self._known == "!":
                 call = call._replace(keys=(*call.keys, self._ground.keys.workers))
+            call = call._replace(repeatable=anew)
             (answer,) = sure((yield [call]))
             if answer[2] != b"tasks":
                 break
             self._known = yield from self._announced()
         now, due = int(answer[0]), int(answer[1]) if answer[1] else None
-        if answer[2] == b"again":
+        self._again = answer[2] == b"again"
+        if self._again:
             jobs = yield from self._ground.learning(lambda: _read_rows(self._ground, names, answer[3:]))
         else:
             jobs = yield from self._ground.learning(lambda: self._read(names, answer, now))
@@ -149,7 +160,7 @@ def _fetch_over_slots(
     for share in queues:
         room = 0 if repeated else max(0, min(share.quota, share.cap, limit - len(jobs)))
         part = share if share.quota == _TOKEN_ONLY else Share(share.queue, room, room)
-        found = yield from ask_for.some([part], room, anew=repeated)
+        found = yield from ask_for.all([part], room)
         now = max(now, found.now)
         if found.due is not None:
             dues.append(found.due)
@@ -158,7 +169,7 @@ def _fetch_over_slots(
     for share in queues:
         room = 0 if repeated else min(share.cap - given[share.queue], limit - len(jobs))
         if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # it may have more
-            found = yield from ask_for.some([Share(share.queue, room, room)], room, anew=False)
+            found = yield from ask_for.all([Share(share.queue, room, room)], room, anew=False)
             jobs += found.jobs
     return Fetched(jobs, now, min(dues, default=None))
 
@@ -262,8 +273,7 @@ def _settle_call(
         head = bytes((numbers[queue],)) + number.to_bytes(2, "little") + len(batch).to_bytes(2, "little")
         runs.append(head + bytes((plain,)))
         if plain:
-            for one in batch:
-                runs += (packed(one.lease.id), grip(one.lease))
+            runs += _plain(batch)
             continue
         for one in batch:
             result = b"" if one.result is None else b"r" + one.result
@@ -275,6 +285,22 @@ def _settle_call(
     args += [len(transitions), *map(transition_bytes, transitions), *runs]
     # sent twice, it would be told that the lease is gone: whoever settles asks what has become of the job
     return ground.call("settle", names, args, repeatable=False)
+
+
+def _plain(batch: Sequence[Settlement]) -> list[bytes]:
+    """Id and grip of each. As `grip`, but what a batch has in common is made once: 0.5 of 3 us per job."""
+    args: list[bytes] = []
+    last, token = None, b""
+    for one in batch:
+        lease = one.lease
+        if isinstance(lease, Lease) and lease.token is last and 0 <= lease.generation < _GENERATIONS:
+            args += (packed(lease.id), lease.generation.to_bytes(7, "big") + token)
+            continue
+        whole = grip(lease)
+        args += (packed(lease.id), whole)
+        if isinstance(lease, Lease) and len(whole) > 8:
+            last, token = lease.token, whole[7:]
+    return args
 
 
 def _run_of(transitions: dict[Transition, int]) -> Callable[[Settlement], tuple[str, bool, int]]:

@@ -1,0 +1,103 @@
+"""Who sleeps is woken in time, whatever became of the others who slept beside him."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.store import Settlement, Store, Wake
+from penstock.lifecycle import Transition
+from penstock.job import State
+from tests.store.facts import MINUTE, OpenStore, add, asleep, new, take_one
+
+#: Seconds; less than it takes until a sleeper looks for himself, should nobody wake him.
+AT_ONCE = 3.0
+
+
+async def woken(sleeper: asyncio.Task[Wake]) -> Wake:
+    async with asyncio.timeout(AT_ONCE):
+        return await sleeper
+
+
+async def cancelled(sleeper: asyncio.Task[Wake]) -> None:
+    sleeper.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeper
+
+
+async def test_a_job_that_is_due_soon_wakes_who_still_waits(open_store: OpenStore) -> None:
+    one, other, producer = open_store(), open_store(), open_store()
+    gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
+    await asleep(gone)
+    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(sleeper)
+    await cancelled(gone)
+    await add(producer, new(delay=30_000))
+    assert await woken(sleeper) == Wake.WORK
+
+
+async def test_a_job_wakes_who_still_waits(open_store: OpenStore) -> None:
+    one, other, producer = open_store(), open_store(), open_store()
+    gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
+    await asleep(gone)
+    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(sleeper)
+    await cancelled(gone)
+    await add(producer, new())
+    assert await woken(sleeper) == Wake.WORK
+
+
+@pytest.mark.parametrize("moment", range(8))
+async def test_who_stops_waiting_while_woken_keeps_nobody_asleep(open_store: OpenStore, moment: int) -> None:
+    one, other, producer = open_store(), open_store(), open_store()
+    gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
+    await asleep(gone)
+    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(sleeper)
+    producing = asyncio.create_task(producer.enqueue([new()]))
+    for _ in range(moment):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, producing, return_exceptions=True)
+    assert await woken(sleeper) == Wake.WORK
+
+
+async def test_who_waits_for_a_queue_that_is_dropped_hears_of_its_next_job(open_store: OpenStore) -> None:
+    store, other = open_store(), open_store()
+    await add(other, new())
+    job = await take_one(other)
+    await other.settle([Settlement(job.lease, Transition(State.COMPLETED))])
+    sleeper = asyncio.create_task(store.wait(["default"], timeout=MINUTE))
+    await asleep(sleeper)
+    assert await other.drop("default")
+    await add(other, new())
+    assert await woken(sleeper) == Wake.WORK
+
+
+async def test_a_job_that_many_have_asked_after_is_told_of_still(open_store: OpenStore) -> None:
+    store, worker = open_store(), open_store()
+    job = new()
+    await add(store, job)
+    ref = job.ref
+    for _ in range(300):
+        assert await asyncio.to_thread(store.sync.ended, [ref], timeout=0) == await store.get([ref])
+    sleeper = asyncio.create_task(store.ended([ref], timeout=60_000))
+    await asyncio.sleep(0.1)
+    assert not sleeper.done()
+    await worker.cancel([ref])
+    async with asyncio.timeout(AT_ONCE):
+        (found,) = await sleeper
+    assert found is not None
+    assert found.state is State.CANCELLED
+
+
+async def test_a_queue_that_was_dropped_is_listed_again(open_store: OpenStore) -> None:
+    store, other = open_store(), open_store()
+    await add(store, new(queue="next"), new(queue="first"))
+    job = await take_one(store, "next")
+    await store.settle([Settlement(job.lease, Transition(State.COMPLETED))])
+    assert await other.drop("next")
+    job = await take_one(store, "first")
+    await store.settle([Settlement(job.lease, Transition(State.COMPLETED), then=(new(queue="next"),))])
+    assert [queue.name for queue in await other.queues()] == ["first", "next"]
