@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.ids import mint_token
 from penstock.store import Fetched, Store, Wake
@@ -64,6 +65,7 @@ class Fetcher(Service):
         self._on_cancel = on_cancel
         self._token = mint_token()
         self._rate = Rate()
+        self._waiting: asyncio.Task[Wake] | None = None
         self._took = 0.0  # seconds that a fetch takes, of late
         self.last_success = time.monotonic()
 
@@ -138,19 +140,25 @@ class Fetcher(Service):
         timeout = self._safety_poll
         if fetched.due is not None:
             timeout = min(timeout, max(0.001, (fetched.due - fetched.now) / 1000))
-        others = [asyncio.ensure_future(self._poked.wait())]
+        tasks: set[asyncio.Task[Any]] = set()
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
-            others.append(asyncio.ensure_future(self._executor.freed.wait()))
+            tasks.add(asyncio.create_task(self._executor.freed.wait()))
             timeout = min(timeout, NARROW)
-        waiting = asyncio.ensure_future(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
+        waiting = asyncio.create_task(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
+        tasks.add(waiting)
+        self._waiting = waiting  # whoever pokes us cancels it
         try:
-            await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done() and Wake.CANCEL in waiting.result():
+            if not self._poked.is_set():
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done() and not waiting.cancelled() and Wake.CANCEL in waiting.result():
                 self._on_cancel()  # a store tells its news once, and it was this wait that it told
         finally:
-            for one in (waiting, *others):
-                one.cancel()
-            await asyncio.gather(waiting, *others, return_exceptions=True)
+            self._waiting = None
+            left = [task for task in tasks if not task.done()]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.gather(*left, return_exceptions=True)
         return 0.0
 
     def _ahead(self) -> int:
@@ -165,9 +173,15 @@ class Fetcher(Service):
             self._rate.update(executor.starts, executor.ends, executor.busy_seconds) * self._look_ahead
         )
 
+    def poke(self) -> None:
+        super().poke()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
     def stop(self) -> None:
         super().stop()
         self._executor.freed.set()
+        self.poke()
 
 
 class Rate:

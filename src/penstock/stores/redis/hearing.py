@@ -21,12 +21,13 @@ _LARGE = b"l"
 class Sleeper:
     """One wait for work in some queues."""
 
-    __slots__ = ("event", "queues", "work")
+    __slots__ = ("event", "queues", "told", "work")
 
     def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
         self.event = asyncio.Event()
         self.work = False  # there is some: no need to look
+        self.told: set[bytes] = set()  # the messages so far
 
 
 class Watch:
@@ -43,7 +44,7 @@ class Watch:
 class Hearing:
     """Of one event loop: messages come in, sleepers and watches are woken."""
 
-    def __init__(self, channel: str, pass_on: Callable[[str], None]) -> None:
+    def __init__(self, channel: str, pass_on: Callable[[str, bytes], None]) -> None:
         self.channel = channel
         self.ready: asyncio.Task[None] | None = None  # done: its channels are listened to
         self._pass_on = pass_on
@@ -60,9 +61,10 @@ class Hearing:
         concerned = [sleeper for sleeper in self._sleepers if queue in sleeper.queues]
         for sleeper in concerned:
             sleeper.work = sleeper.work or kind == b"w"
+            sleeper.told.add(message)
             sleeper.event.set()
-        if not concerned and kind == b"w":
-            self._pass_on(queue)
+        if not concerned:
+            self._pass_on(queue, kind)
 
     def news(self, _: bytes) -> None:
         """A request to stop, or changed settings: everybody looks."""
@@ -91,6 +93,10 @@ class Hearing:
         self._sleepers.add(sleeper)
         try:
             yield sleeper
+        except BaseException:  # boundary: whatever ended the wait, what it was told shall not be lost with it
+            for message in sleeper.told:
+                self._pass_on(message[1:].decode(), message[:1])
+            raise
         finally:
             self._sleepers.discard(sleeper)
 

@@ -190,7 +190,7 @@ class RedisStore:
                 wake = (Wake.WORK if work else Wake.NOTHING) | before.told_by(news)
                 if wake or left <= 0:
                     self._news.tell(news)
-                    return wake
+                    return wake | (Wake.WORK if sleeper.work else Wake.NOTHING)
                 heard = await _heard(sleeper.event, min(ends - time.monotonic(), _SAFETY))
                 if sleeper.work:
                     return Wake.WORK
@@ -218,10 +218,16 @@ class RedisStore:
             hearing.ready = None
             raise
 
-    def _pass_on(self, queue: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._do(consuming.pass_on(self._ground, queue)))
+    def _pass_on(self, queue: str, kind: bytes) -> None:
+        talk = consuming.pass_on(self._ground, queue, kind)
+        task = asyncio.get_running_loop().create_task(self._do(talk))
         self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        task.add_done_callback(self._passed_on)
+
+    def _passed_on(self, task: asyncio.Task[None]) -> None:
+        self._errands.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody waits for it: who could not be told will look for himself
 
     # ── operating ──
 

@@ -3,7 +3,8 @@
 -- include: clock states record queue places
 if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -1 end
 local m = meta(KEYS[1])
-for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'waiters', 'watchers', 'tokens'}) do
+-- who waits for its next job waits on: the key of the waiters goes by itself
+for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'watchers', 'tokens'}) do
   redis.call('DEL', KEYS[1] .. ':' .. name)
 end
 return (m.paused or m.closed) and 1 or 0

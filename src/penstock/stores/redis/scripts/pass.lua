@@ -1,5 +1,11 @@
--- A wake-up came to one who no longer waits: the next one shall have it, if there is work still.
--- KEYS: the queue.  ARGV: clock.  Returns nothing.
+-- A wake-up came to one who no longer waits: the next one shall have it, if there is a reason still.
+-- KEYS: the queue.  ARGV: clock, what the message said (w: work, d: a job that is due soon).  Returns nothing.
 -- include: clock queue
-if redis.call('EXISTS', KEYS[1] .. ':ready') == 1 and not meta(KEYS[1]).paused then wake(KEYS[1]) end
+local queue = KEYS[1]
+if ARGV[2] == 'd' then
+  local due = first_due(queue)
+  if due then wake_for(queue, due) end
+elseif redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then
+  wake(queue)
+end
 return false

@@ -537,5 +537,5 @@ def look(
     return any(answer[0] for answer in answers), said, (int(news[0] or 0), int(news[1] or 0))
 
 
-def pass_on(ground: Ground, queue: str) -> Talk[None]:
-    sure((yield [ground.call("pass", [queue], [])]))
+def pass_on(ground: Ground, queue: str, kind: bytes) -> Talk[None]:
+    sure((yield [ground.call("pass", [queue], [kind])]))

@@ -238,6 +238,12 @@ def drop(ground: Ground, queue: str) -> Talk[bool]:
     key = ground.keys.queues
     sure((yield [ask(key, "SREM", key, queue)]))
     ground.listed.discard(queue)
+    meta = ground.keys.queue(queue) + b":meta"
+    (again,) = sure((yield [ask(meta, "EXISTS", meta)]))
+    if (
+        again
+    ):  # it has come to be once more, and who did that may have put it on the list before we took it off
+        sure((yield [register(ground, {queue})]))
     if answer:
         sure((yield tell_news(ground, "changes")))
     return True

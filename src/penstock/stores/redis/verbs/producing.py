@@ -62,7 +62,7 @@ def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
             _raise_whole(answer, jobs)
         for place, one in zip(part, _verdicts(ground, batch, answer, new), strict=True):
             enqueued[place] = one
-    if new - unlisted:  # somebody has dropped the queue since it was put on the list
+    if new:  # somebody may have dropped the queue since it was put on the list
         sure((yield [register(ground, new)]))
     return [one for one in enqueued if one is not None]
 

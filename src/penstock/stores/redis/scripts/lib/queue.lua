@@ -144,11 +144,12 @@ end
 
 -- A job is due sooner than all others: tell one who would sleep longer than that.
 local function wake_for(queue, due)
-  local waiters = queue .. ':waiters'
-  local waiter = redis.call('ZRANGEBYSCORE', waiters, string.format('(%.0f', due), '+inf', 'LIMIT', 0, 1)[1]
-  if waiter then
+  local waiters, after = queue .. ':waiters', string.format('(%.0f', due)
+  while true do
+    local waiter = redis.call('ZRANGEBYSCORE', waiters, after, '+inf', 'LIMIT', 0, 1)[1]
+    if not waiter then return end
     redis.call('ZREM', waiters, waiter)
-    redis.call('PUBLISH', waiter, 'd' .. name_of(queue))
+    if redis.call('PUBLISH', waiter, 'd' .. name_of(queue)) > 0 or clustered then return end
   end
 end
 
