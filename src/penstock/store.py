@@ -42,6 +42,7 @@ __all__ = [
     "Finding",
     "Grip",
     "Level",
+    "Offer",
     "Operating",
     "Page",
     "Producing",
@@ -237,6 +238,14 @@ class Wake(enum.Flag):
     SETTINGS = enum.auto()
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """What a waiter would fetch at once: it spares the way there and back between waking and fetching."""
+
+    worker: str
+    token: str
+    lease: int
+
+
 class Consuming(Protocol):
     """What a worker needs."""
 
@@ -315,7 +324,7 @@ class Consuming(Protocol):
         """
         ...
 
-    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
         """Sleep until there may be something, at most `timeout` ms.
 
         WORK: an available job in one of the queues that is not paused, or a scheduled or retryable one in any
@@ -325,6 +334,9 @@ class Consuming(Protocol):
         CANCEL: a running job, of any queue, was asked to stop since this store object's last `wait` said so.
         SETTINGS: the settings of any queue changed since then. With no queues only these two are waited for.
         What happened before a store object's first verb is not told. Several waits at once are all told.
+
+        With an `offer` a store may lease a job to the waiter in the very step that enqueues it, as a fetch
+        with that token would have. Who makes an offer fetches with its token next, however the wait came out.
         """
         ...
 

@@ -31,6 +31,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    Offer,
     Page,
     Pruned,
     QueueInfo,
@@ -146,7 +147,7 @@ class MemoryStore:
     ) -> Fetched:
         return self.shelf.reclaim(queues, limit, lease, worker, token, of)
 
-    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
         shelf, bell, left = self.shelf, _LoopBell(), _Countdown(timeout)
         until, before = self._clock.now() + timeout, self._heard
         shelf.watch(queues, bell)

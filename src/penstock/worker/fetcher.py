@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.ids import mint_token
-from penstock.store import Fetched, Store, Wake
+from penstock.store import Fetched, Offer, Store, Wake
 from penstock.upkeep.service import Service
 from penstock.worker.executor import NARROW, Executor
 from penstock.worker.hold import Holdings
@@ -144,7 +144,10 @@ class Fetcher(Service):
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
             tasks.add(asyncio.create_task(self._executor.freed.wait()))
             timeout = min(timeout, NARROW)
-        waiting = asyncio.create_task(self._store.wait(queues, timeout=max(1, int(timeout * 1000))))
+        offer = Offer(self._worker, self._token, self._lease)  # the next fetch has this token
+        waiting = asyncio.create_task(
+            self._store.wait(queues, timeout=max(1, int(timeout * 1000)), offer=offer)
+        )
         tasks.add(waiting)
         self._waiting = waiting  # whoever pokes us cancels it
         try:

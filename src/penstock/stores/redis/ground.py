@@ -102,6 +102,11 @@ class Ground:
     ) -> Call:
         """A script over these queues."""
         keys = tuple(map(self.keys.queue, queues))
+        if self.clustered and keys:
+            # A node that is giving a slot away judges by the keys that are named. If none is there it sends
+            # us on, and a queue whose other keys are still here would be in two places. If only one of two is
+            # there we are to wait (TRYAGAIN), and so at the other end, until the whole slot has moved.
+            keys = (*keys, keys[0] + b":meta")
         return Call(SCRIPTS[name], keys, [self.now_told(), *args], repeatable, replicas)
 
     def shared_call(self, name: str, key: bytes, args: Iterable[bytes | str | int]) -> Call:

@@ -6,10 +6,12 @@ A message that reaches nobody was meant for one who has stopped waiting: a wake-
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.job import Ref
+from penstock.stores.redis.handover import Handover, Handovers, read_handover
 from penstock.stores.redis.keys import id_of
 
 __all__ = ["Hearing", "Sleeper", "Watch", "read_end"]
@@ -21,10 +23,11 @@ _LARGE = b"l"
 class Sleeper:
     """One wait for work in some queues."""
 
-    __slots__ = ("event", "queues", "told", "work")
+    __slots__ = ("event", "offer", "queues", "told", "work")
 
-    def __init__(self, queues: frozenset[str]) -> None:
+    def __init__(self, queues: frozenset[str], offer: str | None) -> None:
         self.queues = queues
+        self.offer = offer  # the token that jobs may be leased under
         self.event = asyncio.Event()
         self.work = False  # there is some: no need to look
         self.told: set[bytes] = set()  # the messages so far
@@ -44,8 +47,16 @@ class Watch:
 class Hearing:
     """Of one event loop: messages come in, sleepers and watches are woken."""
 
-    def __init__(self, channel: str, pass_on: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        channel: str,
+        pass_on: Callable[[str, bytes], None],
+        give_back: Callable[[Sequence[Handover]], None],
+    ) -> None:
         self.channel = channel
+        self.handovers = Handovers(give_back)
+        self.offered: frozenset[str] = frozenset()  # the queues whose producers know of our last offer
+        self.ahead = 0.0  # by how many ms the server's clock is ahead of our monotonic one
         self.ready: asyncio.Task[None] | None = None  # done: its channels are listened to
         self._pass_on = pass_on
         self._sleepers: set[Sleeper] = set()
@@ -57,6 +68,9 @@ class Hearing:
         if kind == b"e":
             self._ended(message)
             return
+        if kind == b"h":
+            self._handed_over(read_handover(message))
+            return
         queue = message[1:].decode()
         concerned = [sleeper for sleeper in self._sleepers if queue in sleeper.queues]
         for sleeper in concerned:
@@ -65,6 +79,20 @@ class Hearing:
             sleeper.event.set()
         if not concerned:
             self._pass_on(queue, kind)
+
+    def age_of(self, came: Sequence[Handover]) -> float:
+        """How long ago (ms) the oldest of them was leased."""
+        return time.monotonic() * 1000 + self.ahead - min(one.now for one in came)
+
+    def _handed_over(self, one: Handover) -> None:
+        self.offered = frozenset()
+        for sleeper in self._sleepers:
+            if sleeper.offer == one.token:
+                self.handovers.keep(one)
+                sleeper.work = True
+                sleeper.event.set()
+                return
+        self.handovers.refuse(one)
 
     def news(self, _: bytes) -> None:
         """A request to stop, or changed settings: everybody looks."""
@@ -88,8 +116,8 @@ class Hearing:
                     watch.event.set()
 
     @contextmanager
-    def sleeping(self, queues: frozenset[str]) -> Iterator[Sleeper]:
-        sleeper = Sleeper(queues)
+    def sleeping(self, queues: frozenset[str], offer: str | None = None) -> Iterator[Sleeper]:
+        sleeper = Sleeper(queues, offer)
         self._sleepers.add(sleeper)
         try:
             yield sleeper

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from penstock.clock import Clock
 from penstock.ids import mint_token
 from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import ASK_CANCELLED
+from penstock.lifecycle import ASK_CANCELLED, Place, released
 from penstock.store import (
     Beat,
     Due,
@@ -24,6 +24,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    Offer,
     Page,
     Pruned,
     QueueInfo,
@@ -38,6 +39,7 @@ from penstock.store import (
 from penstock.stores.redis import checkup
 from penstock.stores.redis.address import Address
 from penstock.stores.redis.ground import Ground, Talk
+from penstock.stores.redis.handover import Handover
 from penstock.stores.redis.hearing import Hearing, Watch, read_end
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
@@ -49,6 +51,8 @@ R = TypeVar("R")
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 5.0
+#: A job that was leased with a wake-up call is begun if the call took no longer than this (ms).
+_FRESH = 1_000
 
 
 class RedisStore:
@@ -149,8 +153,16 @@ class RedisStore:
         token: str,
         charge: bool = True,
     ) -> Fetched:
-        talk = consuming.fetch(self._ground, queues, limit, lease, worker, token, charge)
-        return await self._do(talk)
+        hearing = self._hearings.get(asyncio.get_running_loop())
+        if hearing is not None and (came := hearing.handovers.take(token)):
+            if self._ground.steered or hearing.age_of(came) <= _FRESH:
+                return await self._do(consuming.handed_over(self._ground, came, worker))
+            self._give_back(came)  # we stood still: too much of the lease may be over
+        found = await self._do(consuming.fetch(self._ground, queues, limit, lease, worker, token, charge))
+        if found.jobs and hearing is not None and hearing.offered:  # who has work waits no more
+            queues_offered, hearing.offered = hearing.offered, frozenset()
+            self._send_off(consuming.withdraw(self._ground, sorted(queues_offered), hearing.channel))
+        return found
 
     async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
         return await self._do(consuming.extend(self._ground, beats))
@@ -173,20 +185,28 @@ class RedisStore:
     ) -> Fetched:
         return await self._do(consuming.reclaim(self._ground, queues, limit, lease, worker, token, of))
 
-    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
         ends = time.monotonic() + timeout / 1000
         if self._news.heard is None:
             await self._begin()
         before = self._news.now
         hearing = await self._hearing()
         till = ""
-        with hearing.sleeping(frozenset(queues)) as sleeper:
+        said = "" if offer is None else consuming.offer_of(self._ground, queues, offer)
+        with hearing.sleeping(frozenset(queues), offer.token if offer else None) as sleeper:
             while True:
                 sleeper.event.clear()
                 left = _ms(ends - time.monotonic())
                 # the first look says till when by the server's clock; where the time is up, so it is said
-                talk = consuming.look(self._ground, queues, left if till else timeout, till, hearing.channel)
+                first = not till
+                talk = consuming.look(
+                    self._ground, queues, timeout if first else left, till, hearing.channel, said
+                )
                 work, till, news = await self._do(talk)
+                if first and till:
+                    hearing.ahead = int(till) - timeout - time.monotonic() * 1000
+                if said and not work:
+                    hearing.offered = sleeper.queues
                 wake = (Wake.WORK if work else Wake.NOTHING) | before.told_by(news)
                 if wake or left <= 0:
                     self._news.tell(news)
@@ -202,7 +222,8 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         hearing = self._hearings.get(loop)
         if hearing is None:
-            hearing = Hearing(self._ground.keys.channel(mint_token()[:16]), self._pass_on)
+            channel = self._ground.keys.channel(mint_token()[:16])
+            hearing = Hearing(channel, self._pass_on, self._give_back)
             self._hearings[loop] = hearing
         if hearing.ready is None:
             hearing.ready = loop.create_task(self._listen(hearing))
@@ -219,12 +240,19 @@ class RedisStore:
             raise
 
     def _pass_on(self, queue: str, kind: bytes) -> None:
-        talk = consuming.pass_on(self._ground, queue, kind)
+        self._send_off(consuming.pass_on(self._ground, queue, kind))
+
+    def _give_back(self, came: Sequence[Handover]) -> None:
+        """To the heads of their queues; if that fails their leases run out."""
+        back = released(Place.HEAD)
+        self._send_off(consuming.settle(self._ground, [Settlement(one.lease, back) for one in came]))
+
+    def _send_off(self, talk: Talk[Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._do(talk))
         self._errands.add(task)
-        task.add_done_callback(self._passed_on)
+        task.add_done_callback(self._came_back)
 
-    def _passed_on(self, task: asyncio.Task[None]) -> None:
+    def _came_back(self, task: asyncio.Task[Any]) -> None:
         self._errands.discard(task)
         if not task.cancelled():
             task.exception()  # nobody waits for it: who could not be told will look for himself

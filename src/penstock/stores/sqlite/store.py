@@ -26,6 +26,7 @@ from penstock.store import (
     Finding,
     Grip,
     Level,
+    Offer,
     Page,
     Pruned,
     QueueInfo,
@@ -199,7 +200,7 @@ class SqliteStore:
     ) -> Fetched:
         return await self._runner.ask(_RECLAIM, queues, limit, lease, worker, token, of)
 
-    async def wait(self, queues: Sequence[str], *, timeout: int) -> Wake:
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
         until, ends = self._clock.now() + timeout, time.monotonic() + timeout / 1000
         before = self._news.heard
         if before is None:

@@ -83,14 +83,43 @@ for i = first, #ARGV, 3 do
   holders[#holders + 1] = has
 end
 
+-- A single job goes to who waits with an offer, if nothing else is ready: leased to him, and told with the
+-- wake-up. Who has got one waits no more, in whatever queue.
+local function handed_over(queue, m, id, record)
+  if clustered or m.paused or #record > 65536 or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
+    return false
+  end
+  local waiter = redis.call('ZRANGE', queue .. ':waiters', 0, 0, 'WITHSCORES')
+  if not waiter[1] or tonumber(waiter[2]) <= now then return false end
+  local channel = waiter[1]
+  local offer = redis.call('HGET', queue .. ':offers', channel)
+  if not offer or redis.call('PUBSUB', 'NUMSUB', channel)[2] == 0 then return false end
+  local lease, token, worker, queues = string.match(offer, '^(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  local generation = string.sub(record, 2, 8)
+  redis.call('HSET', queue .. ':jobs', id, record)
+  redis.call('ZADD', queue .. ':leases', steady + lease, generation .. id)
+  redis.call('HSET', queue .. ':held', id, generation .. string.char(#token) .. token
+    .. struct.pack('<dBI2c0', now, CHARGED, #worker, worker))
+  redis.call('HINCRBY', queue .. ':tokens', token, 1)
+  for other in string.gmatch(queues, '[^\n]+') do
+    redis.call('ZREM', other .. ':waiters', channel)
+    redis.call('HDEL', other .. ':offers', channel)
+  end
+  local name = name_of(queue)
+  redis.call('PUBLISH', channel,
+    'h' .. struct.pack('>BBBd', #name, #id, #token, now) .. name .. id .. token .. record)
+  return true
+end
+
 local new = {}
 for q, queue in ipairs(KEYS) do
   local m = meta(queue)
   if count[q] > 0 then
     if m.new then new[#new + 1] = q end
     m.enqueued = m.enqueued + count[q]
-    in_steps('HSET', queue .. ':jobs', records[q])
-    for priority, list in pairs(fresh[q]) do
+    local handed = count[q] == 1 and #records[q] == 2 and handed_over(queue, m, records[q][1], records[q][2])
+    if not handed then in_steps('HSET', queue .. ':jobs', records[q]) end
+    for priority, list in pairs(handed and {} or fresh[q]) do
       push_ready(queue, priority, list.first, list)
       m.fresh = m.fresh + #list
       made_ready[queue] = true

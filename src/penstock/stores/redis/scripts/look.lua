@@ -1,6 +1,6 @@
 -- Whether there is work, and if not: who wants to hear of it.
 -- KEYS: the queues, and last, unless on a Cluster, the news.  ARGV: clock, timeout (ms), till (an instant;
--- '': the timeout from now), channel.
+-- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues).
 -- Returns {1 for work or 0, till, news: requests to stop, changed settings}.
 -- include: room clock queue
 local queues = {unpack(KEYS)}
@@ -12,8 +12,14 @@ for _, queue in ipairs(queues) do
   if due and (due <= now or due < till) then return {1, said, news} end
   if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then return {1, said, news} end
 end
+local long_gone = string.format('(%.0f', now - 60000)
 for _, queue in ipairs(queues) do
+  redis.call('ZREMRANGEBYSCORE', queue .. ':waiters', '-inf', long_gone)    -- whom no work ever came for
   redis.call('ZADD', queue .. ':waiters', 'GT', till, ARGV[4])
   redis.call('PEXPIRE', queue .. ':waiters', 60000 + ARGV[2])
+  if ARGV[5] ~= '' then
+    redis.call('HSET', queue .. ':offers', ARGV[4], ARGV[5])
+    redis.call('PEXPIRE', queue .. ':offers', 60000 + ARGV[2])
+  end
 end
 return {0, said, news}

@@ -5,8 +5,8 @@
 -- plain its result ('' or "r" and the bytes) and the jobs that follow.
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
--- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, then names in `out`
--- of jobs that lie there}.
+-- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, names in `out` of
+-- jobs that lie there}.
 -- include: room clock states queue new
 local DAY = 86400000
 local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -37,7 +37,7 @@ do
   end
   for q, n in pairs(heads) do
     local m = meta(KEYS[q])
-    m.head = m.head - n
+    if not m.new then m.head = m.head - n end    -- a queue that is gone does not come back by this
     heads[q] = m.head
   end
 end
@@ -86,7 +86,7 @@ local function otherwise()
       q, id, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
       n = n + 1
       if q == 0 then
-        local name = string.format('%.0f.%d', generation, n)
+        local name = string.format('%.0f.%.0f.%d', generation, now, n)    -- it may be completed twice
         redis.call('HSET', queue .. ':out', name, tail)
         out[#out + 1] = name
       else
@@ -171,4 +171,4 @@ for q, queue in ipairs(KEYS) do
   end
 end
 finish()
-return {table.concat(letters), string.format('%.0f', floor), unpack(out)}
+return {table.concat(letters), string.format('%.0f', floor), out}

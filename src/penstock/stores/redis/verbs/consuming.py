@@ -11,9 +11,10 @@ import msgspec
 
 from penstock.job import MAX_ERRORS, Job, Lease, NewJob, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Due, Fetched, Grip, Settled, Settlement, Share
+from penstock.store import Beat, Due, Fetched, Grip, Offer, Settled, Settlement, Share
 from penstock.stores.redis.calls import Call
 from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, sure
+from penstock.stores.redis.handover import Handover
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.records import (
     form_of,
@@ -97,7 +98,7 @@ class _Fetching:
     def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> Talk[Fetched]:
         """`anew=False`: what is leased under the token is from this very fetch.
 
-        Sent twice, such a script would lease twice; when its reply is lost, the whole fetch is to be repeated.
+        Sent twice, such a script would lease twice: when its reply is lost, the whole fetch is repeated.
         """
         names = [share.queue for share in shares]
         while True:
@@ -235,13 +236,16 @@ def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settl
             calls.append(_settle_call(ground, [settlements[place] for place in part], numbers, names))
             places.append(part)
     settled: list[Settled] = [Settled.GONE] * len(settlements)
-    unlisted = {new.queue for one in settlements for new in one.then} - ground.listed
-    if unlisted:
-        sure((yield [register(ground, unlisted)]))
-        ground.listed |= unlisted
+    following = {new.queue for one in settlements for new in one.then}
+    if following - ground.listed:
+        sure((yield [register(ground, following)]))
+        ground.listed |= following
+    if following:  # again, behind the jobs: somebody may have dropped a queue since it was put on the list
+        calls.append(register(ground, following))
     if calls:
         lying: list[tuple[str, bytes]] = []
-        for part, (letters, highest, *out) in zip(places, sure((yield calls)), strict=True):
+        answers = sure((yield calls))
+        for part, (letters, highest, out) in zip(places, answers, strict=not following):
             ground.floor = max(ground.floor, int(highest))
             for place, letter in zip(part, letters, strict=True):
                 settled[place] = _SETTLED[letter]
@@ -521,11 +525,43 @@ def news_call(ground: Ground) -> Call:
     return ask(key, "HMGET", key, "cancels", "changes")
 
 
+def offer_of(ground: Ground, queues: Sequence[str], offer: Offer) -> str:
+    """An offer as producers read it, or nothing if it cannot be written so. On a Cluster no script could
+    take it back from the other queues, so that nobody offers there."""
+    if ground.clustered:
+        return ""
+    parts = [str(offer.lease), offer.token, offer.worker, *(ground.keys.queue(q).decode() for q in queues)]
+    fits = len(offer.token.encode()) < 256 and not any("\n" in part for part in parts)
+    return "\n".join(parts) if fits else ""
+
+
+def withdraw(ground: Ground, queues: Sequence[str], channel: str) -> Talk[None]:
+    """Nobody waits on this channel any more."""
+    calls = []
+    for key in map(ground.keys.queue, queues):
+        calls.append(ask(key, "ZREM", key + b":waiters", channel))
+        calls.append(ask(key, "HDEL", key + b":offers", channel))
+    yield calls
+
+
+def handed_over(ground: Ground, came: Sequence[Handover], worker: str) -> Talk[Fetched]:
+    """What was leased to a waiter by those who enqueued it."""
+
+    def read() -> list[Job]:
+        return [
+            leased(ground.profiles, one.queue, one.stored, one.record, one.now, worker, one.token, 1)
+            for one in came
+        ]
+
+    jobs = yield from ground.learning(read)
+    return Fetched(jobs, max(one.now for one in came))
+
+
 def look(
-    ground: Ground, queues: Sequence[str], timeout: int, till: str, channel: str
+    ground: Ground, queues: Sequence[str], timeout: int, till: str, channel: str, offer: str
 ) -> Talk[tuple[bool, str, tuple[int, int]]]:
     """Whether there is work (if not, the channel will hear of it), till when the wait is, the news so far."""
-    args: list[bytes | str | int] = [timeout, till, channel]
+    args: list[bytes | str | int] = [timeout, till, channel, offer]
     if ground.clustered:
         calls = [news_call(ground), *(ground.call("look", [queue], args) for queue in queues)]
         news, *answers = sure((yield calls))

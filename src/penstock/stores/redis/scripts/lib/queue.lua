@@ -135,6 +135,7 @@ local function wake(queue)
   while true do
     local waiter = redis.call('ZPOPMIN', queue .. ':waiters')
     if not waiter[1] then return end
+    redis.call('HDEL', queue .. ':offers', waiter[1])
     if tonumber(waiter[2]) > now then
       local heard = redis.call('PUBLISH', waiter[1], 'w' .. name_of(queue))
       if heard > 0 or clustered then return end

@@ -1,0 +1,320 @@
+"""What only a store on Redis has to fear: scripts sent twice, keys that go missing, slots on the move, queues
+that are dropped between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from penstock.clock import ManualClock
+from penstock.job import NewJob, State
+from penstock.lifecycle import Transition
+from penstock.store import Settled, Settlement, Share, Verdict, Wake
+from penstock.stores.redis.hearing import Hearing
+from penstock.stores.redis.store import RedisStore
+from penstock.stores.redis.verbs import consuming, operating, producing
+from tests.servers import Cluster, RedisServer
+from tests.store.facts import (
+    COMPLETED,
+    LEASE,
+    RELEASED,
+    add,
+    asleep,
+    counts,
+    ids,
+    new,
+    retryable,
+    some,
+    take,
+    take_one,
+    token,
+)
+
+_prefixes = itertools.count(1)
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    """Over keys of its own, by the server's clock."""
+    one = RedisStore(f"{redis.url}?prefix=attack{next(_prefixes)}-{time.time_ns()}")
+    yield one
+    one.close()
+
+
+def prefix_of(store: RedisStore) -> str:
+    return store._address.prefix
+
+
+def another(store: RedisStore, **options: Any) -> RedisStore:
+    return RedisStore(store._address, **options)
+
+
+async def sent_twice(store: RedisStore, talk: Generator[Any, Any, Any]) -> Any:
+    """A verb whose replies are all lost once: what may be sent again is."""
+    try:
+        calls = next(talk)
+        while True:
+            repeatable = [call for call in calls if call.repeatable]
+            await store._runner.run(repeatable)
+            calls = talk.send(await store._runner.run(calls))
+    except StopIteration as end:
+        return end.value
+
+
+async def one_step(store: RedisStore, talk: Generator[Any, Any, Any]) -> Any:
+    """Take a verb one round trip far, and no further; what it would ask next comes back."""
+    return talk.send(await store._runner.run(next(talk)))
+
+
+async def on(store: RedisStore, talk: Generator[Any, Any, Any], calls: Any) -> Any:
+    """From there to its end."""
+    try:
+        while True:
+            calls = talk.send(await store._runner.run(calls))
+    except StopIteration as end:
+        return end.value
+
+
+# ── replies that are lost ──
+
+
+@pytest.mark.parametrize("limit", [10, 2_500])
+async def test_a_fetch_whose_replies_were_lost_leases_once(store: RedisStore, limit: int) -> None:
+    await store.enqueue([*some(limit, queue="a"), *some(limit, queue="b")])
+    shares = [Share("a", limit, limit), Share("b", limit, limit)]
+    talk = consuming.fetch(store._ground, shares, limit, LEASE, "w1", token(), True)
+    found = await sent_twice(store, talk)
+    held = (await counts(store, "a")).get(State.RUNNING, 0) + (await counts(store, "b")).get(State.RUNNING, 0)
+    assert len(found.jobs) == held > 0
+
+
+async def test_a_fetch_over_slots_whose_replies_were_lost_leases_once(cluster: Cluster) -> None:
+    store = RedisStore(f"{cluster.url}?prefix=attack-{time.time_ns()}")
+    await store.enqueue([*some(20, queue="a"), *some(20, queue="b")])
+    shares = [Share("a", 5, 20), Share("b", 5, 20)]
+    talk = consuming.fetch(store._ground, shares, 10, LEASE, "w1", token(), True)
+    found = await sent_twice(store, talk)
+    held = [(await counts(store, queue)).get(State.RUNNING, 0) for queue in "ab"]
+    assert held == [5, 5]
+    assert len(found.jobs) == 10
+    store.close()
+
+
+async def test_a_reclaim_whose_replies_were_lost_leases_once(store: RedisStore) -> None:
+    await add(store, *some(20))
+    await take(store, 20)
+    talk = consuming.reclaim(store._ground, (), 100, LEASE, "w2", token(), ["w1"])
+    assert len((await sent_twice(store, talk)).jobs) == 20
+
+
+# ── a queue that is dropped between two steps of others ──
+
+
+async def test_a_queue_that_is_dropped_while_a_job_comes_stays_on_the_list(store: RedisStore) -> None:
+    producer, other = another(store), another(store)
+    await other.settings("default", paused=False)
+    talk = producing.enqueue(producer._ground, [new()])
+    calls = await one_step(producer, talk)  # its name is on the list
+    assert await other.drop("default")
+    assert (await on(producer, talk, calls))[0].verdict is Verdict.NEW
+    assert [queue.name for queue in await other.queues()] == ["default"]
+
+
+async def test_a_queue_that_comes_back_while_it_is_dropped_stays_on_the_list(store: RedisStore) -> None:
+    other = another(store)
+    await store.settings("default", paused=False)
+    talk = operating.drop(other._ground, "default")
+    calls = await one_step(other, talk)  # forgotten, but still on the list
+    await add(store, new())
+    assert await on(other, talk, calls)
+    assert [queue.name for queue in await store.queues()] == ["default"]
+
+
+async def test_a_late_settlement_brings_no_dropped_queue_back(store: RedisStore, redis: RedisServer) -> None:
+    await add(store, new())
+    job = await take_one(store)
+    await store.settle([Settlement(job.lease, Transition(State.COMPLETED))])
+    assert await store.drop("default")
+    assert await store.settle([Settlement(job.lease, RELEASED)]) == [Settled.GONE]
+    with redis.asked() as client:
+        assert client.keys(f"{prefix_of(store)}*") == []
+
+
+# ── keys that somebody has deleted, or a server that evicts ──
+
+
+@pytest.mark.parametrize("lost", ["again/0", "ready/*", "ready", "jobs", "state/1", "leases", "due"])
+async def test_a_fetch_comes_to_an_end_whatever_key_is_gone(
+    store: RedisStore, redis: RedisServer, lost: str
+) -> None:
+    await add(store, *some(3))
+    (job,) = await take(store, 1)
+    await store.settle([Settlement(job.lease, RELEASED)])
+    with redis.asked() as client:
+        for key in client.keys(f"{prefix_of(store)}*{lost.replace('/*', '/0/*')}"):
+            client.delete(key)
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await asyncio.gather(take(store, 10), return_exceptions=True)
+        assert (await store.enqueue([new()]))[0].verdict is Verdict.NEW
+
+
+# ── waking ──
+
+
+async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    other = another(store)
+    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(sleeper)
+    with redis.asked() as client:
+        client.zadd(f"{prefix_of(store)}:{{/default}}:waiters", {"nobody": (time.time() + 50) * 1000})
+    await add(store, new(delay=40_000))
+    async with asyncio.timeout(3):
+        assert await sleeper == Wake.WORK
+    other.close()
+
+
+async def test_what_a_wait_was_told_is_passed_on_if_it_ends_otherwise() -> None:
+    passed: list[tuple[str, bytes]] = []
+    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)))
+
+    async def wait() -> None:
+        with hearing.sleeping(frozenset({"a", "b"})) as sleeper:
+            while not sleeper.work:
+                await asyncio.sleep(0)
+                sleeper.event.set()
+            await asyncio.Event().wait()
+
+    sleeper = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    hearing.hear(b"db")
+    hearing.hear(b"wa")
+    await asyncio.sleep(0)
+    assert passed == []
+    sleeper.cancel()
+    await asyncio.gather(sleeper, return_exceptions=True)
+    assert sorted(passed) == [("a", b"w"), ("b", b"d")]
+    hearing.hear(b"db")
+    assert passed[2:] == [("b", b"d")]
+
+
+async def test_a_wait_that_had_its_answer_passes_nothing_on() -> None:
+    passed: list[tuple[str, bytes]] = []
+    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)))
+    with hearing.sleeping(frozenset({"a"})) as sleeper:
+        hearing.hear(b"wa")
+        assert sleeper.work
+    assert passed == []
+
+
+async def test_those_who_have_waited_in_vain_are_forgotten(store: RedisStore, redis: RedisServer) -> None:
+    key = f"{prefix_of(store)}:{{/default}}:waiters"
+    with redis.asked() as client:
+        client.zadd(key, {f"gone-{n}": (time.time() - 120) * 1000 for n in range(50)})
+        assert await store.wait(["default"], timeout=10) is Wake.NOTHING
+        assert client.zcard(key) == 1
+
+
+# ── jobs that follow on another server ──
+
+
+async def test_followers_that_were_not_delivered_are_all_kept(cluster: Cluster) -> None:
+    store = RedisStore(f"{cluster.url}?prefix=attack-{time.time_ns()}")
+    await add(store, new("one", queue="a"))
+    followers = some(2, queue="b")
+    for follower in followers:
+        job = await take_one(store, "a")
+        talk = consuming.settle(store._ground, [Settlement(job.lease, COMPLETED, then=(follower,))])
+        calls = await one_step(store, talk)
+        assert calls is not None
+        if calls[0].script is not None:  # the list of queues came first
+            talk.send(await store._runner.run(calls))
+        talk.close()  # we die before it is delivered
+        await store.retry([job.ref])
+    await store.prune()
+    assert await counts(store, "b") == {State.AVAILABLE: 2}
+    store.close()
+
+
+# ── a full server ──
+
+
+@pytest.mark.parametrize("end", [COMPLETED, retryable(), RELEASED], ids=["kept", "retryable", "released"])
+async def test_attempts_end_on_a_full_server(new_redis: Any, end: Transition) -> None:
+    server = new_redis()
+    store = RedisStore(server.url)
+    await store.enqueue([new(payload=b"x" * 1_000) for _ in range(100)])
+    jobs = await take(store, 10)
+    with server.asked() as client:
+        client.config_set("maxmemory", 1_000_000)
+    full = await asyncio.gather(store.enqueue([new()]), return_exceptions=True)
+    assert isinstance(full[0], Exception)
+    settled = await store.settle([Settlement(job.lease, end, result=b"r") for job in jobs])
+    assert settled == [Settled.APPLIED] * 10
+    store.close()
+
+
+# ── time ──
+
+
+async def test_a_clock_that_goes_back_keeps_the_order(store: RedisStore) -> None:
+    clock = ManualClock()
+    steered = another(store, clock=clock)
+    specs: list[NewJob] = []
+    for step in (0, -3_600_000, 1_000, 3_600_000, -10, 5):
+        clock.set_wall(clock.now() + step)
+        specs += some(30)
+        await add(steered, *specs[-30:])
+        specs.append(new())
+        await add(steered, specs[-1])
+    gone = specs[::7]
+    assert await steered.delete([job.ref for job in gone]) == [State.AVAILABLE] * len(gone)
+    left = [job for job in specs if job not in gone]
+    assert await counts(steered) == {State.AVAILABLE: len(left)}
+    assert ids(await take(steered, 1_000)) == ids(left)
+    assert await counts(steered) == {State.RUNNING: len(left)}
+    steered.close()
+
+
+# ── a slot on the move ──
+
+
+@pytest.mark.slow
+async def test_a_queue_whose_slot_is_on_the_move_is_never_two(new_cluster: Any) -> None:
+    cluster = new_cluster(replicas=0)
+    store = RedisStore(f"{cluster.url}?timeout=20s")
+    await add(store, *some(3))
+    (leased,) = await take(store, 1)
+    key = "penstock:{/default}"
+    slot, source = key_slot(key.encode()), cluster.holder(key)
+    target = next(server for server in cluster.masters() if server is not source)
+    with source.asked() as old, target.asked() as there:
+        names = {
+            one: client.execute_command("CLUSTER MYID") for one, client in ((source, old), (target, there))
+        }
+        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[source])
+        old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[target])
+        verbs = [
+            asyncio.create_task(store.enqueue([new("late")])),
+            asyncio.create_task(store.settle([Settlement(leased.lease, COMPLETED)])),
+        ]
+        await asyncio.sleep(0.3)
+        for n, name in enumerate(old.execute_command("CLUSTER GETKEYSINSLOT", slot, 100)):
+            old.execute_command("MIGRATE", "127.0.0.1", target.port, name, 0, 5_000)
+            if n == 1:
+                await asyncio.sleep(0.3)
+        for client in (there, old):
+            client.execute_command("CLUSTER SETSLOT", slot, "NODE", names[target])
+    await asyncio.gather(*verbs)
+    assert verbs[1].result() == [Settled.APPLIED]
+    assert len(await take(store, 10)) == 3
+    assert await counts(store) == {State.RUNNING: 3, State.COMPLETED: 1}
+    store.close()

@@ -1,0 +1,200 @@
+"""A job that finds somebody waiting with an offer comes to him leased, with the wake-up call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.ids import mint_token
+from penstock.job import Job, NewJob, State
+from penstock.lifecycle import Transition
+from penstock.store import Offer, Settled, Settlement, Share, Wake
+from penstock.stores.redis.ground import ask
+from penstock.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+
+LEASE = 15_000
+SOON = 5.0
+DONE = Transition(State.COMPLETED)
+
+
+@pytest.fixture
+def url(redis: RedisServer) -> str:
+    return f"{redis.url}?prefix=penstock-handover-{mint_token()}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[RedisStore]:
+    store = RedisStore(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[RedisStore]:
+    store = RedisStore(url)
+    yield store
+    store.close()
+
+
+async def asleep(store: RedisStore, *queues: str, token: str = "t1") -> asyncio.Task[Wake]:
+    """A wait with an offer that producers know of."""
+    offer = Offer("w1", token, LEASE)
+    waiting = asyncio.create_task(store.wait(list(queues), timeout=60_000, offer=offer))
+    async with asyncio.timeout(SOON):
+        while not await offered(store, queues[0]):
+            await asyncio.sleep(0.005)
+    return waiting
+
+
+async def offered(store: RedisStore, queue: str) -> bool:
+    return bool(await asked(store, "EXISTS", store._ground.keys.queue(queue) + b":offers"))
+
+
+async def asked(store: RedisStore, *command: str | bytes) -> object:
+    (answer,) = await store._runner.run([ask(store._ground.keys.news, *command)])
+    return answer
+
+
+async def fetch(store: RedisStore, token: str, *queues: str, limit: int = 9) -> list[Job]:
+    shares = [Share(queue, limit, limit) for queue in queues or ("default",)]
+    return (await store.fetch(shares, limit=limit, lease=LEASE, worker="w1", token=token)).jobs
+
+
+async def the(store: RedisStore, new: NewJob) -> Job:
+    (job,) = await store.get([new.ref])
+    assert job is not None
+    return job
+
+
+async def until(store: RedisStore, new: NewJob, state: State) -> Job:
+    async with asyncio.timeout(SOON):
+        while (job := await the(store, new)).state is not state:
+            await asyncio.sleep(0.01)
+    return job
+
+
+async def test_the_job_is_leased_when_its_enqueue_returns(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "default")
+    new = NewJob("a", "t", b'{"x": 1}')
+    await other.enqueue([new])
+    found = await the(other, new)
+    assert (found.state, found.worker, found.token, found.attempt) == (State.RUNNING, "w1", "t1", 1)
+    assert await asyncio.wait_for(waiting, SOON) == Wake.WORK
+    (job,) = await fetch(store, "t1")
+    assert job == found
+    assert await store.settle([Settlement(job.lease, DONE)]) == [Settled.APPLIED]
+    assert await other.get([new.ref]) == [None]
+    (info,) = await other.queues()
+    assert info.counts == {}
+
+
+async def test_the_fetch_that_follows_asks_nobody(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "default")
+    await other.enqueue([NewJob("b", "t")])
+    await asyncio.wait_for(waiting, SOON)
+    await fetch(store, "t1")  # learns the profile
+    waiting = await asleep(store, "default", token="t2")
+    await other.enqueue([NewJob("c", "t")])
+    await asyncio.wait_for(waiting, SOON)
+    ask_them = store._runner.run
+    store._runner.run = None  # type: ignore[method-assign,assignment]
+    try:
+        assert [job.id for job in await fetch(store, "t2")] == ["c"]
+    finally:
+        store._runner.run = ask_them  # type: ignore[method-assign]
+
+
+async def test_who_got_one_is_offered_no_other_in_any_queue(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "a", "b")
+    await other.enqueue([NewJob("1", "t", queue="a")])
+    second = NewJob("2", "t", queue="b")
+    await other.enqueue([second])
+    assert (await the(other, second)).state is State.AVAILABLE
+    assert await asyncio.wait_for(waiting, SOON) == Wake.WORK
+    assert [job.id for job in await fetch(store, "t1", "a", "b")] == ["1"]
+    assert [job.id for job in await fetch(store, "t2", "a", "b")] == ["2"]
+
+
+async def test_several_jobs_at_once_are_not_handed_over(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "default")
+    jobs = [NewJob("1", "t"), NewJob("2", "t")]
+    await other.enqueue(jobs)
+    assert [(await the(other, job)).state for job in jobs] == [State.AVAILABLE] * 2
+    assert await asyncio.wait_for(waiting, SOON) == Wake.WORK
+    assert [job.id for job in await fetch(store, "t1")] == ["1", "2"]
+
+
+async def test_a_paused_queue_hands_nothing_over_and_nothing_overtakes_what_is_ready(
+    store: RedisStore, other: RedisStore
+) -> None:
+    waiting = await asleep(store, "default")
+    await other.settings("default", paused=True)
+    first, second = NewJob("1", "t"), NewJob("2", "t")
+    await other.enqueue([first])
+    assert (await the(other, first)).state is State.AVAILABLE
+    await other.settings("default", paused=False)
+    await other.enqueue([second])
+    assert (await the(other, second)).state is State.AVAILABLE
+    assert await asyncio.wait_for(waiting, SOON)
+    assert [job.id for job in await fetch(store, "t1")] == ["1", "2"]
+
+
+async def test_what_nobody_comes_for_goes_back_uncharged(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "default")
+    new = NewJob("1", "t")
+    await other.enqueue([new])
+    assert await asyncio.wait_for(waiting, SOON) == Wake.WORK
+    job = await until(other, new, State.AVAILABLE)  # its worker is stopping: no fetch follows
+    assert (job.attempt, job.token, job.lost) == (0, None, 0)
+
+
+async def test_a_wait_that_was_given_up_takes_no_job_with_it(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "default")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    new = NewJob("1", "t")
+    await other.enqueue([new])
+    job = await until(other, new, State.AVAILABLE)
+    assert job.attempt == 0
+
+
+async def test_the_next_fetch_finds_what_was_handed_over_though_the_message_was_lost(
+    store: RedisStore, other: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = await asleep(store, "default")
+    hearing = store._hearings[asyncio.get_running_loop()]
+    monkeypatch.setattr(hearing, "_handed_over", lambda one: None)
+    new = NewJob("1", "t")
+    await other.enqueue([new])
+    await until(other, new, State.RUNNING)
+    waiting.cancel()
+    assert [job.id for job in await fetch(store, "t1")] == ["1"]
+
+
+async def test_nothing_is_handed_to_who_is_gone(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "default")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    store.close()
+    async with asyncio.timeout(SOON):
+        while await asked(other, "PUBSUB", "CHANNELS", store._ground.keys.news_channel):
+            await asyncio.sleep(0.01)
+    new = NewJob("1", "t")
+    await other.enqueue([new])
+    assert (await the(other, new)).state is State.AVAILABLE
+
+
+async def test_who_has_fetched_work_offers_no_more(store: RedisStore, other: RedisStore) -> None:
+    waiting = await asleep(store, "a", "b")
+    await other.enqueue([NewJob("1", "t", queue="a"), NewJob("2", "t", queue="a")])
+    await asyncio.wait_for(waiting, SOON)
+    assert len(await fetch(store, "t1", "a", "b")) == 2
+    async with asyncio.timeout(SOON):
+        while await offered(other, "b"):
+            await asyncio.sleep(0.01)
+    new = NewJob("3", "t", queue="b")
+    await other.enqueue([new])
+    assert (await the(other, new)).state is State.AVAILABLE
