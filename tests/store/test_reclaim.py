@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.clock import ManualClock
 from penstock.job import Job, Progress, State
 from penstock.lifecycle import LOST_BY
-from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Store
+from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -255,3 +255,15 @@ async def test_what_was_stored_before_a_reboot_is_there_after_it(
     queued, done = await in_state(store, State.SCHEDULED), await in_state(store, State.COMPLETED)
     clock.reboot("boot-2")
     assert await open_store().get([queued.ref, done.ref]) == [queued, done]
+
+
+@pytest.mark.parametrize("queues", [["a"], ["b"], ["a", "b"], ["b", "c"], ["c"]])
+async def test_a_token_that_comes_again_returns_its_leases_of_all_queues(
+    store: Store, queues: list[str]
+) -> None:
+    await add(store, new("1", queue="a"), new("2", queue="b"))
+    shares = [Share("a", 1, 1), Share("b", 1, 1)]
+    found = await store.fetch(shares, limit=2, lease=LEASE, worker="w1", token="again")
+    assert len(found.jobs) == 2
+    again = await store.reclaim(queues, limit=10, lease=LEASE, worker="w1", token="again")
+    assert {job.lease for job in again.jobs} == {job.lease for job in found.jobs}

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from penstock.clock import ManualClock
 from penstock.job import NewJob, State
 from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Share, Verdict, Wake
+from penstock.store import Offer, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.hearing import Hearing
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.verbs import consuming, operating, producing
@@ -184,7 +184,7 @@ async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
 
 async def test_what_a_wait_was_told_is_passed_on_if_it_ends_otherwise() -> None:
     passed: list[tuple[str, bytes]] = []
-    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)))
+    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
 
     async def wait() -> None:
         with hearing.sleeping(frozenset({"a", "b"})) as sleeper:
@@ -208,7 +208,7 @@ async def test_what_a_wait_was_told_is_passed_on_if_it_ends_otherwise() -> None:
 
 async def test_a_wait_that_had_its_answer_passes_nothing_on() -> None:
     passed: list[tuple[str, bytes]] = []
-    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)))
+    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
     with hearing.sleeping(frozenset({"a"})) as sleeper:
         hearing.hear(b"wa")
         assert sleeper.work
@@ -219,8 +219,69 @@ async def test_those_who_have_waited_in_vain_are_forgotten(store: RedisStore, re
     key = f"{prefix_of(store)}:{{/default}}:waiters"
     with redis.asked() as client:
         client.zadd(key, {f"gone-{n}": (time.time() - 120) * 1000 for n in range(50)})
+        client.hset(key.replace("waiters", "offers"), mapping={f"gone-{n}": "" for n in range(50)})
         assert await store.wait(["default"], timeout=10) is Wake.NOTHING
         assert client.zcard(key) == 1
+        assert client.hlen(key.replace("waiters", "offers")) == 0
+
+
+# ── jobs that come leased with the wake-up ──
+
+
+@pytest.mark.parametrize("moment", ["while it is fetched", "after it was fetched"])
+async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    other = another(store)
+    await add(other, new(queue="elsewhere"))
+    waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
+    await asleep(waiting)
+    hearing = store._hearings[asyncio.get_running_loop()]
+    hear, late = hearing.hear, list[bytes]()
+    ear = store._runner._here().ear
+    assert ear is not None
+    monkeypatch.setattr(ear._channels[hearing.channel.encode()], "hear", late.append)
+    run = store._runner.run
+
+    async def run_and_hear(calls: Any) -> Any:
+        answers = await run(calls)
+        while late:
+            hear(late.pop())
+        return answers
+
+    if moment == "while it is fetched":
+        monkeypatch.setattr(store._runner, "run", run_and_hear)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    job = new()
+    await add(other, job)
+    async with asyncio.timeout(3):
+        while not late:
+            await asyncio.sleep(0.01)
+    shares = [Share("default", 9, 9)]
+    found = await store.fetch(shares, limit=9, lease=LEASE, worker="w1", token="t1")
+    assert ids(found.jobs) == [job.id]
+    while late:
+        hear(late.pop())
+    await asyncio.gather(*store._errands)
+    assert await store.settle([Settlement(found.jobs[0].lease, COMPLETED)]) == [Settled.APPLIED]
+    other.close()
+
+
+async def test_a_job_that_came_too_long_ago_is_not_given_back_and_run(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = another(store)
+    waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
+    await asleep(waiting)
+    monkeypatch.setattr(store._hearings[asyncio.get_running_loop()], "age_of", lambda came: 1e6)
+    await add(other, new())
+    assert await waiting == Wake.WORK
+    found = await store.fetch([Share("default", 9, 9)], limit=9, lease=LEASE, worker="w1", token="t1")
+    await asyncio.gather(*store._errands)
+    assert len(found.jobs) == 1
+    assert await store.settle([Settlement(found.jobs[0].lease, COMPLETED)]) == [Settled.APPLIED]
+    other.close()
 
 
 # ── jobs that follow on another server ──

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from penstock.job import Lease
+from penstock.job import Job, Lease
 from penstock.stores.redis.keys import id_of
 
 __all__ = ["Handover", "Handovers", "read_handover"]
@@ -19,6 +20,8 @@ __all__ = ["Handover", "Handovers", "read_handover"]
 _SIZES = struct.Struct(">BBBd")
 #: How long a job waits for its fetch (s); it follows the wake-up at once, unless its worker is stopping.
 _PATIENCE = 0.25
+#: So many offers, and what became of them, are remembered.
+_REMEMBERED = 64
 
 
 class Handover(NamedTuple):
@@ -46,27 +49,78 @@ def read_handover(message: bytes) -> Handover:
     return Handover(queue, stored, message[at : at + token].decode(), int(now), message[at + token :])
 
 
+class _Fetch:
+    """What is known of the fetch that an offer is for."""
+
+    __slots__ = ("failed", "found", "meanwhile", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way = False
+        self.meanwhile: list[Handover] = []  # came since it was sent: it may bring them, too
+        self.failed = False
+        self.found: frozenset[Lease] = frozenset()
+
+
 class Handovers:
     """Those of one event loop, by token."""
 
     def __init__(self, give_back: Callable[[Sequence[Handover]], None]) -> None:
         self._give_back = give_back
         self._kept: dict[str, list[Handover]] = {}
+        self._fetches: dict[str, _Fetch] = {}  # of the last tokens that were offered
 
-    def keep(self, one: Handover) -> None:
+    def offer(self, token: str) -> None:
+        """Jobs may come that are leased under this token."""
+        if token not in self._fetches:
+            while len(self._fetches) >= _REMEMBERED:
+                self._fetches.pop(next(iter(self._fetches)))
+            self._fetches[token] = _Fetch()
+
+    def came(self, one: Handover, *, wanted: bool) -> None:
+        """A message, perhaps long after what it tells of: what a fetch has brought is not given back.
+
+        `wanted`: whoever offered still waits, and fetches next.
+        """
+        fetch = self._fetches.get(one.token)
+        if fetch is not None and fetch.under_way:
+            fetch.meanwhile.append(one)
+        elif fetch is not None and (fetch.failed or one.lease in fetch.found):
+            return  # a fetch that failed is repeated, and finds whatever is leased under its token
+        elif wanted:
+            self._keep(one)
+        else:
+            self._give_back([one])
+
+    def take(self, token: str) -> list[Handover]:
+        """What was leased under this token, if the server need not be asked for more of it."""
+        kept, fetch = self._kept.pop(token, []), self._fetches.get(token)
+        return [] if fetch is not None and fetch.failed else kept
+
+    @contextmanager
+    def fetching(self, token: str) -> Iterator[list[Job]]:
+        """While a fetch with this token asks the server; what it finds is to be put into the list."""
+        found: list[Job] = []
+        fetch = self._fetches.get(token)
+        if fetch is None:  # it was never offered
+            yield found
+            return
+        fetch.under_way, fetch.failed = True, True
+        try:
+            yield found
+            fetch.failed = False
+        finally:
+            fetch.under_way = False
+            fetch.found = frozenset(job.lease for job in found)
+            meanwhile, fetch.meanwhile = fetch.meanwhile, []
+            for one in meanwhile:
+                self.came(one, wanted=False)
+
+    def _keep(self, one: Handover) -> None:
         kept = self._kept.get(one.token)
         if kept is None:
             kept = self._kept[one.token] = []
             asyncio.get_running_loop().call_later(_PATIENCE, self._nobody_came, one.token)
         kept.append(one)
-
-    def refuse(self, one: Handover) -> None:
-        """Nobody here has offered this, or no longer."""
-        self._give_back([one])
-
-    def take(self, token: str) -> list[Handover]:
-        """What was leased under this token."""
-        return self._kept.pop(token, [])
 
     def _nobody_came(self, token: str) -> None:
         if left := self._kept.pop(token, None):

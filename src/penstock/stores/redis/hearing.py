@@ -86,13 +86,11 @@ class Hearing:
 
     def _handed_over(self, one: Handover) -> None:
         self.offered = frozenset()
-        for sleeper in self._sleepers:
-            if sleeper.offer == one.token:
-                self.handovers.keep(one)
-                sleeper.work = True
-                sleeper.event.set()
-                return
-        self.handovers.refuse(one)
+        offering = [sleeper for sleeper in self._sleepers if sleeper.offer == one.token]
+        self.handovers.came(one, wanted=bool(offering))
+        for sleeper in offering:
+            sleeper.work = True
+            sleeper.event.set()
 
     def news(self, _: bytes) -> None:
         """A request to stop, or changed settings: everybody looks."""
@@ -118,6 +116,8 @@ class Hearing:
     @contextmanager
     def sleeping(self, queues: frozenset[str], offer: str | None = None) -> Iterator[Sleeper]:
         sleeper = Sleeper(queues, offer)
+        if offer is not None:
+            self.handovers.offer(offer)
         self._sleepers.add(sleeper)
         try:
             yield sleeper

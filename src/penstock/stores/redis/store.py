@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
+from penstock.errors import StoreUnavailable
 from penstock.ids import mint_token
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED, Place, released
@@ -51,6 +52,8 @@ R = TypeVar("R")
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 5.0
+#: A thread that waits for results, and whose connection is lost, tries again after this (seconds).
+_PAUSE = 0.2
 #: A job that was leased with a wake-up call is begun if the call took no longer than this (ms).
 _FRESH = 1_000
 
@@ -153,13 +156,22 @@ class RedisStore:
         token: str,
         charge: bool = True,
     ) -> Fetched:
+        talk = consuming.fetch(self._ground, queues, limit, lease, worker, token, charge)
         hearing = self._hearings.get(asyncio.get_running_loop())
-        if hearing is not None and (came := hearing.handovers.take(token)):
-            if self._ground.steered or hearing.age_of(came) <= _FRESH:
-                return await self._do(consuming.handed_over(self._ground, came, worker))
-            self._give_back(came)  # we stood still: too much of the lease may be over
-        found = await self._do(consuming.fetch(self._ground, queues, limit, lease, worker, token, charge))
-        if found.jobs and hearing is not None and hearing.offered:  # who has work waits no more
+        if hearing is None:
+            return await self._do(talk)
+        came = hearing.handovers.take(token)
+        with hearing.handovers.fetching(token) as leased:
+            if came:
+                if self._ground.steered or hearing.age_of(came) <= _FRESH:
+                    found = await self._do(consuming.handed_over(self._ground, came, worker))
+                    leased += found.jobs
+                    return found
+                # we stood still, and too much of the lease may be over; first, or the fetch would find it
+                await self._do(_given_back(self._ground, came))
+            found = await self._do(talk)
+            leased += found.jobs
+        if found.jobs and hearing.offered:  # who has work waits no more
             queues_offered, hearing.offered = hearing.offered, frozenset()
             self._send_off(consuming.withdraw(self._ground, sorted(queues_offered), hearing.channel))
         return found
@@ -244,8 +256,7 @@ class RedisStore:
 
     def _give_back(self, came: Sequence[Handover]) -> None:
         """To the heads of their queues; if that fails their leases run out."""
-        back = released(Place.HEAD)
-        self._send_off(consuming.settle(self._ground, [Settlement(one.lease, back) for one in came]))
+        self._send_off(_given_back(self._ground, came))
 
     def _send_off(self, talk: Talk[Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._do(talk))
@@ -360,9 +371,21 @@ class _SyncDoor:
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         ends = time.monotonic() + timeout / 1000
         watch = Watch(set(refs))
+        while watch.open:
+            try:
+                self._listen(watch, ends)
+                break
+            except StoreUnavailable:  # it may be back before the time is up
+                if time.monotonic() + _PAUSE >= ends:
+                    raise
+                time.sleep(_PAUSE)
+        return self._do(_as_told(self._ground, refs, watch))
+
+    def _listen(self, watch: Watch, ends: float) -> None:
+        """Until all have ended or the time is up."""
         channel = self._ground.keys.channel(mint_token()[:16])
         with self._runner.listener(channel.encode()) as listener:
-            while watch.open and not (watch.records and ends <= time.monotonic()):
+            while watch.open:
                 left = ends - time.monotonic()
                 talk = producing.open_ones(self._ground, list(watch.open), channel, _ms(left))
                 watch.open &= self._do(talk)
@@ -373,8 +396,7 @@ class _SyncDoor:
                     if record is not None:
                         watch.records[ref] = id, record
                 if ends <= time.monotonic():
-                    break
-        return self._do(_as_told(self._ground, refs, watch))
+                    return
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._do(operating.retry(self._ground, refs))
@@ -386,6 +408,11 @@ class _SyncDoor:
 
     def queues(self) -> list[QueueInfo]:
         return self._do(operating.queues(self._ground))
+
+
+def _given_back(ground: Ground, came: Sequence[Handover]) -> Talk[list[Settled]]:
+    back = released(Place.HEAD)
+    return consuming.settle(ground, [Settlement(one.lease, back) for one in came])
 
 
 def _as_told(ground: Ground, refs: Sequence[Ref], watch: Watch) -> Talk[list[Job | None]]:

@@ -14,7 +14,10 @@ for _, queue in ipairs(queues) do
 end
 local long_gone = string.format('(%.0f', now - 60000)
 for _, queue in ipairs(queues) do
-  redis.call('ZREMRANGEBYSCORE', queue .. ':waiters', '-inf', long_gone)    -- whom no work ever came for
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', queue .. ':waiters', '-inf', long_gone, 'LIMIT', 0, 100)) do
+    redis.call('ZREM', queue .. ':waiters', gone)    -- no work ever came for him
+    redis.call('HDEL', queue .. ':offers', gone)
+  end
   redis.call('ZADD', queue .. ':waiters', 'GT', till, ARGV[4])
   redis.call('PEXPIRE', queue .. ':waiters', 60000 + ARGV[2])
   if ARGV[5] ~= '' then

@@ -87,7 +87,8 @@ local function otherwise()
       n = n + 1
       if q == 0 then
         local name = string.format('%.0f.%.0f.%d', generation, now, n)    -- it may be completed twice
-        redis.call('HSET', queue .. ':out', name, tail)
+        floor = count_up(meta(queue), floor)    -- its turn among those that follow
+        redis.call('HSET', queue .. ':out', name, struct.pack('<d', floor) .. tail)
         out[#out + 1] = name
       else
         local to = KEYS[q]

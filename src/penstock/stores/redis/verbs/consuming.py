@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -42,6 +43,7 @@ __all__ = [
 
 _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
 _GENERATIONS = 1 << 56
+_TURN = struct.Struct("<d")
 #: How many jobs one script promotes.
 _PROMOTED = 1_000
 #: The quota of a queue that is only asked what it has leased under the token.
@@ -345,19 +347,22 @@ def deliver(ground: Ground, lying: Sequence[tuple[str, bytes]]) -> Talk[None]:
     keys = [(queue, ground.keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = sure((yield [ask(key, "HGET", key, name) for _, key, name in keys]))
     found = [(key, name, text) for (_, key, name), text in zip(keys, texts, strict=True) if text is not None]
-    news = [msgspec.msgpack.decode(text, type=NewJob) for _, _, text in found]
+    news = [msgspec.msgpack.decode(text[8:], type=NewJob) for _, _, text in found]
+    turns = [int(_TURN.unpack_from(text)[0]) for _, _, text in found]
     if news:
         ground.listed |= {new.queue for new in news}
         sure((yield [register(ground, {new.queue for new in news})]))
-        for highest in sure((yield [_follower_call(ground, new) for new in news])):
+        calls = [_follower_call(ground, new, turn) for new, turn in zip(news, turns, strict=True)]
+        for highest in sure((yield calls)):
             ground.floor = max(ground.floor, int(highest))
         sure((yield [ask(key, "HDEL", key, name) for key, name, _ in found]))
 
 
-def _follower_call(ground: Ground, new: NewJob) -> Call:
+def _follower_call(ground: Ground, new: NewJob, turn: int) -> Call:
+    """`turn`: the generation that was kept free for it when its job was settled."""
     digest, text = ground.profiles.write(new)
     facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
-    return ground.call("follow", [new.queue], [ground.floor, 1, digest, text, *facts])
+    return ground.call("follow", [new.queue], [turn - 1, 1, digest, text, *facts])
 
 
 # ── promote, reclaim ─────────────────────────────────────────────────────────────────────────────
@@ -415,7 +420,7 @@ def reclaim(
         return (yield from _reclaim_of(ground, limit, lease, worker, token, of))
     facts: list[bytes | str | int] = [lease, worker, token]
     if others := ground.used_before(token, queues):
-        found = yield from _again_elsewhere(ground, others, limit, facts)
+        found = yield from _again_anywhere(ground, [*queues, *others], limit, facts)
         if found.jobs:
             return found
     if not ground.clustered or len(queues) < 2:
@@ -433,10 +438,10 @@ def reclaim(
     return Fetched(jobs, now)
 
 
-def _again_elsewhere(
+def _again_anywhere(
     ground: Ground, queues: Sequence[str], limit: int, facts: list[bytes | str | int]
 ) -> Talk[Fetched]:
-    """What is leased under a token that comes again, in queues that this call does not name."""
+    """What is leased under a token that comes again, also in queues that this call does not name."""
     jobs: list[Job] = []
     now = 0
     for names in ground.servers(queues):
