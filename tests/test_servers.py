@@ -179,7 +179,9 @@ def test_the_shared_cluster_serves_every_slot_and_forgets_a_test(cluster: Cluste
             client.set(f"penstock-forgotten:{n}", n)
         client.set("stays", 1)
         remove_keys(cluster.servers, having="penstock-forgotten")
-        assert client.keys(target_nodes=driver.RedisCluster.PRIMARIES) == [b"stays"]
+        left = client.keys(target_nodes=driver.RedisCluster.PRIMARIES)  # other tests' too: it is shared
+        assert b"stays" in left
+        assert not [key for key in left if key.startswith(b"penstock-forgotten")]
         client.delete("stays")
 
 

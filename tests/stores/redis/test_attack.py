@@ -95,7 +95,7 @@ async def test_a_fetch_whose_replies_were_lost_leases_once(store: RedisStore, li
 
 
 async def test_a_fetch_over_slots_whose_replies_were_lost_leases_once(cluster: Cluster) -> None:
-    store = RedisStore(f"{cluster.url}?prefix=attack-{time.time_ns()}")
+    store = RedisStore(f"{cluster.url}?prefix=penstock-attack-{time.time_ns()}")
     await store.enqueue([*some(20, queue="a"), *some(20, queue="b")])
     shares = [Share("a", 5, 20), Share("b", 5, 20)]
     talk = consuming.fetch(store._ground, shares, 10, LEASE, "w1", token(), True)
@@ -288,7 +288,7 @@ async def test_a_job_that_came_too_long_ago_is_not_given_back_and_run(
 
 
 async def test_followers_that_were_not_delivered_are_all_kept(cluster: Cluster) -> None:
-    store = RedisStore(f"{cluster.url}?prefix=attack-{time.time_ns()}")
+    store = RedisStore(f"{cluster.url}?prefix=penstock-attack-{time.time_ns()}")
     await add(store, new("one", queue="a"))
     followers = some(2, queue="b")
     for follower in followers:

@@ -74,6 +74,11 @@ class Ear:
         if mine is not None:
             self._forget(channel, mine)
 
+    def leave(self, why: str) -> None:
+        """Connect anew: what is to be heard is said elsewhere by now."""
+        if self._link is not None:
+            self._link.close(why)
+
     def close(self) -> None:
         if self._life is not None:
             self._life.cancel()
@@ -110,15 +115,17 @@ class Ear:
         if self._channels:
             link.tell(packed("SUBSCRIBE", *self._channels))
         period = self._address.timeout / 1000
+        # of a Cluster any node will do, and nothing else would tell that this one is dead
+        calm = period * (0.9 if self._address.mode == "cluster" else 1.9)
         while link.alive:
             try:
                 async with asyncio.timeout(period / 2):
                     await gone.wait()
             except TimeoutError:
                 silent = time.monotonic() - link.heard
-                if silent > period * 2.4:
+                if silent > calm + period / 2:
                     link.close(f"nothing was heard for {silent:.1f} s")
-                elif silent > period * 1.9:
+                elif silent > calm:
                     link.tell(packed("PING"))
         self._trouble = StoreUnavailable(f"{self._address.url}: {link.lost}")
 

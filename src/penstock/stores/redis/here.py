@@ -21,6 +21,7 @@ class Here:
     def __init__(self, address: Address, on_connect: OnConnect | None) -> None:
         self.looking = asyncio.Lock()
         self.ear: Ear | None = None
+        self.ear_node: Node | None = None  # where it listens
         self.links: dict[tuple[Node, Kind], Link] = {}
         self._opening: dict[tuple[Node, Kind], asyncio.Task[Link]] = {}
         self._address = address

@@ -137,6 +137,7 @@ class AsyncRunner:
         try:
             if node is None:
                 raise StoreUnavailable(f"{self._address.url}: nobody is in charge now")
+            here.ear_node = node
             return await open_link(self._address, node, "messages", self._address.connect_timeout / 1000)
         except StoreUnavailable:
             self._directory.doubt(edition)
@@ -153,7 +154,9 @@ class AsyncRunner:
                 while True:
                     question = look.send(await self._put(here, question, until))
             except StopIteration:
-                return
+                in_charge = self._directory.node_of(None)
+                if self.mode == "sentinel" and here.ear is not None and here.ear_node != in_charge:
+                    here.ear.leave("another server is in charge")
 
     async def _put(self, here: Here, question: Question, until: float) -> Any:
         payload = packed(*question.command)
