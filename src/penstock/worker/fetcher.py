@@ -20,6 +20,8 @@ __all__ = ["Fetcher"]
 
 #: A script on Redis may lease this many at once; no store gets asked for more.
 _MOST = 2_000
+#: So long (s) short jobs may keep the loop from its next turn, in which a fetch could be sent.
+_TURN = 0.006
 #: Outcomes that the store has not answered bound what is started (see settler.py).
 _UNSENT = 4_000
 
@@ -104,7 +106,7 @@ class Fetcher(Service):
         while not self._stopping:
             # with a slot free, what is buffered are process tasks without a process slot: none of our concern
             if (executor.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
-                if self._settler.unsent:  # its write goes first, and both into one transaction
+                if self._settler.unsent and executor.free > 0:  # its write first, and both in one transaction
                     self._settler.hurry()
                     await asyncio.sleep(0)
                 return
@@ -121,7 +123,7 @@ class Fetcher(Service):
         buffered = self._executor.buffered
         if buffered == 0 or self._rate.per_second == 0.0:
             return False
-        return buffered <= self._rate.per_second * min(self._took, self._look_ahead / 2)
+        return buffered <= self._rate.per_second * min(self._took + _TURN, self._look_ahead / 2)
 
     async def _slot_of_a_queue(self) -> float:
         """Slots are free, but every queue is at its own limit."""
