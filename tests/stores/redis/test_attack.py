@@ -13,7 +13,8 @@ import pytest
 from redis.crc import key_slot
 
 from penstock.clock import ManualClock
-from penstock.job import NewJob, State
+from penstock.errors import StoreCorrupt
+from penstock.job import NewJob, Ref, State
 from penstock.lifecycle import Transition
 from penstock.store import Offer, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.hearing import Hearing
@@ -379,3 +380,24 @@ async def test_a_queue_whose_slot_is_on_the_move_is_never_two(new_cluster: Any) 
     assert len(await take(store, 10)) == 3
     assert await counts(store) == {State.RUNNING: 3, State.COMPLETED: 1}
     store.close()
+
+
+# ── what was taken away by hand ──
+
+
+async def test_a_profile_that_is_gone_is_named_and_the_job_is_not_lost(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    await add(store, new("one"))
+    key = store._ground.keys.queue("default") + b":profiles"
+    other = RedisStore(f"{redis.url}?prefix={store._address.prefix}")  # one that has not read it yet
+    client = redis.client()
+    kept = client.hgetall(key)
+    client.delete(key)
+    with pytest.raises(StoreCorrupt, match=r"profile .* is gone; was the key .*:profiles deleted"):
+        await take_one(other)
+    client.hset(key, mapping=kept)
+    (job,) = await other.get([Ref("default", "one")])
+    assert job is not None
+    assert job.state is State.RUNNING  # leased to the fetch that could not read it
+    other.close()

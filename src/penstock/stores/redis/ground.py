@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.errors import StoreCorrupt
 from penstock.job import Job, Ref
 from penstock.stores.redis.calls import Call, Script
 from penstock.stores.redis.keys import Keys, packed
@@ -138,7 +138,7 @@ class Ground:
                 key = self.keys.queue(unknown.queue) + b":profiles"
                 (text,) = sure((yield [ask(key, "HGET", key, unknown.digest)]))
                 if text is None:
-                    raise PenstockError(
+                    raise StoreCorrupt(
                         f"queue {unknown.queue!r}: the profile {unknown.digest.hex()} of its jobs is gone; "
                         f"was the key {key.decode()} deleted?"
                     ) from None
