@@ -15,7 +15,7 @@ from penstock.stores.redis.keys import Keys, packed
 from penstock.stores.redis.records import Profiles, UnknownProfile, job_of
 from penstock.stores.statements import Statements
 
-__all__ = ["BATCH", "Ground", "Talk", "by_queue", "chunks", "jobs_from", "sure"]
+__all__ = ["BATCH", "Ground", "Talk", "by_queue", "chunks", "jobs_from", "parts_of", "sure"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -164,6 +164,11 @@ def by_queue(refs: Sequence[Ref]) -> dict[str, list[int]]:
     for place, ref in enumerate(refs):
         groups.setdefault(ref.queue, []).append(place)
     return groups
+
+
+def parts_of(refs: Sequence[Ref], most: int) -> list[tuple[str, Sequence[int]]]:
+    """The same in parts of `most` at most: the queue, and the places of its questions."""
+    return [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, most)]
 
 
 def chunks(items: Sequence[T], most: int) -> list[Sequence[T]]:

@@ -56,7 +56,6 @@ NUMBER = {state: number for number, state in enumerate(STATES)}
 _PLACES = {Place.HEAD: 0, Place.TAIL: 1, Place.OWN: 2}
 _CHARGED, _STARTED, _ASKED = 1, 2, 4
 
-_HEAD = struct.Struct(">BQ")
 _FATE = struct.Struct("<IddddddIIB")
 _LEASE = struct.Struct("<dBH")
 _FORM = struct.Struct("<ddddd")

@@ -19,6 +19,7 @@ local function rarely()
   rare = {
     notice_reboot = notice_reboot, under_token = under_token, read = read, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
+    first_segments = first_segments,
   }
   return rare
 end
@@ -91,9 +92,7 @@ end
 
 -- A priority that has jobs in lists and others: by place.
 local function pick_both(queue, priority, n)
-  local low = (100 - priority) * BAND
-  local name = redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
-    string.format('(%.0f', low + BAND), 'LIMIT', 0, 1)[1]
+  local name = rarely().first_segments(queue, priority, 1)[1]
   local places = redis.call('ZRANGE', queue .. ':again/' .. priority, 0, n - 1, 'WITHSCORES')
   local listed = name and redis.call('LRANGE', queue .. ':ready/' .. name, 0, n - 1) or {}
   local listed_records = #listed > 0 and get_many(queue .. ':jobs', listed) or {}

@@ -1,6 +1,6 @@
 -- What there is of a queue.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
--- (run_at; '' if none), available, scheduled, retryable, completed, cancelled, dead, parked, running}.
+-- (run_at; '' if none), then how many of each state, in the order of their numbers, running ones last}.
 -- include: clock states record queue places listing
 local queue = KEYS[1]
 local m = meta(queue)
@@ -13,10 +13,7 @@ end
 
 -- Fresh jobs are due in their order; of the others the first thousand are looked at.
 for _, priority in ipairs(bands(queue)) do
-  local low = (100 - priority) * BAND
-  local names = redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
-    string.format('(%.0f', low + BAND), 'LIMIT', 0, 1000)
-  for _, name in ipairs(names) do
+  for _, name in ipairs(first_segments(queue, priority, 1000)) do
     if not is_moved(name) then
       look_at(redis.call('LINDEX', queue .. ':ready/' .. name, 0))
       break
@@ -27,10 +24,9 @@ for _, id in ipairs(redis.call('ZRANGE', queue .. ':state/' .. AVAILABLE, 0, 999
 local answer = {
   redis.call('EXISTS', queue .. ':meta'), m.paused and 1 or 0, m.closed and 1 or 0,
   oldest and string.format('%.0f', oldest) or '',
-  m.fresh + redis.call('ZCARD', queue .. ':state/' .. AVAILABLE),
 }
-for _, state in ipairs({SCHEDULED, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED}) do
-  answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state)
+for state = SCHEDULED, PARKED do
+  answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) + (state == AVAILABLE and m.fresh or 0)
 end
 answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
 return answer

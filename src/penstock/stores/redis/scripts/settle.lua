@@ -1,8 +1,8 @@
 -- Apply transitions to running jobs whose lease still holds.
--- KEYS: the queues.  ARGV: clock, floor (as of enqueue), how many errors a job keeps, how many profiles, those (digest, profile),
--- how many transitions, those, then runs: a head (number of the queue, number of the transition, how many,
--- whether plain) and for each settlement id, what the lease begins with ('' for a bare Ref), and unless
--- plain its result ('' or "r" and the bytes) and the jobs that follow.
+-- KEYS: the queues.  ARGV: clock, floor (as of enqueue), how many errors a job keeps, how many profiles,
+-- those (digest, profile), how many transitions, those, then runs: a head (number of the queue, number of the
+-- transition, how many, whether plain) and for each settlement id, what the lease begins with ('' for a bare
+-- Ref), and unless plain its result ('' or "r" and the bytes) and the jobs that follow.
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
 -- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, names in `out` of
@@ -113,7 +113,7 @@ while at <= #ARGV do
   local ids = {}
   for k = 1, n do ids[k] = ARGV[at + 1 + (k - 1) * width] end
   local held = get_many(queue .. ':held', ids)
-  -- what goes by its fullest name: who holds it, completed, nothing kept, nobody interested
+  -- the usual end: completed, nothing to keep, nobody who waits for it; then no record has to be read
   local quick = plain == 1 and t.removes and not t.error and redis.call('EXISTS', queue .. ':watchers') == 0
   local gone, orders, tokens, done, seen = {}, {}, {}, 0, {}
   for k = 1, n do

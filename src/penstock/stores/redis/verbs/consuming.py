@@ -26,7 +26,7 @@ from penstock.stores.redis.records import (
     tail_of,
     transition_bytes,
 )
-from penstock.stores.redis.verbs.producing import register
+from penstock.stores.redis.verbs.producing import known, register
 
 __all__ = [
     "deliver",
@@ -48,7 +48,7 @@ _TURN = struct.Struct("<d")
 _PROMOTED = 1_000
 #: The quota of a queue that is only asked what it has leased under the token.
 _TOKEN_ONLY = -1
-_SETTLED = {97: Settled.APPLIED, 115: Settled.STALE, 103: Settled.GONE}
+_SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settled.GONE}
 
 
 # ── fetch ────────────────────────────────────────────────────────────────────────────────────────
@@ -459,11 +459,9 @@ def _reclaim_of(
     ground: Ground, limit: int, lease: int, worker: str, token: str, of: Sequence[str]
 ) -> Talk[Fetched]:
     """Whatever these workers hold, in any queue: it is looked for first, then taken if they hold it still."""
-    key = ground.keys.queues
-    (names,) = sure((yield [ask(key, "SMEMBERS", key)]))
-    queues = sorted(name.decode() for name in names)
+    queues = yield from known(ground)
     now = 0
-    repeated = yield from _under_token(ground, queues, token) if queues else _no()
+    repeated = bool(queues) and (yield from _under_token(ground, queues, token))
     wanted: dict[str, list[bytes]] = {}
     if not repeated:
         held = yield from held_by(ground, queues, set(of))
@@ -485,11 +483,6 @@ def _reclaim_of(
         now = yield from _now(ground)
     jobs.sort(key=lambda job: job.generation)
     return Fetched(jobs, now)
-
-
-def _no() -> Talk[bool]:
-    return False
-    yield
 
 
 def _now(ground: Ground) -> Talk[int]:

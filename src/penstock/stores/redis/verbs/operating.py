@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
 from penstock.store import DayCount, Page, Pruned, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
-from penstock.stores.redis.records import NUMBER
+from penstock.stores.redis.records import NUMBER, STATES
 from penstock.stores.redis.verbs.consuming import deliver, news_call
 from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
 
@@ -40,16 +40,6 @@ _SILENT = 60_000
 _NEWEST = 1 << 53
 #: A page at most, in one script.
 _PAGE = 500
-_COUNTED = (
-    State.AVAILABLE,
-    State.SCHEDULED,
-    State.RETRYABLE,
-    State.COMPLETED,
-    State.CANCELLED,
-    State.DEAD,
-    State.PARKED,
-    State.RUNNING,
-)
 _worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
 
 
@@ -152,7 +142,7 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
     there, paused, closed, oldest, *numbers = answer
     if not there:
         return None
-    counts = {state: n for state, n in zip(_COUNTED, numbers, strict=True) if n}
+    counts = {state: n for state, n in zip(STATES, numbers, strict=True) if n}
     return QueueInfo(name, counts, bool(paused), bool(closed), int(oldest) if oldest else None)
 
 

@@ -17,9 +17,9 @@ from penstock.stores.redis.ground import (
     Ground,
     Talk,
     ask,
-    by_queue,
     chunks,
     id_list,
+    parts_of,
     sure,
 )
 from penstock.stores.redis.keys import id_of, packed
@@ -33,7 +33,7 @@ _VERDICTS = {
     ord("c"): Verdict.CLOSED,
     ord("d"): Verdict.DUPLICATE,
 }
-_NEW = Verdict.NEW
+_N, _NEW = ord("n"), Verdict.NEW
 #: How many queues one script may span: their numbers are bytes.
 _QUEUES = 250
 
@@ -77,7 +77,7 @@ def _parts(ground: Ground, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
         parts = chunks(places, BATCH)
         if all(len({jobs[place].queue for place in part}) <= _QUEUES for part in parts):
             return parts
-    return [part for group in by_queue([job.ref for job in jobs]).values() for part in chunks(group, BATCH)]
+    return [part for _, part in parts_of([job.ref for job in jobs], BATCH)]
 
 
 def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int]) -> Call:
@@ -149,7 +149,7 @@ def _verdicts(ground: Ground, jobs: Sequence[NewJob], answer: Any, new: set[str]
             for job, letter in zip(jobs, letters, strict=True)
         ]
     return [
-        Enqueued(_NEW, job.id) if letter == 110 else _verdict(job, letter, holders)
+        Enqueued(_NEW, job.id) if letter == _N else _verdict(job, letter, holders)
         for job, letter in zip(jobs, letters, strict=True)
     ]
 
@@ -160,7 +160,7 @@ def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
 
 
 def get(ground: Ground, refs: Sequence[Ref]) -> Talk[list[Job | None]]:
-    parts = [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, BATCH)]
+    parts = parts_of(refs, BATCH)
     answers = sure((yield [ground.call("get", [q], id_list(refs, part)) for q, part in parts]))
     found: list[Job | None] = [None] * len(refs)
     for (queue, part), answer in zip(parts, answers, strict=True):
@@ -177,7 +177,7 @@ def states_of(
 ) -> Talk[tuple[list[State | None], int]]:
     """A script that answers a letter per job, over refs of any queues; and the sum of its counts, if it has
     any."""
-    parts = [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, HEAVY)]
+    parts = parts_of(refs, HEAVY)
     calls = [ground.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
     answers = sure((yield calls))
     found: list[State | None] = [None] * len(refs)
@@ -209,7 +209,7 @@ def tell_news(ground: Ground, what: str) -> list[Call]:
 
 def open_ones(ground: Ground, refs: Sequence[Ref], channel: str, timeout: int) -> Talk[set[Ref]]:
     """Those that have not ended; the end of each will be told on the channel."""
-    parts = [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, BATCH)]
+    parts = parts_of(refs, BATCH)
     answers = sure(
         (
             yield [

@@ -25,11 +25,7 @@ end
 
 -- Fresh jobs of one priority that are older than `before`: the newest n of them, if `newest`; else the oldest.
 local function add_fresh(queue, into, priority, before, n, newest)
-  local low = (100 - priority) * BAND
-  local ready = queue .. ':ready'
-  local first = redis.call('ZCOUNT', ready, '-inf', string.format('%.0f', low))
-  local last = redis.call('ZCOUNT', ready, '-inf', string.format('(%.0f', low + BAND)) - 1
-  if first > last then return end
+  local first, last = segment_ranks(queue, priority)
   local rank, step = first, 1
   if newest then
     rank, step = segment_rank(queue, priority, before), -1
@@ -37,7 +33,7 @@ local function add_fresh(queue, into, priority, before, n, newest)
   end
   local found = 0
   while found < n and rank >= first and rank <= last do
-    local name = redis.call('ZRANGE', ready, rank, rank)[1]
+    local name = redis.call('ZRANGE', queue .. ':ready', rank, rank)[1]
     local of_segment = {}
     if not is_moved(name) then
       add_ids(queue, of_segment, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1))

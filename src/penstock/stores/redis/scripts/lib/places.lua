@@ -4,16 +4,27 @@ local function first_place_of(name)
   return tonumber(string.match(name, '^[^/]+/[^/]+/([^/]+)'))
 end
 
+-- The first n segments of this priority.
+local function first_segments(queue, priority, n)
+  local low = (100 - priority) * BAND
+  return redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
+    string.format('(%.0f', low + BAND), 'LIMIT', 0, n)
+end
+
+-- The ranks in `ready` of the first and the last of them; the last is before the first where there is none.
+local function segment_ranks(queue, priority)
+  local ready, low = queue .. ':ready', (100 - priority) * BAND
+  return redis.call('ZCOUNT', ready, '-inf', string.format('%.0f', low)),
+    redis.call('ZCOUNT', ready, '-inf', string.format('(%.0f', low + BAND)) - 1
+end
+
 -- The rank in `ready` of the last segment of this priority that begins at or before this place, or nil.
 local function segment_rank(queue, priority, place)
-  local ready, low = queue .. ':ready', (100 - priority) * BAND
-  local from = redis.call('ZCOUNT', ready, '-inf', low)
-  local to = redis.call('ZCOUNT', ready, '-inf', string.format('(%.0f', low + BAND)) - 1
-  if from > to then return nil end
+  local from, to = segment_ranks(queue, priority)
   local found
   while from <= to do
     local middle = math.floor((from + to) / 2)
-    local name = redis.call('ZRANGE', ready, middle, middle)[1]
+    local name = redis.call('ZRANGE', queue .. ':ready', middle, middle)[1]
     if first_place_of(name) <= place then
       found, from = middle, middle + 1
     else

@@ -90,11 +90,15 @@ local function place_of(record)
   return (struct.unpack('<d', record, 30))
 end
 
+local function is_moved(segment)
+  return string.sub(segment, -2) == '/m'
+end
+
 -- Their records must be written. What was counted for others, of the same batch, may lie between their places.
 local function push_ready(queue, priority, first_place, ids, moved)
   local m, at, kind = meta(queue), 1, moved and '/m' or ''
   local tail = tail_of_ready(queue, m, priority)
-  if tail and (string.sub(tail, -2) == '/m') ~= (moved or false) then tail = false end
+  if tail and is_moved(tail) ~= (moved or false) then tail = false end
   while at <= #ids do
     if not tail then
       m.segments = m.segments + 1
@@ -117,10 +121,6 @@ local function close_segment(queue, name)
   redis.call('ZREM', queue .. ':ready', name)
   local m, priority = meta(queue), tonumber(string.match(name, '^[^/]+'))
   if tail_of_ready(queue, m, priority) == name then set_tail(m, priority, false) end
-end
-
-local function is_moved(segment)
-  return string.sub(segment, -2) == '/m'
 end
 
 -- ── waking ──
