@@ -150,7 +150,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
         return Ref(self.queue, self.id)
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     """A stored job, as it was at one instant.
 
     `attempt` counts the charged attempts; while the job runs it is the number of the current one,

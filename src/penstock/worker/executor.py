@@ -263,8 +263,7 @@ class Executor:
     def _launch_thread(self, hold: Hold) -> None:
         """A thread task without middleware needs neither an asyncio task nor a future."""
         if self._may_begin(hold):
-            self._begin(hold)
-            self.threads.submit(hold, _Call(hold))
+            self.threads.submit(hold, _Call(hold, self._begin(hold)))
 
     def _may_begin(self, hold: Hold) -> bool:
         """Asked just before its function is called: until then our supervisor can take it back, as it does
@@ -344,12 +343,13 @@ class Executor:
         if not self._may_begin(hold):
             return
         plan = hold.plan
-        running.set(self._begin(hold))
+        attempt = self._begin(hold)
+        running.set(attempt)
         try:
             if plan.run_in == "async":
                 value = await self._run_async(hold, plan)
             else:
-                value = await self._run_elsewhere(hold, plan)
+                value = await self._run_elsewhere(hold, plan, attempt)
             result = None if plan.encode is None else self._encoded(plan, value)
         except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
             self._ended(hold, error)
@@ -364,11 +364,12 @@ class Executor:
         call = wrap(plan.around, hold.job, lambda: plan.function(*args, **kwargs))
         return await _in_context(context, context.run(_awaited, call))
 
-    async def _run_elsewhere(self, hold: Hold, plan: Plan) -> Any:
+    async def _run_elsewhere(self, hold: Hold, plan: Plan, attempt: Attempt) -> Any:
         async def call() -> Any:
             if plan.run_in == "process":
                 return await self._run_in_process(hold, plan)
-            return await self.threads.run(hold, _Call(hold), copy_context())  # what middleware has set there
+            # in a copy: what middleware has set there is there
+            return await self.threads.run(hold, _Call(hold, attempt), copy_context())
 
         if not plan.around:
             return await call()
@@ -431,6 +432,7 @@ class Executor:
     def _leave(self, hold: Hold) -> None:
         """The slot is free again."""
         hold.over = True
+        hold.attempt = None  # they know each other: as a cycle each job would wait for the garbage collector
         self._running.discard(hold)
         if hold.counted:
             hold.counted = False
@@ -661,16 +663,16 @@ def _in_context(context: Context, coroutine: Coroutine[Any, Any, Any]) -> Genera
 class _Call:
     """One thread attempt as a plain callable: decode, run, encode, all off the event loop."""
 
-    __slots__ = ("hold",)
+    __slots__ = ("attempt", "hold")
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold, attempt: Attempt) -> None:
         self.hold = hold
+        self.attempt = attempt
 
     def __call__(self) -> Any:
         hold = self.hold
         plan = hold.plan
-        assert hold.attempt is not None
-        token = running.set(hold.attempt)
+        token = running.set(self.attempt)
         try:
             args, kwargs = plan.decode(hold.job)
             value = plan.function(*args, **kwargs)
