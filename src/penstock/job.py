@@ -156,6 +156,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     `attempt` counts the charged attempts; while the job runs it is the number of the current one,
     from 1. `lost` counts the leases that ended without a word. `run_at` is when the job is or was
     due. `started` is whether the store knows that the current attempt's function has begun.
+
+    Like the other values of the seam it can be in no cycle, so the garbage collector need not look at it.
     """
 
     spec: NewJob

@@ -170,7 +170,7 @@ class Fetched(msgspec.Struct, frozen=True):
     due: int | None = None
 
 
-class Beat(msgspec.Struct, frozen=True):
+class Beat(msgspec.Struct, frozen=True, gc=False):
     """One heartbeat: hold this lease until `by` ms from now, and put down what the attempt says of itself.
 
     `started=True` records that the function has begun; `progress` and `checkpoint` replace what was
@@ -194,7 +194,7 @@ class Grip(enum.StrEnum):
     __hash__ = str.__hash__
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The end of an attempt. A bare Ref (no token) is only for dialects whose protocol has no lease.
 
     It applies to a running job, whoever holds it.
