@@ -49,7 +49,7 @@ SHARED_BY_STORES = {"__init__", "statements", "migrate"}
 WORKER_KNOWS_ALL = {"__init__", "worker"}
 WORKER_FACTS = {"hold", "plan", "queues", "outcomes", "exits", "table", "locks", "logs", "signals"}
 WORKER_ARROWS = {
-    "executor": {"pools"},
+    "executor": {"pools", "starting"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},
     "worker": {"pools"},

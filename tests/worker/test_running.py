@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from penstock.app import App
 from penstock.attempt import NoCurrentJob, current_job
 from penstock.errors import ConfigError
 from penstock.job import Progress, State
-from penstock.worker import Worker
+from penstock.worker import Worker, executor
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, until
 from tests.worker.deeds import act, lines, linger, made, tell, typed
 
@@ -217,3 +218,30 @@ async def test_the_store_shows_who_runs_a_job(app: App, tmp_path: Path) -> None:
         assert (info.id, info.concurrency, info.tasks) == (worker.id, 20, ("linger",))
         assert (await ended(handle)).state is State.COMPLETED
     assert await app.store.workers() == []
+
+
+async def test_short_jobs_behind_long_ones_are_not_kept_from_another_worker(
+    new_app: Callable[[], App], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While calls are short some lie ready for each thread: they must come back when a call is not."""
+    monkeypatch.setattr(executor, "_SHORT", 1.0)
+    gate, stuck, ran = threading.Event(), threading.Semaphore(0), set[int]()
+
+    def work(i: int) -> None:
+        ran.add(i)
+        if i in (300, 301):
+            stuck.release()
+            gate.wait(20)
+
+    first, second = new_app(), new_app()
+    tasks = [app.task(work) for app in (first, second)]
+    await first.aenqueue_many([tasks[0].job(i) for i in range(310)])
+    async with at_work(first, concurrency=2, config=patient()) as busy:
+        await asyncio.to_thread(lambda: stuck.acquire(timeout=5) and stuck.acquire(timeout=5))
+        assert busy._parts is not None
+        assert busy._parts.executor.running == 2
+        async with at_work(second, concurrency=2, config=patient()):
+            await until(lambda: len(ran) == 310, "the other worker has run the rest")
+        assert not gate.is_set()
+        gate.set()
+    assert await first.adrained("default", timeout=5)

@@ -472,3 +472,25 @@ def test_a_pool_says_what_is_wrong_with_its_use() -> None:
         ThreadPool(0, lambda batch: None)
     with pytest.raises(ConfigError, match="start"):
         ThreadPool(1, lambda batch: None).submit("x", int)
+
+
+async def test_what_has_not_begun_can_be_taken_back() -> None:
+    pool, ends = pool_of(1)
+    gate, began = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        began.set()
+        gate.wait(20)
+
+    pool.submit("runs", stay)
+    await started(began)
+    awaited = pool.run("awaited", lambda: "ran")
+    pool.submit("first", stay)
+    pool.submit("second", stay)
+    assert pool.take_back() == ["first", "second"]
+    gate.set()
+    assert await awaited == "ran"
+    await ends.one("runs")
+    assert [ticket for ticket, _, _ in ends.all] == ["runs"]
+    assert pool.busy == 0
+    assert pool.close(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -56,6 +57,10 @@ class Hold:
         self.progress: Progress | None = None
         self.told: Progress | None = None  # as much of it as the store knows
         self.slot = -1  # its entry in the shared table
+
+    def store_now(self) -> int:
+        """The store's clock (ms), reckoned from the fetch."""
+        return self.now + int((time.monotonic() - self.fetched) * 1000)
 
     def report(self, _job: Job, progress: Progress) -> None:
         """The attempt says how far it is; the next heartbeat takes it along. Called from any thread."""

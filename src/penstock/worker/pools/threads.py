@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import queue
 import threading
@@ -124,6 +125,21 @@ class ThreadPool:
         if self.busy > len(self._seats):
             self._add_thread()
         return True
+
+    def take_back(self) -> list[Any]:
+        """The tickets of `submit` whose calls have not begun, in order; they will not begin any more."""
+        calls: list[_Call | None] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                calls.append(self._inbox.get_nowait())
+        tickets = []
+        for call in calls:
+            if call is None or type(call[0]) is _Awaited:
+                self._inbox.put(call)
+            else:
+                tickets.append(call[0])
+        self.busy -= len(tickets)
+        return tickets
 
     def close(self, timeout: float = 1.0) -> bool:
         """Let each thread end after what it runs, wait for that up to `timeout` seconds: whether all have."""
