@@ -24,7 +24,7 @@ for one of its items. An answer stands at the place of its question, also for on
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -239,11 +239,16 @@ class Wake(enum.Flag):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a waiter would fetch at once: it spares the way there and back between waking and fetching."""
+    """What a waiter would fetch at once: it spares the way there and back between waking and fetching.
+
+    `take` may be called with such a job as soon as it is here, in the loop of the waiter. It says what the
+    waiter offers next, and then the wait goes on; or None, and then it ends with WORK.
+    """
 
     worker: str
     token: str
     lease: int
+    take: Callable[[Fetched], Offer | None] | None = None
 
 
 class Consuming(Protocol):
@@ -336,7 +341,8 @@ class Consuming(Protocol):
         What happened before a store object's first verb is not told. Several waits at once are all told.
 
         With an `offer` a store may lease a job to the waiter in the very step that enqueues it, as a fetch
-        with that token would have. Who makes an offer fetches with its token next, however the wait came out.
+        with that token would have. Who makes an offer fetches with its token next, however the wait came out:
+        the token of the last one, where jobs of others were taken meanwhile.
         """
         ...
 

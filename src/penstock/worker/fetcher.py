@@ -146,9 +146,8 @@ class Fetcher(Service):
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
             tasks.add(asyncio.create_task(self._executor.freed.wait()))
             timeout = min(timeout, NARROW)
-        offer = Offer(self._worker, self._token, self._lease)  # the next fetch has this token
         waiting = asyncio.create_task(
-            self._store.wait(queues, timeout=max(1, int(timeout * 1000)), offer=offer)
+            self._store.wait(queues, timeout=max(1, int(timeout * 1000)), offer=self._offer())
         )
         tasks.add(waiting)
         self._waiting = waiting  # whoever pokes us cancels it
@@ -165,6 +164,19 @@ class Fetcher(Service):
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
         return 0.0
+
+    def _offer(self) -> Offer:
+        """The next fetch has this token."""
+        return Offer(self._worker, self._token, self._lease, self._take)
+
+    def _take(self, handed: Fetched) -> Offer | None:
+        """A job came while we wait. Once it has begun we can wait on, if the same queues have room still."""
+        self._token = mint_token()
+        self._executor.accept(handed.jobs, time.monotonic(), handed.now)
+        self._executor.start_ready()
+        if self._stopping or self._slotted or self._executor.free == 0:
+            return None
+        return self._offer()
 
     def _ahead(self) -> int:
         """How many jobs beyond the free slots will start within the look-ahead, as measured.

@@ -23,11 +23,12 @@ _LARGE = b"l"
 class Sleeper:
     """One wait for work in some queues."""
 
-    __slots__ = ("event", "offer", "queues", "told", "work")
+    __slots__ = ("event", "offer", "queues", "take", "told", "work")
 
-    def __init__(self, queues: frozenset[str], offer: str | None) -> None:
+    def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
-        self.offer = offer  # the token that jobs may be leased under
+        self.offer: str | None = None  # the token that jobs may be leased under
+        self.take: Callable[[Handover], bool] = lambda _: False  # whether it has taken this one on
         self.event = asyncio.Event()
         self.work = False  # there is some: no need to look
         self.told: set[bytes] = set()  # the messages so far
@@ -87,6 +88,10 @@ class Hearing:
     def _handed_over(self, one: Handover) -> None:
         self.offered = frozenset()
         offering = [sleeper for sleeper in self._sleepers if sleeper.offer == one.token]
+        for sleeper in offering:
+            if sleeper.take(one):
+                sleeper.event.set()
+                return
         self.handovers.came(one, wanted=bool(offering))
         for sleeper in offering:
             sleeper.work = True
@@ -114,10 +119,8 @@ class Hearing:
                     watch.event.set()
 
     @contextmanager
-    def sleeping(self, queues: frozenset[str], offer: str | None = None) -> Iterator[Sleeper]:
-        sleeper = Sleeper(queues, offer)
-        if offer is not None:
-            self.handovers.offer(offer)
+    def sleeping(self, queues: frozenset[str]) -> Iterator[Sleeper]:
+        sleeper = Sleeper(queues)
         self._sleepers.add(sleeper)
         try:
             yield sleeper
@@ -127,6 +130,11 @@ class Hearing:
             raise
         finally:
             self._sleepers.discard(sleeper)
+
+    def offers(self, sleeper: Sleeper, token: str) -> None:
+        """Jobs may come that are leased to this sleeper under this token."""
+        sleeper.offer = token
+        self.handovers.offer(token)
 
     @contextmanager
     def watching(self, refs: set[Ref]) -> Iterator[Watch]:

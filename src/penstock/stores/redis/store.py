@@ -43,6 +43,7 @@ from penstock.stores.redis.ground import Ground, Talk
 from penstock.stores.redis.handover import Handover
 from penstock.stores.redis.hearing import Hearing, Watch, read_end
 from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.offering import Offering, is_fresh
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
 from penstock.stores.redis.verbs import consuming, operating, producing
 
@@ -54,8 +55,6 @@ R = TypeVar("R")
 _SAFETY = 5.0
 #: A thread that waits for results, and whose connection is lost, tries again after this (seconds).
 _PAUSE = 0.2
-#: A job that was leased with a wake-up call is begun if the call took no longer than this (ms).
-_FRESH = 1_000
 
 
 class RedisStore:
@@ -163,7 +162,7 @@ class RedisStore:
         came = hearing.handovers.take(token)
         with hearing.handovers.fetching(token) as leased:
             if came:
-                if self._ground.steered or hearing.age_of(came) <= _FRESH:
+                if is_fresh(self._ground, hearing, came):
                     found = await self._do(consuming.handed_over(self._ground, came, worker))
                     leased += found.jobs
                     return found
@@ -204,13 +203,14 @@ class RedisStore:
         before = self._news.now
         hearing = await self._hearing()
         till = ""
-        said = "" if offer is None else consuming.offer_of(self._ground, queues, offer)
-        with hearing.sleeping(frozenset(queues), offer.token if offer else None) as sleeper:
+        with hearing.sleeping(frozenset(queues)) as sleeper:
+            offering = Offering(self._ground, hearing, sleeper, queues, offer)
             while True:
                 sleeper.event.clear()
                 left = _ms(ends - time.monotonic())
                 # the first look says till when by the server's clock; where the time is up, so it is said
                 first = not till
+                said = offering.said
                 talk = consuming.look(
                     self._ground, queues, timeout if first else left, till, hearing.channel, said
                 )

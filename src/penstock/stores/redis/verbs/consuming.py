@@ -37,6 +37,7 @@ __all__ = [
     "news_call",
     "pass_on",
     "promote",
+    "read_handed_over",
     "reclaim",
     "settle",
 ]
@@ -544,15 +545,16 @@ def withdraw(ground: Ground, queues: Sequence[str], channel: str) -> Talk[None]:
 
 def handed_over(ground: Ground, came: Sequence[Handover], worker: str) -> Talk[Fetched]:
     """What was leased to a waiter by those who enqueued it."""
-
-    def read() -> list[Job]:
-        return [
-            leased(ground.profiles, one.queue, one.stored, one.record, one.now, worker, one.token, 1)
-            for one in came
-        ]
-
-    jobs = yield from ground.learning(read)
+    jobs = yield from ground.learning(lambda: read_handed_over(ground, came, worker))
     return Fetched(jobs, max(one.now for one in came))
+
+
+def read_handed_over(ground: Ground, came: Sequence[Handover], worker: str) -> list[Job]:
+    """Raises UnknownProfile where the server has to be asked for one."""
+    return [
+        leased(ground.profiles, one.queue, one.stored, one.record, one.now, worker, one.token, 1)
+        for one in came
+    ]
 
 
 def look(
