@@ -166,7 +166,9 @@ def _seen(ready: asyncio.Future[None]) -> None:
 class SyncListener:
     """One channel, heard by one thread; `with` it.
 
-    Raises StoreUnavailable when the connection is lost: something may have been missed.
+    A kept line stays subscribed to the channel that it has, and `channel` says which: a wait for a result
+    needs no round trips for that. Raises StoreUnavailable when the connection is lost: something may have
+    been missed.
     """
 
     def __init__(
@@ -177,7 +179,9 @@ class SyncListener:
         keep: Callable[[Line], None],
     ) -> None:
         self._address = address
-        self._channel = channel
+        self.channel = channel
+        #: All that was to be heard came: nothing more is on its way.
+        self.complete = False
         self._take = take  # until when; must it be a fresh one → a line, and whether it is
         self._keep = keep  # for the next listener
         self._line: Line | None = None
@@ -205,8 +209,10 @@ class SyncListener:
             return
         if kind is None:
             try:
-                # what this is answered with is skipped by who listens next
-                line.tell(packed("UNSUBSCRIBE", self._channel))
+                if not self.complete:
+                    line.channel = None
+                    # what this is answered with is skipped by who listens next
+                    line.tell(packed("UNSUBSCRIBE", self.channel))
                 self._keep(line)
                 return
             except Lost:
@@ -230,7 +236,7 @@ class SyncListener:
                 self._line = None
                 line.close()
                 raise StoreUnavailable(f"{self._address.url}: {lost}") from None
-            if isinstance(message, list) and message[0] == b"message" and message[1] == self._channel:
+            if isinstance(message, list) and message[0] == b"message" and message[1] == self.channel:
                 heard: bytes = message[2]
                 return heard
             if message is not None:
@@ -244,24 +250,37 @@ class SyncListener:
         line, fresh = self._take(until, False)
         while True:
             try:
-                return self._subscribe(line, until)
+                if line.channel is None:
+                    self._subscribe(line, until)
+                else:
+                    self._resume(line)
+                self.channel = line.channel or self.channel
+                return line
             except StoreUnavailable:
                 if fresh:
                     raise
             line, fresh = self._take(until, True)  # the kept one had died
 
-    def _subscribe(self, line: Line, until: float) -> Line:
+    def _resume(self, line: Line) -> None:
+        try:
+            line.catch_up()
+        except Lost as lost:
+            line.close()
+            raise StoreUnavailable(f"{self._address.url}: {lost}") from None
+
+    def _subscribe(self, line: Line, until: float) -> None:
         reply: Any = None
         try:
-            line.tell(packed("SUBSCRIBE", self._channel))
+            line.tell(packed("SUBSCRIBE", self.channel))
             while True:
                 reply = line.hear(max(until - time.monotonic(), 0.05))
                 if reply is None:
                     raise StoreUnavailable(f"{self._address.url} does not answer")
                 if isinstance(reply, Refusal):
                     raise read(str(reply), self._address.url).error or StoreError(str(reply))
-                if isinstance(reply, list) and reply[:2] == [b"subscribe", self._channel]:
-                    return line
+                if isinstance(reply, list) and reply[:2] == [b"subscribe", self.channel]:
+                    line.channel = self.channel
+                    return
         except Lost as lost:
             raise StoreUnavailable(f"{self._address.url}: {lost}") from None
         finally:

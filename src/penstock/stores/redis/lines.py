@@ -30,6 +30,8 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self.server: Server | None = None
+        #: What it is subscribed to, if anything.
+        self.channel: bytes | None = None
         self._sock = sock
         self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING)
         self._poll = select.poll()
@@ -71,6 +73,13 @@ class Line:
                 if time.monotonic() >= until:
                     return None
         return reply
+
+    def catch_up(self) -> None:
+        """Drop what came while nobody listened. Raises Lost."""
+        while self._poll.poll(0):
+            self._read(0.001, [])
+            while self._gets([]) is not _NOTHING:
+                pass
 
     def close(self) -> None:
         try:

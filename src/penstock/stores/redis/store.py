@@ -387,14 +387,16 @@ class _SyncDoor:
         with self._runner.listener(channel.encode()) as listener:
             while watch.open:
                 left = ends - time.monotonic()
-                talk = producing.open_ones(self._ground, list(watch.open), channel, _ms(left))
+                told_on = listener.channel.decode()
+                talk = producing.open_ones(self._ground, list(watch.open), told_on, _ms(left))
                 watch.open &= self._do(talk)
                 look_again = min(ends, time.monotonic() + _SAFETY)
                 while watch.open and (message := listener.hear(max(0.0, look_again - time.monotonic()))):
                     ref, id, record = read_end(message)
-                    watch.open.discard(ref)
-                    if record is not None:
+                    if ref in watch.open and record is not None:
                         watch.records[ref] = id, record
+                    watch.open.discard(ref)
+                listener.complete = not watch.open
                 if ends <= time.monotonic():
                     return
 
