@@ -37,7 +37,7 @@ class Disk:
 
 
 def reclaimer(disk: Disk) -> Reclaimer:
-    options: dict[str, Any] = {"proven_dead": set, "bury": lambda _: False, "write": disk.write}
+    options: dict[str, Any] = {"proven_dead": lambda _: set(), "bury": lambda _: False, "write": disk.write}
     return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=1.0, **options)  # type: ignore[arg-type]
 
 

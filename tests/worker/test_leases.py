@@ -199,7 +199,7 @@ async def test_a_worker_proven_dead_is_told_of_and_its_jobs_run_at_once(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease would hold for a minute; the proof of its death (see test_locks.py) does not wait."""
-    monkeypatch.setattr(worker_module, "proven_dead", lambda: {"deceased"})
+    monkeypatch.setattr(worker_module, "proven_dead", lambda _: {"deceased"})
     monkeypatch.setattr(worker_module, "bury", lambda id: True)
     began = tmp_path / "began"
     told = Told(app)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.worker import locks
-from penstock.worker.locks import LifeLock, bury, is_dead, lock_directory, sweep
+from penstock.worker.locks import LifeLock, bury, is_dead, lock_directory, proven_dead, sweep
 
 HOLDER = """
 import os, subprocess, sys
@@ -74,6 +74,16 @@ def test_a_killed_worker_is_proven_dead_and_a_living_one_is_not(directory: Path)
         assert bury("w-1", directory)
         assert not is_dead("w-1", directory), "a missing file proves nothing"
         assert list(directory.iterdir()) == []
+
+
+def test_who_is_known_to_be_dead_is_so_without_a_look_while_the_file_is_there(directory: Path) -> None:
+    with holder("w-1", directory) as first, holder("w-2", directory):
+        assert proven_dead(directory=directory) == set()
+        assert proven_dead({"w-2", "w-3"}, directory) == {"w-2"}, "it lives, but nobody looked"
+        kill(first)
+        assert proven_dead({"w-2"}, directory) == {"w-1", "w-2"}
+        assert bury("w-1", directory)
+        assert proven_dead({"w-1"}, directory) == set()
 
 
 def test_a_stopped_worker_is_alive(directory: Path) -> None:

@@ -75,7 +75,7 @@ class Court:
             store,
             ["default"],
             "me",
-            proven_dead=lambda: set(self.dead),
+            proven_dead=lambda _: set(self.dead),
             bury=self._bury,
             on_lost=lambda *told: self.told.append(told),
             **settings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 
 from penstock.errors import StoreError
 from penstock.ids import mint_token
@@ -26,11 +26,12 @@ class Reclaimer(Service):
     """Every second: whether a worker is proven dead, whose jobs are then taken back at once. And as often as
     `every` says: jobs with a lease that has run out.
 
-    `proven_dead` names the dead of this host, of whatever store (see worker/locks.py), `bury` clears the
-    proof away, and `on_lost` hears of each who was buried here: the id, the cause, how many jobs. One that
-    was itself stopped or cut off waits a heartbeat before it judges leases: the others may have been cut off
-    just as long. `write` is any write to the store, asked for after a failure: a store whose disk is full
-    still answers all questions, and is not back before it can be written to.
+    `proven_dead` names the dead of this host, of whatever store, told of those that do not concern us (see
+    worker/locks.py); `bury` clears the proof away, and `on_lost` hears of each who was buried here: the id,
+    the cause, how many jobs. One that was itself stopped or cut off waits a heartbeat before it judges
+    leases: the others may have been cut off just as long. `write` is any write to the store, asked for after
+    a failure: a store whose disk is full still answers all questions, and is not back before it can be
+    written to.
     """
 
     name = "reclaimer"
@@ -43,7 +44,7 @@ class Reclaimer(Service):
         *,
         lease: int,
         heartbeat: float,
-        proven_dead: Callable[[], set[str]],
+        proven_dead: Callable[[Set[str]], set[str]],
         bury: Callable[[str], object],
         on_lost: Callable[[str, str, int], None] = lambda *_: None,
         write: Callable[[], Awaitable[None]] | None = None,
@@ -114,7 +115,7 @@ class Reclaimer(Service):
 
     async def _bury_the_dead(self) -> bool:
         """Whether the store was asked: only if somebody on this host has died whom it may know."""
-        dead = self._proven_dead()
+        dead = self._proven_dead(self._strangers)
         self._strangers &= dead
         if not dead - self._strangers:
             return False
