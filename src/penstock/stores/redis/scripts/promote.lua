@@ -3,77 +3,77 @@
 -- include: room clock states record queue places
 local limit, moved = tonumber(ARGV[2]), 0
 
--- Whose turn it is: per queue the members of its order that are due, no more than the limit over all.
-local turns, all, several = {}, {}, 0
+-- Whose turn it is: of each queue how many of its first are due, no more than the limit over all.
+local turns, several = {}, 0
 for q, queue in ipairs(KEYS) do
-  local found = redis.call('ZRANGEBYSCORE', queue .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-  if #found > 0 then several = several + 1 end
-  turns[q], all[q] = {}, found
-  for i = 1, #found, 2 do turns[q][(i + 1) / 2] = found[i] end
+  turns[q] = math.min(limit, redis.call('ZCOUNT', queue .. ':due', '-inf', now))
+  if turns[q] > 0 then several = several + 1 end
 end
 if several > 1 then
-  local found = all
-  all = {}
-  for q = 1, #KEYS do
-    for i = 1, #found[q], 2 do all[#all + 1] = {tonumber(found[q][i + 1]), found[q][i], q} end
+  local all = {}
+  for q, queue in ipairs(KEYS) do
+    local found = turns[q] > 0 and redis.call('ZRANGE', queue .. ':due', 0, turns[q] - 1, 'WITHSCORES') or {}
+    for i = 1, #found, 2 do all[#all + 1] = {tonumber(found[i + 1]), found[i], q} end
+    turns[q] = 0
   end
   table.sort(all, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-  for q = 1, #KEYS do turns[q] = {} end
   for i = 1, math.min(limit, #all) do
-    local of_queue = turns[all[i][3]]
-    of_queue[#of_queue + 1] = all[i][2]
+    local q = all[i][3]
+    turns[q] = turns[q] + 1
   end
 end
 
--- The record with another state and place: both stand where they stood.
-local function as_available(record, place)
-  local flags = string.byte(record)
-  return string.char(flags - flags % 8 + AVAILABLE + MOVED) .. string.sub(record, 2, 29)
-    .. struct.pack('<d', place) .. string.sub(record, 38)
+local sub, byte, char, unpacked, packed = string.sub, string.byte, string.char, struct.unpack, struct.pack
+
+local function expire(queue, id, record)
+  local job = read(record)
+  take(queue, id, job)
+  end_queued(queue, id, job, EXPIRED)
 end
 
-local function promote(queue, members)
-  local ids = {}
-  for i, member in ipairs(members) do ids[i] = string.sub(member, 8) end
+-- The first so many of its order are available, each in a record with another state and place: both stand
+-- where they stood.
+local function promote(queue, count)
+  local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
+  for i = 1, count do ids[i] = sub(members[i], 8) end
   local records = get_many(queue .. ':jobs', ids)
   local m = meta(queue)
-  local gone, left, written, by_place, by_age, n = {}, {}, {}, {}, {}, 0
-  for i, id in ipairs(ids) do
-    local record = records[i]
-    local state, expires = string.byte(record) % 8, struct.unpack('<d', record, 38)
+  local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
+  for i = 1, count do
+    local id, record = ids[i], records[i]
+    local flags, generation, priority = unpacked('>BI7B', record)
+    local state, expires = flags % 8, unpacked('<d', record, 38)
     if expires ~= NONE and expires <= now then
-      local job = read(record)
-      take(queue, id, job)
-      end_queued(queue, id, job, EXPIRED)
+      expire(queue, id, record)
     else
-      local place = count_up(m)
-      local _, generation, priority = struct.unpack('>BI7B', record)
-      priority = priority - 128
-      local places = by_place[priority] or {}
-      by_place[priority] = places
-      places.first = places.first or place
-      places[#places + 1] = id
-      n = n + 1
-      gone[n] = members[i]
-      left[state] = left[state] or {}
-      left[state][#left[state] + 1] = id
-      by_age[2 * n - 1], by_age[2 * n] = generation, id
-      written[2 * n - 1], written[2 * n] = id, as_available(record, place)
+      local place, places, gone = count_up(m), by_place[priority], left[state]
+      if not places then
+        places = {first = place, n = 0}
+        by_place[priority] = places
+      end
+      places.n = places.n + 1
+      places[places.n] = id
+      gone[#gone + 1] = id
+      by_age[n + 1], by_age[n + 2] = generation, id
+      written[n + 1] = id
+      written[n + 2] = char(flags - state + AVAILABLE + MOVED) .. sub(record, 2, 29) .. packed('<d', place)
+        .. sub(record, 38)
+      n = n + 2
     end
   end
-  in_steps('ZREM', queue .. ':due', gone)
+  if n > 0 then redis.call('ZREMRANGEBYRANK', queue .. ':due', 0, n / 2 - 1) end    -- what expired is gone
   for state, of_state in pairs(left) do in_steps('ZREM', queue .. ':state/' .. state, of_state) end
   in_steps('ZADD', queue .. ':state/' .. AVAILABLE, by_age)
   in_steps('HSET', queue .. ':jobs', written)
   for priority, places in pairs(by_place) do
-    push_ready(queue, priority, places.first, places, true)
+    push_ready(queue, priority - 128, places.first, places, true)
   end
-  if #gone > 0 then made_ready[queue] = true end
-  return #gone
+  if n > 0 then made_ready[queue] = true end
+  return n / 2
 end
 
 for q, queue in ipairs(KEYS) do
-  if #turns[q] > 0 then moved = moved + promote(queue, turns[q]) end
+  if turns[q] > 0 then moved = moved + promote(queue, turns[q]) end
 end
 finish()
 local due = ''
