@@ -71,6 +71,10 @@ class Attempt:
         if self._cancelled:
             raise AttemptCancelled("the job was cancelled")
 
+    def ask_to_stop(self) -> None:
+        """From now on it is `cancelled`. For the worker."""
+        self._cancelled = True
+
     def remaining(self) -> float | None:
         """Seconds until this attempt times out; None without a timeout or deadline."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())

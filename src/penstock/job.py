@@ -69,14 +69,14 @@ TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DEAD})
 QUEUED = frozenset({State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED})
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(msgspec.Struct, frozen=True, gc=False):
     """The address of a job: an id is unique in its queue."""
 
     queue: str
     id: str
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """A job on loan. Whoever shows the token may change the running job, nobody else.
 
     `generation` is the store's own number for this life of the id, so that an id that was deleted and
@@ -120,7 +120,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     note: str = ""
 
 
-class NewJob(msgspec.Struct, frozen=True, array_like=True):
+class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a producer asks a store to keep. Stores write it as it is; add fields only at the end.
 
     `delay` counts from the store's clock at the enqueue, `run_at` is an instant; likewise `expires_in`

@@ -245,3 +245,34 @@ async def test_short_jobs_behind_long_ones_are_not_kept_from_another_worker(
         assert not gate.is_set()
         gate.set()
     assert await first.adrained("default", timeout=5)
+
+
+async def test_calls_that_lie_ready_are_never_more_attempts_than_there_are_slots(app: App) -> None:
+    """An async attempt has a slot without a thread: a call that is stacked then would find a thread idle."""
+    lock, now, most = threading.Lock(), 0, 0
+
+    def count(by: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += by
+            most = max(most, now)
+
+    @app.task
+    def short(seconds: float) -> None:
+        count(1)
+        if seconds:
+            time.sleep(seconds)
+        count(-1)
+
+    @app.task
+    async def io() -> None:
+        count(1)
+        await asyncio.sleep(0.01)
+        count(-1)
+
+    for _ in range(10):
+        await app.aenqueue_many([short.job(0) for _ in range(100)])
+        await app.aenqueue_many([io.job() for _ in range(4)])
+        await app.aenqueue_many([short.job(0.003) for _ in range(4)])
+    await in_a_burst(app, concurrency=4)
+    assert most == 4

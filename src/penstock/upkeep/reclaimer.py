@@ -18,6 +18,8 @@ __all__ = ["Reclaimer", "judge"]
 
 #: The dead are looked for this often (s); it costs no question to the store.
 _LOOK_FOR_DEAD = 1.0
+#: A dead worker that this store does not know is asked for again after this (s).
+_STRANGE_FOR = 60.0
 #: A beat that was due at the last moment takes its time, too.
 _AND_A_BIT = 1.5
 
@@ -60,6 +62,7 @@ class Reclaimer(Service):
         self._heartbeat = heartbeat
         self._proven_dead = proven_dead
         self._strangers: set[str] = set()  # dead, and not of this store
+        self._look_at_all = 0.0  # monotonic: when those are looked at again
         self._bury = bury
         self._on_lost = on_lost
         self._write = write
@@ -115,6 +118,9 @@ class Reclaimer(Service):
 
     async def _bury_the_dead(self) -> bool:
         """Whether the store was asked: only if somebody on this host has died whom it may know."""
+        if time.monotonic() >= self._look_at_all:  # one whose id was chosen may live again, and here
+            self._strangers.clear()
+            self._look_at_all = time.monotonic() + _STRANGE_FOR
         dead = self._proven_dead(self._strangers)
         self._strangers &= dead
         if not dead - self._strangers:

@@ -118,6 +118,7 @@ class Executor:
         self._resting: list[asyncio.Future[None]] = []
         self._ended_at = self._turned_at = 0.0
         self._stack = 0  # calls that may lie ready for threads that are busy yet
+        self._elsewhere = 0  # attempts with a slot that are no plain calls in threads
         self._turning = False
         #: Set whenever an attempt has started; who waits for it clears it.
         self.started_some = asyncio.Event()
@@ -188,7 +189,7 @@ class Executor:
             return
         room, stack = self._room(), self._stack
         blocked: list[Hold] = []
-        while buffer and (room > 0 or (room > -stack and _can_wait_for_thread(buffer[0]))):
+        while buffer and (room > 0 or (room > -stack and self._may_stack(buffer[0]))):
             hold = buffer.popleft()
             if hold.plan.run_in == "process" and self._process_busy >= self._process_slots:
                 self._narrow[hold.job.spec.queue] = time.monotonic() + NARROW
@@ -221,11 +222,20 @@ class Executor:
             self._process_busy += 1
         self.starts += 1
         self.started_some.set()
-        if _starts_on_record(job):
+        on_record = _starts_on_record(job)
+        if on_record or not hold.plan.in_thread:
+            hold.elsewhere = True
+            self._elsewhere += 1
+        if on_record:
             hold.handle = asyncio.create_task(self._start_on_record(hold))
         else:
             self._launch(hold)
         return True
+
+    def _may_stack(self, hold: Hold) -> bool:
+        """Whether it would lie behind other calls: else it would find an idle thread, and be one too many."""
+        plain = hold.plan.in_thread and not _starts_on_record(hold.job)
+        return plain and not self._elsewhere and not self.lost_slots
 
     def _never_mind(self, hold: Hold) -> None:
         """It was cancelled, or lost to another worker, before it could start."""
@@ -261,7 +271,7 @@ class Executor:
 
     def _launch(self, hold: Hold) -> None:
         plan = hold.plan
-        if plan.run_in == "thread" and not plan.around:
+        if plan.in_thread:
             # without middleware it needs neither an asyncio task nor a future
             self.threads.submit(hold, ThreadCall(self._starter, hold))
             return
@@ -399,9 +409,12 @@ class Executor:
             return
         self._stack = 0
         holds = self._threads.take_back()
-        self._running.difference_update(holds)
+        for hold in holds:
+            self._slot_free(hold)
         self.starts -= len(holds)
         self._buffer.extendleft(reversed(holds))
+        if not self._stopping:
+            self.start_ready()  # those that have a slot
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -430,10 +443,7 @@ class Executor:
         """The slot is free again."""
         hold.over = True
         hold.attempt = None  # they know each other: as a cycle each job would wait for the garbage collector
-        self._running.discard(hold)
-        if hold.counted:
-            hold.counted = False
-            self._process_busy -= 1
+        self._slot_free(hold)
         self._holdings.ended(hold)
         self.ends += 1
         if hold.started:
@@ -441,6 +451,15 @@ class Executor:
             hold.took = hold.took or now - hold.started
             self.busy_seconds += hold.took
         self.freed.set()
+
+    def _slot_free(self, hold: Hold) -> None:
+        self._running.discard(hold)
+        if hold.elsewhere:
+            hold.elsewhere = False
+            self._elsewhere -= 1
+        if hold.counted:
+            hold.counted = False
+            self._process_busy -= 1
 
     def _child_died(self, hold: Hold, error: ChildDied) -> Outcome:
         if hold.interrupt is AttemptTimeout:
@@ -498,7 +517,7 @@ class Executor:
             return
         hold.interrupt, hold.interrupted_at = why, time.monotonic()
         if hold.attempt is not None:
-            hold.attempt._cancelled = True
+            hold.attempt.ask_to_stop()
         if hold.started and hold.plan.run_in == "process" and self.processes.kill(hold):
             return
         if hold.started and self._in_thread(hold):
@@ -623,10 +642,6 @@ class Executor:
 
 def _starts_on_record(job: Job) -> bool:
     return job.spec.at_most_once or job.attempt >= job.spec.max_attempts
-
-
-def _can_wait_for_thread(hold: Hold) -> bool:
-    return hold.plan.run_in == "thread" and not hold.plan.around and not _starts_on_record(hold.job)
 
 
 async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from penstock.attempt import Attempt
 from penstock.errors import Interrupted
 from penstock.job import Job, Progress
@@ -16,47 +18,31 @@ from penstock.worker.table import LeaseTable
 __all__ = ["Hold", "Holdings"]
 
 
-class Hold:
-    """One leased job. The executor moves it along; heartbeats read it."""
+class Hold(msgspec.Struct, eq=False, gc=False):
+    """One leased job. The executor moves it along; heartbeats read it.
 
-    __slots__ = (
-        "arrived",
-        "attempt",
-        "counted",
-        "ends",
-        "fetched",
-        "handle",
-        "interrupt",
-        "interrupted_at",
-        "job",
-        "now",
-        "over",
-        "plan",
-        "progress",
-        "slot",
-        "started",
-        "told",
-        "took",
-    )
+    The garbage collector does not look at it: thousands come and go each second, and what refers back to
+    it (its attempt, its asyncio task) is let go of when the attempt ends.
+    """
 
-    def __init__(self, job: Job, plan: Plan, fetched: float, now: int) -> None:
-        self.job = job
-        self.plan = plan
-        self.fetched = fetched  # monotonic, from before the fetch was sent: what the lease is reckoned from
-        self.arrived = 0.0  # monotonic: since when it waits for a slot
-        self.now = now  # the store's clock at the fetch
-        self.started = 0.0  # monotonic; 0: its function has not begun
-        self.ends: float | None = None  # monotonic instant of its timeout or deadline
-        self.handle: asyncio.Task[None] | None = None  # what runs it on the loop, if anything does
-        self.attempt: Attempt | None = None
-        self.counted = False  # it takes one of the process slots
-        self.interrupt: type[Interrupted] | None = None  # why we stop it, once we do
-        self.interrupted_at = 0.0
-        self.took = 0.0  # seconds that its function ran
-        self.over = False  # its function has ended, or its slot was given up
-        self.progress: Progress | None = None
-        self.told: Progress | None = None  # as much of it as the store knows
-        self.slot = -1  # its entry in the shared table
+    job: Job
+    plan: Plan
+    fetched: float  #: monotonic, from before the fetch was sent: what the lease is reckoned from
+    now: int  #: the store's clock at the fetch
+    arrived: float = 0.0  #: monotonic: since when it waits for a slot
+    started: float = 0.0  #: monotonic; 0: its function has not begun
+    ends: float | None = None  #: monotonic instant of its timeout or deadline
+    handle: asyncio.Task[None] | None = None  #: what runs it on the loop, if anything does
+    attempt: Attempt | None = None
+    counted: bool = False  #: it takes one of the process slots
+    elsewhere: bool = False  #: it has a slot, and is no plain call in a thread
+    interrupt: type[Interrupted] | None = None  #: why we stop it, once we do
+    interrupted_at: float = 0.0
+    took: float = 0.0  #: seconds that its function ran
+    over: bool = False  #: its function has ended, or its slot was given up
+    progress: Progress | None = None
+    told: Progress | None = None  #: as much of it as the store knows
+    slot: int = -1  #: its entry in the shared table
 
     def store_now(self) -> int:
         """The store's clock (ms), reckoned from the fetch."""

@@ -16,7 +16,17 @@ __all__ = ["Plan", "Plans"]
 class Plan:
     """A task or raw handler, ready to run."""
 
-    __slots__ = ("around", "decode", "encode", "function", "name", "reference", "retry_function", "run_in")
+    __slots__ = (
+        "around",
+        "decode",
+        "encode",
+        "function",
+        "in_thread",
+        "name",
+        "reference",
+        "retry_function",
+        "run_in",
+    )
 
     def __init__(
         self,
@@ -32,6 +42,7 @@ class Plan:
         self.name = name
         self.function = function
         self.run_in = run_in
+        self.in_thread = run_in == "thread" and not around  # a plain call there, with nothing around it
         self.decode = decode
         self.encode = encode  # None: the task says that it returns nothing
         self.around = around

@@ -57,7 +57,8 @@ class Settler:
         self._holdings = holdings
         self._busy = busy  # whether jobs are ready to start at once
         self._on_answer = on_answer  # what waits is fewer
-        self._waiting: list[tuple[Hold, Settlement]] = []
+        self._waiting: list[Hold] = []
+        self._endings: list[Settlement] = []  # theirs: pairs would be work for the garbage collector
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
         self._go = asyncio.Event()
@@ -73,7 +74,8 @@ class Settler:
         """Write this end down with the next batch."""
         if not self._waiting:
             self._oldest = time.monotonic()
-        self._waiting.append((hold, Settlement(hold.job.lease, move, result)))
+        self._waiting.append(hold)
+        self._endings.append(Settlement(hold.job.lease, move, result))
         if self._flight is None:
             self._flight = asyncio.get_running_loop().create_task(self._fly(), name="penstock-settler")
 
@@ -96,15 +98,16 @@ class Settler:
         try:
             while self._waiting:
                 await self._company()
-                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-                await self._send(batch)
+                holds, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                settlements, self._endings = self._endings[:_BATCH], self._endings[_BATCH:]
+                await self._send(holds, settlements)
         finally:
             self._flight = None
 
     async def _company(self) -> None:
         self._go.clear()
         left = self._oldest + _PATIENCE - time.monotonic()
-        if left <= 0 or not self._busy() or self._waiting[-1][0].took > _SHORT:
+        if left <= 0 or not self._busy() or self._waiting[-1].took > _SHORT:
             return
         try:
             async with asyncio.timeout(left):
@@ -112,29 +115,28 @@ class Settler:
         except TimeoutError:
             pass
 
-    async def _send(self, batch: list[tuple[Hold, Settlement]]) -> None:
+    async def _send(self, holds: list[Hold], settlements: list[Settlement]) -> None:
         failures = 0
-        settlements = [settlement for _, settlement in batch]
         while True:
             try:
                 answers: Sequence[Settled | None] = await self._store.settle(settlements)
                 if failures:
-                    answers = await self._reconsidered(batch, answers)
+                    answers = await self._reconsidered(holds, answers)
                 break
             except StoreError as error:
                 self.failing = True
-                self.complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
+                self.complaint.about(f"{len(holds)} outcome(s) wait for the store", error)
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
             except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
-                _log.exception("%d outcome(s) together could not be stored; each on its own", len(batch))
-                answers = await self._one_by_one(batch)
+                _log.exception("%d outcome(s) together could not be stored; each on its own", len(holds))
+                answers = await self._one_by_one(holds, settlements)
                 break
         self.failing = False
         self._on_answer()
         remove = self._holdings.remove
         tell = self._app.events.active
-        for (hold, settlement), answer in zip(batch, answers, strict=True):
+        for hold, settlement, answer in zip(holds, settlements, answers, strict=True):
             remove(hold)
             if answer is None:
                 continue
@@ -146,7 +148,7 @@ class Settler:
                 self._tell(hold, settlement.transition, answer)
 
     async def _reconsidered(
-        self, batch: list[tuple[Hold, Settlement]], answers: Sequence[Settled | None]
+        self, holds: list[Hold], answers: Sequence[Settled | None]
     ) -> Sequence[Settled | None]:
         """A store that did not answer may have done all the same what it refuses to do again.
 
@@ -156,17 +158,17 @@ class Settler:
         if not refused:
             return answers
         found = list(answers)
-        jobs = await self._store.get([batch[place][0].job.ref for place in refused])
+        jobs = await self._store.get([holds[place].job.ref for place in refused])
         for place, job in zip(refused, jobs, strict=True):
-            mine = batch[place][0].job
+            mine = holds[place].job
             if job is None or (job.state is not State.RUNNING and job.lost == mine.lost):
                 found[place] = Settled.APPLIED
         return found
 
-    async def _one_by_one(self, batch: list[tuple[Hold, Settlement]]) -> list[Settled | None]:
+    async def _one_by_one(self, holds: list[Hold], settlements: list[Settlement]) -> list[Settled | None]:
         """What the store chokes on is let go: its lease runs out, and the reclaimer judges it."""
         answers: list[Settled | None] = []
-        for hold, settlement in batch:
+        for hold, settlement in zip(holds, settlements, strict=True):
             try:
                 answers += await self._store.settle([settlement])
             except Exception:  # noqa: BLE001  # boundary: as above

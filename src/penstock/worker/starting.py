@@ -49,6 +49,8 @@ class Starter:
             hold.ends = left if hold.ends is None else min(hold.ends, left)
         self._holdings.clock_starts(hold)
         hold.attempt = attempt = Attempt(hold.job, hold.report, hold.ends)
+        if hold.interrupt is not None:  # meanwhile, and who did that saw no attempt to tell
+            attempt.ask_to_stop()
         return attempt
 
 
@@ -74,7 +76,8 @@ class ThreadCall:
             return plan.encode(value)
         finally:
             running.reset(token)
-            hold.took = time.monotonic() - hold.started
+            if self.attempt is None:  # else middleware is still to come
+                hold.took = time.monotonic() - hold.started
 
     def _begin(self) -> Attempt:
         hold = self.hold

@@ -10,8 +10,10 @@ import pytest
 from penstock.ids import mint_token
 from penstock.job import Job, NewJob, State
 from penstock.lifecycle import Transition
-from penstock.store import Offer, Settled, Settlement, Share, Wake
+from penstock.store import Fetched, Offer, Settled, Settlement, Share, Wake
 from penstock.stores.redis.ground import ask
+from penstock.stores.redis.handover import Handover
+from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
 
@@ -198,3 +200,44 @@ async def test_who_has_fetched_work_offers_no_more(store: RedisStore, other: Red
     new = NewJob("3", "t", queue="b")
     await other.enqueue([new])
     assert (await the(other, new)).state is State.AVAILABLE
+
+
+async def test_a_fetch_does_not_find_what_is_on_its_way_back(store: RedisStore, other: RedisStore) -> None:
+    """A wake-up call that came when its wait had just ended: what is given back must not begin as well."""
+    await store.wait(["default"], timeout=1)
+    new = NewJob("1", "t")
+    await other.enqueue([new])
+    assert [job.id for job in await fetch(store, "t1")] == ["1"]
+    key = store._ground.keys.queue("default") + b":jobs"
+    record = await asked(store, "HGET", key, packed("1"))
+    assert isinstance(record, bytes)
+    store._give_back([Handover("default", packed("1"), "t1", 0, record)])
+    (again,) = await fetch(store, "t1")
+    assert await store.settle([Settlement(again.lease, DONE)]) == [Settled.APPLIED]
+    assert again.attempt == 1, "its first attempt was given back before"
+    assert store._going_back == {}
+
+
+async def test_one_who_waits_on_takes_one_job_after_the_other(store: RedisStore, other: RedisStore) -> None:
+    taken: list[Job] = []
+    tokens = iter(["t2", "t3", "t4"])
+
+    def take(handed: Fetched) -> Offer | None:
+        taken.extend(handed.jobs)
+        return Offer("w1", next(tokens), LEASE, take) if len(taken) < 3 else None
+
+    await other.enqueue([NewJob("0", "t")])
+    await fetch(store, "t0")  # learns the profile
+    offer = Offer("w1", "t1", LEASE, take)
+    waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=offer))
+    for n in range(3):
+        async with asyncio.timeout(SOON):
+            while not await offered(store, "default"):
+                await asyncio.sleep(0.005)
+            await other.enqueue([NewJob(f"{n + 1}", "t")])
+            while len(taken) <= n:
+                await asyncio.sleep(0.005)
+    assert await asyncio.wait_for(waiting, SOON) == Wake.WORK
+    assert [(job.id, job.token) for job in taken] == [("1", "t1"), ("2", "t2"), ("3", "t3")]
+    settled = await store.settle([Settlement(job.lease, DONE) for job in taken])
+    assert settled == [Settled.APPLIED] * 3

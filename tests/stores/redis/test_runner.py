@@ -507,3 +507,34 @@ def test_a_thread_is_told_that_it_hears_nothing_any_more(redis: RedisServer) -> 
             with pytest.raises(StoreUnavailable, match=r"closed the connection|lost"):
                 ear.hear(5)
         runner.close()
+
+
+def test_a_line_that_is_kept_hears_its_channel_on_and_nothing_of_before(redis: RedisServer) -> None:
+    with Relay(redis.port) as relay:
+        runner = SyncRunner(relay.address)
+        with runner.listener(b"kept") as ear:
+            ear.then = "keep"
+        (line,) = runner._pool._idle[relay.address.nodes[0], "messages"]
+        runner.run([plain("PUBLISH", "kept", "old")])
+        assert line._poll.poll(5_000), "the old message is here"
+        with runner.listener(b"another") as ear:
+            assert ear.channel == b"kept"
+            runner.run([plain("PUBLISH", "another", "1"), plain("PUBLISH", "kept", "2")])
+            assert ear.hear(5) == b"2"
+            ear.then = "close"
+        with runner.listener(b"another") as ear:
+            assert ear.channel == b"another"
+        assert relay.connections == 3
+        runner.close()
+
+
+def test_a_line_that_died_while_it_was_kept_is_replaced(redis: RedisServer) -> None:
+    with Relay(redis.port) as relay:
+        runner = SyncRunner(relay.address)
+        with runner.listener(b"kept") as ear:
+            ear.then = "keep"
+        relay.cut()
+        with runner.listener(b"another") as ear:
+            runner.run([plain("PUBLISH", ear.channel.decode(), "1")])
+            assert ear.hear(5) == b"1"
+        runner.close()

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from penstock.duration import format_ms
 from penstock.errors import StoreError, StoreUnavailable
@@ -180,8 +180,8 @@ class SyncListener:
     ) -> None:
         self._address = address
         self.channel = channel
-        #: All that was to be heard came: nothing more is on its way.
-        self.complete = False
+        #: What becomes of the line: "keep" it as it is where nothing more can be on its way.
+        self.then: Literal["keep", "unsubscribe", "close"] = "unsubscribe"
         self._take = take  # until when; must it be a fresh one → a line, and whether it is
         self._keep = keep  # for the next listener
         self._line: Line | None = None
@@ -207,9 +207,9 @@ class SyncListener:
         line, self._line = self._line, None
         if line is None:
             return
-        if kind is None:
+        if kind is None and self.then != "close":
             try:
-                if not self.complete:
+                if self.then == "unsubscribe":
                     line.channel = None
                     # what this is answered with is skipped by who listens next
                     line.tell(packed("UNSUBSCRIBE", self.channel))

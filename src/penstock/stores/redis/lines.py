@@ -76,10 +76,15 @@ class Line:
 
     def catch_up(self) -> None:
         """Drop what came while nobody listened. Raises Lost."""
-        while self._poll.poll(0):
-            self._read(0.001, [])
+        while True:
             while self._gets([]) is not _NOTHING:
                 pass
+            if not self._poll.poll(0):
+                return
+            try:
+                self._read(0.001, [])
+            except TimeoutError:  # TLS has read what was no data
+                return
 
     def close(self) -> None:
         try:

@@ -81,6 +81,7 @@ class RedisStore:
             weakref.WeakKeyDictionary()
         )
         self._errands: set[asyncio.Task[None]] = set()
+        self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # handed over in vain, by token
         self._sync = _SyncDoor(self._sync_runner, self._ground, self._news)
 
     @property
@@ -159,6 +160,8 @@ class RedisStore:
         hearing = self._hearings.get(asyncio.get_running_loop())
         if hearing is None:
             return await self._do(talk)
+        while back := self._going_back.get(token):  # the fetch would find it, and it would be taken away
+            await asyncio.wait(back)
         came = hearing.handovers.take(token)
         with hearing.handovers.fetching(token) as leased:
             if came:
@@ -255,13 +258,23 @@ class RedisStore:
         self._send_off(consuming.pass_on(self._ground, queue, kind))
 
     def _give_back(self, came: Sequence[Handover]) -> None:
-        """To the heads of their queues; if that fails their leases run out."""
-        self._send_off(_given_back(self._ground, came))
+        """To the heads of their queues; if that fails their leases run out. They have one token."""
+        token = came[0].token
+        task = self._send_off(_given_back(self._ground, came))
+        self._going_back.setdefault(token, set()).add(task)
 
-    def _send_off(self, talk: Talk[Any]) -> None:
+        def back(task: asyncio.Task[None]) -> None:
+            self._going_back[token].discard(task)
+            if not self._going_back[token]:
+                del self._going_back[token]
+
+        task.add_done_callback(back)
+
+    def _send_off(self, talk: Talk[Any]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._do(talk))
         self._errands.add(task)
         task.add_done_callback(self._came_back)
+        return task
 
     def _came_back(self, task: asyncio.Task[Any]) -> None:
         self._errands.discard(task)
@@ -384,19 +397,23 @@ class _SyncDoor:
     def _listen(self, watch: Watch, ends: float) -> None:
         """Until all have ended or the time is up."""
         channel = self._ground.keys.channel(mint_token()[:16])
+        untold: set[Ref] = set()  # we asked to be told of their end, and have heard nothing yet
         with self._runner.listener(channel.encode()) as listener:
             while watch.open:
                 left = ends - time.monotonic()
                 told_on = listener.channel.decode()
                 talk = producing.open_ones(self._ground, list(watch.open), told_on, _ms(left))
                 watch.open &= self._do(talk)
+                untold |= watch.open
                 look_again = min(ends, time.monotonic() + _SAFETY)
                 while watch.open and (message := listener.hear(max(0.0, look_again - time.monotonic()))):
                     ref, id, record = read_end(message)
                     if ref in watch.open and record is not None:
                         watch.records[ref] = id, record
                     watch.open.discard(ref)
-                listener.complete = not watch.open
+                    untold.discard(ref)
+                if not watch.open:  # an end that nobody told of: the message is late, or the line is dead
+                    listener.then = "close" if untold else "keep"
                 if ends <= time.monotonic():
                     return
 
