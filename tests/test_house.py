@@ -25,7 +25,7 @@ ROOT = "penstock"
 
 # Names are those directly under `penstock`; a package's modules live on its floor.
 FLOORS: dict[int, str] = {
-    1: "errors clock duration ids job retry unique codec events config middleware options",  # words
+    1: "errors clock duration ids job retry unique codec events config middleware options pool",  # words
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft inspector outbox",

@@ -129,8 +129,12 @@ class JobExists(EnqueueError):
 class QueueClosed(EnqueueError):
     """The queue takes no new jobs; workers drain what is in it."""
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(f"the queue {queue!r} is closed: it takes no new jobs until it is opened again")
+    def __init__(self, queue: str, meaning: str | None = None) -> None:
+        super().__init__(
+            f"the queue {queue!r} is closed: it takes no new jobs until it is opened again"
+            if meaning is None
+            else f"the queue {queue!r} is closed: {meaning}"
+        )
         self.queue = queue
 
 

@@ -1,0 +1,361 @@
+"""The front for an event loop: tasks work, futures wait, no locks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from penstock.errors import ConfigError, QueueClosed
+from penstock.pool.rules import (
+    CancelToken,
+    Front,
+    Rules,
+    Steps,
+    Stopped,
+    checked,
+    checked_listener,
+    deadline_of,
+)
+
+__all__ = ["JobQueue", "Pool", "spawn"]
+
+_log = logging.getLogger("penstock.pool")
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+#: A loop refers to its tasks weakly; without this one that waits could be collected.
+_kept: set[asyncio.Task[Any]] = set()
+
+
+def spawn(work: Coroutine[Any, Any, R], *, name: str | None = None) -> asyncio.Task[R]:
+    """Run the coroutine beside everything else: a task that is not collected, and whose error is logged.
+
+    Where this is enough no queue is needed. It limits nothing.
+    """
+    task = asyncio.create_task(work, name=name)
+    _kept.add(task)
+    task.add_done_callback(_log_spawned)
+    return task
+
+
+def _log_spawned(task: asyncio.Task[Any]) -> None:
+    _kept.discard(task)
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        _log.error("the spawned task %s failed: %r", task.get_name(), error, exc_info=error)
+
+
+class _Nap:
+    """The sleep of one task inside one verb."""
+
+    def __init__(self) -> None:
+        self._woken: asyncio.Future[None] | None = None
+
+    async def sleep(self, longest: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._woken = loop.create_future()
+        timer = None if longest is None else loop.call_later(longest, self.wake)
+        try:
+            await self._woken
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+
+async def _walk(steps: Steps[R], nap: _Nap) -> R:
+    try:
+        while True:
+            await nap.sleep(next(steps))
+    except StopIteration as end:
+        answer: R = end.value
+        return answer
+    finally:
+        steps.close()  # a caller that is cancelled leaves the line
+
+
+class JobQueue(Front[J], Generic[J]):
+    """A bounded queue for the tasks of one event loop; `async for job in queue` is a worker.
+
+    `capacity` jobs may wait; 0 hands each job over to a task that is asleep in `get`. All methods are for the
+    loop's own thread; `queue.token.cancel()` may be called from anywhere.
+    """
+
+    def __init__(self, capacity: int, *, name: str = "jobs", token: CancelToken | None = None) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._guard = nullcontext()
+        self._rules = self._make_rules(checked("capacity", capacity, least=0), name, token)
+        self._rules.token._when_cancelled(self._wake_all)
+
+    def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
+        return Rules(capacity, name=name, parent=token)
+
+    async def put(self, job: J, timeout: float | None = None) -> None:
+        """Put the job in, waiting for room if there is none; first come, first in.
+
+        Raises QueueFull when `timeout` seconds have not brought room, QueueClosed after `close` or `cancel`,
+        also to those who wait. A `put` that raised, or was cancelled, has put nothing.
+        """
+        self._here()
+        nap = _Nap()
+        await _walk(self._rules.put(job, nap, timeout), nap)
+
+    async def get(self) -> J:
+        """Take the next job, waiting for it; QueueClosed when none will come.
+
+        Cancelled, it has taken none.
+        """
+        self._here()
+        nap = _Nap()
+        return await _walk(self._rules.get(nap), nap)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> J:
+        try:
+            return await self.get()
+        except QueueClosed:
+            raise StopAsyncIteration from None
+
+    def cancel(self) -> list[J]:
+        """Close, and give nothing out any more. Returns, and forgets, the jobs that waited, in order."""
+        return self._cancel()
+
+    def _wake_all(self) -> None:
+        """The token was cancelled, in whatever thread."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        if loop is _running_loop():
+            self._rules.wake_all()
+            return
+        try:
+            loop.call_soon_threadsafe(self._rules.wake_all)
+        except RuntimeError:  # it was closed meanwhile, and nobody sleeps there any more
+            pass
+
+    def _here(self) -> None:
+        loop = _running_loop()
+        if loop is None:
+            raise RuntimeError(
+                f"{type(self).__name__} {self._rules.name!r} was used outside of its event loop; from a "
+                "thread use asyncio.run_coroutine_threadsafe(pool.put(job), loop), or the front for threads"
+            )
+        if self._loop is None or (self._loop.is_closed() and not self._rules.alive):
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(
+                f"{type(self).__name__} {self._rules.name!r} belongs to another event loop; make one for each"
+            )
+
+    def _here_or_at_rest(self) -> None:
+        if self._loop is not None and self._loop is not _running_loop() and self._loop.is_running():
+            raise RuntimeError(
+                f"{type(self).__name__} {self._rules.name!r} was used outside of its event loop; from a "
+                "thread use loop.call_soon_threadsafe(pool.close), or pool.token.cancel()"
+            )
+
+
+class Pool(JobQueue[J]):
+    """A bounded queue with `workers` tasks that call `handler` with one job after the other.
+
+    A worker starts when there is a job and nobody free. A job that fails is counted and told to `on_error`,
+    or logged; its worker goes on. Nothing is promised about which worker gets how many.
+
+    `async with Pool(...)` drains at the end of the block; if the block fails it cancels, running jobs too.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[J], Awaitable[object]],
+        *,
+        workers: int,
+        capacity: int,
+        name: str = "pool",
+        token: CancelToken | None = None,
+        on_error: Callable[[J, BaseException], object] | None = None,
+    ) -> None:
+        if not callable(handler):
+            raise ConfigError(f"handler={handler!r} cannot be called: give an async function of one job")
+        checked_listener(on_error)
+        self._workers = checked("workers", workers, least=1)
+        self._handler = handler
+        self._on_error = on_error
+        self._hired = 0  # workers ever, for their names
+        super().__init__(capacity, name=name, token=token)
+
+    def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
+        return Rules(capacity, name=name, parent=token, workers=self._workers, hire=self._hire)
+
+    @property
+    def running(self) -> int:
+        """Jobs that a worker has, or that a free one is about to take."""
+        return self._rules.running
+
+    @property
+    def done(self) -> int:
+        """Jobs whose handler returned."""
+        return self._rules.done
+
+    @property
+    def failed(self) -> int:
+        """Jobs whose handler raised, or was cancelled."""
+        return self._rules.failed
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every worker has ended, as they do after `close` or `cancel`; False if time was short.
+
+        Changes nothing: after False all goes on.
+        """
+        self._refuse_own_jobs()
+        nap = _Nap()
+        return await _walk(self._rules.wait(nap, timeout), nap)
+
+    async def join(self) -> None:
+        """`wait` without a limit."""
+        await self.wait()
+
+    def cancel(self, *, running: bool = False) -> list[J]:
+        """Close, and start nothing any more: from now on no handler is called.
+
+        Returns the jobs that had not begun, in order, and forgets them: they are the caller's. Running jobs
+        end by themselves, or are cancelled with `running=True` (but not the one that calls this). Does not
+        wait.
+        """
+        dropped = self._cancel()
+        if running:
+            here = _running_loop() and asyncio.current_task()
+            for worker in list(self._rules.in_hand):
+                if isinstance(worker, asyncio.Task) and worker is not here:
+                    worker.cancel()
+        return dropped
+
+    async def stop(self, *, drain: bool = True, timeout: float | None = None) -> Stopped[J]:
+        """Close (or, with `drain=False`, cancel), wait, and cancel what has not begun when the time is over.
+
+        Jobs that still run then go on, and are named in the answer; `cancel(running=True)` would end them.
+        """
+        deadline_of(timeout)  # refused before anything is closed
+        self._refuse_own_jobs()
+        dropped: list[J] = []
+        if drain:
+            self.close()
+        else:
+            dropped = self.cancel()
+        if not await self.wait(timeout):
+            dropped += self.cancel()
+        return self._rules.report(dropped)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            dropped = self.cancel(running=True)
+            if dropped:
+                _log.warning("pool %s dropped %d job(s): %r", self._rules.name, len(dropped), error)
+        await self.join()
+
+    def _refuse_own_jobs(self) -> None:
+        self._here()
+        if asyncio.current_task() in self._rules.in_hand:
+            raise RuntimeError(f"a job of the pool {self._rules.name!r} would wait for its own end")
+
+    # --- workers
+
+    def _hire(self) -> None:
+        if self._rules.alive >= self._workers:
+            return
+        self._hired += 1
+        # an empty context: a worker outlives whoever happened to put the first job
+        task = asyncio.get_running_loop().create_task(
+            self._work(), name=f"penstock-{self._rules.name}-{self._hired}", context=contextvars.Context()
+        )
+        self._rules.alive += 1
+        _kept.add(task)
+        task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        # not in a `finally` of the worker: one that is cancelled before its first step has none
+        _kept.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):  # anything else ends the loop, and is told by it
+            _log.error("pool %s: a worker failed", self._rules.name, exc_info=error)
+        self._rules.left()
+
+    async def _work(self) -> None:
+        me, nap = asyncio.current_task(), _Nap()
+        assert me is not None
+        while True:
+            try:
+                job = await _walk(self._rules.begin(me, nap), nap)
+            except QueueClosed:
+                return
+            # no await between here and the handler's first line: what `cancel` has not dropped has begun
+            await self._run(job, me)
+            del job  # not kept alive by an idle worker
+            await asyncio.sleep(
+                0
+            )  # a handler that never waits must not keep the loop until the queue is empty
+
+    async def _run(self, job: J, me: asyncio.Task[Any]) -> None:
+        failure: BaseException | None = None
+        try:
+            await self._call(job)
+        except asyncio.CancelledError as error:
+            failure = error
+            if me.cancelling():  # this worker is meant, not something that the job waited for
+                raise
+        except (KeyboardInterrupt, SystemExit) as error:
+            failure = error
+            raise
+        except BaseException as error:  # noqa: BLE001  # boundary: a failing job must not end its worker
+            failure = error
+        finally:
+            self._rules.end(me, failed=failure is not None)
+            if failure is not None:
+                self._tell(job, failure)
+                failure = None  # its traceback holds this frame, and so the job
+
+    def _call(self, job: J) -> Awaitable[object]:
+        called = self._handler(job)
+        if not inspect.isawaitable(called):
+            raise TypeError(
+                f"the handler of the pool {self._rules.name!r} returned a {type(called).__name__}, nothing "
+                "to await: give an async function, or use ThreadPool"
+            )
+        return called
+
+    def _tell(self, job: J, error: BaseException) -> None:
+        if self._on_error is None:
+            _log.error("pool %s: a job failed: %r", self._rules.name, error, exc_info=error)
+            return
+        try:
+            self._on_error(job, error)
+        except Exception:  # noqa: BLE001  # boundary: a failing listener must not end a worker
+            _log.exception("pool %s: on_error failed", self._rules.name)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,369 @@
+"""Who may put a job in, who takes it out, and when it is over: the semantics of both fronts, written once.
+
+Nothing here waits, locks or knows what an event loop is. A verb that may have to wait is a generator: it
+yields for how many seconds to sleep at most (None: until woken) and is resumed. The front that drives it
+sees to it that nobody else is inside meanwhile: a thread by a lock, a loop by not awaiting in between.
+
+Nobody is ever handed a job or a place while asleep. Who is woken looks again and helps himself, so that a
+cancelled `put` has put nothing, a cancelled `get` has taken nothing, and `cancel` finds every job that has
+not begun.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+from weakref import WeakSet
+
+from penstock.errors import ConfigError, QueueClosed, QueueFull
+
+__all__ = ["CancelToken", "Front", "Nap", "Rules", "Steps", "Stopped"]
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+#: A verb under way: yields how long to sleep at most, returns what the verb returns.
+Steps = Generator[float | None, None, R]
+
+#: Longer sleeps are taken in pieces: a thread's wait has a limit of its own.
+_LONGEST_NAP = 86_400.0
+
+
+class CancelToken:
+    """A signal that is given once and for all; a child gets it with its parent, not the other way round.
+
+    Any thread may call any of its methods. `cancel` returns when every pool that hangs on it knows.
+    """
+
+    def __init__(self, parent: CancelToken | None = None) -> None:
+        if not isinstance(parent, CancelToken | None):
+            raise ConfigError(f"{parent!r} is no CancelToken")
+        self._given = threading.Event()
+        # re-entrant: a signal handler may cancel in the middle of another call of the same thread
+        self._lock = threading.RLock()
+        self._children: WeakSet[CancelToken] = WeakSet()  # a parent outlives thousands of children
+        self._calls: list[Callable[[], object]] = []
+        if parent is not None:
+            parent._adopt(self)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the signal was given, here or by a parent."""
+        return self._given.is_set()
+
+    def cancel(self) -> None:
+        """Give the signal. Again is no error."""
+        with self._lock:
+            if self._given.is_set():
+                return
+            self._given.set()  # before anybody is told: who is woken must see it
+            children = list(self._children)
+        for child in children:
+            child.cancel()
+        for call in self._calls:
+            call()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until the signal is given; False if `timeout` seconds were not enough."""
+        deadline = deadline_of(timeout)
+        while not self._given.wait(left_until(deadline)):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return True
+
+    def _adopt(self, child: CancelToken) -> None:
+        with self._lock:
+            if not self._given.is_set():
+                self._children.add(child)
+                return
+        child.cancel()
+
+    def _when_cancelled(self, call: Callable[[], object]) -> None:
+        """For the owner of a token that nobody else has yet."""
+        self._calls.append(call)
+
+
+@dataclass(frozen=True)
+class Stopped(Generic[J]):
+    """How a pool ended: jobs that returned and that raised in its whole life, and what was left.
+
+    `dropped` never began. `still_running` had begun and not ended when `stop` returned.
+    """
+
+    done: int
+    failed: int
+    dropped: tuple[J, ...]
+    still_running: tuple[J, ...]
+
+
+class Nap(Protocol):
+    """Somebody who sleeps inside a verb."""
+
+    def wake(self) -> None: ...
+
+
+class Rules(Generic[J]):
+    """The state of one queue, and of its workers if it has any.
+
+    `hire` is called before a job goes in for which no worker that has started is free; it may start one.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        name: str,
+        parent: CancelToken | None,
+        workers: int = 0,
+        hire: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.capacity = capacity
+        self.name = name
+        self.token = CancelToken(parent)
+        self.done = 0
+        self.failed = 0
+        #: Workers that have started, or are about to, and have not ended.
+        self.alive = 0
+        #: What each worker is at.
+        self.in_hand: dict[Hashable, J] = {}
+        self._jobs: deque[J] = deque()
+        #: Who could take a job at once: workers without one (those not started too), and whoever is in `get`.
+        self._idle = workers
+        self._hire = hire
+        self._closed = False
+        self._line: OrderedDict[Nap, None] = OrderedDict()  # blocked in `put`, the first first
+        self._takers: OrderedDict[Nap, None] = OrderedDict()  # asleep for want of a job
+        self._waiters: OrderedDict[Nap, None] = OrderedDict()  # asleep until all workers have ended
+
+    # --- what can be seen: a job for which somebody is free no longer waits, though it may not have begun
+
+    @property
+    def waiting(self) -> int:
+        return len(self._jobs) - self._promised
+
+    @property
+    def running(self) -> int:
+        return len(self.in_hand) + self._promised
+
+    @property
+    def _promised(self) -> int:
+        return 0 if self.token.cancelled else min(len(self._jobs), self._idle)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self.token.cancelled
+
+    @property
+    def _over(self) -> bool:
+        """Nothing will be given out any more."""
+        return self.token.cancelled or (self._closed and not self._jobs)
+
+    # --- putting in
+
+    def try_put(self, job: J) -> bool:
+        self._refuse_if_closed()
+        if self._line or not self._has_room():
+            return False
+        self._admit(job)
+        return True
+
+    def put(self, job: J, nap: Nap, timeout: float | None) -> Steps[None]:
+        deadline = deadline_of(timeout)
+        if self.try_put(job):
+            return
+        self._line[nap] = None
+        try:
+            while next(iter(self._line)) is not nap or not self._has_room():
+                left = left_until(deadline)
+                if left is not None and left <= 0:
+                    raise QueueFull(self.name)
+                yield left
+                self._refuse_if_closed()
+            self._admit(job)
+        finally:
+            del self._line[nap]
+            self._call_first()
+
+    def _refuse_if_closed(self) -> None:
+        if self.closed:
+            raise QueueClosed(self.name, "it takes no new jobs")
+
+    def _has_room(self) -> bool:
+        return len(self._jobs) < self.capacity + self._idle
+
+    def _admit(self, job: J) -> None:
+        if self.alive - len(self.in_hand) <= len(self._jobs):  # the free ones have jobs to come for already
+            self._hire()
+        self._jobs.append(job)
+        self._wake_taker()
+
+    def _call_first(self) -> None:
+        # one at a time, who then calls the next: woken threads come back in any order, and the line is one
+        if self._line and self._has_room():
+            next(iter(self._line)).wake()
+
+    # --- taking out
+
+    def get(self, nap: Nap) -> Steps[J]:
+        self._idle += 1
+        self._call_first()  # who waited for somebody to hand his job to
+        try:
+            return (yield from self._next_job(nap))
+        finally:
+            self._idle -= 1
+
+    def begin(self, worker: Hashable, nap: Nap) -> Steps[J]:
+        """The worker's next job, which is his until `end`."""
+        job = yield from self._next_job(nap)
+        self._idle -= 1
+        self.in_hand[worker] = job
+        return job
+
+    def end(self, worker: Hashable, *, failed: bool) -> None:
+        del self.in_hand[worker]
+        self._idle += 1
+        self.failed += failed
+        self.done += not failed
+        self._call_first()
+
+    def _next_job(self, nap: Nap) -> Steps[J]:
+        try:
+            while not self._over:
+                if self._jobs:
+                    return self._jobs.popleft()
+                self._takers[nap] = None
+                yield None
+            raise QueueClosed(self.name, "it is empty, and nothing more will come")
+        finally:
+            self._takers.pop(nap, None)
+            if self._jobs:  # whoever woke this one may have meant another, too
+                self._wake_taker()
+
+    def _wake_taker(self) -> None:
+        if self._takers:
+            self._takers.popitem(last=False)[0].wake()
+
+    # --- ending
+
+    def close(self) -> None:
+        self._closed = True
+        self.wake_all()
+
+    def drop(self) -> list[J]:
+        dropped = list(self._jobs)
+        self._jobs.clear()
+        return dropped
+
+    def left(self) -> None:
+        """A worker has ended."""
+        self.alive -= 1
+        if self.alive == 0:
+            self.wake_all()
+
+    def wait(self, nap: Nap, timeout: float | None) -> Steps[bool]:
+        deadline = deadline_of(timeout)
+        self._waiters[nap] = None
+        try:
+            while not self._over or self.alive:
+                left = left_until(deadline)
+                if left is not None and left <= 0:
+                    return False
+                yield left
+            return True
+        finally:
+            del self._waiters[nap]
+
+    def wake_all(self) -> None:
+        for nap in [*self._line, *self._takers, *self._waiters]:
+            nap.wake()
+
+    def report(self, dropped: list[J]) -> Stopped[J]:
+        return Stopped(self.done, self.failed, (*dropped, *self.drop()), tuple(self.in_hand.values()))
+
+
+class Front(Generic[J]):
+    """What both fronts have alike; `_guard` keeps everybody else out of the rules."""
+
+    _rules: Rules[J]
+    _guard: AbstractContextManager[object]
+
+    def __len__(self) -> int:
+        """Jobs that wait for a free worker."""
+        with self._guard:
+            return self._rules.waiting
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may wait; 0: a job goes in only where somebody is free to take it."""
+        return self._rules.capacity
+
+    @property
+    def token(self) -> CancelToken:
+        """Cancelled with the queue, and by the token that was given; code that runs for long looks at it."""
+        return self._rules.token
+
+    def try_put(self, job: J) -> bool:
+        """Put the job in if there is room now; False leaves everything as it was.
+
+        Nobody overtakes those that are blocked in `put`. Raises QueueClosed after `close` or `cancel`.
+        """
+        self._here()
+        with self._guard:
+            return self._rules.try_put(job)
+
+    def close(self) -> None:
+        """Take no new jobs; what is in the queue is still run. Returns at once; again is no error.
+
+        Whoever is blocked in `put` gets QueueClosed.
+        """
+        self._here_or_at_rest()
+        with self._guard:
+            self._rules.close()
+
+    def _cancel(self) -> list[J]:
+        self._here_or_at_rest()
+        self._rules.token.cancel()
+        with self._guard:
+            return self._rules.drop()
+
+    def _here(self) -> None:
+        """Raise where the caller is not where he should be."""
+
+    def _here_or_at_rest(self) -> None:
+        """The same, for what may also be done when nothing runs (any more)."""
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """When the time is over, on the monotonic clock; None: never."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise ConfigError(f"timeout={timeout!r} is no time to wait: give seconds, 0 or more, or None")
+    return time.monotonic() + timeout
+
+
+def left_until(deadline: float | None) -> float | None:
+    return None if deadline is None else min(deadline - time.monotonic(), _LONGEST_NAP)
+
+
+def checked(what: str, number: int, *, least: int) -> int:
+    """The number, if it is a whole one and large enough."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise ConfigError(f"{what}={number!r} must be a whole number, {least} or more")
+    return number
+
+
+def is_async(call: Callable[..., object]) -> bool:
+    """Whether calling it only makes a coroutine."""
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+def checked_listener(on_error: Callable[[J, BaseException], object] | None) -> None:
+    if on_error is not None and (not callable(on_error) or is_async(on_error)):
+        raise ConfigError(f"on_error={on_error!r} must be a plain function of the job and the exception")

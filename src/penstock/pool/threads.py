@@ -1,0 +1,288 @@
+"""The front for threads: one lock, and everybody asleep on a condition of their own."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, ParamSpec, Self, TypeVar
+
+from penstock.errors import ConfigError, QueueClosed
+from penstock.pool.rules import (
+    CancelToken,
+    Front,
+    Rules,
+    Steps,
+    Stopped,
+    checked,
+    checked_listener,
+    deadline_of,
+    is_async,
+)
+
+__all__ = ["ThreadJobQueue", "ThreadPool", "spawn_thread"]
+
+_log = logging.getLogger("penstock.pool")
+
+J = TypeVar("J")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+def spawn_thread(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> threading.Thread:
+    """Run the call in a thread of its own, whose error is logged. The process waits for it at its end.
+
+    Where this is enough no queue is needed. It limits nothing.
+    """
+
+    def run() -> None:
+        try:
+            work(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  # boundary: nobody waits for this thread, so the log must have it
+            _log.exception("the spawned thread %s failed: %r", threading.current_thread().name, error)
+
+    thread = threading.Thread(target=run, name=f"penstock-spawn-{getattr(work, '__name__', 'call')}")
+    thread.start()
+    return thread
+
+
+class _Nap:
+    """The sleep of one thread inside one verb; asleep it holds no lock."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._condition = threading.Condition(lock)
+        self.sleep = self._condition.wait
+        self.wake = self._condition.notify
+
+
+def _walk(steps: Steps[R], nap: _Nap) -> R:
+    """With the lock held."""
+    try:
+        while True:
+            nap.sleep(next(steps))
+    except StopIteration as end:
+        answer: R = end.value
+        return answer
+    finally:
+        steps.close()  # a KeyboardInterrupt leaves the line
+
+
+class ThreadJobQueue(Front[J], Generic[J]):
+    """A bounded queue for threads; `for job in queue` is a worker.
+
+    `capacity` jobs may wait; 0 hands each job over to a thread that is asleep in `get`. Any thread may call
+    any method.
+    """
+
+    def __init__(self, capacity: int, *, name: str = "jobs", token: CancelToken | None = None) -> None:
+        # re-entrant: a signal handler or a finalizer may come in the middle of another call of its thread
+        self._lock = threading.RLock()
+        self._guard = self._lock
+        self._rules = self._make_rules(checked("capacity", capacity, least=0), name, token)
+        self._rules.token._when_cancelled(self._wake_all)
+
+    def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
+        return Rules(capacity, name=name, parent=token)
+
+    def put(self, job: J, timeout: float | None = None) -> None:
+        """Put the job in, blocking while there is no room; first come, first in.
+
+        Raises QueueFull when `timeout` seconds have not brought room, QueueClosed after `close` or `cancel`,
+        also to those who wait. A `put` that raised has put nothing.
+        """
+        nap = _Nap(self._lock)
+        with self._lock:
+            _walk(self._rules.put(job, nap, timeout), nap)
+
+    def get(self) -> J:
+        """Take the next job, blocking until there is one; QueueClosed when none will come."""
+        nap = _Nap(self._lock)
+        with self._lock:
+            return _walk(self._rules.get(nap), nap)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> J:
+        try:
+            return self.get()
+        except QueueClosed:
+            raise StopIteration from None
+
+    def cancel(self) -> list[J]:
+        """Close, and give nothing out any more. Returns, and forgets, the jobs that waited, in order."""
+        return self._cancel()
+
+    def _wake_all(self) -> None:
+        """The token was cancelled. With the lock: who cancels comes back after every job that has begun."""
+        with self._lock:
+            self._rules.wake_all()
+
+
+class ThreadPool(ThreadJobQueue[J]):
+    """A bounded queue with `workers` threads that call `handler` with one job after the other.
+
+    A worker starts when there is a job and nobody free. A job that fails is counted and told to `on_error`
+    (in its thread), or logged; its worker goes on. Nothing is promised about which worker gets how many.
+
+    Workers are daemons: what must be finished before the process ends needs `stop` or `join`.
+    `with ThreadPool(...)` drains at the end of the block; if the block fails it cancels.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[J], object],
+        *,
+        workers: int,
+        capacity: int,
+        name: str = "pool",
+        token: CancelToken | None = None,
+        on_error: Callable[[J, BaseException], object] | None = None,
+    ) -> None:
+        if not callable(handler) or is_async(handler):
+            raise ConfigError(
+                f"handler={handler!r} is no plain function of one job; for async functions there is Pool"
+            )
+        checked_listener(on_error)
+        self._workers = checked("workers", workers, least=1)
+        self._handler = handler
+        self._on_error = on_error
+        self._hired = 0  # workers ever, for their names
+        self._threads: set[threading.Thread] = set()
+        super().__init__(capacity, name=name, token=token)
+
+    def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
+        return Rules(capacity, name=name, parent=token, workers=self._workers, hire=self._hire)
+
+    @property
+    def running(self) -> int:
+        """Jobs that a worker has, or that a free one is about to take."""
+        with self._lock:
+            return self._rules.running
+
+    @property
+    def done(self) -> int:
+        """Jobs whose handler returned."""
+        return self._rules.done
+
+    @property
+    def failed(self) -> int:
+        """Jobs whose handler raised."""
+        return self._rules.failed
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every worker has ended, as they do after `close` or `cancel`; False if time was short.
+
+        Changes nothing: after False all goes on.
+        """
+        self._refuse_own_jobs()
+        nap = _Nap(self._lock)
+        with self._lock:
+            if not _walk(self._rules.wait(nap, timeout), nap):
+                return False
+        for thread in self._threads:  # their last steps: then none of them is there any more
+            thread.join()
+        return True
+
+    def join(self) -> None:
+        """`wait` without a limit."""
+        self.wait()
+
+    def cancel(self) -> list[J]:
+        """Close, and begin nothing any more: no worker takes a job from now on.
+
+        Returns the jobs that had not begun, in order, and forgets them: they are the caller's. A job that a
+        worker has taken is running, and ends by itself; it may look at `token.cancelled`. Does not wait.
+        """
+        return self._cancel()
+
+    def stop(self, *, drain: bool = True, timeout: float | None = None) -> Stopped[J]:
+        """Close (or, with `drain=False`, cancel), wait, and cancel what has not begun when the time is over.
+
+        Jobs that still run then go on, and are named in the answer.
+        """
+        deadline_of(timeout)  # refused before anything is closed
+        self._refuse_own_jobs()
+        dropped: list[J] = []
+        if drain:
+            self.close()
+        else:
+            dropped = self.cancel()
+        if not self.wait(timeout):
+            dropped += self.cancel()
+        with self._lock:
+            return self._rules.report(dropped)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            dropped = self.cancel()
+            if dropped:
+                _log.warning("pool %s dropped %d job(s): %r", self._rules.name, len(dropped), error)
+        self.join()
+
+    def _refuse_own_jobs(self) -> None:
+        if threading.current_thread() in self._threads:
+            raise RuntimeError(f"a job of the pool {self._rules.name!r} would wait for its own end")
+
+    # --- workers
+
+    def _hire(self) -> None:
+        if self._rules.alive >= self._workers:
+            return
+        thread = threading.Thread(
+            target=self._work, name=f"penstock-{self._rules.name}-{self._hired + 1}", daemon=True
+        )
+        self._rules.alive += 1  # before it starts, so that nobody finds none at work
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: our caller is told, and has put nothing
+            self._rules.alive -= 1
+            raise
+        self._hired += 1
+        self._threads.add(thread)
+
+    def _work(self) -> None:
+        me, nap = threading.current_thread(), _Nap(self._lock)
+        try:
+            while True:
+                with self._lock:
+                    job = _walk(self._rules.begin(me, nap), nap)
+                failed = self._run(job)
+                with self._lock:
+                    self._rules.end(me, failed=failed)
+                del job  # not kept alive by an idle worker
+        except QueueClosed:
+            pass
+        finally:
+            with self._lock:
+                self._rules.left()
+
+    def _run(self, job: J) -> bool:
+        """Whether it failed."""
+        try:
+            contextvars.Context().run(self._handler, job)
+        except BaseException as error:  # noqa: BLE001  # boundary: not even SystemExit in a job ends its worker
+            self._tell(job, error)
+            return True
+        return False
+
+    def _tell(self, job: J, error: BaseException) -> None:
+        if self._on_error is None:
+            _log.error("pool %s: a job failed: %r", self._rules.name, error, exc_info=error)
+            return
+        try:
+            self._on_error(job, error)
+        except BaseException:  # noqa: BLE001  # boundary: a failing listener must not end a worker
+            _log.exception("pool %s: on_error failed", self._rules.name)
