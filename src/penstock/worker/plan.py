@@ -8,7 +8,7 @@ from typing import Any
 from penstock.app import App
 from penstock.job import Job, RawJob
 from penstock.middleware import AroundAttempt
-from penstock.options import RetryFunction, RunIn
+from penstock.options import Options, RunIn
 
 __all__ = ["Plan", "Plans"]
 
@@ -16,7 +16,7 @@ __all__ = ["Plan", "Plans"]
 class Plan:
     """A task or raw handler, ready to run."""
 
-    __slots__ = ("around", "decode", "encode", "function", "name", "reference", "retry_function", "run_in")
+    __slots__ = ("around", "decode", "encode", "function", "name", "options", "reference", "run_in")
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Plan:
         decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
         encode: Callable[[Any], bytes] | None,
         around: tuple[AroundAttempt, ...],
-        retry_function: RetryFunction | None,
+        options: Options,
         reference: tuple[str, str],
     ) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Plan:
         self.decode = decode
         self.encode = encode  # None: the task says that it returns nothing
         self.around = around
-        self.retry_function = retry_function
+        self.options = options
         self.reference = reference
 
 
@@ -62,7 +62,7 @@ class Plans:
             function = handler.function
             ref = (function.__module__, function.__qualname__)
             encode = handler.result.encode if handler.result.keeps else None
-            return Plan(name, function, handler.run_in, _raw, encode, around, handler.retry_function, ref)
+            return Plan(name, function, handler.run_in, _raw, encode, around, handler.options, ref)
         task = self._app.tasks.get(name)
         if task is None:
             return None
@@ -74,7 +74,7 @@ class Plans:
 
         encode = task.result.encode if task.result.keeps else None
         ref = (function.__module__, function.__qualname__)
-        return Plan(name, function, task.run_in, decode, encode, around, task.retry_function, ref)
+        return Plan(name, function, task.run_in, decode, encode, around, task.options, ref)
 
 
 def raw_job(job: Job) -> RawJob:
