@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from penstock import retry as _retry
+from penstock.codec import Upgrade
 from penstock.duration import Duration, instant_ms, milliseconds
 from penstock.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
 from penstock.ids import check_id, check_queue
@@ -80,6 +81,8 @@ class TaskOptions(HandlerOptions, total=False):
     """What `@app.task(...)` may set."""
 
     name: str
+    aliases: Sequence[str]
+    upgrade: Upgrade
 
 
 class RawOptions(TypedDict, total=False):

@@ -58,6 +58,7 @@ class Registry:
         defaults: Options,
         limits: Limits,
     ) -> None:
+        #: By name; one that was renamed is there under its old names too.
         self.tasks: dict[str, Task[..., Any]] = {}
         self.handlers: dict[str, Handler] = {}
         self.middleware = middleware
@@ -83,14 +84,25 @@ class Registry:
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             task = make_task(function, self._client, self._defaults, self._limits, options)
-            if task.name in self.tasks:
-                raise ConfigError(
-                    f"this app has a task {task.name!r} already: give one of the two another name="
-                )
-            self.tasks[task.name] = task
+            self._refuse_taken(task)
+            self.tasks.update(dict.fromkeys([task.name, *task.aliases], task))
             return task
 
         return register if function is None else register(function)
+
+    def _refuse_taken(self, task: Task[..., Any]) -> None:
+        for name in (task.name, *task.aliases):
+            other = self.tasks.get(name)
+            if other is None:
+                continue
+            if name == task.name == other.name:
+                raise ConfigError(f"this app has a task {name!r} already: give one of the two another name=")
+            mine = "name" if name == task.name else "alias"
+            its = "name" if name == other.name else "alias"
+            raise ConfigError(
+                f"{name!r}, {mine} of the task {task.name!r}, is {its} of the task {other.name!r} already: "
+                "whose are its jobs? Take it from one of the two"
+            )
 
     def handler(self, **options: Unpack[HandlerOptions]) -> Callable[[HandlerT], HandlerT]:
         """Let a function take every raw job of a queue: `@app.handler(queue="legacy")`. It stays as it is."""

@@ -306,7 +306,7 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
     ("options", "says"),
     [
         ({"que": "mail"}, r"no option 'que' \(did you mean 'queue'\?\)"),
-        ({"zzz": 1}, "no option 'zzz'; it has delivery, discard_on"),
+        ({"zzz": 1}, "no option 'zzz'; it has aliases, delivery"),
         ({"delay": 1}, "no option 'delay'"),
         ({"queue": "a b"}, "cannot be a queue's name"),
         ({"priority": 101}, "priority=101 is not a whole number from -100 to 100"),
@@ -346,6 +346,15 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
         ({"is_failure": True}, "is_failure=True is not a function"),
         ({"is_failure": lambda: True}, r"takes \(error\) and returns whether"),
         ({"is_failure": async_failure}, "a plain `def`, not `async def`"),
+        ({"aliases": "old"}, "aliases='old' is not a tuple of names"),
+        ({"aliases": 5}, "aliases=5 is not a tuple of names"),
+        ({"aliases": ["a b"]}, "the alias 'a b' cannot be a task's name"),
+        ({"aliases": [5]}, "the alias 5 cannot be a task's name"),
+        ({"aliases": ["x"]}, "the alias 'x' is there twice, or is its own name"),
+        ({"aliases": ["a", "a"]}, "the alias 'a' is there twice"),
+        ({"upgrade": {}}, "upgrade={} is not a function"),
+        ({"upgrade": lambda: {}}, "takes the old arguments, a dict, and returns the new ones"),
+        ({"upgrade": async_failure}, "a plain `def`, not `async def`"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_at_the_decoration(

@@ -213,6 +213,31 @@ def counts(error: BaseException) -> bool:
 FORGIVING: dict[str, Any] = {"retry": "1h", "is_failure": counts}
 
 
+def greet(name: str, times: int = 1) -> str:
+    return f"hello {name}" * times
+
+
+async def greet_async(name: str, times: int = 1) -> str:
+    return greet(name, times)
+
+
+def upgrade(old: dict[str, Any]) -> Any:
+    """It used to take `first` and `last`."""
+    match old:
+        case {"first": str(first), "last": str(last)}:
+            return {"name": f"{first} {last}"}
+        case {"first": 0}:
+            return None
+        case {"first": 1}:
+            return {"surname": "Lovelace"}
+        case {"first": 2}:
+            return {"name": object()}
+    raise KeyError("last")
+
+
+MOVED: dict[str, Any] = {"aliases": ("old.greet", "older.greet"), "upgrade": upgrade}
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
@@ -221,6 +246,7 @@ for _deed in (act, linger, heed, obey, swallow, typed, tell):
     app.task(name=_deed.__name__, run_in="process")(_deed)
 app.task(name="judged", run_in="process", **RULES)(judged)
 app.task(name="forgiven", run_in="process", **FORGIVING)(forgiven)
+app.task(name="greet", run_in="process", **MOVED)(greet)
 app.task(name="fail_soon", run_in="process", retry=soon)(fail_soon)
 app.task(name="fail_without_idea", run_in="process", retry=no_idea)(fail_without_idea)
 

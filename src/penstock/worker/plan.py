@@ -56,9 +56,9 @@ class Plans:
         return plan
 
     def _make(self, queue: str, name: str) -> Plan | None:
-        around = self._app.middleware.attempts(queue, name)
         handler = self._app.handlers.get(queue)
         if handler is not None:
+            around = self._app.middleware.attempts(queue, name)
             function = handler.function
             ref = (function.__module__, function.__qualname__)
             encode = handler.result.encode if handler.result.keeps else None
@@ -66,6 +66,7 @@ class Plans:
         task = self._app.tasks.get(name)
         if task is None:
             return None
+        around = self._app.middleware.attempts(queue, task.name)
         function = task.function
         decode_args = task.args.decode
 
