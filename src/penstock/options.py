@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from penstock import retry as _retry
+from penstock.callbacks import OnError, OnSuccess
 from penstock.codec import Upgrade
 from penstock.duration import Duration, instant_ms, milliseconds
 from penstock.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
@@ -75,6 +76,9 @@ class HandlerOptions(DefaultOptions, total=False):
     run_in: RunIn
     delivery: Delivery
     headers: Mapping[str, str]
+    on_success: OnSuccess
+    on_failure: OnError
+    on_dead: OnError
 
 
 class TaskOptions(HandlerOptions, total=False):
@@ -134,7 +138,7 @@ class Options(msgspec.Struct, frozen=True):
 def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
     """`base`, overruled by what was given; raises ConfigError, naming `who` and the option.
 
-    Options of no meaning here (`name`, `id`, `run_in`) are the caller's to read.
+    Options of no meaning here (`name`, `id`, `run_in`, callbacks) are the caller's to read.
     """
     fields: dict[str, Any] = {}
     try:

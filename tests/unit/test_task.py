@@ -346,6 +346,9 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
         ({"is_failure": True}, "is_failure=True is not a function"),
         ({"is_failure": lambda: True}, r"takes \(error\) and returns whether"),
         ({"is_failure": async_failure}, "a plain `def`, not `async def`"),
+        ({"on_dead": "mail me"}, "on_dead='mail me' is not a function"),
+        ({"on_success": lambda job: 1}, r"on_success=.*takes \(job, result\)"),
+        ({"on_failure": lambda: 1}, r"on_failure=.*takes \(job, error\)"),
         ({"aliases": "old"}, "aliases='old' is not a tuple of names"),
         ({"aliases": 5}, "aliases=5 is not a tuple of names"),
         ({"aliases": ["a b"]}, "the alias 'a b' cannot be a task's name"),
@@ -363,6 +366,7 @@ def test_an_option_that_makes_no_sense_is_refused_at_the_decoration(
     with pytest.raises(ConfigError, match=f"^the task 'x'.*{says}"):
         app.task(name="x", **options)(add)
     assert app.tasks == {}
+    assert not app.callbacks.active
 
 
 # ── one call ─────────────────────────────────────────────────────────────────────────────────────

@@ -49,7 +49,7 @@ async def test_parked_jobs_of_the_old_name_go_to_a_worker_that_has_it_as_an_alia
     assert {"greet", "old.greet", "older.greet"} in [set(info.tasks) for info in infos]
 
 
-async def test_middleware_of_a_task_goes_with_its_old_names(app: App) -> None:
+async def test_middleware_and_callbacks_of_a_task_go_with_its_old_names(app: App) -> None:
     seen: list[str] = []
     task = made(app, "async", greet, **MOVED)
 
@@ -58,9 +58,13 @@ async def test_middleware_of_a_task_goes_with_its_old_names(app: App) -> None:
         seen.append(f"around {job.task}")
         return await call()
 
+    @app.on_success(task=task)
+    async def rejoice(job: Job, result: str) -> None:
+        seen.append(f"{result} by {job.task}")
+
     await enqueued(app, "old.greet", b'{"name":"Ann"}')
     await in_a_burst(app)
-    assert seen == ["around old.greet"]
+    assert seen == ["around old.greet", "hello Ann by old.greet"]
 
 
 async def test_a_job_that_is_taken_is_upgraded_too(app: App) -> None:

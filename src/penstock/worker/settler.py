@@ -23,7 +23,7 @@ from penstock.events import (
     JobSnoozed,
     LateResultRefused,
 )
-from penstock.job import State
+from penstock.job import Job, State
 from penstock.lifecycle import Transition
 from penstock.store import Settled, Settlement, Store
 from penstock.upkeep.service import Complaint, pause_after
@@ -51,12 +51,14 @@ class Settler:
         *,
         busy: Callable[[], bool],
         on_answer: Callable[[], None] = lambda: None,
+        on_applied: Callable[[Job, Transition, bytes | None], None] = lambda *_: None,
     ) -> None:
         self._store = store
         self._app = app
         self._holdings = holdings
         self._busy = busy  # whether jobs are ready to start at once
         self._on_answer = on_answer  # what waits is fewer
+        self._on_applied = on_applied  # only if the app has callbacks
         self._waiting: list[tuple[Hold, Settlement]] = []
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
@@ -133,7 +135,7 @@ class Settler:
         self.failing = False
         self._on_answer()
         remove = self._holdings.remove
-        tell = self._app.events.active
+        tell, calls_back = self._app.events.active, self._app.callbacks.active
         for (hold, settlement), answer in zip(batch, answers, strict=True):
             remove(hold)
             if answer is None:
@@ -142,6 +144,8 @@ class Settler:
                 self._refused(hold, answer)
             elif settlement.transition.error is not None:
                 _log_failure(hold, settlement.transition)
+            if calls_back and answer is Settled.APPLIED:
+                self._on_applied(hold.job, settlement.transition, settlement.result)
             if tell:
                 self._tell(hold, settlement.transition, answer)
 
