@@ -25,7 +25,9 @@ ROOT = "penstock"
 
 # Names are those directly under `penstock`; a package's modules live on its floor.
 FLOORS: dict[int, str] = {
-    1: "errors clock duration ids job retry unique codec events config middleware options pool",  # words
+    # words
+    1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
+    " pool",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft inspector outbox",
@@ -49,6 +51,9 @@ SHARED_BY_STORES = {"__init__", "statements", "migrate"}
 WORKER_KNOWS_ALL = {"__init__", "worker"}
 WORKER_FACTS = {"hold", "plan", "queues", "outcomes", "exits", "table", "locks", "logs", "signals"}
 WORKER_ARROWS = {
+    "caller": {"pools"},
+    "aftercare": {"caller"},
+    "checks": {"caller"},
     "executor": {"pools", "starting"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},

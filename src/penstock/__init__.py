@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from penstock.events import WorkerStarted as WorkerStarted
     from penstock.events import WorkerStopped as WorkerStopped
     from penstock.handle import Handle as Handle
+    from penstock.health import Health as Health
     from penstock.job import AttemptError as AttemptError
     from penstock.job import Job as Job
     from penstock.job import NewJob as NewJob
@@ -112,6 +113,7 @@ _HOMES = {
         "WorkerStopped"
     ),
     "penstock.handle": "Handle",
+    "penstock.health": "Health",
     "penstock.job": "AttemptError Job NewJob Progress RawJob Ref State",
     "penstock.retry": "exponential fibonacci fixed linear polynomial steps",
     "penstock.take": "Taken",

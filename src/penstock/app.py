@@ -223,7 +223,7 @@ class App(Registry):
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
-        return f"<App{name} of {len(self.tasks)} tasks on {self.store_url}>"
+        return f"<App{name} of {len(set(self.tasks.values()))} tasks on {self.store_url}>"
 
 
 class _Settings:

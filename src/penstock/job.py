@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.errors import Undecodable
 from penstock.retry import RetryPolicy
 from penstock.unique import UniqueKey
 
@@ -34,6 +35,7 @@ __all__ = [
     "RawJob",
     "Ref",
     "State",
+    "read_json",
 ]
 
 DEFAULT_TIMEOUT = 30 * 60_000
@@ -219,5 +221,13 @@ class RawJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
 
     def json(self) -> Any:
-        """The payload, read as JSON."""
-        return msgspec.json.decode(self.payload)
+        """The payload, read as JSON; raises Undecodable, with which the job is dead at once."""
+        return read_json(self.payload, self.id)
+
+
+def read_json(payload: bytes, id: str) -> Any:
+    """A payload that should be JSON; raises Undecodable."""
+    try:
+        return msgspec.json.decode(payload)
+    except Exception as error:  # boundary: every way of not being JSON
+        raise Undecodable(f"the payload of job {id} is not JSON: {error}") from error

@@ -20,6 +20,7 @@ __all__ = [
     "LEGAL",
     "LOST_BY",
     "NEW",
+    "NO_FAILURE_FOR",
     "Cancelled",
     "Expired",
     "LeaseLost",
@@ -76,11 +77,14 @@ class Returned(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """It raised. `delay` (ms) overrules the policy; `final` rules out another attempt (Discard)."""
+    """It raised. `delay` (ms) overrules the policy; `final` rules out another attempt, and `why` says by
+    what rule. `failure=False`: its task calls this error no failure, so it costs no attempt."""
 
     error: AttemptError
     delay: int | None = None
     final: bool = False
+    why: str | None = None
+    failure: bool = True
 
 
 class Snoozed(msgspec.Struct, frozen=True):
@@ -96,9 +100,12 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """Its timeout or deadline passed."""
+    """Its timeout or deadline passed. `final`, `why` and `failure` as for Raised."""
 
     error: AttemptError
+    final: bool = False
+    why: str | None = None
+    failure: bool = True
 
 
 class LeaseLost(msgspec.Struct, frozen=True):
@@ -145,6 +152,9 @@ EXPIRED = "expired: not started in time"
 ASK_CANCELLED = "cancelled before it started"
 #: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
 LOST_BY = "lost by "
+#: What its task calls no failure costs no attempt for so long (ms) after the job was first due; from then on
+#: it does, so that a job which never gets anywhere comes to an end.
+NO_FAILURE_FOR = 7 * 86_400_000
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 
 
@@ -159,10 +169,10 @@ def decide(
     match outcome:
         case Returned():
             return _completed(kept(job.spec, State.COMPLETED))
-        case Raised(error, delay, final):
-            move = _dead(job, error) if final else _again(job, error, now, luck, delay)
-        case TimedOut(error):
-            move = _again(job, error, now, luck, None)
+        case Raised(error, delay, final, why, failure):
+            move = _dead(job, error, why) if final else _again(job, error, now, luck, delay, failure)
+        case TimedOut(error, final, why, failure):
+            move = _dead(job, error, why) if final else _again(job, error, now, luck, None, failure)
         case LeaseLost(error, started):
             move = _lost(job, error, started, now, luck)
         case Undecodable(error):
@@ -194,18 +204,28 @@ def released(place: Place) -> Transition:
     return Transition(State.AVAILABLE, place=place, charge=False)
 
 
-def _again(job: Job, error: AttemptError, now: int, luck: float, delay: int | None) -> Transition:
+def _again(
+    job: Job, error: AttemptError, now: int, luck: float, delay: int | None, failure: bool = True
+) -> Transition:
     spec = job.spec
+    free = not failure and now < _born(spec, job.enqueued_at) + NO_FAILURE_FOR
     if spec.at_most_once:
         return _dead(job, error, "at-most-once: a started attempt never starts again")
-    if job.attempt >= spec.max_attempts:
+    if job.attempt >= spec.max_attempts and not free:
         return _dead(job, error, f"all {spec.max_attempts} attempts failed")
     if spec.deadline is not None and now >= spec.deadline:
         return _dead(job, error, "its deadline has passed")
     wait = wait_ms(spec.retry, job.attempt, luck) if delay is None else delay
-    if wait <= 0:
-        return Transition(State.AVAILABLE, error=error)
-    return Transition(State.RETRYABLE, delay=wait, error=error)
+    state = State.RETRYABLE if wait > 0 else State.AVAILABLE
+    if free:
+        reason = f"no failure: {error.kind}: {error.message}"[:300]
+        return Transition(state, delay=max(0, wait), charge=False, reason=reason)
+    return Transition(state, delay=max(0, wait), error=error)
+
+
+def _born(spec: NewJob, enqueued_at: int) -> int:
+    """When it was first to run."""
+    return max(enqueued_at + spec.delay, spec.run_at or 0)
 
 
 def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -> Transition:

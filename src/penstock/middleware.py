@@ -19,13 +19,15 @@ import msgspec
 
 from penstock.job import Job, NewJob
 
-__all__ = ["AroundAttempt", "AroundEnqueue", "MiddlewareStack"]
+__all__ = ["AroundAttempt", "AroundEnqueue", "MiddlewareStack", "Scoped"]
 
 AroundAttempt = Callable[[Job, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 AroundEnqueue = Callable[[NewJob], NewJob]
 
 
-class _Scoped(msgspec.Struct, frozen=True):
+class Scoped(msgspec.Struct, frozen=True):
+    """Something to call for all jobs, for those of a queue, of a task, or of both."""
+
     call: Any
     queue: str | None
     task: str | None
@@ -42,19 +44,19 @@ class MiddlewareStack:
     """All middleware of an app, looked up per (queue, task) and remembered."""
 
     def __init__(self) -> None:
-        self._attempts: list[_Scoped] = []
-        self._enqueues: list[_Scoped] = []
+        self._attempts: list[Scoped] = []
+        self._enqueues: list[Scoped] = []
         self._found: dict[tuple[str, str], tuple[AroundAttempt, ...]] = {}
 
     def add_attempt(self, call: AroundAttempt, *, queue: str | None = None, task: str | None = None) -> None:
         """Wrap attempts: all, those of one queue, or those of one task."""
-        self._attempts.append(_Scoped(call, queue, task))
+        self._attempts.append(Scoped(call, queue, task))
         self._attempts.sort(key=lambda m: m.depth)  # stable: registration order within a depth
         self._found.clear()
 
     def add_enqueue(self, call: AroundEnqueue, *, queue: str | None = None, task: str | None = None) -> None:
         """Rewrite new jobs: all, those of one queue, or those of one task."""
-        self._enqueues.append(_Scoped(call, queue, task))
+        self._enqueues.append(Scoped(call, queue, task))
         self._enqueues.sort(key=lambda m: m.depth)
 
     def attempts(self, queue: str, task: str) -> tuple[AroundAttempt, ...]:

@@ -15,8 +15,10 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from penstock import retry as _retry
+from penstock.callbacks import OnError, OnSuccess
+from penstock.codec import Upgrade
 from penstock.duration import Duration, instant_ms, milliseconds
-from penstock.errors import ConfigError, did_you_mean
+from penstock.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
 from penstock.ids import check_id, check_queue
 from penstock.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS, PRIORITIES, Job
 from penstock.retry import Custom, RetryPolicy
@@ -32,9 +34,11 @@ __all__ = [
     "RetryRule",
     "RunIn",
     "TaskOptions",
+    "check_function",
     "override",
     "override_call",
     "refuse_unknown",
+    "shown_name",
 ]
 
 RunIn = Literal["async", "thread", "process"]
@@ -44,6 +48,10 @@ RetryFunction = Callable[[int, BaseException, Job], Duration]
 #: How a wait between attempts may be written: a policy or its name, a duration (fixed), several (steps).
 RetryData = RetryPolicy | Duration | Sequence[Duration] | None
 RetryRule = RetryData | RetryFunction
+#: Exception classes, as in an `except`: one, or several.
+ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
+#: (error) → whether it is a failure, which spends an attempt and is counted; called in the worker.
+IsFailure = Callable[[BaseException], bool]
 
 
 class DefaultOptions(TypedDict, total=False):
@@ -53,6 +61,9 @@ class DefaultOptions(TypedDict, total=False):
     timeout: Duration | None
     max_attempts: int
     retry: RetryRule
+    retry_on: ErrorClasses | None
+    discard_on: ErrorClasses | None
+    is_failure: IsFailure | None
     retention: Duration | None
 
 
@@ -65,12 +76,17 @@ class HandlerOptions(DefaultOptions, total=False):
     run_in: RunIn
     delivery: Delivery
     headers: Mapping[str, str]
+    on_success: OnSuccess
+    on_failure: OnError
+    on_dead: OnError
 
 
 class TaskOptions(HandlerOptions, total=False):
     """What `@app.task(...)` may set."""
 
     name: str
+    aliases: Sequence[str]
+    upgrade: Upgrade
 
 
 class RawOptions(TypedDict, total=False):
@@ -110,6 +126,9 @@ class Options(msgspec.Struct, frozen=True):
     max_attempts: int = MAX_ATTEMPTS
     retry: RetryPolicy | None = None
     retry_function: RetryFunction | None = None
+    retry_on: tuple[type[BaseException], ...] | None = None  # None: all but those of discard_on
+    discard_on: tuple[type[BaseException], ...] = ()
+    is_failure: IsFailure | None = None
     unique: Unique | None = None
     retention: int | None = None
     at_most_once: bool = False
@@ -119,7 +138,7 @@ class Options(msgspec.Struct, frozen=True):
 def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
     """`base`, overruled by what was given; raises ConfigError, naming `who` and the option.
 
-    Options of no meaning here (`name`, `id`, `run_in`) are the caller's to read.
+    Options of no meaning here (`name`, `id`, `run_in`, callbacks) are the caller's to read.
     """
     fields: dict[str, Any] = {}
     try:
@@ -298,6 +317,58 @@ def _checked_function(function: Any) -> RetryFunction:
     return checked
 
 
+def _retry_on(value: Any) -> dict[str, Any]:
+    classes = None if value is None else _error_classes(value, "retry_on")
+    if classes == ():
+        raise ConfigError("retry_on=() would try nothing again: use max_attempts=1; None means all errors")
+    return {"retry_on": classes}
+
+
+def _discard_on(value: Any) -> dict[str, Any]:
+    return {"discard_on": () if value is None else _error_classes(value, "discard_on")}
+
+
+def _error_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
+    classes = (value,) if isinstance(value, type) else value
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        raise ConfigError(f"{what}={value!r} is not a tuple of exception classes")
+    for one in classes:
+        if not isinstance(one, type) or not issubclass(one, BaseException):
+            raise ConfigError(f"{what}: {one!r} is not an exception class")
+        if issubclass(one, Steering):
+            raise ConfigError(f"{what}: {one.__name__} says itself what shall follow; leave it out")
+        if issubclass(one, Undecodable):
+            raise ConfigError(f"{what}: Undecodable is dead at once, whatever is said here; leave it out")
+        if issubclass(one, Interrupted) and one is not AttemptTimeout:
+            raise ConfigError(f"{what}: {one.__name__} is no failure of the task; leave it out")
+    return tuple(classes)
+
+
+def _is_failure(value: Any) -> dict[str, Any]:
+    if value is not None:
+        check_function(value, 1, "is_failure", "takes (error) and returns whether it is a failure")
+        if inspect.iscoroutinefunction(value):
+            raise ConfigError(f"is_failure={shown_name(value)} is a plain `def`, not `async def`")
+    return {"is_failure": value}
+
+
+def check_function(function: Any, count: int, what: str, rule: str) -> None:
+    """Raise ConfigError unless this can be called with so many arguments."""
+    if not callable(function) or (isinstance(function, type) and issubclass(function, BaseException)):
+        raise ConfigError(f"{what}={function!r} is not a function: it {rule}")
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        raise ConfigError(f"{what}={shown_name(function)}: it {rule}") from None
+    except ValueError:  # a builtin without a signature: its first call will tell
+        pass
+
+
+def shown_name(function: Any) -> str:
+    """A function in a message."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 _READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "queue": lambda value: {"queue": check_queue(value)},
     "id": _id,
@@ -309,6 +380,9 @@ _READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "deadline": _deadline,
     "max_attempts": _max_attempts,
     "retry": _retry_rule,
+    "retry_on": _retry_on,
+    "discard_on": _discard_on,
+    "is_failure": _is_failure,
     "retention": _retention,
     "unique": _unique,
     "delivery": _delivery,
@@ -329,3 +403,6 @@ def _refuse_contradictions(options: Options, given: Mapping[str, Any]) -> None:
         raise ConfigError("its deadline= is not after its run_at=: no attempt could ever succeed")
     if options.at_most_once and given.get("max_attempts", 1) != 1:
         raise ConfigError("delivery='at-most-once' allows a single attempt: leave max_attempts= out")
+    both = [one.__name__ for one in options.retry_on or () if one in options.discard_on]
+    if both:
+        raise ConfigError(f"retry_on= and discard_on= both name {', '.join(both)}: one of them can be right")

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
 
-from penstock.duration import Duration, milliseconds
-from penstock.errors import Cancel, ConfigError, Discard, Retry, Snooze, Undecodable
+from penstock.duration import milliseconds
+from penstock.errors import (
+    AttemptTimeout,
+    Cancel,
+    ConfigError,
+    Discard,
+    Retry,
+    Snooze,
+    Steering,
+    Undecodable,
+)
 from penstock.job import AttemptError, Job
-from penstock.lifecycle import Cancelled, Outcome, Raised, Snoozed
+from penstock.lifecycle import Cancelled, Outcome, Raised, Snoozed, TimedOut
 from penstock.lifecycle import Undecodable as NotDecodable
+from penstock.options import Options
 
-__all__ = ["error_of", "outcome_of"]
+__all__ = ["error_of", "outcome_of", "timed_out"]
 
 _log = logging.getLogger("penstock")
 
 #: Of a deep traceback the innermost frames say most.
 _FRAMES = 30
+
+#: Of those who have not said anything.
+_ANY = Options()
 
 
 def error_of(job: Job, now: int, error: BaseException) -> AttemptError:
@@ -34,13 +46,8 @@ def _words(error: BaseException) -> str:
         return f"a {type(error).__qualname__} that cannot be shown"
 
 
-def outcome_of(
-    job: Job,
-    now: int,
-    error: BaseException,
-    retry_function: Callable[[int, BaseException, Job], Duration] | None = None,
-) -> Outcome:
-    """The outcome of an attempt that raised this. `now` is the store's clock."""
+def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY) -> Outcome:
+    """The outcome of an attempt that raised this. `now` is the store's clock, `options` are its task's."""
     try:
         match error:
             case Snooze():
@@ -55,13 +62,51 @@ def outcome_of(
                 return Raised(error_of(job, now, error), milliseconds(error.delay, what="Retry(delay)"))
     except ConfigError as wrong:  # Snooze("soon"): the task's own mistake is the attempt's failure
         error = wrong
-    return Raised(error_of(job, now, error), _own_delay(job, error, retry_function))
+    fact = error_of(job, now, error)
+    if isinstance(error, Steering):
+        return Raised(fact, _own_delay(job, error, options))
+    why = _not_again(type(error).__mro__, options)
+    if why is not None:
+        return Raised(fact, final=True, why=why)
+    return Raised(fact, _own_delay(job, error, options), failure=_is_failure(job, error, options))
 
 
-def _own_delay(
-    job: Job, error: BaseException, function: Callable[[int, BaseException, Job], Duration] | None
-) -> int | None:
+def timed_out(job: Job, fact: AttemptError, options: Options = _ANY) -> TimedOut:
+    """The outcome of an attempt whose time was over. To a task's rules that is an AttemptTimeout, and a
+    TimeoutError: who lists the one that Python has means it too."""
+    why = _not_again((*AttemptTimeout.__mro__[:-2], *TimeoutError.__mro__), options)
+    if why is not None:
+        return TimedOut(fact, final=True, why=why)
+    return TimedOut(fact, failure=_is_failure(job, AttemptTimeout(fact.message), options))
+
+
+def _not_again(kinds: tuple[type, ...], options: Options) -> str | None:
+    """Why an error of this class (and its bases, nearest first) is not tried again; None: it is.
+
+    Of the classes that match, the nearest one has its way, as it would in a row of `except` clauses.
+    """
+    only, never = options.retry_on, options.discard_on
+    for kind in kinds if only or never else ():
+        if kind in never:
+            return f"not tried again: discard_on has {kind.__name__}"
+        if only and kind in only:
+            return None
+    return f"not tried again: retry_on has no {kinds[0].__name__}" if only else None
+
+
+def _is_failure(job: Job, error: BaseException, options: Options) -> bool:
+    if options.is_failure is None:
+        return True
+    try:
+        return bool(options.is_failure(error))
+    except Exception:  # noqa: BLE001  # boundary: a user's function; an error that it does not know is a failure
+        _log.exception("job %s: is_failure of %s failed; the error counts as a failure", job.id, job.task)
+        return True
+
+
+def _own_delay(job: Job, error: BaseException, options: Options) -> int | None:
     """What the task's own retry function says, in ms; None lets the job's policy speak."""
+    function = options.retry_function
     if function is None:
         return None
     try:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
+from penstock.callbacks import Callbacks, Moment, OnError, OnSuccess
 from penstock.client import Client
+from penstock.duration import Duration, milliseconds
 from penstock.errors import ConfigError
 from penstock.events import Event, EventBus
+from penstock.health import Health
 from penstock.ids import check_queue
 from penstock.job import RawJob
 from penstock.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
-from penstock.options import HandlerOptions, Options, TaskOptions
+from penstock.options import HandlerOptions, Options, TaskOptions, check_function
 from penstock.task import AsyncTask, Handler, Limits, SyncTask, Task, make_handler, make_task
 
 __all__ = ["Hooks", "Registry"]
@@ -24,6 +27,9 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 HandlerT = TypeVar("HandlerT", bound=Callable[[RawJob], Any])
 AttemptT = TypeVar("AttemptT", bound=AroundAttempt)
+HealthT = TypeVar("HealthT", bound=Callable[[Health], object])
+SuccessT = TypeVar("SuccessT", bound=OnSuccess)
+ErrorT = TypeVar("ErrorT", bound=OnError)
 EnqueueT = TypeVar("EnqueueT", bound=AroundEnqueue)
 EventT = TypeVar("EventT", bound=Event)
 
@@ -34,6 +40,8 @@ class Hooks(msgspec.Struct, frozen=True):
     on_startup: list[Callable[..., Any]] = []
     on_drain: list[Callable[..., Any]] = []
     on_shutdown: list[Callable[..., Any]] = []
+    #: With how many ms lie between two calls.
+    on_health: list[tuple[int, Callable[[Health], object]]] = []
 
 
 class TaskDecorator(Protocol):
@@ -58,10 +66,12 @@ class Registry:
         defaults: Options,
         limits: Limits,
     ) -> None:
+        #: By name; one that was renamed is there under its old names too.
         self.tasks: dict[str, Task[..., Any]] = {}
         self.handlers: dict[str, Handler] = {}
         self.middleware = middleware
         self.events = events
+        self.callbacks = Callbacks()
         self.hooks = Hooks()
         self._client = client
         self._defaults = defaults
@@ -83,14 +93,28 @@ class Registry:
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             task = make_task(function, self._client, self._defaults, self._limits, options)
-            if task.name in self.tasks:
-                raise ConfigError(
-                    f"this app has a task {task.name!r} already: give one of the two another name="
-                )
-            self.tasks[task.name] = task
+            calls = _callbacks_in(options, f"the task {task.name!r}")
+            self._refuse_taken(task)
+            self.tasks.update(dict.fromkeys([task.name, *task.aliases], task))
+            for moment, call in calls.items():
+                self.callbacks.add(moment, call, task=task.name)
             return task
 
         return register if function is None else register(function)
+
+    def _refuse_taken(self, task: Task[..., Any]) -> None:
+        for name in (task.name, *task.aliases):
+            other = self.tasks.get(name)
+            if other is None:
+                continue
+            if name == task.name == other.name:
+                raise ConfigError(f"this app has a task {name!r} already: give one of the two another name=")
+            mine = "name" if name == task.name else "alias"
+            its = "name" if name == other.name else "alias"
+            raise ConfigError(
+                f"{name!r}, {mine} of the task {task.name!r}, is {its} of the task {other.name!r} already: "
+                "whose are its jobs? Take it from one of the two"
+            )
 
     def handler(self, **options: Unpack[HandlerOptions]) -> Callable[[HandlerT], HandlerT]:
         """Let a function take every raw job of a queue: `@app.handler(queue="legacy")`. It stays as it is."""
@@ -99,7 +123,10 @@ class Registry:
             handler = make_handler(function, self._defaults, self._limits, options)
             if handler.queue in self.handlers:
                 raise ConfigError(f"the queue {handler.queue!r} has a handler already: a queue has one")
+            calls = _callbacks_in(options, f"the handler of the queue {handler.queue!r}")
             self.handlers[handler.queue] = handler
+            for moment, call in calls.items():
+                self.callbacks.add(moment, call, queue=handler.queue)
             return function
 
         return register
@@ -160,6 +187,70 @@ class Registry:
 
         return register if call is None else register(call)
 
+    @overload
+    def on_success(self, call: SuccessT, /) -> SuccessT: ...
+    @overload
+    def on_success(
+        self, /, *, queue: str | None = None, task: str | Task[..., Any] | None = None
+    ) -> Callable[[SuccessT], SuccessT]: ...
+    def on_success(
+        self,
+        call: Any = None,
+        /,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
+    ) -> Any:
+        """Call this of (job, result) in the worker when a job has completed; a `def` or an `async def`.
+
+        For all jobs, or those of one queue or task. Its failure is logged and changes nothing.
+        """
+        return self._add_callback("on_success", call, queue, task)
+
+    @overload
+    def on_failure(self, call: ErrorT, /) -> ErrorT: ...
+    @overload
+    def on_failure(
+        self, /, *, queue: str | None = None, task: str | Task[..., Any] | None = None
+    ) -> Callable[[ErrorT], ErrorT]: ...
+    def on_failure(
+        self,
+        call: Any = None,
+        /,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
+    ) -> Any:
+        """Call this of (job, error) when an attempt has failed, whether the job runs again or is dead."""
+        return self._add_callback("on_failure", call, queue, task)
+
+    @overload
+    def on_dead(self, call: ErrorT, /) -> ErrorT: ...
+    @overload
+    def on_dead(
+        self, /, *, queue: str | None = None, task: str | Task[..., Any] | None = None
+    ) -> Callable[[ErrorT], ErrorT]: ...
+    def on_dead(
+        self,
+        call: Any = None,
+        /,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
+    ) -> Any:
+        """Call this of (job, error) when a job has failed for good, after `on_failure`."""
+        return self._add_callback("on_dead", call, queue, task)
+
+    def _add_callback(
+        self, moment: Moment, call: Any, queue: str | None, task: str | Task[..., Any] | None
+    ) -> Any:
+        def register(call: Any) -> Any:
+            _check_callback(moment, call, f"app.{moment}")
+            self.callbacks.add(moment, call, queue=_queue(queue), task=_task_name(task))
+            return call
+
+        return register if call is None else register(call)
+
     def on(self, kind: type[EventT]) -> Callable[[Callable[[EventT], None]], Callable[[EventT], None]]:
         """Listen to a kind of event: `@app.on(JobDied)`. Called on a thread of its own; delays no job."""
         if not isinstance(kind, type) or not issubclass(kind, Event):
@@ -182,6 +273,41 @@ class Registry:
     def on_shutdown(self, hook: F) -> F:
         """Call this when a worker process has ended its last job."""
         return _add_hook(self.hooks.on_shutdown, hook)
+
+    @overload
+    def on_health(self, call: HealthT, /) -> HealthT: ...
+    @overload
+    def on_health(self, /, *, every: Duration = ...) -> Callable[[HealthT], HealthT]: ...
+    def on_health(self, call: Any = None, /, *, every: Duration = "15s") -> Any:
+        """Call this of a `Health` in each worker process, first when it begins; no job waits for it."""
+        span = milliseconds(every, what="every")
+        if span < _NO_REST:
+            raise ConfigError(f"app.on_health(every={every!r}) would never rest: use 100ms or more")
+
+        def register(call: Any) -> Any:
+            check_function(call, 1, "app.on_health", "takes (health) and tells somebody")
+            self.hooks.on_health.append((span, call))
+            return call
+
+        return register if call is None else register(call)
+
+
+#: Each look at a worker's health is a write to the store (ms).
+_NO_REST = 100
+_MOMENTS: tuple[Moment, ...] = get_args(Moment)
+
+
+def _callbacks_in(options: Mapping[str, Any], who: str) -> dict[Moment, Any]:
+    """The callbacks among these options, checked."""
+    found: dict[Moment, Any] = {m: options[m] for m in _MOMENTS if options.get(m) is not None}
+    for moment, call in found.items():
+        _check_callback(moment, call, f"{who}: {moment}")
+    return found
+
+
+def _check_callback(moment: Moment, call: Any, what: str) -> None:
+    says = "(job, result)" if moment == "on_success" else "(job, error)"
+    check_function(call, 2, what, f"takes {says}")
 
 
 def _add_hook(hooks: list[Callable[..., Any]], hook: F) -> F:

@@ -11,8 +11,6 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from penstock.attempt import Attempt
 from penstock.codec import ANY_RESULT
 from penstock.errors import (
@@ -26,9 +24,10 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.ids import mint, mint_token
-from penstock.job import DEAD_KEPT, AttemptError, Job, Progress
-from penstock.lifecycle import Cancelled, Outcome, Place, Released, Returned, TimedOut, decide
-from penstock.outcome import outcome_of
+from penstock.job import DEAD_KEPT, AttemptError, Job, Progress, read_json
+from penstock.lifecycle import Cancelled, Outcome, Place, Released, Returned, decide
+from penstock.options import Options
+from penstock.outcome import outcome_of, timed_out
 from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
 from penstock.task import Task
 from penstock.upkeep.reclaimer import judge
@@ -66,8 +65,8 @@ class Taken(Attempt):
         return self.job.spec.payload
 
     def json(self) -> Any:
-        """The payload, read as JSON."""
-        return msgspec.json.decode(self.payload)
+        """The payload, read as JSON; raises Undecodable."""
+        return read_json(self.payload, self.id)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -234,11 +233,15 @@ class Take(AbstractAsyncContextManager[Some]):
             case AttemptCancelled():
                 return Cancelled("cancelled while running")
             case AttemptTimeout():
-                return TimedOut(AttemptError.bounded(job.attempt, self._now(), "Timeout", str(error)))
+                fact = AttemptError.bounded(job.attempt, self._now(), "Timeout", str(error))
+                return timed_out(job, fact, self._options_of(job))
             case Exception():
-                task = self._tasks.get(job.task)
-                return outcome_of(job, self._now(), error, task and task.retry_function)
+                return outcome_of(job, self._now(), error, self._options_of(job))
         return Released()  # this process or asyncio task is to end: the job is not to blame
+
+    def _options_of(self, job: Job) -> Options:
+        task = self._tasks.get(job.task)
+        return Options() if task is None else task.options
 
     async def _settle(self, taken: Taken, outcome: Outcome | None) -> Settled:
         """Put the outcome into the store, trying for as long as the lease surely holds."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
 from penstock.client import Client
-from penstock.codec import ArgsCodec, ResultCodec, result_codec_of
+from penstock.codec import ArgsCodec, ResultCodec, UpgradingCodec, result_codec_of
 from penstock.draft import Draft, Template
 from penstock.errors import ConfigError
 from penstock.handle import Handle
@@ -23,9 +23,11 @@ from penstock.options import (
     RetryFunction,
     RunIn,
     TaskOptions,
+    check_function,
     override,
     override_call,
     refuse_unknown,
+    shown_name,
 )
 from penstock.retry import RetryPolicy
 from penstock.unique import Unique
@@ -93,10 +95,13 @@ class Task(_Later[P, R]):
         options: Options,
         run_in: RunIn,
         codecs: tuple[ArgsCodec, ResultCodec],
+        aliases: tuple[str, ...] = (),
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
+        #: The names that it had before.
+        self.aliases = aliases
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
@@ -221,12 +226,13 @@ def make_task(
     who = f"the task {name!r}"
     refuse_unknown(given, TaskOptions.__optional_keys__, who=who)
     run_in = _run_in(function, given, who)
-    args = ArgsCodec(function, name=name, max_bytes=limits.payload)
+    aliases = _aliases(given, name, who)
+    args = _args_codec(function, given, name, limits.payload, who)
     result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
     if run_in != "async":
-        return SyncTask(function, client, name, options, run_in, (args, result))
-    task: AsyncTask[..., Any] = AsyncTask(function, client, name, options, run_in, (args, result))
+        return SyncTask(function, client, name, options, run_in, (args, result), aliases)
+    task: AsyncTask[..., Any] = AsyncTask(function, client, name, options, run_in, (args, result), aliases)
     if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives
         inspect.markcoroutinefunction(task)
     return task
@@ -260,6 +266,32 @@ def check_task_name(name: str) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable() or " " in name:
         raise ConfigError(f"name={name!r} cannot be a task's name: use 1 to 200 characters without spaces")
     return name
+
+
+def _aliases(given: TaskOptions, name: str, who: str) -> tuple[str, ...]:
+    aliases: Any = given.get("aliases", ())
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        raise ConfigError(f"{who}: aliases={aliases!r} is not a tuple of names, as in aliases=('old.name',)")
+    for alias in aliases:
+        try:
+            check_task_name(alias)
+        except ConfigError:
+            raise ConfigError(f"{who}: the alias {alias!r} cannot be a task's name") from None
+        if alias == name or aliases.count(alias) > 1:
+            raise ConfigError(f"{who}: the alias {alias!r} is there twice, or is its own name: leave it out")
+    return tuple(aliases)
+
+
+def _args_codec(
+    function: Callable[..., Any], given: TaskOptions, name: str, max_bytes: int, who: str
+) -> ArgsCodec:
+    upgrade = given.get("upgrade")
+    if upgrade is None:
+        return ArgsCodec(function, name=name, max_bytes=max_bytes)
+    check_function(upgrade, 1, f"{who}: upgrade", "takes the old arguments, a dict, and returns the new ones")
+    if inspect.iscoroutinefunction(upgrade):
+        raise ConfigError(f"{who}: upgrade={shown_name(upgrade)} is a plain `def`, not `async def`")
+    return UpgradingCodec(function, upgrade, name=name, max_bytes=max_bytes)
 
 
 def _check_function(function: Any, decorator: str) -> None:

@@ -108,6 +108,24 @@ async def test_again_at_once(store: Store, clock: ManualClock) -> None:
     assert (await take_one(store)).attempt == 2
 
 
+@pytest.mark.parametrize("state", [State.RETRYABLE, State.AVAILABLE])
+async def test_what_is_no_failure_costs_nothing_and_says_why(
+    store: Store, clock: ManualClock, state: State
+) -> None:
+    job = await running(store)
+    clock.advance(40)
+    delay = MINUTE if state is State.RETRYABLE else 0
+    await end(store, job, Transition(state, delay=delay, charge=False, reason="no failure: Busy"))
+    after = await the(store, job)
+    assert (after.state, after.attempt, after.errors) == (state, job.attempt - 1, job.errors)
+    assert (after.run_at, after.reason) == (clock.now() + delay, "no failure: Busy")
+    (stats,) = await store.stats()
+    assert (stats.processed, stats.failed) == (0, 0)
+    clock.advance(delay)
+    await store.promote(["default"], limit=10)
+    assert (await take_one(store)).attempt == job.attempt
+
+
 async def test_snoozed(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     clock.advance(40)

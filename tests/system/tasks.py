@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock import App, current_job
+from penstock import App, AttemptError, Job, current_job
 from penstock.events import Event
 from penstock.testing.ledger import Ledger
 
@@ -40,6 +40,15 @@ if (HERE / "listen").exists():
         told = msgspec.to_builtins(event)
         facts = {"task": "", "id": "", "attempt": 0}
         _write({**facts, **told, "what": type(event).__name__, "pid": os.getpid()})
+
+
+#: Likewise for callbacks.
+if (HERE / "call back").exists():
+
+    @app.on_dead
+    def call_back(job: Job, error: AttemptError) -> None:
+        facts = {"task": job.task, "id": job.id, "attempt": job.attempt, "pid": os.getpid()}
+        _write({"what": "dead", "error": error.message, "errors": len(job.errors), **facts})
 
 
 def note(what: str, **more: object) -> None:

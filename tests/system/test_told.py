@@ -20,6 +20,18 @@ def test_whoever_takes_the_place_of_a_dead_child_tells_how_it_died(place):
     assert line["pid"] != started["pid"]
 
 
+def test_whoever_takes_its_place_calls_back_for_a_job_that_died_with_it(place):
+    (place.folder / "call back").touch()
+    place.worker("--concurrency", "1")
+    bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
+    place.until_ended([bad])
+    (line,) = place.until(lambda: place.record("dead"), "its death is told", within=SOON)
+    assert (line["id"], line["attempt"], line["error"]) == (bad.id, 1, "killed by SIGSEGV")
+    assert line["errors"] == 1
+    (started,) = place.starts(bad.id)
+    assert line["pid"] != started["pid"]
+
+
 def test_a_lone_worker_that_was_killed_is_told_of_by_another(place):
     (place.folder / "listen").touch()
     alone = place.lone()

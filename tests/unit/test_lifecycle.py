@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from penstock.job import (
 from penstock.lifecycle import (
     EXPIRED,
     LEGAL,
+    NO_FAILURE_FOR,
     Cancelled,
     Expired,
     LeaseLost,
@@ -59,6 +61,14 @@ DEAD = {"state": State.DEAD, "keep": DEAD_KEPT, "error": ERROR}
 LUCK = "ValueError: no luck"
 ONCE = "at-most-once: a started attempt never starts again"
 MAYBE = "at-most-once: its attempt was lost after it may have started"
+
+NO_FAILURE = "no failure: ValueError: no luck"
+
+
+def young(age: int = 0, **more: Any) -> Job:
+    """A job that was enqueued so long ago."""
+    return replace(job(**more), enqueued_at=NOW - age)
+
 
 TABLE: list[tuple[str, Job, Outcome, Transition]] = [
     ("returned", JOB, Returned(), Transition(State.COMPLETED, keep=60_000)),
@@ -128,6 +138,72 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Transition(**DEAD, reason="all 3 attempts failed"),
     ),
     ("timed out, at most once", job(at_most_once=True), TimedOut(ERROR), Transition(**DEAD, reason=ONCE)),
+    (
+        "timed out, and its task says that this is final",
+        JOB,
+        TimedOut(ERROR, final=True, why="not tried again"),
+        Transition(**DEAD, reason="not tried again"),
+    ),
+    (
+        "raised, and its task says that this is final",
+        JOB,
+        Raised(ERROR, final=True, why="not tried again"),
+        Transition(**DEAD, reason="not tried again"),
+    ),
+    (
+        "raised what is no failure",
+        young(),
+        Raised(ERROR, failure=False),
+        Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
+    ),
+    (
+        "raised what is no failure in the last attempt",
+        young(attempt=3),
+        Raised(ERROR, failure=False),
+        Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
+    ),
+    (
+        "raised what is no failure, and again at once",
+        young(retry=Fixed(0)),
+        Raised(ERROR, failure=False),
+        Transition(State.AVAILABLE, charge=False, reason=NO_FAILURE),
+    ),
+    (
+        "timed out, which is no failure",
+        young(attempt=3),
+        TimedOut(ERROR, failure=False),
+        Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
+    ),
+    (
+        "raised what is no failure, at most once",
+        young(at_most_once=True),
+        Raised(ERROR, failure=False),
+        Transition(**DEAD, reason=ONCE),
+    ),
+    (
+        "raised what is no failure past the deadline",
+        young(deadline=NOW),
+        Raised(ERROR, failure=False),
+        Transition(**DEAD, reason="its deadline has passed"),
+    ),
+    (
+        "raised what is no failure for too long",
+        young(NO_FAILURE_FOR),
+        Raised(ERROR, failure=False),
+        Transition(State.RETRYABLE, delay=7_000, error=ERROR),
+    ),
+    (
+        "raised what is no failure for too long, in the last attempt",
+        young(NO_FAILURE_FOR, attempt=3),
+        Raised(ERROR, failure=False),
+        Transition(**DEAD, reason="all 3 attempts failed"),
+    ),
+    (
+        "raised what is no failure, long after its enqueue but not after it was due",
+        young(NO_FAILURE_FOR, delay=1),
+        Raised(ERROR, failure=False),
+        Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
+    ),
     ("undecodable", JOB, Undecodable(ERROR), Transition(**DEAD, reason=LUCK)),
     ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
     (

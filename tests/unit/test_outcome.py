@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Cancel, Discard, Retry, Snooze, Undecodable
-from penstock.job import Job, NewJob, State
+from penstock.errors import AttemptTimeout, Cancel, Discard, Retry, Snooze, Undecodable
+from penstock.job import AttemptError, Job, NewJob, State
 from penstock.lifecycle import Cancelled, Raised, Snoozed
 from penstock.lifecycle import Undecodable as NotDecodable
-from penstock.outcome import error_of, outcome_of
+from penstock.options import Options
+from penstock.outcome import error_of, outcome_of, timed_out
 
 JOB = Job(NewJob("id", "task"), State.RUNNING, attempt=3)
 
@@ -66,8 +67,8 @@ def test_a_retry_function_says_when() -> None:
         assert (attempt, type(error), job) == (3, ValueError, JOB)
         return 1.5
 
-    assert outcome_of(JOB, 0, ValueError(), function).delay == 1_500  # type: ignore[union-attr]
-    assert outcome_of(JOB, 0, Retry(delay=7), function).delay == 7_000  # type: ignore[union-attr]
+    assert outcome_of(JOB, 0, ValueError(), Options(retry_function=function)).delay == 1_500  # type: ignore[union-attr]
+    assert outcome_of(JOB, 0, Retry(delay=7), Options(retry_function=function)).delay == 7_000  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError(), -1, "soon", None])
@@ -80,5 +81,80 @@ def test_a_retry_function_that_fails_leaves_the_policy_to_speak(
         return answer
 
     with caplog.at_level(logging.ERROR):
-        assert outcome_of(JOB, 0, ValueError(), function).delay is None  # type: ignore[union-attr]
+        assert outcome_of(JOB, 0, ValueError(), Options(retry_function=function)).delay is None  # type: ignore[union-attr]
     assert "the default policy applies" in caplog.text
+
+
+# ── the rules of a task ──────────────────────────────────────────────────────────────────────────
+
+ONLY_SOME = Options(retry_on=(OSError, KeyError), discard_on=(FileNotFoundError,))
+ALL_BUT = Options(retry_on=(ConnectionResetError,), discard_on=(OSError,))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        (Options(), ValueError(), None),
+        (ONLY_SOME, ConnectionError(), None),
+        (ONLY_SOME, KeyError(), None),
+        (ONLY_SOME, FileNotFoundError(), "not tried again: discard_on has FileNotFoundError"),
+        (ONLY_SOME, ValueError(), "not tried again: retry_on has no ValueError"),
+        (ALL_BUT, ConnectionResetError(), None),
+        (ALL_BUT, ConnectionRefusedError(), "not tried again: discard_on has OSError"),
+        (ALL_BUT, ValueError(), "not tried again: retry_on has no ValueError"),
+        (Options(discard_on=(LookupError,)), KeyError(), "not tried again: discard_on has LookupError"),
+        (Options(discard_on=(LookupError,)), ValueError(), None),
+        (Options(retry_on=(Exception,)), SystemExit(), "not tried again: retry_on has no SystemExit"),
+        (Options(retry_on=(OSError,)), Retry(), None),
+        (Options(discard_on=(Exception,)), Retry(delay=1), None),
+    ],
+)
+def test_the_class_nearest_to_the_error_has_its_way(
+    options: Options, error: BaseException, why: str | None
+) -> None:
+    outcome = outcome_of(JOB, 0, error, options)
+    assert isinstance(outcome, Raised)
+    assert (outcome.final, outcome.why) == (why is not None, why)
+    assert outcome.failure
+
+
+@pytest.mark.parametrize(
+    ("options", "final"),
+    [
+        (Options(), False),
+        (Options(retry_on=(AttemptTimeout,)), False),
+        (Options(retry_on=(TimeoutError,)), False),
+        (Options(retry_on=(Exception,)), False),
+        (Options(retry_on=(ValueError,)), True),
+        (Options(discard_on=(TimeoutError,)), True),
+        (Options(discard_on=(Exception,), retry_on=(AttemptTimeout,)), False),
+    ],
+)
+def test_to_the_rules_an_attempts_timeout_is_a_timeout_error(options: Options, final: bool) -> None:
+    fact = AttemptError(3, 0, "Timeout", "the attempt timed out")
+    outcome = timed_out(JOB, fact, options)
+    assert (outcome.error, outcome.final) == (fact, final)
+    if final:
+        assert "Timeout" in (outcome.why or "")
+
+
+def test_what_is_no_failure_says_so_unless_it_is_final() -> None:
+    options = Options(is_failure=lambda error: not isinstance(error, OSError), discard_on=(KeyError,))
+
+    def is_failure(error: BaseException) -> bool:
+        outcome = outcome_of(JOB, 0, error, options)
+        assert isinstance(outcome, Raised)
+        return outcome.failure
+
+    assert not is_failure(ConnectionError())
+    assert is_failure(ValueError())
+    assert is_failure(KeyError()), "it is dead at once, whatever is_failure would say"
+    assert is_failure(Retry()), "a task that steers is not asked"
+    assert not timed_out(JOB, AttemptError(3, 0, "T", "t"), Options(is_failure=lambda error: False)).failure
+
+
+def test_a_retry_function_speaks_for_what_is_no_failure_too() -> None:
+    options = Options(is_failure=lambda error: False, retry_function=lambda attempt, error, job: 2)
+    outcome = outcome_of(JOB, 0, ValueError(), options)
+    assert isinstance(outcome, Raised)
+    assert (outcome.failure, outcome.delay) == (False, 2_000)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import App, ArgumentError, ConfigError, Handle, NewJob, exponential, steps
+from penstock.errors import AttemptCancelled, Snooze, Undecodable
 from penstock.job import DEFAULT_TIMEOUT, FINISHED_KEPT, MAX_ATTEMPTS
 from penstock.retry import Custom, Exponential, Fibonacci, Fixed, Polynomial, Steps
 from penstock.task import AsyncTask, SyncTask
@@ -293,6 +294,10 @@ def test_a_retry_rule_may_be_written_in_many_ways(app: App, written: Any, policy
     assert task.retry_function is (backoff if written is backoff else None)
 
 
+async def async_failure(error: Any) -> Any:
+    return True
+
+
 async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
     return 1.0
 
@@ -301,7 +306,7 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
     ("options", "says"),
     [
         ({"que": "mail"}, r"no option 'que' \(did you mean 'queue'\?\)"),
-        ({"zzz": 1}, "no option 'zzz'; it has delivery, expires"),
+        ({"zzz": 1}, "no option 'zzz'; it has aliases, delivery"),
         ({"delay": 1}, "no option 'delay'"),
         ({"queue": "a b"}, "cannot be a queue's name"),
         ({"priority": 101}, "priority=101 is not a whole number from -100 to 100"),
@@ -328,6 +333,31 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
         ({"retry": async_backoff}, "a plain `def`, not `async def`"),
         ({"retry": steps}, r"call it, as in retry=steps\(…\)"),
         ({"retry": Custom()}, "pass the function itself"),
+        ({"retry_on": ()}, "would try nothing again: use max_attempts=1"),
+        ({"retry_on": "OSError"}, "retry_on='OSError' is not a tuple of exception classes"),
+        ({"retry_on": (OSError, "x")}, "retry_on: 'x' is not an exception class"),
+        ({"retry_on": OSError()}, "is not a tuple of exception classes"),
+        ({"discard_on": (int,)}, "discard_on: <class 'int'> is not an exception class"),
+        ({"discard_on": Snooze}, "discard_on: Snooze says itself what shall follow"),
+        ({"discard_on": AttemptCancelled}, "AttemptCancelled is no failure of the task"),
+        ({"retry_on": Undecodable}, "Undecodable is dead at once"),
+        ({"retry_on": OSError, "discard_on": OSError}, "retry_on= and discard_on= both name OSError"),
+        ({"is_failure": OSError}, "is not a function: it takes"),
+        ({"is_failure": True}, "is_failure=True is not a function"),
+        ({"is_failure": lambda: True}, r"takes \(error\) and returns whether"),
+        ({"is_failure": async_failure}, "a plain `def`, not `async def`"),
+        ({"on_dead": "mail me"}, "on_dead='mail me' is not a function"),
+        ({"on_success": lambda job: 1}, r"on_success=.*takes \(job, result\)"),
+        ({"on_failure": lambda: 1}, r"on_failure=.*takes \(job, error\)"),
+        ({"aliases": "old"}, "aliases='old' is not a tuple of names"),
+        ({"aliases": 5}, "aliases=5 is not a tuple of names"),
+        ({"aliases": ["a b"]}, "the alias 'a b' cannot be a task's name"),
+        ({"aliases": [5]}, "the alias 5 cannot be a task's name"),
+        ({"aliases": ["x"]}, "the alias 'x' is there twice, or is its own name"),
+        ({"aliases": ["a", "a"]}, "the alias 'a' is there twice"),
+        ({"upgrade": {}}, "upgrade={} is not a function"),
+        ({"upgrade": lambda: {}}, "takes the old arguments, a dict, and returns the new ones"),
+        ({"upgrade": async_failure}, "a plain `def`, not `async def`"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_at_the_decoration(
@@ -336,6 +366,7 @@ def test_an_option_that_makes_no_sense_is_refused_at_the_decoration(
     with pytest.raises(ConfigError, match=f"^the task 'x'.*{says}"):
         app.task(name="x", **options)(add)
     assert app.tasks == {}
+    assert not app.callbacks.active
 
 
 # ── one call ─────────────────────────────────────────────────────────────────────────────────────

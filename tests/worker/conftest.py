@@ -86,6 +86,9 @@ class Door:
     def open(self) -> None:
         self._open = True
 
+    def shut(self) -> None:
+        self._open = False
+
     async def asked(self) -> None:
         await until(lambda: self.came > 0, f"{self._verb} is called")
 

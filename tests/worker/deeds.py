@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import time
 from datetime import UTC, datetime
@@ -182,12 +183,70 @@ async def tell_async(path: str) -> str:
     return "told"
 
 
+def judged(kind: str) -> None:
+    """Raise an error of this class."""
+    raise getattr(builtins, kind)("it is wrong")
+
+
+async def judged_async(kind: str) -> None:
+    judged(kind)
+
+
+#: Of the file system, only what may come back is worth another attempt.
+RULES: dict[str, Any] = {"retry": "1h", "retry_on": (OSError,), "discard_on": (FileNotFoundError,)}
+
+
+def forgiven(kind: str) -> None:
+    judged(kind)
+
+
+async def forgiven_async(kind: str) -> None:
+    judged(kind)
+
+
+def counts(error: BaseException) -> bool:
+    if isinstance(error, KeyError):
+        raise RuntimeError("is_failure is wrong too")
+    return not isinstance(error, ConnectionError)
+
+
+FORGIVING: dict[str, Any] = {"retry": "1h", "is_failure": counts}
+
+
+def greet(name: str, times: int = 1) -> str:
+    return f"hello {name}" * times
+
+
+async def greet_async(name: str, times: int = 1) -> str:
+    return greet(name, times)
+
+
+def upgrade(old: dict[str, Any]) -> Any:
+    """It used to take `first` and `last`."""
+    match old:
+        case {"first": str(first), "last": str(last)}:
+            return {"name": f"{first} {last}"}
+        case {"first": 0}:
+            return None
+        case {"first": 1}:
+            return {"surname": "Lovelace"}
+        case {"first": 2}:
+            return {"name": object()}
+    raise KeyError("last")
+
+
+MOVED: dict[str, Any] = {"aliases": ("old.greet", "older.greet"), "upgrade": upgrade}
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
 
 for _deed in (act, linger, heed, obey, swallow, typed, tell):
     app.task(name=_deed.__name__, run_in="process")(_deed)
+app.task(name="judged", run_in="process", **RULES)(judged)
+app.task(name="forgiven", run_in="process", **FORGIVING)(forgiven)
+app.task(name="greet", run_in="process", **MOVED)(greet)
 app.task(name="fail_soon", run_in="process", retry=soon)(fail_soon)
 app.task(name="fail_without_idea", run_in="process", retry=no_idea)(fail_without_idea)
 

@@ -187,6 +187,11 @@ def tell(n: int) -> str:
     return "told"
 
 
+@app.handler(queue="json", run_in="process")
+def read(job: RawJob) -> Any:
+    return job.json()
+
+
 @app.handler(queue="raw", run_in="process")
 def raw(job: RawJob) -> str:
     return f"{job.task} {job.attempt} {job.payload!r}"

@@ -190,8 +190,8 @@ def _name(app: App, task: Task[..., Any] | str) -> str:
     if isinstance(task, Task):
         return task.name
     if task in app.tasks:
-        return task
-    ends = [name for name in app.tasks if _short(name) == task]
+        return app.tasks[task].name
+    ends = [name for name, known in app.tasks.items() if name == known.name and _short(name) == task]
     if len(ends) == 1:
         return ends[0]
     raise ConfigError(f"the app has no task {task!r}{did_you_mean(str(task), app.tasks)}")

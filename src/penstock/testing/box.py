@@ -176,7 +176,7 @@ class Inline(Box):
             for _ in range(_MOST_STEPS):
                 due = await self._store.promote(await self._queues(), limit=_MOST_JOBS)
                 if names := await self._busy_queues():
-                    await self._quiet(names, await hand.serving(names))
+                    await self._quiet(names, hand, await hand.serving(names))
                 elif due.next is None or (until is not None and due.next > until):
                     break
                 else:
@@ -188,11 +188,11 @@ class Inline(Box):
         self.app.events.close()  # listeners have heard of everything when this returns
         return self._outcome()
 
-    async def _quiet(self, names: list[str], worker: asyncio.Future[None]) -> None:
+    async def _quiet(self, names: list[str], hand: _Hand, worker: asyncio.Future[None]) -> None:
         """Until the worker has nothing left that it could start, nor anything that runs."""
         give_up = time.monotonic() + self._patience / 1000
         settled = self.recorder.settled
-        while not worker.done() and set(names) & set(await self._busy_queues()):
+        while not worker.done() and (hand.calls_back or set(names) & set(await self._busy_queues())):
             if time.monotonic() > give_up:
                 raise StillRunning(
                     f"after {format_ms(self._patience)} of real time there are still {await self._left()}; "
@@ -251,6 +251,11 @@ class _Hand:
             self._worker = Worker(self._app, sorted(self._names), concurrency=self._concurrency)
             self._run = asyncio.ensure_future(self._worker.run())
         return self._run
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether callbacks are being called: they may enqueue more."""
+        return self._worker is not None and self._worker.calls_back
 
     async def _end(self, *, now: bool = False) -> None:
         if self._worker is not None and self._run is not None:

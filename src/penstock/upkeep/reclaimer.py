@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from penstock.errors import StoreError
 from penstock.ids import mint_token
 from penstock.job import DEAD_KEPT, AttemptError, Job
-from penstock.lifecycle import LeaseLost, Outcome, TimedOut, decide
-from penstock.store import Fetched, Settlement, Store
+from penstock.lifecycle import LeaseLost, Outcome, TimedOut, Transition, decide
+from penstock.store import Fetched, Settled, Settlement, Store
 from penstock.upkeep.service import Service
 
 __all__ = ["Reclaimer", "judge"]
 
+#: Hears of each job that was reclaimed and judged, and what the store has put down.
+Judged = Callable[[Job, Transition], None]
 
 #: The dead are looked for this often (s); it costs no question to the store.
 _LOOK_FOR_DEAD = 1.0
@@ -49,6 +51,7 @@ class Reclaimer(Service):
         proven_dead: Callable[[Set[str]], set[str]],
         bury: Callable[[str], object],
         on_lost: Callable[[str, str, int], None] = lambda *_: None,
+        on_judged: Judged = lambda *_: None,
         write: Callable[[], Awaitable[None]] | None = None,
         every: float = 2.0,
         batch: int = 500,
@@ -65,6 +68,7 @@ class Reclaimer(Service):
         self._look_at_all = 0.0  # monotonic: when those are looked at again
         self._bury = bury
         self._on_lost = on_lost
+        self._on_judged = on_judged
         self._write = write
         self._every = every
         self._batch = batch
@@ -106,7 +110,9 @@ class Reclaimer(Service):
             self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
         )
         cause = "its worker did not renew the lease"
-        await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead)
+        await judge(
+            self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._on_judged
+        )
         if len(found.jobs) >= self._batch:
             self._due = 0.0
             return 0.0
@@ -139,6 +145,7 @@ class Reclaimer(Service):
                 "WorkerLost",
                 cause,
                 keep_dead=self._keep_dead,
+                on_judged=self._on_judged,
             )
             await self._store.retire(info.id)
             if self._bury(info.id) is not False:  # else another was quicker, and has told
@@ -157,6 +164,7 @@ async def reclaim_all(
     started: Callable[[Job], bool] = lambda _: True,
     overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
+    on_judged: Judged = lambda *_: None,
 ) -> list[Job]:
     """Take over everything that the dead worker held, and judge it; the jobs, as they were found.
 
@@ -165,7 +173,16 @@ async def reclaim_all(
     jobs: list[Job] = []
     while True:
         found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
-        await judge(store, found, kind, cause, started=started, overdue=overdue, keep_dead=keep_dead)
+        await judge(
+            store,
+            found,
+            kind,
+            cause,
+            started=started,
+            overdue=overdue,
+            keep_dead=keep_dead,
+            on_judged=on_judged,
+        )
         jobs += found.jobs
         if len(found.jobs) < 500:
             return jobs
@@ -180,6 +197,7 @@ async def judge(
     started: Callable[[Job], bool] = lambda _: True,
     overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
+    on_judged: Judged = lambda *_: None,
 ) -> None:
     """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again."""
     settlements: list[Settlement] = []
@@ -198,4 +216,7 @@ async def judge(
         move = decide(job, outcome, found.now, random.random(), keep_dead=keep_dead)
         settlements.append(Settlement(job.lease, move))
     if settlements:
-        await store.settle(settlements)
+        answers = await store.settle(settlements)
+        for job, one, answer in zip(found.jobs, settlements, answers, strict=True):
+            if answer is Settled.APPLIED:
+                on_judged(job, one.transition)

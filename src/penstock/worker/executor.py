@@ -32,15 +32,15 @@ from penstock.lifecycle import (
     Raised,
     Released,
     Returned,
-    TimedOut,
     Transition,
     Unknown,
     decide,
 )
 from penstock.middleware import wrap
+from penstock.options import Options
 from penstock.store import Beat, Grip
 from penstock.worker.hold import Hold, Holdings
-from penstock.worker.outcomes import raised, timeout_error
+from penstock.worker.outcomes import out_of_time, raised
 from penstock.worker.plan import Plan, Plans
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, Done, ProcessPool, ThreadPool
 from penstock.worker.starting import NotBegun, Starter, ThreadCall
@@ -62,7 +62,7 @@ _STUBBORN = 1.0
 #: Where ends go: the hold, what follows from its outcome, and its encoded result.
 Settle = Callable[[Hold, Transition, bytes | None], None]
 
-_NO_PLAN = Plan("?", lambda: None, "async", lambda _: ((), {}), None, (), None, ("", ""))
+_NO_PLAN = Plan("?", lambda: None, "async", lambda _: ((), {}), None, (), Options(), ("", ""))
 
 
 class Executor:
@@ -463,7 +463,7 @@ class Executor:
 
     def _child_died(self, hold: Hold, error: ChildDied) -> Outcome:
         if hold.interrupt is AttemptTimeout:
-            return TimedOut(timeout_error(hold, hold.store_now()))
+            return out_of_time(hold, hold.store_now())
         if hold.interrupt is AttemptCancelled:
             return Cancelled("cancelled while running")
         kind = type(error).__name__

@@ -6,11 +6,11 @@ import asyncio
 
 from penstock.errors import AttemptCancelled, AttemptTimeout
 from penstock.job import AttemptError
-from penstock.lifecycle import Cancelled, Outcome, TimedOut
-from penstock.outcome import outcome_of
+from penstock.lifecycle import Cancelled, Outcome
+from penstock.outcome import outcome_of, timed_out
 from penstock.worker.hold import Hold
 
-__all__ = ["raised"]
+__all__ = ["out_of_time", "raised"]
 
 
 def raised(hold: Hold, now: int, error: BaseException) -> Outcome:
@@ -19,11 +19,12 @@ def raised(hold: Hold, now: int, error: BaseException) -> Outcome:
         return Cancelled("cancelled while running")
     stopped = isinstance(error, (asyncio.CancelledError, AttemptTimeout, AttemptCancelled))
     if stopped and hold.interrupt is AttemptTimeout:
-        return TimedOut(timeout_error(hold, now))
-    return outcome_of(hold.job, now, error, hold.plan.retry_function)
+        return out_of_time(hold, now)
+    return outcome_of(hold.job, now, error, hold.plan.options)
 
 
-def timeout_error(hold: Hold, now: int) -> AttemptError:
+def out_of_time(hold: Hold, now: int) -> Outcome:
     """The attempt ran out of its own time."""
     spent = "" if hold.ends is None else f" after {hold.ends - hold.started:.3g} s"
-    return AttemptError.bounded(hold.job.attempt, now, "Timeout", f"the attempt timed out{spent}")
+    fact = AttemptError.bounded(hold.job.attempt, now, "Timeout", f"the attempt timed out{spent}")
+    return timed_out(hold.job, fact, hold.plan.options)

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.app import App
 from penstock.job import Job, RawJob
 from penstock.middleware import AroundAttempt
-from penstock.options import RetryFunction, RunIn
+from penstock.options import Options, RunIn
 
 __all__ = ["Plan", "Plans"]
 
@@ -23,8 +23,8 @@ class Plan:
         "function",
         "in_thread",
         "name",
+        "options",
         "reference",
-        "retry_function",
         "run_in",
     )
 
@@ -36,7 +36,7 @@ class Plan:
         decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
         encode: Callable[[Any], bytes] | None,
         around: tuple[AroundAttempt, ...],
-        retry_function: RetryFunction | None,
+        options: Options,
         reference: tuple[str, str],
     ) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Plan:
         self.decode = decode
         self.encode = encode  # None: the task says that it returns nothing
         self.around = around
-        self.retry_function = retry_function
+        self.options = options
         self.reference = reference
 
 
@@ -67,16 +67,17 @@ class Plans:
         return plan
 
     def _make(self, queue: str, name: str) -> Plan | None:
-        around = self._app.middleware.attempts(queue, name)
         handler = self._app.handlers.get(queue)
         if handler is not None:
+            around = self._app.middleware.attempts(queue, name)
             function = handler.function
             ref = (function.__module__, function.__qualname__)
             encode = handler.result.encode if handler.result.keeps else None
-            return Plan(name, function, handler.run_in, _raw, encode, around, handler.retry_function, ref)
+            return Plan(name, function, handler.run_in, _raw, encode, around, handler.options, ref)
         task = self._app.tasks.get(name)
         if task is None:
             return None
+        around = self._app.middleware.attempts(queue, task.name)
         function = task.function
         decode_args = task.args.decode
 
@@ -85,7 +86,7 @@ class Plans:
 
         encode = task.result.encode if task.result.keeps else None
         ref = (function.__module__, function.__qualname__)
-        return Plan(name, function, task.run_in, decode, encode, around, task.retry_function, ref)
+        return Plan(name, function, task.run_in, decode, encode, around, task.options, ref)
 
 
 def raw_job(job: Job) -> RawJob:

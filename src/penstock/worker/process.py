@@ -46,11 +46,13 @@ _COLLECT_AFTER = (5_000, 10, 10)
 
 
 class Death(msgspec.Struct):
-    """The end of the worker whose place a child takes: who, how, and the jobs that it held."""
+    """The end of the worker whose place a child takes: who, how, how many jobs it held, and those (queue, id)
+    that are dead by it. Of these there are few: it travels in the environment."""
 
     worker: str
     cause: str
     jobs: int
+    dead: tuple[tuple[str, str], ...] = ()
 
 
 class Orders(msgspec.Struct):
@@ -143,6 +145,7 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
     _watch_supervisor(control, worker)
     if orders.death is not None:  # its supervisor has no listeners, for it has no app
         worker.tell_lost(orders.death.worker, orders.death.cause, orders.death.jobs)
+        worker.inherit(orders.death.dead)
     await worker.run()
     return REPLACE if worker.wants_replacement else 0
 

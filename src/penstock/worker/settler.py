@@ -23,7 +23,7 @@ from penstock.events import (
     JobSnoozed,
     LateResultRefused,
 )
-from penstock.job import State
+from penstock.job import Job, State
 from penstock.lifecycle import Transition
 from penstock.store import Settled, Settlement, Store
 from penstock.upkeep.service import Complaint, pause_after
@@ -51,12 +51,14 @@ class Settler:
         *,
         busy: Callable[[], bool],
         on_answer: Callable[[], None] = lambda: None,
+        on_applied: Callable[[Job, Transition, bytes | None], None] = lambda *_: None,
     ) -> None:
         self._store = store
         self._app = app
         self._holdings = holdings
         self._busy = busy  # whether jobs are ready to start at once
         self._on_answer = on_answer  # what waits is fewer
+        self._on_applied = on_applied  # only if the app has callbacks
         self._waiting: list[Hold] = []
         self._endings: list[Settlement] = []  # theirs: pairs would be work for the garbage collector
         self._oldest = 0.0
@@ -135,7 +137,7 @@ class Settler:
         self.failing = False
         self._on_answer()
         remove = self._holdings.remove
-        tell = self._app.events.active
+        tell, calls_back = self._app.events.active, self._app.callbacks.active
         for hold, settlement, answer in zip(holds, settlements, answers, strict=True):
             remove(hold)
             if answer is None:
@@ -144,6 +146,8 @@ class Settler:
                 self._refused(hold, answer)
             elif settlement.transition.error is not None:
                 _log_failure(hold, settlement.transition)
+            if calls_back and answer is Settled.APPLIED:
+                self._on_applied(hold.job, settlement.transition, settlement.result)
             if tell:
                 self._tell(hold, settlement.transition, answer)
 
@@ -205,7 +209,7 @@ class Settler:
             emit(JobCancelledEvent(*about, reason=move.reason or ""))
         elif move.error is not None:
             emit(JobFailed(*about, error=error, delay=move.delay))
-        elif move.state is State.SCHEDULED:
+        elif move.state in (State.SCHEDULED, State.RETRYABLE):  # the latter by what is no failure
             emit(JobSnoozed(*about, delay=move.delay))
         elif move.state is not State.PARKED:  # of that TaskUnknown has told
             emit(JobReleased(*about))

@@ -24,8 +24,8 @@ from penstock.config import Config
 from penstock.connect import connect
 from penstock.errors import StoreError
 from penstock.ids import mint
-from penstock.job import Job
-from penstock.lifecycle import Place, released
+from penstock.job import Job, State
+from penstock.lifecycle import Place, Transition, released
 from penstock.store import Beat, Grip, Settlement, Store
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
@@ -57,6 +57,8 @@ _LOOK_NS = 1_000_000_000
 _HEALTHY = 30.0
 #: A second signal means at once; a child that is still there after this long does not hear it (s).
 _AT_ONCE = 3.0
+#: A child hears of so many jobs that died with the one before it: they travel in its environment.
+_TOLD_OF = 200
 _NO_STORE = (UNUSABLE, AWAY)
 
 
@@ -167,11 +169,14 @@ class _Supervisor:
         if self._stopping:
             self._code = self._code or 1
         _log.error("worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held))
+        dead: list[tuple[str, str]] = []
         if self.store is not None:
-            await self._taken_back(self.store, child, held, cause)
-        return Death(child.id, cause, len(held))
+            await self._taken_back(self.store, child, held, cause, dead)
+        return Death(child.id, cause, len(held), tuple(dead[:_TOLD_OF]))
 
-    async def _taken_back(self, store: Store, child: _Child, held: list[Entry], cause: str) -> None:
+    async def _taken_back(
+        self, store: Store, child: _Child, held: list[Entry], cause: str, dead: list[tuple[str, str]]
+    ) -> None:
         begun = {(e.queue, e.id): e.started for e in held}
 
         def started(job: Job) -> bool:
@@ -179,6 +184,10 @@ class _Supervisor:
 
         def overdue(job: Job) -> str | None:
             return child.overdue.get((job.queue, job.id))
+
+        def judged(job: Job, move: Transition) -> None:
+            if move.state is State.DEAD:  # the next child has the callbacks for these
+                dead.append((job.queue, job.id))
 
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
@@ -192,6 +201,7 @@ class _Supervisor:
                     started=started,
                     overdue=overdue,
                     keep_dead=self._config.keep_dead,
+                    on_judged=judged,
                 )
                 await store.retire(child.id)
                 bury(child.id)

@@ -12,17 +12,24 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from penstock.app import App
 from penstock.batcher import Batcher
 from penstock.config import Config, load
 from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError, StoreUnavailable
 from penstock.events import LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
+from penstock.health import Health
 from penstock.ids import mint
+from penstock.job import Job, Ref, State
+from penstock.lifecycle import Transition
 from penstock.store import Beat, Fetched, Grip, Level, Store, Wake, WorkerInfo
 from penstock.upkeep.promoter import Promoter
 from penstock.upkeep.pruner import Pruner
 from penstock.upkeep.reclaimer import Reclaimer
 from penstock.upkeep.service import Complaint, Service, pause_after
+from penstock.worker.aftercare import Aftercare
+from penstock.worker.checks import Check
 from penstock.worker.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
@@ -82,6 +89,7 @@ class Worker:
         #: So many threads hang that a new process should take this one's place.
         self.wants_replacement = False
         self._parts: _Parts | None = None
+        self._inherited: Sequence[tuple[str, str]] = ()
         self._started_at = int(time.time() * 1000)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -100,6 +108,7 @@ class Worker:
             if self._state == "quiet":
                 self.quiet()
             if await parts.announced():
+                await parts.inherit(self._inherited)
                 async with parts.running():
                     _log.info("worker %s serves %s with %d slots", self.id, self._names(), self._concurrency)
                     self._emit(WorkerStarted)
@@ -157,6 +166,7 @@ class Worker:
                 self.id,
                 len(self._holdings),
             )
+        await parts.aftercare.drained(timeout=_LAST_WORDS)
 
     async def _last_ones(self, parts: _Parts) -> None:
         await _call_last_hooks(self._app.hooks.on_drain, self._app)
@@ -166,12 +176,17 @@ class Worker:
 
     def _empty(self, fetched: Fetched) -> bool:
         """A fetch found nothing. In a burst, that may be the end; True: it is."""
-        if not self._burst or self._holdings:
+        if not self._burst or self._holdings or self.calls_back:
             return False
         if fetched.due is not None and fetched.due - fetched.now <= 1_000:
             return False
         self.stop()
         return True
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether callbacks of ended jobs are being called: they may enqueue more."""
+        return self._parts is not None and not self._parts.aftercare.idle
 
     def info(self) -> WorkerInfo:
         """This worker, as it announces itself."""
@@ -195,6 +210,10 @@ class Worker:
         if self._app.events.active:
             self._app.events.emit(WorkerLost(int(time.time() * 1000), worker, cause, jobs))
 
+    def inherit(self, dead: Sequence[tuple[str, str]]) -> None:
+        """These jobs (queue, id) died with the worker before this one: their callbacks are ours to call."""
+        self._inherited = dead
+
     def _names(self) -> str:
         return ", ".join(q.name for q in self._queues)
 
@@ -214,12 +233,14 @@ class _Parts:
         self._worker = worker
         self._store = store
         self.beats: Batcher[Beat, Grip] = Batcher(store.extend)
+        self.aftercare = Aftercare(app)
         self.settler = Settler(
             store,
             app,
             holdings,
             busy=lambda: self.executor.buffered > 0,
             on_answer=lambda: self.executor.freed.set(),
+            on_applied=self.aftercare.take,
         )
         self.executor = Executor(
             app,
@@ -245,6 +266,7 @@ class _Parts:
             bury=bury,
             write=lambda: store.announce(worker.info()),
             on_lost=worker.tell_lost,
+            on_judged=self._judged,
             every=config.reclaim_every / 1000,
             keep_dead=config.keep_dead,
         )
@@ -321,6 +343,7 @@ class _Parts:
             _Checkup(self._store),
             _Watch(self.executor, self.heartbeat),
             _Listener(self._store, self.executor, self.heartbeat),
+            *self._checks(),
         ]
         one_voice = Complaint(_log)
         for service in (self.fetcher, *services):
@@ -343,11 +366,26 @@ class _Parts:
                         service.stop()
         finally:
             self.heartbeat.stop()
+            self.aftercare.close()
             self.executor.close()
             try:
                 await self._store.retire(self._worker.id)
             except StoreError as error:  # it falls off the list by itself
                 _log.warning("worker %s could not sign off: %s", self._worker.id, error)
+
+    async def inherit(self, dead: Sequence[tuple[str, str]]) -> None:
+        """Call what is to be called for jobs that died with the worker before this one."""
+        if not dead or not self._worker._app.callbacks.active:
+            return
+        try:
+            jobs = await self._store.get([Ref(*one) for one in dead])
+        except StoreError as error:
+            _log.error("callbacks of %d dead job(s) are not called: %s", len(dead), error)
+            return
+        for job in jobs:
+            if job is not None and job.state is State.DEAD and job.errors:
+                before = msgspec.structs.replace(job, errors=job.errors[:-1])
+                self.aftercare.take(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
 
     async def last_fetch(self) -> None:
         """Wait for the fetch under way: what it still brings goes back at once."""
@@ -360,6 +398,7 @@ class _Parts:
         self.executor.release_running()
         await self.last_fetch()
         await self.settler.drained(timeout=_LAST_WORDS)
+        await self.aftercare.drained(timeout=_LAST_WORDS)
 
     # ── news ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -386,6 +425,35 @@ class _Parts:
             self.executor.interrupt(hold, AttemptLost)
         else:
             self.executor.interrupt(hold, AttemptCancelled)
+
+    def _judged(self, job: Job, move: Transition) -> None:
+        """A job of a dead worker: nobody but us can call what is to be called."""
+        if self._worker._app.callbacks.active:
+            self.aftercare.take(job, move)
+
+    def _checks(self) -> list[Check]:
+        hooks = self._worker._app.hooks.on_health
+        return [
+            Check(lambda: self._store.announce(self._worker.info()), self._health, tell, every / 1000)
+            for every, tell in hooks
+        ]
+
+    def _health(self, trouble: str | None) -> Health:
+        worker, now = self._worker, time.monotonic()
+        return Health(
+            at=int(time.time() * 1000),
+            worker=worker.id,
+            state=worker._state,
+            store_reachable=trouble is None,
+            store_error=trouble,
+            concurrency=worker._concurrency,
+            lost_slots=self.executor.lost_slots,
+            running=self.executor.running,
+            buffered=self.executor.buffered,
+            unsent=self.settler.unsent,
+            since_fetch=now - self.fetcher.last_success,
+            since_heartbeat=now - self.heartbeat.last_beat,
+        )
 
     def _blocked(self, seconds: float, stack: str) -> None:
         if self._worker._app.events.active:

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError
 from penstock.job import AttemptError, Job, Progress, RawJob
 from penstock.lifecycle import Outcome, Raised
 from penstock.loading import load_app
+from penstock.options import Options
 from penstock.outcome import outcome_of
 from penstock.worker.logs import configure_logs
 from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
@@ -36,19 +37,19 @@ Send = Callable[[FromChild], None]
 class _Plan:
     """How a job of one task is run here."""
 
-    __slots__ = ("decode", "encode", "function", "retry_function")
+    __slots__ = ("decode", "encode", "function", "options")
 
     def __init__(
         self,
         function: Callable[..., Any],
         decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
         encode: Callable[[Any], bytes] | None,
-        retry_function: Any,
+        options: Options,
     ) -> None:
         self.function = function
         self.decode = decode
         self.encode = encode
-        self.retry_function = retry_function
+        self.options = options
 
 
 class Host:
@@ -100,8 +101,8 @@ class Host:
             return Returned(order.number, None if plan.encode is None else plan.encode(value))
         except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
             now = order.now + int((time.monotonic() - received) * 1000)
-            retry_function = None if plan is None else plan.retry_function
-            return Failed.of(order.number, _outcome(job, now, error, retry_function))
+            options = Options() if plan is None else plan.options
+            return Failed.of(order.number, _outcome(job, now, error, options))
 
     def _plan_of(self, order: Run) -> _Plan:
         key = (order.job.spec.queue, order.job.spec.task)
@@ -120,11 +121,11 @@ class Host:
             if handler is not None:
                 self._welcome(app)
                 encode = handler.result.encode if handler.result.keeps else None
-                return _Plan(handler.function, _raw, encode, handler.retry_function)
+                return _Plan(handler.function, _raw, encode, handler.options)
             if task is not None:
                 self._welcome(app)
                 encode = task.result.encode if task.result.keeps else None
-                return _Plan(task.function, _decoder(task.args.decode), encode, task.retry_function)
+                return _Plan(task.function, _decoder(task.args.decode), encode, task.options)
         raise ConfigError(
             f"the task {name!r} is not found in a child process: importing {order.module!r} does not "
             "register it there with a module's app; start the worker as `penstock worker module:app`"
@@ -164,12 +165,12 @@ def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {}),), {}
 
 
-def _outcome(job: Job, now: int, error: BaseException, retry_function: Any) -> Outcome:
+def _outcome(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:
         error.__traceback__ = trace.tb_next  # without our own frame
     try:
-        return outcome_of(job, now, error, retry_function)
+        return outcome_of(job, now, error, options)
     except Exception:  # noqa: BLE001  # boundary: an exception whose own __str__ raises
         kind = type(error).__qualname__
         return Raised(AttemptError.bounded(job.attempt, now, kind, f"a {kind} that cannot be shown"))

@@ -1,0 +1,168 @@
+"""Jobs that were enqueued by an older version: found by their task's old name, their arguments migrated.
+
+And those that nobody can read: dead at once, with the reason, and no harm to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.app import App
+from penstock.errors import ConfigError
+from penstock.handle import Handle
+from penstock.job import Job, RawJob, State
+from tests.worker import process_tasks
+from tests.worker.conftest import at_work, becomes, ended, in_a_burst
+from tests.worker.deeds import MOVED, act, greet, made
+
+
+async def enqueued(app: App, task: str, payload: bytes, **options: Any) -> Handle[Any]:
+    """As an older version would have done it."""
+    return await app.aenqueue_raw("default", payload, task, retention="1h", **options)
+
+
+async def test_a_worker_runs_jobs_under_all_names_that_its_task_has_had(
+    app: App, new_app: Callable[[], App], run_in: str
+) -> None:
+    old = new_app()
+    handles = [await enqueued(old, name, b'{"name":"Ann"}') for name in ("old.greet", "older.greet", "greet")]
+    made(app, run_in, greet, **MOVED)
+    await in_a_burst(app)
+    for handle in handles:
+        assert await handle.aresult(1) == "hello Ann"
+
+
+async def test_parked_jobs_of_the_old_name_go_to_a_worker_that_has_it_as_an_alias(
+    app: App, new_app: Callable[[], App]
+) -> None:
+    ignorant = new_app()
+    handle = await enqueued(ignorant, "old.greet", b'{"name":"Ann"}')
+    async with at_work(ignorant, ["default"]):
+        await becomes(handle, State.PARKED)
+        made(app, "async", greet, **MOVED)
+        async with at_work(app):
+            assert await handle.aresult(5) == "hello Ann"
+            infos = await app.store.workers()
+    assert {"greet", "old.greet", "older.greet"} in [set(info.tasks) for info in infos]
+
+
+async def test_middleware_and_callbacks_of_a_task_go_with_its_old_names(app: App) -> None:
+    seen: list[str] = []
+    task = made(app, "async", greet, **MOVED)
+
+    @app.around_attempt(task=task)
+    async def note(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
+        seen.append(f"around {job.task}")
+        return await call()
+
+    @app.on_success(task=task)
+    async def rejoice(job: Job, result: str) -> None:
+        seen.append(f"{result} by {job.task}")
+
+    await enqueued(app, "old.greet", b'{"name":"Ann"}')
+    await in_a_burst(app)
+    assert seen == ["around old.greet", "hello Ann by old.greet"]
+
+
+async def test_a_job_that_is_taken_is_upgraded_too(app: App) -> None:
+    made(app, "async", greet, **MOVED)
+    await enqueued(app, "old.greet", b'{"first":"Ann","last":"Lee"}')
+    async with app.take("default") as job:
+        assert (job.args, dict(job.kwargs)) in [(("Ann Lee",), {}), ((), {"name": "Ann Lee"})]
+
+
+async def test_old_arguments_are_upgraded_and_those_that_fit_are_not(app: App, run_in: str) -> None:
+    made(app, run_in, greet, **MOVED)
+    old = await enqueued(app, "greet", b'{"first":"Ann","last":"Lee"}')
+    new = await enqueued(app, "greet", b'{"name":"Bob","times":2}')
+    await in_a_burst(app)
+    assert await old.aresult(1) == "hello Ann Lee"
+    assert await new.aresult(1) == "hello Bobhello Bob"
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        (b'{"first":"Ann"}', "upgrade= failed with KeyError: 'last'"),
+        (b'{"first":0}', "upgrade= returned None"),
+        (b'{"first":1}', "what upgrade= returned does not fit either"),
+        (b'{"first":2}', "what upgrade= returned cannot be stored"),
+        (b'["Ann", 2, 3]', "3 positional arguments for 2 parameters"),
+        (b"\xff no JSON", "neither a JSON object nor an array"),
+    ],
+)
+async def test_an_upgrade_that_fails_makes_the_job_dead_with_the_reason(
+    app: App, run_in: str, payload: bytes, says: str
+) -> None:
+    made(app, run_in, greet, **MOVED)
+    bad = await enqueued(app, "greet", payload)
+    good = await enqueued(app, "greet", b'{"name":"Bob"}')
+    await in_a_burst(app, concurrency=1)
+    job = await ended(bad)
+    assert (job.state, job.attempt, [e.kind for e in job.errors]) == (State.DEAD, 1, ["Undecodable"])
+    assert says in (job.reason or "")
+    assert await good.aresult(1) == "hello Bob"
+
+
+NONSENSE = [
+    b"",
+    b"null",
+    b"17",
+    b'"how"',
+    b"\x00",
+    b'{"how"',
+    b'{"how": "\xff"}',
+    b'{"how": {"$datetime": "yesterday"}}',
+    b"[" * 100_000,
+    b'{"how": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"how": 1' + b"0" * 10_000 + b"}",
+    b'{"what": "return"}',
+]
+
+
+async def test_whatever_a_payload_holds_the_worker_goes_on(app: App, run_in: str) -> None:
+    task = made(app, run_in, act)
+    bad = [await enqueued(app, "act", payload) for payload in NONSENSE]
+    good = await task.aenqueue("return")
+    await in_a_burst(app, concurrency=1)
+    for payload, handle in zip(NONSENSE, bad, strict=True):
+        job = await ended(handle)
+        found = (job.state, job.attempt, [e.kind for e in job.errors])
+        assert found == (State.DEAD, 1, ["Undecodable"]), payload[:40]
+        assert (job.reason or "").startswith("Undecodable: act"), payload[:40]
+    assert await good.aresult(1) == "done in attempt 1"
+
+
+async def test_a_raw_job_that_is_no_json_is_dead_at_once_where_its_handler_reads_it_as_such(
+    app: App, run_in: str
+) -> None:
+    async def read_async(job: RawJob) -> Any:
+        return job.json()
+
+    app.handler(queue="json", run_in=run_in)(read_async if run_in == "async" else process_tasks.read)  # type: ignore[typeddict-item]
+    bad = await app.aenqueue_raw("json", b"\x00 no JSON")
+    good = await app.aenqueue_raw("json", b'{"a":1}', retention="1h")
+    await in_a_burst(app, concurrency=1)
+    job = await ended(bad)
+    assert (job.state, job.attempt, [e.kind for e in job.errors]) == (State.DEAD, 1, ["Undecodable"])
+    assert f"the payload of job {bad.id} is not JSON" in (job.reason or "")
+    assert await good.aresult(1) == {"a": 1}
+
+
+def test_a_name_belongs_to_one_task(app: App) -> None:
+    made(app, "async", greet, **MOVED)
+
+    def refuses(says: str, **options: Any) -> None:
+        with pytest.raises(ConfigError, match=says):
+            made(app, "async", act, **options)
+
+    refuses("'old.greet', name of the task 'old.greet', is alias of the task 'greet'", name="old.greet")
+    refuses("'greet', alias of the task 'act', is name of the task 'greet'", aliases=["greet"])
+    refuses("'old.greet', alias of the task 'act', is alias of the task 'greet'", aliases=("x", "old.greet"))
+    assert set(app.tasks) == {"greet", "old.greet", "older.greet"}, "who is refused leaves nothing behind"
+    made(app, "async", act, aliases=["x"])
+    assert app.tasks["x"] is app.tasks["act"]
+    assert repr(app).startswith("<App of 2 tasks")
