@@ -20,6 +20,7 @@ __all__ = [
     "LEGAL",
     "LOST_BY",
     "NEW",
+    "REPLACED",
     "Cancelled",
     "Expired",
     "LeaseLost",
@@ -143,6 +144,8 @@ Outcome = (
 
 EXPIRED = "expired: not started in time"
 ASK_CANCELLED = "cancelled before it started"
+#: The reason of a job whose periodic entry puts the next one in its place.
+REPLACED = "replaced by the next one of its periodic entry"
 #: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
 LOST_BY = "lost by "
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
