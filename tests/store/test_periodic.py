@@ -15,6 +15,7 @@ from penstock.retry import exponential
 from penstock.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
 from penstock.store import Moved, Store, Tick, Ticked, Wake
 from penstock.unique import UniqueKey
+from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from tests.store.facts import (
     CANCELLED,
     COMPLETED,
@@ -24,6 +25,7 @@ from tests.store.facts import (
     SECOND,
     OpenStore,
     add,
+    all_jobs,
     counts,
     end,
     gone,
@@ -377,6 +379,48 @@ async def test_hundreds_of_jobs_go_in_one_tick(store: Store) -> None:
     jobs = [new(f"n{n:03}") for n in range(200)]
     assert (await ticked(store, tick(first, *jobs))).enqueued == tuple(job.id for job in jobs)
     assert await counts(store) == {State.AVAILABLE: 200}
+
+
+# ── the whole of it: several workers' enqueuers, the clock in hand ──
+
+
+async def test_cron_every_5_s_on_4_workers_for_60_s_is_12_jobs(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    clock.set_wall(1_700_049_600_000)
+    stores = [open_store() for _ in range(4)]
+    spec = entry(schedule=Schedule("*/5 * * * * *"))
+    await put(stores[0], spec)
+    workers = [PeriodicEnqueuer(store, ["default"], {}) for store in stores]
+    await _pass(clock, 60, workers)
+    await _each_once(stores[0], range(5, 61, 5))
+
+
+async def test_each_second_on_5_workers_of_which_one_dies_is_one_job_a_second(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    clock.set_wall(1_700_049_600_000)
+    stores = [open_store() for _ in range(5)]
+    mine = {Ref("default", "report"): entry(schedule=Schedule.of(every="1s"), by_code=True)}
+    workers = [PeriodicEnqueuer(store, ["default"], mine) for store in stores]
+    await _pass(clock, 30, workers)
+    await _pass(clock, 30, workers[1:])
+    await _each_once(stores[0], range(1, 61))
+
+
+async def _pass(clock: ManualClock, seconds: int, workers: list[PeriodicEnqueuer]) -> None:
+    await asyncio.gather(*(worker.tick() for worker in workers))
+    for _ in range(seconds):
+        clock.advance(SECOND)
+        await asyncio.gather(*(worker.tick() for worker in workers))
+
+
+async def _each_once(store: Store, seconds: range) -> None:
+    """There is a job for each of these seconds; and for those ahead."""
+    start = 1_700_049_600_000
+    found = sorted((job.run_at - start) // SECOND for job in await all_jobs(store))
+    assert found[: len(seconds)] == list(seconds)
+    assert all(ahead > seconds[-1] for ahead in found[len(seconds) :])
 
 
 WAYS = {
