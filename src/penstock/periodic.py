@@ -80,7 +80,15 @@ def of_task(
         )
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise ConfigError(f"args={args!r} is not a list of arguments: write args=[...]")
-    job = task.job(*args, **(kwargs or {})).new()
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ConfigError(f"kwargs={kwargs!r} is not a mapping of names to arguments")
+    draft = task.job(*args, **(kwargs or {}))
+    if draft.given_id:
+        raise ConfigError(
+            f"id={draft.given_id!r}: the ids of a periodic entry's jobs are its name and their instants: "
+            "give it a name="
+        )
+    job = draft.new()
     return new_entry(job.task if name is None else name, job, schedule, **policies)
 
 

@@ -156,6 +156,7 @@ def test_one_task_recurs_in_several_ways_under_several_names(app: App) -> None:
         ({"every": "5m"}, "give one of the two"),
         ({"tz": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
         ({"args": "abc"}, "write args="),
+        ({"kwargs": ["abc"]}, "kwargs=['abc'] is not a mapping"),
         ({"overlaps": "skip"}, "has no option 'overlaps' (did you mean 'overlap'?)"),
     ],
 )
@@ -184,6 +185,8 @@ def test_a_job_that_says_itself_when_it_is_due_is_refused(app: App) -> None:
 
     with pytest.raises(ConfigError, match="leave run_at= and delay= out"):
         app.periodic("@daily", task=t.using(delay=5))
+    with pytest.raises(ConfigError, match="give it a name="):
+        app.periodic("@daily", task=t.using(id="mine"))
 
 
 def test_only_tasks_recur(app: App) -> None:
