@@ -27,7 +27,7 @@ ROOT = "penstock"
 FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool",
+    " pool schedule",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft inspector outbox",
@@ -41,7 +41,7 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 
 # Words know the standard library, msgspec and each other; what else a word may know is named here.
 WORDS_MAY_IMPORT = {"msgspec"}
-WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}}
+WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}}
 
 # What every store may use; all else under `stores` is a concrete store.
 SHARED_BY_STORES = {"__init__", "statements", "migrate"}

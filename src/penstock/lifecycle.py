@@ -21,6 +21,7 @@ __all__ = [
     "LOST_BY",
     "NEW",
     "NO_FAILURE_FOR",
+    "REPLACED",
     "Cancelled",
     "Expired",
     "LeaseLost",
@@ -150,6 +151,8 @@ Outcome = (
 
 EXPIRED = "expired: not started in time"
 ASK_CANCELLED = "cancelled before it started"
+#: The reason of a job whose periodic entry puts the next one in its place.
+REPLACED = "replaced by the next one of its periodic entry"
 #: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
 LOST_BY = "lost by "
 #: What its task calls no failure costs no attempt for so long (ms) after the job was first due; from then on

@@ -15,10 +15,12 @@ from penstock.errors import ConfigError
 from penstock.events import Event, EventBus
 from penstock.health import Health
 from penstock.ids import check_queue
-from penstock.job import RawJob
+from penstock.job import RawJob, Ref
 from penstock.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
-from penstock.options import HandlerOptions, Options, TaskOptions, check_function
-from penstock.task import AsyncTask, Handler, Limits, SyncTask, Task, make_handler, make_task
+from penstock.options import HandlerOptions, Options, TaskOptions, check_function, refuse_unknown
+from penstock.periodic import PeriodicOptions, of_task
+from penstock.schedule import NewEntry, Schedule
+from penstock.task import AsyncTask, Handler, Limits, SyncTask, Task, Using, make_handler, make_task
 
 __all__ = ["Hooks", "Registry"]
 
@@ -32,6 +34,7 @@ SuccessT = TypeVar("SuccessT", bound=OnSuccess)
 ErrorT = TypeVar("ErrorT", bound=OnError)
 EnqueueT = TypeVar("EnqueueT", bound=AroundEnqueue)
 EventT = TypeVar("EventT", bound=Event)
+TaskT = TypeVar("TaskT", bound=Task[..., Any])
 
 
 class Hooks(msgspec.Struct, frozen=True):
@@ -69,6 +72,7 @@ class Registry:
         #: By name; one that was renamed is there under its old names too.
         self.tasks: dict[str, Task[..., Any]] = {}
         self.handlers: dict[str, Handler] = {}
+        self.periodic_entries: dict[Ref, NewEntry] = {}
         self.middleware = middleware
         self.events = events
         self.callbacks = Callbacks()
@@ -131,9 +135,61 @@ class Registry:
 
         return register
 
+    @overload
+    def periodic(
+        self,
+        schedule: str | None = None,
+        /,
+        *,
+        task: Task[..., Any] | Using[..., Any],
+        **options: Unpack[PeriodicOptions],
+    ) -> NewEntry: ...
+    @overload
+    def periodic(
+        self, schedule: str | None = None, /, **options: Unpack[PeriodicOptions]
+    ) -> Callable[[TaskT], TaskT]: ...
+    def periodic(
+        self,
+        schedule: str | None = None,
+        /,
+        *,
+        task: Task[..., Any] | Using[..., Any] | None = None,
+        **options: Unpack[PeriodicOptions],
+    ) -> Any:
+        """Let a task recur: `@app.periodic("*/5 * * * *", tz="Europe/Berlin")` above `@app.task`, or
+        `app.periodic(every="30s", task=report, args=[1])`.
+
+        Workers that serve its queue put it into the store when they start, and enqueue its jobs. Its name
+        is the task's unless it is said. Raises ConfigError, or ArgumentError where the arguments do not fit.
+        """
+        who = "app.periodic()"
+        refuse_unknown(options, PeriodicOptions.__optional_keys__ | {"task"}, who=who)
+        given: dict[str, Any] = dict(options)
+        when = Schedule.of(schedule, every=given.pop("every", None), tz=given.pop("tz", None))
+
+        def register(task: Any) -> Any:
+            if not isinstance(task, (Task, Using)):
+                raise ConfigError(f"{who}: {task!r} is no task: write @app.periodic(...) above @app.task")
+            entry = of_task(task, when, by_code=True, **given)
+            if entry.ref in self.periodic_entries:
+                raise ConfigError(
+                    f"{who}: the queue {entry.ref.queue!r} has an entry {entry.name!r} already: "
+                    "give one of the two another name="
+                )
+            self.periodic_entries[entry.ref] = entry
+            return entry
+
+        def decorate(task: TaskT) -> TaskT:
+            register(task)
+            return task
+
+        return decorate if task is None else register(task)
+
     def queues(self) -> list[str]:
-        """The queues of the tasks and handlers registered here, in order of registration."""
-        return list(dict.fromkeys([*(task.queue for task in self.tasks.values()), *self.handlers]))
+        """The queues of the tasks, handlers and periodic entries registered here, in that order."""
+        of_tasks = [task.queue for task in self.tasks.values()]
+        of_entries = [ref.queue for ref in self.periodic_entries]
+        return list(dict.fromkeys([*of_tasks, *self.handlers, *of_entries]))
 
     @overload
     def around_attempt(self, call: AttemptT, /) -> AttemptT: ...

@@ -31,6 +31,7 @@ import msgspec
 
 from penstock.job import Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import Transition
+from penstock.schedule import Entry, NewEntry, Overlap
 
 __all__ = [
     "Beat",
@@ -42,6 +43,7 @@ __all__ = [
     "Finding",
     "Grip",
     "Level",
+    "Moved",
     "Offer",
     "Operating",
     "Page",
@@ -54,6 +56,9 @@ __all__ = [
     "Share",
     "Store",
     "SyncProducing",
+    "Tick",
+    "Ticked",
+    "Timetable",
     "Verdict",
     "Wake",
     "WorkerInfo",
@@ -436,6 +441,47 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.what}: {self.why}" + (f"; {self.way_out}" if self.way_out else "")
 
 
+class Timetable(msgspec.Struct, frozen=True):
+    """Periodic entries by queue and name, and the store's now."""
+
+    entries: list[Entry]
+    now: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """One step of a periodic entry: its watermark goes `to` this instant, and these jobs are enqueued.
+
+    It applies to the entry as it was read: of this `revision` and `watermark`, and not before `not_before` by
+    the store's clock. `jobs` lie in the entry's queue, in the order of their instants.
+    """
+
+    ref: Ref
+    revision: int
+    watermark: int
+    to: int
+    not_before: int
+    overlap: Overlap = Overlap.ALLOW
+    jobs: tuple[NewJob, ...] = ()
+
+
+class Moved(enum.StrEnum):
+    """What became of a tick."""
+
+    APPLIED = "applied"
+    STALE = "stale"  # the entry was changed, paused, or ticked by somebody else: nothing was done
+    EARLY = "early"  # by the store's clock it is not time yet: nothing was done
+    GONE = "gone"  # there is no such entry
+
+    __hash__ = str.__hash__
+
+
+class Ticked(msgspec.Struct, frozen=True):
+    """The answer for one tick: the ids of the jobs that are new. The others were skipped."""
+
+    moved: Moved
+    enqueued: tuple[str, ...] = ()
+
+
 class Operating(Protocol):
     """What operators and upkeep need."""
 
@@ -513,7 +559,7 @@ class Operating(Protocol):
         ...
 
     async def drop(self, queue: str) -> bool:
-        """Forget an empty queue, its settings and statistics; False if it still holds jobs.
+        """Forget an empty queue, its settings, statistics and periodic entries; False if it still holds jobs.
 
         True also for a queue that nobody knows: there is nothing of it either.
         """
@@ -543,6 +589,42 @@ class Operating(Protocol):
 
     async def workers(self) -> list[WorkerInfo]:
         """Who announced itself within the last minute, oldest (`started_at`, then id) first."""
+        ...
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        """The periodic entries of these queues, or of all."""
+        ...
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        """Store these periodic entries in the place of those of the same name in the same queue, which comes
+        to be if it was not there; as they are then. One that is the same already stays as it is.
+
+        A new entry has its watermark now: nothing before its making is made up for. One of another schedule
+        than before has it now, too, unless it was in the future; else it keeps it. A paused one stays paused.
+        That entries have changed is told as a change of settings, by this verb and the next two.
+        """
+        ...
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        """Pause periodic entries or let them go on; as they are then, None for one that is not there.
+
+        One that goes on has its watermark now, unless it was in the future: what it has slept through is not
+        made up for.
+        """
+        ...
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        """Forget periodic entries; False for one that was not there. Their jobs stay."""
+        ...
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        """Move each entry's watermark on and enqueue its jobs, in one step; only if it still stands where it
+        was when the tick was reckoned, so that of any number of callers one is heard.
+
+        A job is skipped if its id or its unique key is taken, or its queue is closed; and with `Overlap.SKIP`
+        if the entry's last job has not ended. With `Overlap.REPLACE` that one is cancelled first, as by
+        `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on.
+        """
         ...
 
 

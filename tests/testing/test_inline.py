@@ -401,3 +401,19 @@ async def test_run_all_in_a_loop_and_in_a_block(shop: Shop) -> None:
         assert shop.did == [(1, "en")]
         with pytest.raises(ConfigError, match="arun_all"):
             run_all(shop.app)
+
+
+def test_what_recurs_is_left_to_the_test(shop: Shop) -> None:
+    ran: list[int] = []
+
+    @shop.app.periodic(every="1s")
+    @shop.app.task(name="recurs")
+    def recurs() -> None:
+        ran.append(1)
+
+    with inline(shop.app) as box:
+        recurs.enqueue()
+        box.run_all()
+        box.advance("1h")
+        box.run_all()
+    assert ran == [1]

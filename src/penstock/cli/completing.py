@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
@@ -9,15 +10,31 @@ from click.shell_completion import CompletionItem
 
 from penstock.errors import PenstockError
 
-__all__ = ["complete_queue"]
+__all__ = ["complete_entry", "complete_queue"]
 
 
 def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
     """The names of queues, if the settings lead to a store that is there."""
-    from penstock.cli.session import Session
 
     async def names(inspector: Any) -> list[str]:
         return [queue.name for queue in await inspector.queues()]
+
+    return _offered(ctx, names, incomplete)
+
+
+def complete_entry(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
+    """The names of periodic entries, likewise."""
+
+    async def names(inspector: Any) -> list[str]:
+        return [entry.name for entry in await inspector.entries()]
+
+    return _offered(ctx, names, incomplete)
+
+
+def _offered(
+    ctx: click.Context, names: Callable[[Any], Awaitable[list[str]]], incomplete: str
+) -> list[CompletionItem | str]:
+    from penstock.cli.session import Session
 
     try:
         found = ctx.find_root().ensure_object(Session).run(names)

@@ -18,8 +18,9 @@ from penstock.errors import ArgumentError, ConfigError, Undecodable, did_you_mea
 if TYPE_CHECKING:
     from penstock.app import App
     from penstock.handle import Handle
+    from penstock.task import Task
 
-__all__ = ["command"]
+__all__ = ["command", "find_task", "read_arguments", "refuse_memory", "split_words"]
 
 _APP = re.compile(r"[\w.]+:[\w.]+\Z")
 
@@ -50,7 +51,7 @@ def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given
     penstock enqueue --raw --queue legacy resize '{"path": "a.png"}'
     """
     options = _options(given, headers)
-    spec, task, payload = _split(words, raw)
+    spec, task, payload = split_words(words, raw)
     handle = _enqueue_raw(spec, task, payload, options) if raw else _enqueue(spec, task, payload, options)
     if Session.current().json:
         emit({"queue": handle.queue, "id": handle.id, "task": task, "existing": handle.existing})
@@ -58,7 +59,7 @@ def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given
         click.echo(f"{handle.queue}/{handle.id}" + (" (was there already)" if handle.existing else ""))
 
 
-def _split(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, bytes]:
+def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, bytes]:
     """The app, the task and the payload: the app comes first, unless the settings name one."""
     session = Session.current()
     rest = list(words)
@@ -97,20 +98,31 @@ def _instant(text: str) -> datetime:
 
 def _enqueue(spec: str | None, name: str, payload: bytes, options: dict[str, Any]) -> Handle[Any]:
     app = Session.current().open_app(spec)
-    _refuse_memory(app)
+    refuse_memory(app)
+    task = find_task(app, name)
+    args, kwargs = read_arguments(task, payload)
+    try:
+        return task.using(**options).enqueue(*args, **kwargs)
+    finally:
+        app.close()
+
+
+def find_task(app: App, name: str) -> Task[..., Any]:
+    """The app's task of this name."""
     task = app.tasks.get(name)
     if task is None:
         known = sorted(app.tasks)
         near = did_you_mean(name, known) or f"; it has {', '.join(known) or 'none'}"
         raise not_found(f"the app has no task {name!r}{near}")
+    return task
+
+
+def read_arguments(task: Task[..., Any], payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, if they fit the task."""
     try:
-        args, kwargs = task.args.decode(payload)
+        return task.args.decode(payload)
     except Undecodable as error:
         raise ArgumentError(str(error)) from None
-    try:
-        return task.using(**options).enqueue(*args, **kwargs)
-    finally:
-        app.close()
 
 
 def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str, Any]) -> Handle[Any]:
@@ -125,14 +137,14 @@ def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str,
 
         config = session.load().config
         app = MakeApp(config.url, namespace=config.namespace, max_payload=config.max_payload)
-    _refuse_memory(app)
+    refuse_memory(app)
     try:
         return app.enqueue_raw(options.pop("queue"), payload, name, **options)
     finally:
         app.close()
 
 
-def _refuse_memory(app: App) -> None:
+def refuse_memory(app: App) -> None:
     """A job that only this process could run would be lost with it, a moment from now."""
     if app.store_url.startswith("memory:"):
         raise Fault(f"{app.store_url} ends with this process, and the job with it: use a store that lasts")

@@ -4,6 +4,7 @@ from penstock.inspector.inspector import Inspector
 from penstock.inspector.views import (
     Bulk,
     Change,
+    EntryView,
     ErrorView,
     Filter,
     JobPage,
@@ -21,6 +22,7 @@ from penstock.inspector.views import (
 __all__ = [
     "Bulk",
     "Change",
+    "EntryView",
     "ErrorView",
     "Filter",
     "Inspector",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
+from penstock.errors import ConfigError
 from penstock.inspector.views import (
     Bulk,
     Change,
+    EntryView,
     Filter,
     JobPage,
     JobView,
     QueueStatsView,
     QueueView,
     WorkerView,
+    entry_view,
+    iso,
     job_row,
     job_view,
     parse_address,
@@ -21,7 +26,8 @@ from penstock.inspector.views import (
     worker_view,
 )
 from penstock.job import QUEUED, TERMINAL, Ref, State
-from penstock.store import Page, Store, WorkerInfo
+from penstock.schedule import Entry, NewEntry
+from penstock.store import Page, Store, Timetable, WorkerInfo
 
 __all__ = ["Inspector"]
 
@@ -141,6 +147,49 @@ class Inspector:
         """Forget an empty queue with its settings and statistics; False if it still holds jobs."""
         return await self._store.drop(queue)
 
+    # periodic entries
+
+    async def entries(self, queue: str | None = None) -> list[EntryView]:
+        """What recurs, by queue and name."""
+        table = await self._store.entries(None if queue is None else [queue])
+        return [entry_view(entry, table.now) for entry in table.entries]
+
+    async def entry(self, address: str) -> list[EntryView]:
+        """The entry of a "queue/name"; for a bare name, those of that name in all queues."""
+        table, found = await self._found(address)
+        return [entry_view(entry, table.now) for entry in found]
+
+    async def upcoming(self, address: str, *, count: int = 10) -> list[str]:
+        """The next instants of the entries at this address, in order, whether paused or not."""
+        table, found = await self._found(address)
+        instants = [n for one in found for n in islice(one.spec.schedule.instants(table.now), count)]
+        return [str(iso(instant)) for instant in sorted(instants)[:count]]
+
+    async def put_entry(self, entry: NewEntry) -> EntryView:
+        """Make or change an entry. One that an app's code registers is changed there: ConfigError."""
+        _, found = await self._found(f"{entry.ref.queue}/{entry.name}")
+        if any(one.spec.by_code for one in found):
+            raise ConfigError(
+                f"the periodic entry {entry.name!r} of the queue {entry.ref.queue!r} is registered by code: "
+                "change it there, or remove it here if that code is gone"
+            )
+        (stored,) = await self._store.put_entries([entry])
+        return entry_view(stored, (await self._store.entries([])).now)
+
+    async def pause_entry(self, address: str) -> list[EntryView]:
+        """It enqueues nothing more; what is enqueued stays."""
+        return await self._pause(address, True)
+
+    async def resume_entry(self, address: str) -> list[EntryView]:
+        """Undo a pause, from now on."""
+        return await self._pause(address, False)
+
+    async def remove_entry(self, address: str) -> list[EntryView]:
+        """Forget it; as it was."""
+        table, found = await self._found(address)
+        gone = await self._store.delete_entries([entry.ref for entry in found])
+        return [entry_view(entry, table.now) for entry, was in zip(found, gone, strict=True) if was]
+
     # workers and figures
 
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
@@ -152,6 +201,17 @@ class Inspector:
         return [stats_view(s) for s in await self._store.stats(days=days)]
 
     # private
+
+    async def _found(self, address: str) -> tuple[Timetable, list[Entry]]:
+        found = parse_address(address)
+        table = await self._store.entries([found.queue] if isinstance(found, Ref) else None)
+        name = found.id if isinstance(found, Ref) else found
+        return table, [entry for entry in table.entries if entry.spec.name == name]
+
+    async def _pause(self, address: str, paused: bool) -> list[EntryView]:
+        table, found = await self._found(address)
+        then = await self._store.pause_entries([entry.ref for entry in found], paused)
+        return [entry_view(entry, table.now) for entry in then if entry is not None]
 
     async def _worker(self, info: WorkerInfo, jobs: int) -> WorkerView:
         page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)

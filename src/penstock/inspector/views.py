@@ -15,11 +15,13 @@ from penstock.errors import ConfigError, did_you_mean
 from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
+from penstock.schedule import Entry
 from penstock.store import QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
     "Bulk",
     "Change",
+    "EntryView",
     "ErrorView",
     "Filter",
     "JobPage",
@@ -29,6 +31,7 @@ __all__ = [
     "QueueView",
     "RunningView",
     "WorkerView",
+    "entry_view",
     "iso",
     "job_row",
     "job_view",
@@ -117,6 +120,29 @@ class JobPage(msgspec.Struct, frozen=True):
 
     jobs: list[JobRow]
     next: str | None
+
+
+class EntryView(msgspec.Struct, frozen=True, kw_only=True):
+    """A periodic entry. `next_at` is its next instant that has no job yet, without the jitter; `by` is code
+    or operator; `jitter` is seconds; `last` is the id of its newest job."""
+
+    queue: str
+    name: str
+    task: str
+    schedule: str
+    tz: str
+    paused: bool
+    by: str
+    next_at: str | None
+    misfire: str
+    catch_up: int
+    overlap: str
+    jitter: float
+    last: str | None
+    enqueued: int
+    skipped: int
+    payload: msgspec.Raw | None
+    payload_base64: str | None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -261,6 +287,35 @@ def queue_view(info: QueueInfo) -> QueueView:
     """A queue's counts in the order of the lifecycle, and its switches."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
     return QueueView(info.name, counts, info.paused, info.closed, iso(info.oldest_available))
+
+
+def entry_view(entry: Entry, now: int) -> EntryView:
+    """A periodic entry, as it stands at this instant."""
+    spec = entry.spec
+    payload, base64 = _json_or_base64(spec.job.payload)
+    try:
+        coming = None if entry.paused else spec.schedule.next(max(entry.watermark, now))
+    except ConfigError:  # a time zone that this machine does not know
+        coming = None
+    return EntryView(
+        queue=spec.job.queue,
+        name=spec.name,
+        task=spec.job.task,
+        schedule=spec.schedule.text,
+        tz=spec.schedule.tz,
+        paused=entry.paused,
+        by="code" if spec.by_code else "operator",
+        next_at=iso(coming),
+        misfire=spec.misfire,
+        catch_up=spec.catch_up,
+        overlap=spec.overlap,
+        jitter=spec.jitter / 1000,
+        last=entry.last,
+        enqueued=entry.enqueued,
+        skipped=entry.skipped,
+        payload=payload,
+        payload_base64=base64,
+    )
 
 
 def stats_view(stats: QueueStats) -> QueueStatsView:

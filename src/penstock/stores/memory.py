@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
-from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, Place, Transition, first_state, kept
+from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
+from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.store import (
     Beat,
     DayCount,
@@ -31,6 +32,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    Moved,
     Offer,
     Page,
     Pruned,
@@ -40,6 +42,9 @@ from penstock.store import (
     Settlement,
     Share,
     SyncProducing,
+    Tick,
+    Ticked,
+    Timetable,
     Verdict,
     Wake,
     WorkerInfo,
@@ -224,6 +229,21 @@ class MemoryStore:
     async def workers(self) -> list[WorkerInfo]:
         return self.shelf.seen_workers()
 
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        return self.shelf.entries(queues)
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        return self.shelf.put_entries(entries)
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        return self.shelf.pause_entries(refs, paused)
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        return self.shelf.delete_entries(refs)
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        return self.shelf.tick(ticks)
+
 
 class _SyncDoor:
     """The producing verbs for callers without an event loop."""
@@ -330,6 +350,7 @@ class _Queue:
         self.leases: _Sorted[int] = _Sorted()  # running: by the lease's end
         self.ended: dict[State, _Sorted[int]] = {state: _Sorted() for state in TERMINAL}  # by ended_at
         self.holders: dict[str, tuple[int, int | None]] = {}  # unique key: generation, until when
+        self.entries: dict[str, Entry] = {}  # periodic ones
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
 
@@ -840,7 +861,7 @@ class _Shelf:
             if queue.rows:
                 return False
             del self.queues[name]
-            if queue.paused or queue.closed:
+            if queue.paused or queue.closed or queue.entries:
                 self._tell_settings()
             return True
 
@@ -900,6 +921,101 @@ class _Shelf:
             now = self.clock.now()
             seen = [w for w in self.workers.values() if now - w.seen_at <= _SILENT]
             return sorted(seen, key=lambda w: (w.started_at, w.id))
+
+    # ── periodic entries ──
+
+    def entries(self, names: Sequence[str] | None) -> Timetable:
+        with self.lock:
+            queues = self._known(sorted(self.queues) if names is None else sorted(set(names)))
+            found = [queue.entries[name] for queue in queues for name in sorted(queue.entries)]
+            return Timetable(found, self.clock.now())
+
+    def put_entries(self, specs: Sequence[NewEntry]) -> list[Entry]:
+        with self.lock:
+            return [self._put_entry(spec, self.clock.now()) for spec in specs]
+
+    def _put_entry(self, spec: NewEntry, now: int) -> Entry:
+        entries = self._queue(spec.job.queue).entries
+        before = entries.get(spec.name)
+        if before is None:
+            entry = Entry(spec, revision=now, watermark=now)
+        elif before.spec == spec:
+            return before
+        else:
+            same = before.spec.schedule == spec.schedule
+            watermark = before.watermark if same else max(before.watermark, now)
+            entry = replace(before, spec=spec, revision=max(before.revision + 1, now), watermark=watermark)
+        entries[spec.name] = entry
+        self._tell_settings()
+        return entry
+
+    def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        with self.lock:
+            return [self._pause_entry(ref, paused, self.clock.now()) for ref in refs]
+
+    def _pause_entry(self, ref: Ref, paused: bool, now: int) -> Entry | None:
+        entry = self._entry(ref)
+        if entry is None or entry.paused is paused:
+            return entry
+        watermark = entry.watermark if paused else max(entry.watermark, now)
+        revision = max(entry.revision + 1, now)
+        entry = replace(entry, paused=paused, revision=revision, watermark=watermark)
+        self.queues[ref.queue].entries[ref.id] = entry
+        self._tell_settings()
+        return entry
+
+    def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        with self.lock:
+            return [self._delete_entry(ref) for ref in refs]
+
+    def _delete_entry(self, ref: Ref) -> bool:
+        if self._entry(ref) is None:
+            return False
+        del self.queues[ref.queue].entries[ref.id]
+        self._tell_settings()
+        return True
+
+    def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        with self.lock:
+            return [self._tick(one, self.clock.now()) for one in ticks]
+
+    def _tick(self, one: Tick, now: int) -> Ticked:
+        entry = self._entry(one.ref)
+        if entry is None:
+            return Ticked(Moved.GONE)
+        if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
+            return Ticked(Moved.STALE)
+        if now < one.not_before:
+            return Ticked(Moved.EARLY)
+        last, new = entry.last, []
+        for job in one.jobs:
+            if (
+                one.overlap is not Overlap.ALLOW
+                and last is not None
+                and self._unfinished(one.ref.queue, last)
+            ):
+                if one.overlap is Overlap.SKIP:
+                    continue
+                self._cancel(Ref(one.ref.queue, last), REPLACED, now)
+            if self._enqueue(job, now).verdict is Verdict.NEW:
+                last = job.id
+                new.append(job.id)
+        self.queues[one.ref.queue].entries[one.ref.id] = replace(
+            entry,
+            watermark=one.to,
+            last=last,
+            enqueued=entry.enqueued + len(new),
+            skipped=entry.skipped + len(one.jobs) - len(new),
+        )
+        return Ticked(Moved.APPLIED, tuple(new))
+
+    def _entry(self, ref: Ref) -> Entry | None:
+        queue = self.queues.get(ref.queue)
+        return None if queue is None else queue.entries.get(ref.id)
+
+    def _unfinished(self, queue: str, id: str) -> bool:
+        row = self._row(Ref(queue, id))
+        return row is not None and not row.job.ended
 
     # ── a row and where it lies ──
 

@@ -248,7 +248,9 @@ class _Hand:
         if self._run is None or not self._names.issuperset(names):
             await self._end()
             self._names.update(names, self._app.queues())
-            self._worker = Worker(self._app, sorted(self._names), concurrency=self._concurrency)
+            self._worker = Worker(
+                self._app, sorted(self._names), concurrency=self._concurrency, periodic=False
+            )
             self._run = asyncio.ensure_future(self._worker.run())
         return self._run
 

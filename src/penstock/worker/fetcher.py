@@ -48,6 +48,7 @@ class Fetcher(Service):
         on_due: Callable[[int], None],
         on_empty: Callable[[Fetched], bool],
         on_cancel: Callable[[], None] = lambda: None,
+        on_settings: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._store = store
@@ -65,6 +66,7 @@ class Fetcher(Service):
         self._on_due = on_due
         self._on_empty = on_empty
         self._on_cancel = on_cancel
+        self._on_settings = on_settings
         self._token = mint_token()
         self._rate = Rate()
         self._waiting: asyncio.Task[Wake] | None = None
@@ -154,8 +156,8 @@ class Fetcher(Service):
         try:
             if not self._poked.is_set():
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done() and not waiting.cancelled() and Wake.CANCEL in waiting.result():
-                self._on_cancel()  # a store tells its news once, and it was this wait that it told
+            if waiting.done() and not waiting.cancelled():
+                self._pass_on(waiting.result())
         finally:
             self._waiting = None
             left = [task for task in tasks if not task.done()]
@@ -164,6 +166,13 @@ class Fetcher(Service):
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
         return 0.0
+
+    def _pass_on(self, news: Wake) -> None:
+        """A store tells its news once, and it was our wait that it told."""
+        if Wake.CANCEL in news:
+            self._on_cancel()
+        if Wake.SETTINGS in news:
+            self._on_settings()
 
     def _offer(self) -> Offer:
         """The next fetch has this token."""

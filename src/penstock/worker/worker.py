@@ -18,12 +18,13 @@ from penstock.app import App
 from penstock.batcher import Batcher
 from penstock.config import Config, load
 from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError, StoreUnavailable
-from penstock.events import LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
+from penstock.events import JobEnqueued, LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
 from penstock.health import Health
 from penstock.ids import mint
-from penstock.job import Job, Ref, State
+from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import Transition
 from penstock.store import Beat, Fetched, Grip, Level, Store, Wake, WorkerInfo
+from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from penstock.upkeep.promoter import Promoter
 from penstock.upkeep.pruner import Pruner
 from penstock.upkeep.reclaimer import Reclaimer
@@ -53,7 +54,8 @@ class Worker:
     `await worker.run()` returns when the worker has drained: after `stop()`, or with `burst=True` when
     nothing is available, running, or due within a second. `concurrency` is the number of slots. Queues
     are served by weight, or in strict order; without `queues`, all queues of the app's tasks. What is not
-    said here is as the environment and penstock.toml have it, unless a `config` is given.
+    said here is as the environment and penstock.toml have it, unless a `config` is given. `periodic=False`:
+    leave the enqueueing of periodic jobs to others, as a burst does.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class Worker:
         table: LeaseTable | None = None,
         id: str | None = None,
         supervisor: int | None = None,
+        periodic: bool = True,
     ) -> None:
         self._app = app
+        self._periodic = periodic and not burst
         self._config = config or load().config
         self._queues = as_queues(queues if queues is not None else app.queues())
         if not self._queues:
@@ -214,6 +218,11 @@ class Worker:
         """These jobs (queue, id) died with the worker before this one: their callbacks are ours to call."""
         self._inherited = dead
 
+    def _enqueued(self, job: NewJob) -> None:
+        """A job of a periodic entry is stored."""
+        if self._app.events.active:
+            self._app.events.emit(JobEnqueued(int(time.time() * 1000), job.id, job.queue, job.task, 0))
+
     def _names(self) -> str:
         return ", ".join(q.name for q in self._queues)
 
@@ -284,6 +293,14 @@ class _Parts:
             on_due=self.promoter.expect,
             on_empty=worker._empty,
             on_cancel=lambda: self.heartbeat.beat_now(),
+            on_settings=lambda: self.periodic.poke(),
+        )
+        self.periodic = PeriodicEnqueuer(
+            store,
+            names,
+            app.periodic_entries,
+            rewrite=app.middleware.rewrite,
+            on_enqueued=worker._enqueued,
         )
         self.pruner = Pruner(
             store,
@@ -342,9 +359,11 @@ class _Parts:
             self.pruner,
             _Checkup(self._store),
             _Watch(self.executor, self.heartbeat),
-            _Listener(self._store, self.executor, self.heartbeat),
+            _Listener(self._store, self.executor, self.heartbeat, self.periodic.poke),
             *self._checks(),
         ]
+        if self._worker._periodic:
+            services.append(self.periodic)
         one_voice = Complaint(_log)
         for service in (self.fetcher, *services):
             service.complaint = one_voice
@@ -532,23 +551,30 @@ class _Watch(Service):
 
 
 class _Listener(Service):
-    """Hears of cancellations of what runs here: while attempts last, five cheap looks a second."""
+    """Hears of cancellations of what runs here: while attempts last, five cheap looks a second. And, as a
+    store tells its news once, of settings that have changed."""
 
     name = "listener"
 
-    def __init__(self, store: Store, executor: Executor, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, store: Store, executor: Executor, heartbeat: Heartbeat, on_settings: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._store = store
         self._executor = executor
         self._heartbeat = heartbeat
+        self._on_settings = on_settings
 
     async def tick(self) -> float:
         if not self._executor.running:
             self._executor.started_some.clear()
             await self._executor.started_some.wait()
             return 0.1
-        if Wake.CANCEL in await self._store.wait((), timeout=0):
+        news = await self._store.wait((), timeout=0)
+        if Wake.CANCEL in news:
             self._heartbeat.beat_now()
+        if Wake.SETTINGS in news:
+            self._on_settings()
         return 0.2
 
 

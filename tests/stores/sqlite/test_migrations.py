@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 import threading
@@ -57,6 +58,22 @@ def test_a_later_version_is_refused_with_both_versions_and_a_way_out(
     line = str(caught.value)
     assert "\n" not in line
     assert re.search(rf"jobs\.db has the store version 99.* up to {len(MIGRATIONS)}: upgrade", line)
+
+
+def test_a_file_of_the_first_version_gets_what_is_missing_and_keeps_its_jobs(
+    open_store: OpenStore, path: Path
+) -> None:
+    store = open_store()
+    store.sync.enqueue([new("a")])
+    store.close()
+    cx = sqlite3.connect(path)
+    cx.execute("DROP TABLE penstock_periodic")
+    cx.execute("UPDATE penstock_meta SET value = '1' WHERE key = 'schema'")
+    cx.commit()
+    cx.close()
+    again = open_store()
+    assert again.sync.get([new("a").ref])[0] is not None
+    assert asyncio.run(again.entries()).entries == []
 
 
 def test_the_users_own_tables_may_live_in_the_same_file(open_store: OpenStore, path: Path) -> None:

@@ -192,3 +192,19 @@ async def connect(app: App) -> None: ...
 app.enqueue_raw("legacy", b"\x00", delay="5m")
 app.enqueue_raw("legacy", "text")  # wrong
 app.enqueue_raw("legacy", b"", queue="other")  # wrong
+
+
+# what recurs
+
+
+@app.periodic("*/5 * * * *", tz="Europe/Berlin", args=[1], misfire="all", overlap="skip", jitter="5s")
+@app.task
+async def recurring(n: int) -> str:
+    return str(n)
+
+
+assert_type(recurring.enqueue(1), Handle[str])
+app.periodic(every="30s", task=recurring.using(queue="low"), kwargs={"n": 1}, name="low")
+app.periodic("@daily", task=recurring, misfire="twice")  # wrong
+app.periodic("@daily", overlaps="skip")  # wrong
+app.periodic(30)  # wrong

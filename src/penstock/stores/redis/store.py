@@ -18,6 +18,7 @@ from penstock.errors import StoreUnavailable
 from penstock.ids import mint_token
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED, Place, released
+from penstock.schedule import Entry, NewEntry
 from penstock.store import (
     Beat,
     Due,
@@ -34,6 +35,9 @@ from penstock.store import (
     Settlement,
     Share,
     SyncProducing,
+    Tick,
+    Ticked,
+    Timetable,
     Wake,
     WorkerInfo,
 )
@@ -45,7 +49,7 @@ from penstock.stores.redis.hearing import Hearing, Watch, read_end
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.offering import Offering, is_fresh
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
-from penstock.stores.redis.verbs import consuming, operating, producing
+from penstock.stores.redis.verbs import consuming, operating, periodic, producing
 
 __all__ = ["RedisStore"]
 
@@ -339,6 +343,21 @@ class RedisStore:
 
     async def workers(self) -> list[WorkerInfo]:
         return await self._do(operating.workers(self._ground))
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        return await self._do(periodic.entries(self._ground, queues))
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        return await self._do(periodic.put_entries(self._ground, entries))
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        return await self._do(periodic.pause_entries(self._ground, refs, paused))
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        return await self._do(periodic.delete_entries(self._ground, refs))
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        return await self._do(periodic.tick(self._ground, ticks))
 
     async def checkup(self) -> list[Finding]:
         before = int(time.time() * 1000)

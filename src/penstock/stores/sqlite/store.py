@@ -18,6 +18,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, did_you_mean
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED
+from penstock.schedule import Entry, NewEntry
 from penstock.store import (
     Beat,
     Due,
@@ -35,6 +36,9 @@ from penstock.store import (
     Settlement,
     Share,
     SyncProducing,
+    Tick,
+    Ticked,
+    Timetable,
     Wake,
     WorkerInfo,
 )
@@ -44,7 +48,7 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.turnstile import vulnerable
-from penstock.stores.sqlite.verbs import consuming, listing, operating, producing, settling
+from penstock.stores.sqlite.verbs import consuming, listing, operating, periodic, producing, settling
 
 __all__ = ["SqliteStore"]
 
@@ -72,6 +76,11 @@ _DROP = Verb(operating.drop)
 _PRUNE = Verb(operating.prune, peek=operating.peek_prune)
 _ANNOUNCE = Verb(operating.announce, syncs=False)
 _RETIRE = Verb(operating.retire, syncs=False)
+_ENTRIES = Verb(periodic.entries, reads=True)
+_PUT_ENTRIES = Verb(periodic.put_entries, peek=periodic.peek_put_entries)
+_PAUSE_ENTRIES = Verb(periodic.pause_entries)
+_DELETE_ENTRIES = Verb(periodic.delete_entries)
+_TICK = Verb(periodic.tick)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 1.0
@@ -293,6 +302,21 @@ class SqliteStore:
 
     async def workers(self) -> list[WorkerInfo]:
         return await self._runner.ask(_WORKERS)
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        return await self._runner.ask(_ENTRIES, queues)
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        return await self._runner.ask(_PUT_ENTRIES, entries)
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        return await self._runner.ask(_PAUSE_ENTRIES, refs, paused)
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        return await self._runner.ask(_DELETE_ENTRIES, refs)
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        return await self._runner.ask(_TICK, ticks)
 
 
 class _SyncDoor:

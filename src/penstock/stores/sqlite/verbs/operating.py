@@ -49,6 +49,7 @@ _SWITCH = SQL["queues.switch"]
 _ANY_JOB = SQL["queues.any_job"]
 _DROP = SQL["queues.drop"]
 _DROP_DAYS = SQL["queues.drop_days"]
+_DROP_ENTRIES = SQL["entries.drop"]
 _ANNOUNCE = SQL["queues.announce"]
 _ALL = SQL["queues.all"]
 _OVER = SQL["prune.over"]
@@ -183,7 +184,8 @@ def drop(step: Step, name: str) -> bool:
         return False
     step.cx.execute(_DROP, (queue.qid,))
     step.cx.execute(_DROP_DAYS, (queue.qid,))
-    if queue.paused or queue.closed:
+    entries = step.cx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
+    if queue.paused or queue.closed or entries:
         step.changes += 1
     return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from penstock.job import Job, NewJob, Ref, State
@@ -11,7 +10,7 @@ from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
-__all__ = ["all_ended", "cancel", "enqueue", "get"]
+__all__ = ["all_ended", "cancel", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_HOLDER = SQL["enqueue.insert_holder"]
@@ -148,13 +147,14 @@ def get(step: Step, refs: Sequence[Ref]) -> list[Job | None]:
 
 def all_ended(step: Step, refs: Sequence[Ref]) -> list[Job | None] | None:
     """The jobs, if all of them have ended or are gone; else None."""
-    if any(_is_open(step.cx, step.namespace, ref) for ref in refs):
+    if any(is_open(step, ref) for ref in refs):
         return None
     return get(step, refs)
 
 
-def _is_open(cx: sqlite3.Connection, namespace: str, ref: Ref) -> bool:
-    return cx.execute(_OPEN, (namespace, ref.queue, ref.id)).fetchone() is not None
+def is_open(step: Step, ref: Ref) -> bool:
+    """Whether it is there and has not ended."""
+    return step.cx.execute(_OPEN, (step.namespace, ref.queue, ref.id)).fetchone() is not None
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────────────────────────

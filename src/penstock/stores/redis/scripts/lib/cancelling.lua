@@ -1,0 +1,18 @@
+-- One job is cancelled if it waits, asked to stop if it runs. Its state then (nil: not there), and whether it
+-- was asked anew.
+
+local function cancel_job(queue, id, reason)
+  local state, job, held = look_at(queue, id)
+  if state == RUNNING then
+    local flags_at = 17 + string.byte(held, 8)
+    local flags = string.byte(held, flags_at)
+    if bit.band(flags, ASKED) ~= 0 then return state, false end
+    redis.call('HSET', queue .. ':held', id,
+      string.sub(held, 1, flags_at - 1) .. string.char(flags + ASKED) .. string.sub(held, flags_at + 1))
+    return state, true
+  end
+  if not state or ended_state(state) then return state, false end
+  take(queue, id, job)
+  end_queued(queue, id, job, reason)
+  return CANCELLED, false
+end

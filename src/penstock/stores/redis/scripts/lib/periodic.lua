@@ -1,0 +1,26 @@
+-- Periodic entries: a hash of the queue, name → revision, watermark, how many were enqueued and skipped, whether
+-- paused, the schedule, the id of the newest job ('' if none), and the entry as it was written.
+
+local function read_entry(text)
+  local entry, at = {}, nil
+  entry.revision, entry.watermark, entry.enqueued, entry.skipped, entry.paused, entry.schedule, entry.last, at =
+    struct.unpack('<ddddBI2c0I2c0', text)
+  entry.spec = string.sub(text, at)
+  return entry
+end
+
+local function entry_of(queue, name)
+  local text = redis.call('HGET', queue .. ':periodic', name)
+  if text then return read_entry(text), text end
+end
+
+local function keep_entry(queue, name, entry)
+  local text = struct.pack('<ddddBI2c0I2c0', entry.revision, entry.watermark, entry.enqueued, entry.skipped,
+    entry.paused, #entry.schedule, entry.schedule, #entry.last, entry.last) .. entry.spec
+  redis.call('HSET', queue .. ':periodic', name, text)
+  return text
+end
+
+local function revise(entry)
+  entry.revision = math.max(entry.revision + 1, now)
+end

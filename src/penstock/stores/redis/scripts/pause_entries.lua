@@ -1,0 +1,17 @@
+-- Pause periodic entries, or let them go on: then what they have slept through is not made up for.
+-- KEYS: the queue.  ARGV: clock, paused (1 or 0), names.
+-- Returns {how many have changed, each as it is then ('' : not there)}.
+-- include: room clock periodic
+local queue, paused, changed, answer = KEYS[1], tonumber(ARGV[2]), 0, {}
+for i = 3, #ARGV do
+  local entry, text = entry_of(queue, ARGV[i])
+  if entry and entry.paused ~= paused then
+    changed = changed + 1
+    revise(entry)
+    entry.paused = paused
+    if paused == 0 then entry.watermark = math.max(entry.watermark, now) end
+    text = keep_entry(queue, ARGV[i], entry)
+  end
+  answer[#answer + 1] = text or ''
+end
+return {changed, unpack(answer)}

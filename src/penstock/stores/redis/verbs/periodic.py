@@ -1,0 +1,163 @@
+"""Periodic entries: list, put, pause, delete; and tick, which enqueues their jobs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.job import Ref
+from penstock.lifecycle import REPLACED
+from penstock.schedule import Entry, NewEntry, Overlap
+from penstock.store import Moved, Tick, Ticked, Timetable
+from penstock.stores.redis.calls import Call
+from penstock.stores.redis.ground import Ground, Talk, by_queue, sure
+from penstock.stores.redis.keys import id_of, packed
+from penstock.stores.redis.records import form_of, tail_of
+from penstock.stores.redis.verbs.producing import highest, known, register, tell_news
+
+__all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
+
+_HEAD = struct.Struct("<ddddB")
+_MOVED = {b"a": Moved.APPLIED, b"s": Moved.STALE, b"e": Moved.EARLY, b"g": Moved.GONE}
+_OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.REPLACE: 2}
+
+_blob = msgspec.msgpack.Encoder().encode
+_spec_of = msgspec.msgpack.Decoder(NewEntry).decode
+
+
+def entries(ground: Ground, queues: Sequence[str] | None) -> Talk[Timetable]:
+    names = (yield from known(ground)) if queues is None else sorted(set(queues))
+    if not names:
+        (instant,) = sure((yield [ground.shared_call("now", ground.keys.queues, [])]))
+        return Timetable([], int(instant))
+    answers = sure((yield [ground.call("entries", some, []) for some in ground.servers(names)]))
+    found = [
+        (name, _entry_of(text))
+        for answer in answers
+        for of_queue in answer[1:]
+        for name, text in zip(of_queue[0::2], of_queue[1::2], strict=True)
+    ]
+    found.sort(key=lambda one: (one[1].spec.job.queue, one[0]))
+    # the clocks of several servers may differ; who goes by the last of them is nowhere early
+    return Timetable([entry for _, entry in found], min(int(answer[0]) for answer in answers))
+
+
+def _entry_of(text: bytes) -> Entry:
+    revision, watermark, enqueued, skipped, paused = _HEAD.unpack_from(text)
+    _, at = _sized(text, _HEAD.size)
+    last, at = _sized(text, at)
+    return Entry(
+        _spec_of(text[at:]),
+        int(revision),
+        int(watermark),
+        paused == 1,
+        id_of(last) if last else None,
+        int(enqueued),
+        int(skipped),
+    )
+
+
+def _sized(text: bytes, at: int) -> tuple[bytes, int]:
+    ends = at + 2 + int.from_bytes(text[at : at + 2], "little")
+    return text[at + 2 : ends], ends
+
+
+# ── what operators do ────────────────────────────────────────────────────────────────────────────
+
+
+def put_entries(ground: Ground, specs: Sequence[NewEntry]) -> Talk[list[Entry]]:
+    if not specs:
+        return []
+    groups = by_queue([spec.ref for spec in specs])
+    calls = [register(ground, set(groups))]
+    for queue, places in groups.items():
+        args: list[bytes | str | int] = []
+        for place in places:
+            spec = specs[place]
+            args += (spec.name, spec.schedule.key, _blob(spec))
+        calls.append(ground.call("put_entries", [queue], args))
+    _, *answers = sure((yield calls))
+    ground.listed |= set(groups)
+    found: dict[int, Entry] = {}
+    for places, answer in zip(groups.values(), answers, strict=True):
+        found.update(zip(places, map(_entry_of, answer[1:]), strict=True))
+    if any(answer[0] for answer in answers):
+        sure((yield tell_news(ground, "changes")))
+    return [found[place] for place in range(len(specs))]
+
+
+def pause_entries(ground: Ground, refs: Sequence[Ref], paused: bool) -> Talk[list[Entry | None]]:
+    groups = by_queue(refs)
+    answers = sure(
+        (
+            yield [
+                ground.call("pause_entries", [queue], [int(paused), *(refs[n].id for n in places)])
+                for queue, places in groups.items()
+            ]
+        )
+    )
+    found: list[Entry | None] = [None] * len(refs)
+    for places, answer in zip(groups.values(), answers, strict=True):
+        for place, text in zip(places, answer[1:], strict=True):
+            found[place] = _entry_of(text) if text else None
+    if any(answer[0] for answer in answers):
+        sure((yield tell_news(ground, "changes")))
+    return found
+
+
+def delete_entries(ground: Ground, refs: Sequence[Ref]) -> Talk[list[bool]]:
+    groups = by_queue(refs)
+    calls = [ground.call("delete_entries", [q], [refs[n].id for n in places]) for q, places in groups.items()]
+    answers = sure((yield calls))
+    gone = [False] * len(refs)
+    for places, answer in zip(groups.values(), answers, strict=True):
+        for place, was_there in zip(places, answer, strict=True):
+            gone[place] = was_there == 1
+    if any(gone):
+        sure((yield tell_news(ground, "changes")))
+    return gone
+
+
+# ── tick ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tick(ground: Ground, ticks: Sequence[Tick]) -> Talk[list[Ticked]]:
+    """One script each. It may be sent again: what it has done, it does not do twice."""
+    if not ticks:
+        return []
+    if ground.clustered and ground.steered:
+        yield from highest(ground)
+    answers = sure((yield [_tick_call(ground, one) for one in ticks]))
+    ground.floor = max(ground.floor, *(int(answer[1]) for answer in answers))
+    if any(answer[2] for answer in answers):
+        sure((yield tell_news(ground, "cancels")))
+    return [_ticked(one, answer[0], answer[3]) for one, answer in zip(ticks, answers, strict=True)]
+
+
+def _ticked(one: Tick, moved: bytes, letters: bytes) -> Ticked:
+    new = [job.id for job, letter in zip(one.jobs, letters, strict=False) if letter == ord("n")]
+    return Ticked(_MOVED[moved], tuple(new))
+
+
+def _tick_call(ground: Ground, one: Tick) -> Call:
+    profiles: dict[bytes, bytes] = {}
+    jobs: list[bytes | str | int] = []
+    for job in one.jobs:
+        digest, text = ground.profiles.write(job)
+        profiles[digest] = text
+        jobs += (packed(job.id), form_of(job, 1), tail_of(job, digest))
+    args: list[bytes | str | int] = [ground.floor, len(profiles)]
+    for pair in profiles.items():
+        args += pair
+    args += (
+        one.ref.id,
+        one.revision,
+        one.watermark,
+        one.to,
+        one.not_before,
+        _OVERLAPS[one.overlap],
+        REPLACED,
+    )
+    return ground.call("tick", [one.ref.queue], [*args, *jobs])

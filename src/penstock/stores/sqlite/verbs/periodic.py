@@ -1,0 +1,126 @@
+"""Periodic entries: list, put, pause, delete; and tick, which enqueues their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.job import Ref
+from penstock.lifecycle import REPLACED
+from penstock.schedule import Entry, NewEntry, Overlap
+from penstock.store import Moved, Tick, Ticked, Timetable, Verdict
+from penstock.stores.sqlite.rows import Row
+from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, is_open
+
+__all__ = ["delete_entries", "entries", "pause_entries", "peek_put_entries", "put_entries", "tick"]
+
+_ALL = SQL["queues.all"]
+_OF_QUEUE = SQL["entries.of_queue"]
+_ONE = SQL["entries.one"]
+_INSERT = SQL["entries.insert"]
+_CHANGE = SQL["entries.change"]
+_PAUSE = SQL["entries.pause"]
+_DELETE = SQL["entries.delete"]
+_MOVE = SQL["tick.move"]
+
+_blob = msgspec.msgpack.Encoder().encode
+_spec_of = msgspec.msgpack.Decoder(NewEntry).decode
+
+
+def entries(step: Step, names: Sequence[str] | None) -> Timetable:
+    if names is None:
+        names = [row[1] for row in step.cx.execute(_ALL, (step.namespace,)).fetchall()]
+    queues = step.known(sorted(set(names)))
+    rows = [row for queue in queues for row in step.cx.execute(_OF_QUEUE, (queue.qid,))]
+    return Timetable([_entry_of(row) for row in rows], step.now)
+
+
+def _entry_of(row: Row) -> Entry:
+    spec, revision, watermark, paused, last, enqueued, skipped = row
+    return Entry(_spec_of(spec), revision, watermark, paused == 1, last, enqueued, skipped)
+
+
+def _one(step: Step, ref: Ref) -> tuple[Queue, Entry] | None:
+    queue = step.queue(ref.queue)
+    row = None if queue is None else step.cx.execute(_ONE, (queue.qid, ref.id)).fetchone()
+    return None if queue is None or row is None else (queue, _entry_of(row))
+
+
+# ── what operators do ────────────────────────────────────────────────────────────────────────────
+
+
+def peek_put_entries(step: Step, specs: Sequence[NewEntry]) -> list[Entry] | Act:
+    """Every worker puts those of its code when it starts, and mostly they are there."""
+    found = [_one(step, spec.ref) for spec in specs]
+    there = [one[1] for one in found if one is not None]
+    return there if [entry.spec for entry in there] == list(specs) else ACT
+
+
+def put_entries(step: Step, specs: Sequence[NewEntry]) -> list[Entry]:
+    return [_put(step, spec) for spec in specs]
+
+
+def _put(step: Step, spec: NewEntry) -> Entry:
+    queue, found = step.some_queue(spec.job.queue), _one(step, spec.ref)
+    if found is not None and found[1].spec == spec:
+        return found[1]
+    terms = (queue.qid, spec.name, spec.schedule.key, _blob(spec), step.now)
+    step.cx.execute(_INSERT if found is None else _CHANGE, terms)
+    step.changes += 1
+    return _entry_of(step.cx.execute(_ONE, (queue.qid, spec.name)).fetchone())
+
+
+def pause_entries(step: Step, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+    return [_pause(step, ref, paused) for ref in refs]
+
+
+def _pause(step: Step, ref: Ref, paused: bool) -> Entry | None:
+    queue = step.queue(ref.queue)
+    if queue is not None:
+        step.changes += step.cx.execute(_PAUSE, (queue.qid, ref.id, int(paused), step.now)).rowcount
+    found = _one(step, ref)
+    return None if found is None else found[1]
+
+
+def delete_entries(step: Step, refs: Sequence[Ref]) -> list[bool]:
+    return [_delete(step, ref) for ref in refs]
+
+
+def _delete(step: Step, ref: Ref) -> bool:
+    queue = step.queue(ref.queue)
+    gone = 0 if queue is None else step.cx.execute(_DELETE, (queue.qid, ref.id)).rowcount
+    step.changes += gone
+    return gone > 0
+
+
+# ── tick ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tick(step: Step, ticks: Sequence[Tick]) -> list[Ticked]:
+    return [_tick(step, one) for one in ticks]
+
+
+def _tick(step: Step, one: Tick) -> Ticked:
+    found = _one(step, one.ref)
+    if found is None:
+        return Ticked(Moved.GONE)
+    queue, entry = found
+    if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
+        return Ticked(Moved.STALE)
+    if step.now < one.not_before:
+        return Ticked(Moved.EARLY)
+    last, new = entry.last, []
+    for job in one.jobs:
+        if one.overlap is not Overlap.ALLOW and last is not None and is_open(step, Ref(queue.name, last)):
+            if one.overlap is Overlap.SKIP:
+                continue
+            cancel(step, [Ref(queue.name, last)], REPLACED)
+        if enqueue_one(step, job).verdict is Verdict.NEW:
+            last = job.id
+            new.append(job.id)
+    skipped = len(one.jobs) - len(new)
+    step.cx.execute(_MOVE, (queue.qid, one.ref.id, one.to, last, len(new), skipped))
+    return Ticked(Moved.APPLIED, tuple(new))

@@ -1,0 +1,143 @@
+"""`penstock periodic`: what recurs is made, changed, paused and removed at run time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.connect import connect
+from penstock.job import NewJob
+from penstock.periodic import new_entry
+from penstock.schedule import Schedule
+from tests.cli.conftest import Cli
+
+NIGHTLY = ("nightly", "0 3 * * *", "--tz", "Europe/Berlin", "--raw", "--queue", "default", "report", "[1]")
+
+
+@pytest.fixture
+def store(here):
+    made = connect(f"sqlite:///{here}/jobs.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def penstock(store) -> Cli:
+    return Cli(store.url)
+
+
+def put(store, name, **facts):
+    spec = new_entry(
+        name, NewJob("", "t", queue=facts.pop("queue", "default")), Schedule.of("@daily"), **facts
+    )
+    asyncio.run(store.put_entries([spec]))
+
+
+def entries(store):
+    return asyncio.run(store.entries()).entries
+
+
+def test_an_entry_is_made_listed_and_shown(penstock, store):
+    assert penstock.ok("periodic", "add", *NIGHTLY).startswith(
+        "default/nightly: 0 3 * * * Europe/Berlin, next in "
+    )
+    (line,) = penstock.ok("periodic", "list").splitlines()[1:]
+    assert line.split()[:9] == ["default", "nightly", "report", "0", "3", "*", "*", "*", "Europe/Berlin"]
+    assert line.split()[-1] == "operator"
+    shown = penstock.ok("periodic", "show", "nightly")
+    assert "default/nightly" in shown
+    assert "[1]" in shown
+    (entry,) = penstock.json("periodic", "show", "default/nightly")["entries"]
+    assert (entry["schedule"], entry["tz"], entry["payload"]) == ("0 3 * * *", "Europe/Berlin", [1])
+    assert (entry["misfire"], entry["overlap"], entry["by"]) == ("once", "allow", "operator")
+
+
+def test_the_next_instants_are_shown_in_the_entrys_time_zone(penstock, store):
+    penstock.ok("periodic", "add", *NIGHTLY)
+    lines = penstock.ok("periodic", "next", "nightly", "-n", "3").splitlines()
+    assert len(lines) == 3
+    assert all(" 03:00:00+0" in line for line in lines)
+    instants = penstock.json("periodic", "next", "nightly")["next"]
+    assert len(instants) == 5
+    assert instants == sorted(instants)
+    assert all(datetime.fromisoformat(one).minute == 0 for one in instants)
+
+
+def test_an_entry_of_the_same_name_is_changed(penstock, store):
+    penstock.ok("periodic", "add", *NIGHTLY)
+    penstock.ok("periodic", "add", "nightly", "every 30s", "--raw", "--queue", "default", "other")
+    ((entry),) = entries(store)
+    assert (entry.spec.schedule.text, entry.spec.job.task) == ("every 30s", "other")
+
+
+def test_a_task_of_an_app_has_its_arguments_checked_and_its_queue(penstock, store, tasks):
+    said = penstock.json(
+        *("periodic", "add", "hello", "@daily", "tasks:app", "tasks.greet", '["x", 2]'),
+        *("--misfire", "all", "--catch-up", "3", "--overlap", "skip", "--jitter", "5s", "--timeout", "none"),
+        url=False,
+    )
+    assert (said["queue"], said["payload"]) == ("default", {"name": "x", "times": 2})
+    (entry,) = entries(store)
+    assert (entry.spec.misfire, entry.spec.catch_up, entry.spec.overlap) == ("all", 3, "skip")
+    assert (entry.spec.jitter, entry.spec.job.timeout) == (5_000, None)
+    penstock.says(
+        2, "periodic", "add", "hello", "@daily", "tasks:app", "tasks.greet", '{"nme": "x"}', url=False
+    )
+    assert entries(store) == [entry]
+
+
+def test_an_entry_is_paused_resumed_and_removed(penstock, store):
+    put(store, "a")
+    put(store, "b", queue="mail")
+    assert penstock.ok("periodic", "pause", "a", "mail/b") == "default/a: paused\nmail/b: paused\n"
+    assert [one["paused"] for one in penstock.json("periodic", "list")["entries"]] == [True, True]
+    assert "paused" in penstock.ok("periodic", "list", "--queue", "mail")
+    assert penstock.ok("periodic", "resume", "a") == "default/a: goes on\n"
+    assert penstock.json("periodic", "remove", "a")["entries"][0]["name"] == "a"
+    assert [one.spec.name for one in entries(store)] == ["b"]
+    assert penstock.ok("periodic", "remove", "b") == "mail/b: removed\n"
+    assert penstock.ok("periodic", "list") == ""
+
+
+@pytest.mark.parametrize("verb", ["show", "next", "pause", "resume", "remove"])
+def test_a_mistyped_entry_is_not_found(penstock, store, verb):
+    put(store, "nightly")
+    line = penstock.says(3, "periodic", verb, "nigthly")
+    assert line.startswith("there is no periodic entry 'nigthly' (did you mean 'nightly'?)")
+
+
+def test_what_code_registers_is_changed_there(penstock, store):
+    put(store, "nightly", by_code=True)
+    line = penstock.says(2, "periodic", "add", *NIGHTLY)
+    assert "is registered by code: change it there" in line
+    assert penstock.ok("periodic", "pause", "nightly") == "default/nightly: paused\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("61 * * * *", "t"), "'61 * * * *' is no cron expression: bad minute"),
+        (("every -5s", "t"), "is negative"),
+        (("@daily", "t", "--tz", "Mars/Olympus"), "tz='Mars/Olympus' is no time zone"),
+        (("@daily", "t", "--misfire", "al"), "misfire='al' is not one of skip, once, all"),
+        (("@daily", "t", "--catch-up", "0"), "catch_up=0 is not a whole number"),
+        (("@daily", "t", "--jitter", "-1s"), "is negative"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_stored(penstock, store, words, says):
+    line = penstock.says(2, "periodic", "add", "x", *words, "--raw", "--queue", "default")
+    assert says in line
+    penstock.says(2, "periodic", "add", "x", "@daily", "t", "--raw")
+    penstock.says(2, "periodic", "add", "a b", "@daily", "t", "--raw", "--queue", "default")
+    assert entries(store) == []
+
+
+def test_an_entry_of_a_time_zone_that_is_unknown_here_is_still_listed(penstock, store):
+    put(store, "a")
+    (one,) = entries(store)
+    strange = replace(one.spec, schedule=Schedule("@daily", "Atlantis/Capital"))
+    asyncio.run(store.put_entries([strange]))
+    assert penstock.json("periodic", "list")["entries"][0]["next_at"] is None
