@@ -28,7 +28,7 @@ FLOORS: dict[int, str] = {
     1: "errors clock duration ids job retry unique codec events config middleware options",  # words
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
-    4: "stores client handle draft inspector outbox",
+    4: "stores client handle draft inspector outbox waiting following results",
     5: "dialects task",
     6: "periodic connect upkeep web",
     7: "app registry take loading",
@@ -42,7 +42,7 @@ WORDS_MAY_IMPORT = {"msgspec"}
 WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}}
 
 # What every store may use; all else under `stores` is a concrete store.
-SHARED_BY_STORES = {"__init__", "statements", "migrate"}
+SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings"}
 
 # Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
 # tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.

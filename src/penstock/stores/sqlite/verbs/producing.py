@@ -11,7 +11,7 @@ from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
-__all__ = ["all_ended", "cancel", "enqueue", "get"]
+__all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "get"]
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_HOLDER = SQL["enqueue.insert_holder"]
@@ -151,6 +151,12 @@ def all_ended(step: Step, refs: Sequence[Ref]) -> list[Job | None] | None:
     if any(_is_open(step.cx, step.namespace, ref) for ref in refs):
         return None
     return get(step, refs)
+
+
+def ended_ones(step: Step, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
+    """Those of them that have ended or are gone."""
+    over = [ref for ref in refs if not _is_open(step.cx, step.namespace, ref)]
+    return dict(zip(over, get(step, over), strict=True))
 
 
 def _is_open(cx: sqlite3.Connection, namespace: str, ref: Ref) -> bool:
