@@ -21,10 +21,10 @@ __all__ = ["Ended", "Endings"]
 #: What a look finds: those that have ended, as they are, and None for each that is gone.
 Ended = dict[Ref, Job | None]
 
-#: Over so many queues a look goes at its usual pace ...
-_QUEUES = 10
+#: Over so many queues a look comes at its usual pace ...
+_QUEUES = 5
 #: ... and for each further one this much later (seconds): a store may have to ask queue by queue.
-_PER_QUEUE = 0.5
+_PER_QUEUE = 1.0
 #: After a look that was large we rest as long as it took, at most this long (seconds).
 _REST = 0.1
 
