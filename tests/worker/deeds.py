@@ -182,11 +182,20 @@ async def tell_async(path: str) -> str:
     return "told"
 
 
+def fill(size: int) -> str:
+    """A result that takes so many bytes as JSON."""
+    return "x" * (size - 2)
+
+
+async def fill_async(size: int) -> str:
+    return fill(size)
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
 
-for _deed in (act, linger, heed, obey, swallow, typed, tell):
+for _deed in (act, linger, heed, obey, swallow, typed, tell, fill):
     app.task(name=_deed.__name__, run_in="process")(_deed)
 app.task(name="fail_soon", run_in="process", retry=soon)(fail_soon)
 app.task(name="fail_without_idea", run_in="process", retry=no_idea)(fail_without_idea)
