@@ -87,20 +87,20 @@ class LoopEar:
         self._bell = bell
         self._calls: set[Callable[[], None]] = set()
         self._watch: _Watch | None = None
-        self._reads = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # that watches for us, while somebody listens
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Listener]:
         """From here on no ring is missed."""
         event = asyncio.Event()
         with self._called(event.set):
-            yield Listener(event, self._bell, polls=not self._reads)
+            yield Listener(event, self._bell, polls=self._loop is None)
 
     @contextlib.contextmanager
     def calling(self, heard: Callable[[], None]) -> Iterator[None]:
         """`heard` is called at every ring from here on."""
         with self._called(heard):
-            poller = None if self._reads else _Poller(self._bell, heard)
+            poller = _Poller(self._bell, heard) if self._loop is None else None
             try:
                 yield
             finally:
@@ -124,16 +124,18 @@ class LoopEar:
             self._watch = _watch(self._bell.path)
         if self._watch is not None:
             self._watch.drain()  # of what was rung while nobody listened
+            loop = asyncio.get_running_loop()
             try:
-                asyncio.get_running_loop().add_reader(self._watch.fd, self._heard)
+                loop.add_reader(self._watch.fd, self._heard)
             except NotImplementedError:  # a loop without add_reader
                 return
-            self._reads = True
+            self._loop = loop
 
     def _end(self) -> None:
-        if self._watch is not None and self._reads:
-            asyncio.get_running_loop().remove_reader(self._watch.fd)
-            self._reads = False
+        loop, self._loop = self._loop, None
+        # who left an iteration without closing it may be found out when his loop is closed
+        if self._watch is not None and loop is not None and not loop.is_closed():
+            loop.remove_reader(self._watch.fd)
 
     def _heard(self) -> None:
         if self._watch is not None:
