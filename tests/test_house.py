@@ -30,7 +30,7 @@ FLOORS: dict[int, str] = {
     " pool schedule",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
-    4: "stores client handle draft inspector outbox",
+    4: "stores client handle draft inspector outbox waiting following results",
     5: "dialects task",
     6: "periodic connect upkeep web",
     7: "app registry take loading",
@@ -44,7 +44,7 @@ WORDS_MAY_IMPORT = {"msgspec"}
 WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}}
 
 # What every store may use; all else under `stores` is a concrete store.
-SHARED_BY_STORES = {"__init__", "statements", "migrate"}
+SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings"}
 
 # Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
 # tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.client import Client
 from penstock.codec import ANY_RESULT, MAX_BYTES
@@ -12,7 +12,7 @@ from penstock.config import KNOBS, load
 from penstock.connect import check_namespace, check_url, connect
 from penstock.draft import Draft, Template
 from penstock.duration import Duration, milliseconds
-from penstock.errors import ArgumentError, ConfigError
+from penstock.errors import ArgumentError, ConfigError, PenstockError
 from penstock.events import EventBus
 from penstock.handle import Handle
 from penstock.ids import check_queue
@@ -21,6 +21,7 @@ from penstock.middleware import MiddlewareStack
 from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
 from penstock.outbox import Outbox
 from penstock.registry import Registry
+from penstock.results import AsCompleted, aresults, results
 from penstock.store import Store
 from penstock.take import Take, Taken
 from penstock.task import Limits, Task, check_task_name
@@ -165,6 +166,56 @@ class App(Registry):
             queue = self._defaults.queue if known is None else known.queue
         name = known.name if known is not None else str(task or "")
         return self._client.handle(id, queue, name, ANY_RESULT if known is None else known.result)
+
+    @overload
+    def results(
+        self,
+        handles: Iterable[Handle[R]],
+        timeout: Duration | None = None,
+        *,
+        return_errors: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    def results(
+        self, handles: Iterable[Handle[R]], timeout: Duration | None = None, *, return_errors: bool
+    ) -> list[R | PenstockError]: ...
+    def results(
+        self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
+    ) -> list[Any]:
+        """What the tasks returned, in the order of the handles: one wait for all of them, at most `timeout`.
+
+        The first job that turns out to have no result raises its error at once, as `handle.result()` would;
+        nothing is done to the others. With `return_errors` the errors stand in the places of the results, and
+        all are waited for. Errors of the store are raised either way.
+        """
+        return results(self.store, handles, timeout, return_errors)
+
+    @overload
+    async def aresults(
+        self,
+        handles: Iterable[Handle[R]],
+        timeout: Duration | None = None,
+        *,
+        return_errors: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    async def aresults(
+        self, handles: Iterable[Handle[R]], timeout: Duration | None = None, *, return_errors: bool
+    ) -> list[R | PenstockError]: ...
+    async def aresults(
+        self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
+    ) -> list[Any]:
+        """The same, without blocking the event loop."""
+        return await aresults(self.store, handles, timeout, return_errors)
+
+    def as_completed(self, handles: Iterable[Handle[R]], timeout: Duration | None = None) -> AsCompleted[R]:
+        """Handles of these jobs as they end: `for` in a thread, `async for` in an event loop.
+
+        Their `result()` answers at once, with the result or its error. A job comes once, however often it was
+        given, also one that keeps no result or is not there. Raises ResultTimeout for those that have not
+        ended within `timeout` from the start of the loop.
+        """
+        return AsCompleted(self.store, handles, timeout)
 
     @overload
     def take(self, queue: str | None = None, *, lease: Duration = ..., wait: None = None) -> Take[Taken]: ...

@@ -27,12 +27,13 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.events import EventBus, JobEnqueued
-from penstock.handle import Handle, refuse_in_loop
+from penstock.handle import Handle
 from penstock.ids import check_id, check_queue, mint_many
 from penstock.job import QUEUED, NewJob, State
 from penstock.middleware import MiddlewareStack
 from penstock.outbox import Outbox
 from penstock.store import Enqueued, QueueInfo, Store, Verdict
+from penstock.waiting import refuse_in_loop
 
 __all__ = ["CHUNK", "Client", "Handle"]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from penstock.codec import ANY_RESULT, ResultCodec
-from penstock.duration import Duration, format_ms, instant_ms, milliseconds
+from penstock.duration import Duration, instant_ms, milliseconds
 from penstock.errors import (
     ConfigError,
     JobCancelled,
@@ -18,15 +17,23 @@ from penstock.errors import (
     ResultNotKept,
     ResultTimeout,
 )
+from penstock.following import Following
 from penstock.job import Job, Ref, State
 from penstock.store import Store
+from penstock.waiting import Patience, refuse_in_loop
 
-__all__ = ["Handle", "refuse_in_loop"]
+__all__ = [
+    "Handle",
+    "belongs_to",
+    "keeps_result",
+    "name_of",
+    "outcome_of",
+    "refuse_unkept",
+    "with_end",
+]
 
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-#: Who waits without a limit asks the store again this often (ms); the store tells at once all the same.
-_LONG = 60_000
 
 
 class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
@@ -44,6 +51,8 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     #: How long the finished job is kept (ms); None: only the job itself knows.
     _retention: int | None = None
     existing: bool = False
+    #: What was heard of the job's end by whoever gave this handle away.
+    _end: tuple[Job | None] | None = None
 
     @property
     def ref(self) -> Ref:
@@ -51,10 +60,10 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     def status(self) -> State:
         """Where the job stands now; raises JobNotFound once it is gone."""
-        return self._found(self.job()).state
+        return _found(self, self.job()).state
 
     async def astatus(self) -> State:
-        return self._found(await self.ajob()).state
+        return _found(self, await self.ajob()).state
 
     def job(self) -> Job | None:
         """All that is known of the job; None when it is not there (any more)."""
@@ -69,23 +78,37 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         Raises ResultNotKept at once where retention keeps nothing, ResultTimeout, JobDead, JobCancelled,
         or JobNotFound. Blocks the thread, and is therefore refused where an event loop runs: `aresult`.
         """
+        patience = Patience(timeout)
+        if self._end is not None:
+            return self._told()
         refuse_in_loop("handle.result()", "await handle.aresult()")
-        limit = _limit(timeout)
-        if not self._kept():
-            self._refuse_unkept(self.job())
+        if not keeps_result(self):
+            refuse_unkept(self, self.job())
         while True:
-            (job,) = self._store.sync.ended([self.ref], timeout=_LONG if limit is None else limit)
-            if job is None or job.ended or limit is not None:
-                return self._outcome(job, limit)
+            (job,) = self._store.sync.ended([self.ref], timeout=patience.left)
+            if job is None or job.ended or patience.over:
+                return outcome_of(self, job, patience)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
-        limit = _limit(timeout)
-        if not self._kept():
-            self._refuse_unkept(await self.ajob())
+        patience = Patience(timeout)
+        if self._end is not None:
+            return self._told()
+        if not keeps_result(self):
+            refuse_unkept(self, await self.ajob())
         while True:
-            (job,) = await self._store.ended([self.ref], timeout=_LONG if limit is None else limit)
-            if job is None or job.ended or limit is not None:
-                return self._outcome(job, limit)
+            (job,) = await self._store.ended([self.ref], timeout=patience.left)
+            if job is None or job.ended or patience.over:
+                return outcome_of(self, job, patience)
+
+    def follow_progress(self, every: Duration = "1s", timeout: Duration | None = None) -> Following:
+        """What the job says of its progress, until it ends: `for` in a thread, `async for` in an event loop.
+
+        Begins with what was said last, if anything was. The store is asked once in `every` (50 ms at least),
+        and tells of the end at once; what is said in between is passed over, and so may be the job's last
+        words. Raises ResultTimeout if it has not ended within `timeout`, and JobNotFound if it never was.
+        """
+        missing = None if self._retention == 0 or not self._codec.keeps else _gone(self)
+        return Following(self._store, self.ref, name_of(self), missing, every, timeout)
 
     def cancel(self, reason: str | None = None) -> State | None:
         """Call the job off: CANCELLED at once while it is queued; RUNNING: it has been asked to stop.
@@ -123,68 +146,83 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     def __repr__(self) -> str:
         existing = ", existing" if self.existing else ""
-        return f"<Handle of {self._name}{existing}>"
+        return f"<Handle of {name_of(self)}{existing}>"
 
-    @property
-    def _name(self) -> str:
-        of = f" of {self.task}" if self.task else ""
-        return f"job {self.id}{of} in the queue {self.queue!r}"
-
-    def _kept(self) -> bool:
-        """Whether we know that the result will be there; raises ResultNotKept where it surely will not."""
-        if self._retention == 0:
-            raise self._not_kept()
-        return self._retention is not None
-
-    def _refuse_unkept(self, job: Job | None) -> None:
-        """Somebody else enqueued it: ask the job what its retention is."""
-        if job is None:
-            raise self._gone() if self._codec.keeps else self._not_kept()
-        if job.spec.retention == 0:
-            raise self._not_kept()
-
-    def _outcome(self, job: Job | None, limit: int | None) -> R_co:
-        job = self._found(job)
-        if job.state is State.COMPLETED:
-            result: R_co = None if job.result is None else self._codec.decode(job.result)  # type: ignore[assignment]
-            return result
-        if job.state is State.DEAD:
-            last = job.errors[-1] if job.errors else None
-            why = f"{last.kind}: {last.message}" if last else job.reason or "nobody knows why"
-            said = f" ({job.reason})" if last and job.reason and job.reason != why else ""
-            raise JobDead(f"{self._name} failed for good{said}: {why}", job.errors)
-        if job.state is State.CANCELLED:
-            raise JobCancelled(f"{self._name} was cancelled: {job.reason or 'no reason given'}")
-        raise ResultTimeout(
-            f"{self._name} has not ended within {format_ms(limit or 0)}: it is {job.state.value}"
-        )
-
-    def _found(self, job: Job | None) -> Job:
-        if job is None:
-            raise self._gone()
-        return job
-
-    def _gone(self) -> JobNotFound:
-        return JobNotFound(f"{self._name} is not there: it has ended and was not kept, or never was")
-
-    def _not_kept(self) -> ResultNotKept:
-        return ResultNotKept(
-            f"{self._name} keeps no result: its task is annotated `-> None` or its retention is 0; "
-            "set retention= on the task or the call to keep finished jobs"
-        )
+    def _told(self) -> R_co:
+        """The result, by what was heard of the end."""
+        (job,) = self._end or (None,)
+        if not keeps_result(self):
+            refuse_unkept(self, job)
+        return outcome_of(self, job, None)
 
 
-def refuse_in_loop(what: str, instead: str) -> None:
-    """Raise ConfigError where an event loop runs in this thread: blocking it may wait for itself."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ConfigError(f"{what} would block the event loop that runs in this thread: use `{instead}`")
+# ── what those who wait for several know of a handle ─────────────────────────────────────────────
 
 
-def _limit(timeout: Duration | None) -> int | None:
-    return None if timeout is None else milliseconds(timeout, what="timeout")
+def name_of(handle: Handle[Any]) -> str:
+    of = f" of {handle.task}" if handle.task else ""
+    return f"job {handle.id}{of} in the queue {handle.queue!r}"
+
+
+def belongs_to(handle: Handle[Any], store: Store) -> bool:
+    """Whether its job is in the store of this store object."""
+    return handle._store is store
+
+
+def with_end(handle: Handle[R], job: Job | None) -> Handle[R]:
+    """A handle of the same job that knows how it ended: its `result` asks the store no more."""
+    return msgspec.structs.replace(handle, _end=(job,))
+
+
+def keeps_result(handle: Handle[Any]) -> bool:
+    """Whether we know that the result will be there; raises ResultNotKept where it surely will not."""
+    if handle._retention == 0:
+        raise _not_kept(handle)
+    return handle._retention is not None
+
+
+def refuse_unkept(handle: Handle[Any], job: Job | None) -> None:
+    """Somebody else enqueued it: the job knows what its retention is."""
+    if job is None:
+        raise _gone(handle) if handle._codec.keeps else _not_kept(handle)
+    if job.spec.retention == 0:
+        raise _not_kept(handle)
+
+
+def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) -> R:
+    """The result, or the error that says why there is none."""
+    job = _found(handle, job)
+    if job.state is State.COMPLETED:
+        result: R = None if job.result is None else handle._codec.decode(job.result)  # type: ignore[assignment]
+        return result
+    if job.state is State.DEAD:
+        last = job.errors[-1] if job.errors else None
+        why = f"{last.kind}: {last.message}" if last else job.reason or "nobody knows why"
+        said = f" ({job.reason})" if last and job.reason and job.reason != why else ""
+        raise JobDead(f"{name_of(handle)} failed for good{said}: {why}", job.errors)
+    if job.state is State.CANCELLED:
+        raise JobCancelled(f"{name_of(handle)} was cancelled: {job.reason or 'no reason given'}")
+    raise ResultTimeout(f"{name_of(handle)} has not ended within {patience}: it is {job.state.value}")
+
+
+def _found(handle: Handle[Any], job: Job | None) -> Job:
+    if job is None:
+        raise _gone(handle)
+    return job
+
+
+def _gone(handle: Handle[Any]) -> JobNotFound:
+    return JobNotFound(f"{name_of(handle)} is not there: it has ended and was not kept, or never was")
+
+
+def _not_kept(handle: Handle[Any]) -> ResultNotKept:
+    return ResultNotKept(
+        f"{name_of(handle)} keeps no result: its task is annotated `-> None` or its retention is 0; "
+        "set retention= on the task or the call to keep finished jobs"
+    )
+
+
+# ── arguments ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _because(reason: str | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ for one of its items. An answer stands at the place of its question, also for on
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -135,6 +135,15 @@ class Producing(Protocol):
         """
         ...
 
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        """The same, told bit by bit: whenever some have ended, these as they are; None for one that is gone.
+
+        What has ended already comes at once. Each ref comes once, however often it was asked for; it is over
+        when all have come or the time is up. However many wait in an event loop, for however many jobs, the
+        store is asked for all of them together. Close what is not read to its end.
+        """
+        ...
+
 
 class SyncProducing(Protocol):
     """The same for callers without an event loop, each verb in the caller's own thread."""
@@ -143,6 +152,7 @@ class SyncProducing(Protocol):
     def get(self, refs: Sequence[Ref]) -> list[Job | None]: ...
     def cancel(self, refs: Sequence[Ref], *, reason: str = ...) -> list[State | None]: ...
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]: ...
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]: ...
     def retry(self, refs: Sequence[Ref]) -> list[State | None]: ...
     def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None

@@ -238,11 +238,20 @@ def upgrade(old: dict[str, Any]) -> Any:
 MOVED: dict[str, Any] = {"aliases": ("old.greet", "older.greet"), "upgrade": upgrade}
 
 
+def fill(size: int) -> str:
+    """A result that takes so many bytes as JSON."""
+    return "x" * (size - 2)
+
+
+async def fill_async(size: int) -> str:
+    return fill(size)
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
 
-for _deed in (act, linger, heed, obey, swallow, typed, tell):
+for _deed in (act, linger, heed, obey, swallow, typed, tell, fill):
     app.task(name=_deed.__name__, run_in="process")(_deed)
 app.task(name="judged", run_in="process", **RULES)(judged)
 app.task(name="forgiven", run_in="process", **FORGIVING)(forgiven)

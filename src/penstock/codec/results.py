@@ -47,7 +47,7 @@ class ResultCodec:
             raise ResultError(
                 f"{self._name}: the result takes {len(payload):,} bytes; the limit is "
                 f"{self._max_bytes:,}. Store it elsewhere and return its path or key, or raise the "
-                "limit with App(max_payload=...)"
+                "limit with App(max_result=...)"
             )
         return payload
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -116,6 +116,19 @@ class MemoryStore:
             finally:
                 shelf.unwatch_ends(watch)
         return shelf.get(refs)
+
+    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        shelf, bell, left = self.shelf, _LoopBell(), _Countdown(timeout)
+        watch = shelf.watch_each(refs, bell)
+        try:
+            while True:
+                in_time = not watch.open or bool(watch.told) or await bell.heard(left())
+                if told := shelf.told(watch):
+                    yield told
+                elif not watch.open or not in_time:
+                    return
+        finally:
+            shelf.unwatch_ends(watch)
 
     # consuming
 
@@ -269,6 +282,19 @@ class _SyncDoor:
             finally:
                 shelf.unwatch_ends(watch)
         return shelf.get(refs)
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+        shelf, bell, left = self._store.shelf, _ThreadBell(), _Countdown(timeout)
+        watch = shelf.watch_each(refs, bell)
+        try:
+            while True:
+                in_time = not watch.open or bool(watch.told) or bell.heard(left())
+                if told := shelf.told(watch):
+                    yield told
+                elif not watch.open or not in_time:
+                    return
+        finally:
+            shelf.unwatch_ends(watch)
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._store.shelf.retry(refs)
@@ -692,13 +718,36 @@ class _Shelf:
             for key in watch.open:
                 _discard(self.end_watches, key, watch)
 
-    def _tell_ended(self, row: _Row) -> None:
+    def watch_each(self, refs: Sequence[Ref], bell: _Bell) -> _EndWatch:
+        """Ring whenever one of these has ended or is gone; `told` says of which."""
+        with self.lock:
+            watch = _EndWatch(bell, set(), each=True)
+            for ref in refs:
+                row = self._row(ref)
+                if row is not None and not row.job.ended:
+                    watch.open.add((ref.queue, ref.id))
+                else:
+                    watch.told[ref] = None if row is None else row.job
+            for key in watch.open:
+                self.end_watches.setdefault(key, set()).add(watch)
+            return watch
+
+    def told(self, watch: _EndWatch) -> dict[Ref, Job | None]:
+        """Those that have ended since this was asked last."""
+        with self.lock:
+            told, watch.told = watch.told, {}
+            return told
+
+    def _tell_ended(self, row: _Row, job: Job | None) -> None:
+        """The job as it ended; None: it is gone."""
         if not self.end_watches:
             return
         key = (row.job.queue, row.job.id)
         for watch in self.end_watches.pop(key, ()):
             watch.open.discard(key)
-            if not watch.open:
+            if watch.each:
+                watch.told[row.job.ref] = job
+            if watch.each or not watch.open:
                 watch.bell.ring()
 
     @staticmethod
@@ -1097,7 +1146,7 @@ class _Shelf:
                 queue.ended[job.state].put(generation, job.ended_at or 0)
                 self.over.put(generation, row.over_at)
                 self._free(row)
-                self._tell_ended(row)
+                self._tell_ended(row, job)
                 return
         if job.expires_at is not None:
             self.expiring.put(generation, job.expires_at)
@@ -1137,7 +1186,7 @@ class _Shelf:
         del self.rows[row.generation]
         if len(self.listing) > 2 * len(self.rows) + 64:
             self.listing = list(self.rows)
-        self._tell_ended(row)
+        self._tell_ended(row, None)
 
     # ── unique keys ──
 
@@ -1232,13 +1281,15 @@ class _Bell(Protocol):
 
 
 class _EndWatch:
-    """A wait for the end of these jobs."""
+    """A wait for the end of these jobs: of all, or of `each` of them, and then for what it was told."""
 
-    __slots__ = ("bell", "open")
+    __slots__ = ("bell", "each", "open", "told")
 
-    def __init__(self, bell: _Bell, open: set[tuple[str, str]]) -> None:
+    def __init__(self, bell: _Bell, open: set[tuple[str, str]], *, each: bool = False) -> None:
         self.bell = bell
         self.open = open
+        self.each = each
+        self.told: dict[Ref, Job | None] = {}
 
 
 class _Countdown:

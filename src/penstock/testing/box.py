@@ -16,12 +16,12 @@ from penstock.app import App
 from penstock.clock import ManualClock
 from penstock.duration import Duration, format_ms, instant_ms, milliseconds
 from penstock.errors import ConfigError
-from penstock.handle import refuse_in_loop
 from penstock.job import AttemptError, State
 from penstock.store import QueueInfo, Store
 from penstock.task import Task
 from penstock.testing.asking import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.recorder import Recorder, recording
+from penstock.waiting import refuse_in_loop
 from penstock.worker.worker import Worker
 
 __all__ = ["AttemptFailed", "Inline", "Ran", "StillRunning", "arun_all", "inline", "run_all"]

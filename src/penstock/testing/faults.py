@@ -13,7 +13,7 @@ from penstock.store import Store
 __all__ = ["FaultyStore"]
 
 _VERBS = (
-    *("enqueue", "get", "cancel", "ended", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
+    *("enqueue", "get", "cancel", "ended", "ends", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
     *("list_jobs", "find", "queues", "stats", "settings", "retry", "reschedule", "delete", "purge"),
     *("drop", "prune", "announce", "retire", "workers", "checkup"),
     *("entries", "put_entries", "pause_entries", "delete_entries", "tick"),

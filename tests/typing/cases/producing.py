@@ -15,6 +15,7 @@ from penstock import (
     JobDied,
     JobEnqueued,
     NewJob,
+    PenstockError,
     RawJob,
     State,
     Taken,
@@ -118,6 +119,21 @@ send.using(retry=backoff)  # wrong
 assert_type(app.enqueue_many([send.job(n) for n in range(3)]), list[Handle[str]])
 send.job("x")  # wrong
 app.enqueue_many([1])  # wrong
+
+# many results
+
+assert_type(app.results([send.enqueue(1)], timeout="5s"), list[str])
+assert_type(app.results([count.enqueue("a")], return_errors=True), list[int | PenstockError])
+assert_type([handle.result() for handle in app.as_completed([count.enqueue("a")])], list[int])
+assert_type([progress.of for progress in send.enqueue(1).follow_progress()], list[float | None])
+app.results(["id"])  # wrong
+
+
+async def gather() -> None:
+    assert_type(await app.aresults([await send.aenqueue(1)]), list[str])
+    async for ended in app.as_completed([await send.aenqueue(1)]):
+        assert_type(ended, Handle[str])
+
 
 # a function that takes a task
 

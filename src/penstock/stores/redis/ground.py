@@ -129,6 +129,13 @@ class Ground:
             )
         )
 
+    def read(self, queue: str, id: bytes, record: bytes) -> Job | None:
+        """A job from its record, if all is here that it takes to read it."""
+        try:
+            return job_of(self.profiles, queue, id, record, None)
+        except UnknownProfile:
+            return None
+
     def learning(self, read: Callable[[], T]) -> Talk[T]:
         """The answer of `read`, which may need profiles that have to be asked for."""
         while True:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.job import Ref
+from penstock.job import Job, Ref
+from penstock.stores.endings import Endings
 from penstock.stores.redis.handover import Handover, Handovers, read_handover
 from penstock.stores.redis.keys import id_of
 
-__all__ = ["Hearing", "Sleeper", "Watch", "read_end"]
+__all__ = ["Hearing", "Sleeper", "read_end"]
 
 #: A record that was too large to travel with the message of its job's end.
 _LARGE = b"l"
@@ -34,25 +35,15 @@ class Sleeper:
         self.told: set[bytes] = set()  # the messages so far
 
 
-class Watch:
-    """One wait for the ends of some jobs; `records` are those that came with the news."""
-
-    __slots__ = ("event", "open", "records")
-
-    def __init__(self, open: set[Ref]) -> None:
-        self.event = asyncio.Event()
-        self.open = open
-        self.records: dict[Ref, tuple[bytes, bytes]] = {}  # stored id, record
-
-
 class Hearing:
-    """Of one event loop: messages come in, sleepers and watches are woken."""
+    """Of one event loop: messages come in, sleepers and those who wait for ends are woken."""
 
     def __init__(
         self,
         channel: str,
         pass_on: Callable[[str, bytes], None],
         give_back: Callable[[Sequence[Handover]], None],
+        read: Callable[[str, bytes, bytes], Job | None] = lambda *_: None,
     ) -> None:
         self.channel = channel
         self.handovers = Handovers(give_back)
@@ -60,8 +51,10 @@ class Hearing:
         self.ahead = 0.0  # by how many ms the server's clock is ahead of our monotonic one
         self.ready: asyncio.Task[None] | None = None  # done: its channels are listened to
         self._pass_on = pass_on
+        self._read = read  # a job from its queue, stored id and record, if that needs no further question
         self._sleepers: set[Sleeper] = set()
-        self._watches: set[Watch] = set()
+        #: Who waits here for the ends of jobs, once anybody has.
+        self.endings: Endings | None = None
 
     def hear(self, message: bytes) -> None:
         """A message for this store object alone."""
@@ -105,18 +98,18 @@ class Hearing:
     def lost(self) -> None:
         """Messages may have been missed: everybody looks for himself."""
         self.news(b"")
-        for watch in self._watches:
-            watch.event.set()
+        if self.endings is not None:
+            self.endings.doubt()
 
     def _ended(self, message: bytes) -> None:
         ref, id, record = read_end(message)
-        for watch in self._watches:
-            if ref in watch.open:
-                watch.open.discard(ref)
-                if record is not None:
-                    watch.records[ref] = id, record
-                if not watch.open:
-                    watch.event.set()
+        if self.endings is None or not self.endings.awaited(ref):
+            return
+        job = self._read(ref.queue, id, record) if record else None
+        if job is None and record != b"":  # it did not travel, or cannot be read without a question
+            self.endings.doubt(ref)
+        else:
+            self.endings.tell({ref: job})
 
     @contextmanager
     def sleeping(self, queues: frozenset[str]) -> Iterator[Sleeper]:
@@ -135,15 +128,6 @@ class Hearing:
         """Jobs may come that are leased to this sleeper under this token."""
         sleeper.offer = token
         self.handovers.offer(token)
-
-    @contextmanager
-    def watching(self, refs: set[Ref]) -> Iterator[Watch]:
-        watch = Watch(refs)
-        self._watches.add(watch)
-        try:
-            yield watch
-        finally:
-            self._watches.discard(watch)
 
 
 def read_end(message: bytes) -> tuple[Ref, bytes, bytes | None]:

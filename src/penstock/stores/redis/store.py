@@ -7,10 +7,11 @@ makes of the answers stands once, in `verbs/`; the two doors only send (`runner.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
@@ -41,11 +42,12 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
+from penstock.stores.endings import Ended, Endings
 from penstock.stores.redis import checkup
 from penstock.stores.redis.address import Address
 from penstock.stores.redis.ground import Ground, Talk
 from penstock.stores.redis.handover import Handover
-from penstock.stores.redis.hearing import Hearing, Watch, read_end
+from penstock.stores.redis.hearing import Hearing, read_end
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.offering import Offering, is_fresh
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
@@ -133,20 +135,28 @@ class RedisStore:
         return await self._do(producing.cancel(self._ground, refs, reason))
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        ends = time.monotonic() + timeout / 1000
+        found = await (await self._here_ends()).ended(refs, timeout)
+        if left := [ref for ref in refs if ref not in found]:
+            found |= zip(left, await self.get(left), strict=True)
+        return [found[ref] for ref in refs]
+
+    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        endings = await self._here_ends()
+        async with contextlib.aclosing(endings.ends(refs, timeout)) as ends:
+            async for some in ends:
+                yield some
+
+    async def _here_ends(self) -> Endings:
+        """Who waits in this loop for the ends of jobs."""
         hearing = await self._hearing()
-        with hearing.watching(set(refs)) as watch:
-            while watch.open:
-                watch.event.clear()
-                left = ends - time.monotonic()
-                talk = producing.open_ones(self._ground, list(watch.open), hearing.channel, _ms(left))
-                open_now = await self._do(talk)
-                watch.open &= open_now
-                if watch.open:
-                    await _heard(watch.event, min(ends - time.monotonic(), _SAFETY))
-                if ends <= time.monotonic():
-                    break
-            return await self._do(_as_told(self._ground, refs, watch))
+        if hearing.endings is None:
+            ground, channel = self._ground, hearing.channel
+
+            async def look(refs: Sequence[Ref], seconds: float) -> Ended:
+                return await self._do(producing.ended_ones(ground, refs, channel, seconds))
+
+            hearing.endings = Endings(look, every=_SAFETY)
+        return hearing.endings
 
     # ── consuming ──
 
@@ -242,7 +252,7 @@ class RedisStore:
         hearing = self._hearings.get(loop)
         if hearing is None:
             channel = self._ground.keys.channel(mint_token()[:16])
-            hearing = Hearing(channel, self._pass_on, self._give_back)
+            hearing = Hearing(channel, self._pass_on, self._give_back, self._ground.read)
             self._hearings[loop] = hearing
         if hearing.ready is None:
             hearing.ready = loop.create_task(self._listen(hearing))
@@ -401,40 +411,62 @@ class _SyncDoor:
         return self._do(producing.cancel(self._ground, refs, reason))
 
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        ends = time.monotonic() + timeout / 1000
-        watch = Watch(set(refs))
-        while watch.open:
+        found: Ended = {}
+        for some in self.ends(refs, timeout=timeout):
+            found |= some
+        if left := [ref for ref in refs if ref not in found]:
+            found |= zip(left, self.get(left), strict=True)
+        return [found[ref] for ref in refs]
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+        until = time.monotonic() + timeout / 1000
+        open = dict.fromkeys(refs)
+        while open:
             try:
-                self._listen(watch, ends)
-                break
+                yield from self._heard(open, until)
+                return
             except StoreUnavailable:  # it may be back before the time is up
-                if time.monotonic() + _PAUSE >= ends:
+                if time.monotonic() + _PAUSE >= until:
                     raise
                 time.sleep(_PAUSE)
-        return self._do(_as_told(self._ground, refs, watch))
 
-    def _listen(self, watch: Watch, ends: float) -> None:
-        """Until all have ended or the time is up."""
+    def _heard(self, open: dict[Ref, None], until: float) -> Generator[Ended, None, None]:
+        """The ends of these, until all have ended or the time is up; who has ended is taken out."""
         channel = self._ground.keys.channel(mint_token()[:16])
         untold: set[Ref] = set()  # we asked to be told of their end, and have heard nothing yet
         with self._runner.listener(channel.encode()) as listener:
-            while watch.open:
-                left = ends - time.monotonic()
+            while open:
                 told_on = listener.channel.decode()
-                talk = producing.open_ones(self._ground, list(watch.open), told_on, _ms(left))
-                watch.open &= self._do(talk)
-                untold |= watch.open
-                look_again = min(ends, time.monotonic() + _SAFETY)
-                while watch.open and (message := listener.hear(max(0.0, look_again - time.monotonic()))):
-                    ref, id, record = read_end(message)
-                    if ref in watch.open and record is not None:
-                        watch.records[ref] = id, record
-                    watch.open.discard(ref)
-                    untold.discard(ref)
-                if not watch.open:  # an end that nobody told of: the message is late, or the line is dead
-                    listener.then = "close" if untold else "keep"
-                if ends <= time.monotonic():
+                ended = self._do(producing.ended_ones(self._ground, list(open), told_on, 2 * _SAFETY))
+                untold |= open.keys() - ended.keys()
+                look_again = min(until, time.monotonic() + _SAFETY)
+                while True:
+                    for ref in ended:
+                        del open[ref]
+                    if not open:  # an end that nobody told of: the message is late, or the line is dead
+                        listener.then = "close" if untold else "keep"
+                    if ended:
+                        yield ended
+                    message = listener.hear(max(0.0, look_again - time.monotonic())) if open else None
+                    if message is None:
+                        break
+                    untold.discard(read_end(message)[0])
+                    ended = self._end_in(message, open)
+                if until <= time.monotonic():
                     return
+
+    def _end_in(self, message: bytes, open: dict[Ref, None]) -> Ended:
+        """Of what this message tells; nothing, if nobody waits for it any more."""
+        ref, id, record = read_end(message)
+        if ref not in open:
+            return {}
+        if record is None:  # it was too large to travel
+            (job,) = self.get([ref])
+            return {ref: job} if job is None or job.ended else {}
+        if not record:
+            return {ref: None}
+        (job,) = self._do(self._ground.jobs(ref.queue, [(id, record, None)]))
+        return {ref: job}
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._do(operating.retry(self._ground, refs))
@@ -451,20 +483,6 @@ class _SyncDoor:
 def _given_back(ground: Ground, came: Sequence[Handover]) -> Talk[list[Settled]]:
     back = released(Place.HEAD)
     return consuming.settle(ground, [Settlement(one.lease, back) for one in came])
-
-
-def _as_told(ground: Ground, refs: Sequence[Ref], watch: Watch) -> Talk[list[Job | None]]:
-    """As `get`, but what came with the news of an end need not be asked for again."""
-    if any(ref not in watch.records for ref in refs):
-        return (yield from producing.get(ground, refs))
-    found: list[Job | None] = []
-    for ref in refs:
-        id, record = watch.records[ref]
-        if record:
-            found += yield from ground.jobs(ref.queue, [(id, record, None)])
-        else:
-            found.append(None)
-    return found
 
 
 async def _heard(event: asyncio.Event, seconds: float) -> bool:

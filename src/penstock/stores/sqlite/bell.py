@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 __all__ = ["ENDED", "WORK", "Bell", "LoopEar", "ThreadEar"]
@@ -85,22 +85,38 @@ class LoopEar:
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
-        self._events: set[asyncio.Event] = set()
+        self._calls: set[Callable[[], None]] = set()
         self._watch: _Watch | None = None
-        self._reads = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # that watches for us, while somebody listens
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Listener]:
         """From here on no ring is missed."""
         event = asyncio.Event()
-        if not self._events:
+        with self._called(event.set):
+            yield Listener(event, self._bell, polls=self._loop is None)
+
+    @contextlib.contextmanager
+    def calling(self, heard: Callable[[], None]) -> Iterator[None]:
+        """`heard` is called at every ring from here on."""
+        with self._called(heard):
+            poller = _Poller(self._bell, heard) if self._loop is None else None
+            try:
+                yield
+            finally:
+                if poller is not None:
+                    poller.end()
+
+    @contextlib.contextmanager
+    def _called(self, heard: Callable[[], None]) -> Iterator[None]:
+        if not self._calls:
             self._begin()
-        self._events.add(event)
+        self._calls.add(heard)
         try:
-            yield Listener(event, self._bell, polls=not self._reads)
+            yield
         finally:
-            self._events.discard(event)
-            if not self._events:
+            self._calls.discard(heard)
+            if not self._calls:
                 self._end()
 
     def _begin(self) -> None:
@@ -108,22 +124,24 @@ class LoopEar:
             self._watch = _watch(self._bell.path)
         if self._watch is not None:
             self._watch.drain()  # of what was rung while nobody listened
+            loop = asyncio.get_running_loop()
             try:
-                asyncio.get_running_loop().add_reader(self._watch.fd, self._heard)
+                loop.add_reader(self._watch.fd, self._heard)
             except NotImplementedError:  # a loop without add_reader
                 return
-            self._reads = True
+            self._loop = loop
 
     def _end(self) -> None:
-        if self._watch is not None and self._reads:
-            asyncio.get_running_loop().remove_reader(self._watch.fd)
-            self._reads = False
+        loop, self._loop = self._loop, None
+        # who left an iteration without closing it may be found out when his loop is closed
+        if self._watch is not None and loop is not None and not loop.is_closed():
+            loop.remove_reader(self._watch.fd)
 
     def _heard(self) -> None:
         if self._watch is not None:
             self._watch.drain()
-        for event in self._events:
-            event.set()
+        for call in list(self._calls):
+            call()
 
 
 class Listener:
@@ -159,6 +177,25 @@ class Listener:
             await asyncio.sleep(min(POLL, left))
         self._last = now
         return True
+
+
+class _Poller:
+    """Reads a bell every few milliseconds where it cannot be watched."""
+
+    def __init__(self, bell: Bell, heard: Callable[[], None]) -> None:
+        self._bell = bell
+        self._heard = heard
+        self._last = bell.read()
+        self._timer = asyncio.get_running_loop().call_later(POLL, self._read)
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _read(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(POLL, self._read)
+        if (now := self._bell.read()) != self._last:
+            self._last = now
+            self._heard()
 
 
 class ThreadEar:

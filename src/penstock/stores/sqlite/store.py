@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
 
 from penstock.clock import Clock, SystemClock
@@ -42,7 +43,8 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
-from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar
+from penstock.stores.endings import Ended, Endings
+from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar, ThreadEar
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
@@ -56,6 +58,7 @@ _ENQUEUE = Verb(producing.enqueue)
 _GET = Verb(producing.get, reads=True)
 _CANCEL = Verb(producing.cancel)
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
+_ENDED_ONES = Verb(producing.ended_ones, reads=True)
 _FETCH = Verb(consuming.fetch, peek=consuming.peek_fetch, syncs=False)
 _EXTEND = Verb(consuming.extend, syncs=False)
 _SETTLE = Verb(settling.settle)
@@ -84,6 +87,8 @@ _TICK = Verb(periodic.tick)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 1.0
+#: A thread that waits for many jobs rests after a look that was not short as long as that took, at most ...
+_SHORT, _REST = 0.001, 0.1
 
 _DURABILITIES = ("full", "normal")
 
@@ -128,6 +133,9 @@ class SqliteStore:
         self._ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, LoopEar]] = (
             weakref.WeakKeyDictionary()
         )
+        self._endings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Endings] = (
+            weakref.WeakKeyDictionary()
+        )
         self._sync = _SyncDoor(self._runner)
         self._closer = weakref.finalize(self, self._runner.close, 1.0)
 
@@ -160,19 +168,32 @@ class SqliteStore:
         return await self._runner.ask(_CANCEL, refs, reason)
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        ends = time.monotonic() + timeout / 1000
-        jobs = await self._runner.ask(_ALL_ENDED, refs)
-        if jobs is not None:
-            return jobs
-        with self._ear(ENDED).listening() as ear:
-            while True:
-                jobs = await self._runner.ask(_ALL_ENDED, refs)
-                if jobs is not None:
-                    return jobs
-                left = ends - time.monotonic()
-                if left <= 0:
-                    return await self.get(refs)
-                await ear.heard(min(left, _SAFETY))
+        found = await (await self._here_ends()).ended(refs, timeout)
+        if left := [ref for ref in refs if ref not in found]:
+            found |= zip(left, await self.get(left), strict=True)
+        return [found[ref] for ref in refs]
+
+    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        endings = await self._here_ends()
+        async with contextlib.aclosing(endings.ends(refs, timeout)) as ends:
+            async for some in ends:
+                yield some
+
+    async def _here_ends(self) -> Endings:
+        """Who waits in this loop for the ends of jobs."""
+        loop = asyncio.get_running_loop()
+        endings = self._endings.get(loop)
+        if endings is None:
+            if self._news.heard is None:  # before it is opened there is no bell to listen to
+                await self._runner.ask(_BASELINE, self._news)
+            runner = self._runner  # not the store: it shall go when its last user does
+
+            async def look(refs: Sequence[Ref], _: float) -> Ended:
+                return await runner.ask(_ENDED_ONES, refs)
+
+            endings = Endings(look, every=_SAFETY, listening=self._ear(ENDED).calling)
+            endings = self._endings.setdefault(loop, endings)
+        return endings
 
     # ── consuming ──
 
@@ -346,6 +367,29 @@ class _SyncDoor:
                 return self.get(refs)
             ear.heard(min(left, _SAFETY))
         return jobs
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+        until = time.monotonic() + timeout / 1000
+        open, took = list(dict.fromkeys(refs)), 0.0
+        ear: ThreadEar | None = None
+        while open:
+            if took > _SHORT:  # rings that come one after the other must not mean looks without end
+                time.sleep(min(took, _REST))
+            began = time.monotonic()
+            found = self._runner.do(_ENDED_ONES, open)
+            took = time.monotonic() - began
+            left = until - time.monotonic()
+            if found:
+                open = [ref for ref in open if ref not in found]
+                # who reads us may wait for something else meanwhile, in this thread, and hear the ring that
+                # was for us: so we look again before we sleep
+                yield found
+            elif left <= 0:
+                return
+            elif ear is None:  # from here on no ring is missed
+                ear = self._runner.bells[ENDED].thread_ear()
+            else:
+                ear.heard(min(left, _SAFETY))
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._runner.do(_RETRY, refs)

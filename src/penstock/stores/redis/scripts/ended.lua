@@ -1,24 +1,43 @@
 -- Which of these jobs have not ended, and who wants to hear of their end.
--- KEYS: the queue.  ARGV: clock, channel, timeout (ms), ids.  Returns the ids that are still open.
+-- KEYS: the queues.  ARGV: clock, channel, for how long (ms), then per queue how many, and their ids.  Returns
+-- per queue the ids that are still open.
 -- include: room clock states record queue places
 local MOST = 8192    -- bytes of channels for one job
-local watchers, open = KEYS[1] .. ':watchers', {}
-for i = 4, #ARGV do
-  local record = redis.call('HGET', KEYS[1] .. ':jobs', ARGV[i])
-  if record and (redis.call('HEXISTS', KEYS[1] .. ':held', ARGV[i]) == 1 or not ended_state(string.byte(record) % 8)) then
-    open[#open + 1] = ARGV[i]
-    local channels = redis.call('HGET', watchers, ARGV[i]) or ''
-    if not string.find(' ' .. channels .. ' ', ' ' .. ARGV[2] .. ' ', 1, true) then
-      channels = channels == '' and ARGV[2] or channels .. ' ' .. ARGV[2]
+local channel, wanted = ARGV[2], tonumber(ARGV[3])
+
+local function is_open(queue, id)
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  if not record then return false end
+  return not ended_state(string.byte(record) % 8) or redis.call('HEXISTS', queue .. ':held', id) == 1
+end
+
+local function still_open(queue, ids)
+  local watchers, open = queue .. ':watchers', {}
+  local listed = redis.call('HMGET', watchers, unpack(ids))
+  for i, id in ipairs(ids) do
+    local channels = listed[i] or ''
+    -- an end takes its job off the list: who stands there asks again for next to nothing
+    if string.find(' ' .. channels .. ' ', ' ' .. channel .. ' ', 1, true) then
+      open[#open + 1] = id
+    elseif is_open(queue, id) then
+      open[#open + 1] = id
+      channels = channels == '' and channel or channels .. ' ' .. channel
       -- of so many the oldest have long stopped waiting; who has not is on the list again in a few seconds
       while #channels > MOST do channels = string.match(channels, ' (.*)$') end
-      redis.call('HSET', watchers, ARGV[i], channels)
+      redis.call('HSET', watchers, id, channels)
     end
   end
+  if #open > 0 and redis.call('PTTL', watchers) < wanted + 30000 then
+    redis.call('PEXPIRE', watchers, wanted + 60000)
+  end
+  return open
 end
-if #open > 0 then
-  local left = redis.call('PTTL', watchers)
-  local wanted = tonumber(ARGV[3]) + 60000
-  if left < wanted then redis.call('PEXPIRE', watchers, wanted) end
+
+local found, at = {}, 4
+while at <= #ARGV do
+  local ids = {}
+  for i = at + 1, at + tonumber(ARGV[at]) do ids[#ids + 1] = ARGV[i] end
+  found[#found + 1] = still_open(KEYS[#found + 1], ids)
+  at = at + 1 + #ids
 end
-return open
+return found

@@ -25,7 +25,7 @@ from penstock.stores.redis.ground import (
 from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.records import STATES, form_of, tail_of
 
-__all__ = ["cancel", "enqueue", "get", "highest", "known", "open_ones", "register", "states_of", "tell_news"]
+__all__ = ["cancel", "ended_ones", "enqueue", "get", "highest", "known", "register", "states_of", "tell_news"]
 
 _VERDICTS = {
     ord("n"): Verdict.NEW,
@@ -34,6 +34,8 @@ _VERDICTS = {
     ord("d"): Verdict.DUPLICATE,
 }
 _N, _NEW = ord("n"), Verdict.NEW
+#: A queue, and the places of the questions that are about it.
+_Part = tuple[str, Sequence[int]]
 #: How many queues one script may span: their numbers are bytes.
 _QUEUES = 250
 
@@ -207,15 +209,42 @@ def tell_news(ground: Ground, what: str) -> list[Call]:
     ]
 
 
-def open_ones(ground: Ground, refs: Sequence[Ref], channel: str, timeout: int) -> Talk[set[Ref]]:
-    """Those that have not ended; the end of each will be told on the channel."""
-    parts = parts_of(refs, BATCH)
-    answers = sure(
-        (
-            yield [
-                ground.call("ended", [queue], [channel, timeout, *id_list(refs, part)])
-                for queue, part in parts
-            ]
-        )
-    )
-    return {Ref(queue, id_of(id)) for (queue, _), answer in zip(parts, answers, strict=True) for id in answer}
+def ended_ones(
+    ground: Ground, refs: Sequence[Ref], channel: str, seconds: float
+) -> Talk[dict[Ref, Job | None]]:
+    """Those (each once) that have ended or are gone; the channel hears of the others for so long."""
+    open = yield from _open_ones(ground, refs, channel, max(0, int(seconds * 1000)))
+    over = [ref for ref in refs if ref not in open]
+    jobs = (yield from get(ground, over)) if over else []
+    # one that was retried in this moment is open again
+    return {ref: job for ref, job in zip(over, jobs, strict=True) if job is None or job.ended}
+
+
+def _open_ones(ground: Ground, refs: Sequence[Ref], channel: str, timeout: int) -> Talk[set[Ref]]:
+    groups = _together(ground, parts_of(refs, BATCH))
+    calls = []
+    for group in groups:
+        args: list[bytes | str | int] = [channel, timeout]
+        for _, part in group:
+            args += (len(part), *id_list(refs, part))
+        calls.append(ground.call("ended", [queue for queue, _ in group], args))
+    answers = sure((yield calls))
+    return {
+        Ref(queue, id_of(id))
+        for group, answer in zip(groups, answers, strict=True)
+        for (queue, _), ids in zip(group, answer, strict=True)
+        for id in ids
+    }
+
+
+def _together(ground: Ground, parts: list[_Part]) -> list[list[_Part]]:
+    """Which parts go in one script: those of a few queues, or on a Cluster each alone."""
+    groups: list[list[_Part]] = []
+    room = 0
+    for part in parts:
+        if ground.clustered or len(part[1]) > room or len(groups[-1]) == _QUEUES:
+            groups.append([])
+            room = BATCH
+        groups[-1].append(part)
+        room -= len(part[1])
+    return groups

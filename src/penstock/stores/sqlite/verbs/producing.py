@@ -10,7 +10,7 @@ from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
-__all__ = ["all_ended", "cancel", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
+__all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_HOLDER = SQL["enqueue.insert_holder"]
@@ -150,6 +150,12 @@ def all_ended(step: Step, refs: Sequence[Ref]) -> list[Job | None] | None:
     if any(is_open(step, ref) for ref in refs):
         return None
     return get(step, refs)
+
+
+def ended_ones(step: Step, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
+    """Those of them that have ended or are gone."""
+    over = [ref for ref in refs if not is_open(step, ref)]
+    return dict(zip(over, get(step, over), strict=True))
 
 
 def is_open(step: Step, ref: Ref) -> bool:
