@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from penstock.errors import StoreFull
 from penstock.job import State
+from penstock.worker import Worker
 from tests.system.conftest import Place
 
 _LEASE = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}
@@ -182,9 +184,18 @@ def test_a_worker_rides_out_a_disk_that_is_full(small):
 
 
 def enqueue_until_full(place: Place) -> None:
-    """What is left at the ends of files takes some jobs yet."""
-    for n in range(5_000):
-        place.tasks.quick.enqueue(n)
+    """What is left at the ends of files takes some jobs yet, and then some smaller writes."""
+    with contextlib.suppress(StoreFull):
+        for n in range(5_000):
+            place.tasks.quick.enqueue(n)
+    asyncio.run(announce_until_full(place))
+
+
+async def announce_until_full(place: Place) -> None:
+    """The smallest write that there is, and the first one of a worker."""
+    nobody = Worker(place.tasks.app, id="nobody").info()
+    for _ in range(5_000):
+        await place.tasks.app.store.announce(nobody)
 
 
 def test_on_a_full_disk_a_command_ends_with_one_line_and_stores_nothing(small):
