@@ -40,7 +40,7 @@ from tests.store.facts import DAY, HOUR, MINUTE, error
 STEPS = 50
 #: Memory would be compared with itself: of it only what must be true of every store is checked. Where each
 #: step is a question to a server, fewer runs see all that is legal.
-RUNS = {"memory": 100, "sqlite": 120, "redis": 80, "redis-cluster": 40}
+RUNS = {"memory": 150, "sqlite": 200, "redis": 120, "redis-cluster": 60}
 
 Step = tuple[State | None, State | None]
 
