@@ -43,7 +43,14 @@ class Place:
         self.heard = None
 
     def wait(self, *refs: Ref, timeout: int = 60_000) -> asyncio.Task[Ended]:
-        return asyncio.create_task(self.endings.ended(refs, timeout))
+        return asyncio.create_task(self._all(refs, timeout))
+
+    async def _all(self, refs: Sequence[Ref], timeout: int) -> Ended:
+        found: Ended = {}
+        async with contextlib.aclosing(self.endings.ends(refs, timeout)) as ends:
+            async for some in ends:
+                found |= some
+        return found
 
     async def ring(self, *over: Ref) -> None:
         self.over |= set(over)

@@ -90,13 +90,17 @@ class Endings:
                     async with asyncio.timeout(left):
                         await wait.event.wait()
 
-    async def ended(self, refs: Iterable[Ref], timeout: int) -> Ended:
-        """Wait until all have ended, and what has until then."""
+    async def ended(
+        self, refs: Sequence[Ref], timeout: int, get: Callable[[Sequence[Ref]], Awaitable[list[Job | None]]]
+    ) -> list[Job | None]:
+        """As `Producing.ended`; `get` says how those are that have not ended by then."""
         found: Ended = {}
         async with contextlib.aclosing(self.ends(refs, timeout)) as ends:
             async for some in ends:
                 found |= some
-        return found
+        if left := [ref for ref in refs if ref not in found]:
+            found |= zip(left, await get(left), strict=True)
+        return [found[ref] for ref in refs]
 
     def awaited(self, ref: Ref) -> bool:
         """Whether anybody waits for this one."""

@@ -135,10 +135,7 @@ class RedisStore:
         return await self._do(producing.cancel(self._ground, refs, reason))
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        found = await (await self._here_ends()).ended(refs, timeout)
-        if left := [ref for ref in refs if ref not in found]:
-            found |= zip(left, await self.get(left), strict=True)
-        return [found[ref] for ref in refs]
+        return await (await self._here_ends()).ended(refs, timeout, self.get)
 
     async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
         endings = await self._here_ends()
