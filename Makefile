@@ -4,7 +4,6 @@ PYTHON ?= python3
 ARGS ?=
 URL ?=
 PYTEST_ARGS ?=
-URL ?=
 
 VENV := .venv
 BIN := $(VENV)/bin

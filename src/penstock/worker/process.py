@@ -41,7 +41,7 @@ REPLACE = 79
 _log = logging.getLogger("penstock.worker")
 
 #: The garbage collector looks at new objects when there are so many more of them; Python's 700 are less
-#: than one fetch brings, and cost 1.5 of 10 us per job. An app that sets thresholds of its own has its way.
+#: than one fetch brings. An app that sets thresholds of its own has its way.
 _COLLECT_AFTER = (5_000, 10, 10)
 
 
