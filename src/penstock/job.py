@@ -62,13 +62,17 @@ class State(enum.StrEnum):
     CANCELLED = "cancelled"
     DEAD = "dead"  # failed for good
     PARKED = "parked"  # no worker here knows its task
+    WAITING = "waiting"  # for its turn in its lane
+    GROUPED = "grouped"  # collected with others, for a batch
 
     __hash__ = str.__hash__
 
 
 TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DEAD})
 #: Waiting to start, one way or another.
-QUEUED = frozenset({State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED})
+QUEUED = frozenset(
+    {State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED, State.WAITING, State.GROUPED}
+)
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):

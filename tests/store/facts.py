@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from penstock.job import QUEUED as EVERY_QUEUED
 from penstock.job import AttemptError, Job, NewJob, Ref, State
 from penstock.lifecycle import Place, Transition
 from penstock.store import Settled, Settlement, Share, Store, Verdict
@@ -77,6 +78,11 @@ ENDINGS = {
     "put back": PUT_BACK,
     "removed": Transition(State.COMPLETED),
 }
+
+
+#: The states that `in_state` can bring a job to.
+STATES = tuple(state for state in State if state not in (State.WAITING, State.GROUPED))
+QUEUED = EVERY_QUEUED.intersection(STATES)
 
 
 # the verbs, with their usual arguments

@@ -23,6 +23,7 @@ from tests.store.facts import (
     COMPLETED,
     HOUR,
     MINUTE,
+    STATES,
     add,
     all_jobs,
     counts,
@@ -110,7 +111,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
     assert await counts(store) == {State.AVAILABLE: 3}
 
 
-@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("state", STATES)
 async def test_a_taken_id_exists_whatever_became_of_its_job(store: Store, state: State) -> None:
     job = await in_state(store, state)
     again = new(job.id, task="another")

@@ -21,6 +21,7 @@ from tests.store.facts import (
     PARKED,
     PUT_BACK,
     RELEASED,
+    STATES,
     add,
     all_jobs,
     end,
@@ -53,9 +54,9 @@ async def test_queues_come_by_name_with_exact_counts(store: Store, clock: Manual
 
 
 async def test_every_state_is_counted_and_states_without_jobs_are_absent(store: Store) -> None:
-    for state in State:
+    for state in STATES:
         await in_state(store, state, queue=state)
-    assert {q.name: q.counts for q in await store.queues()} == {state: {state: 1} for state in State}
+    assert {q.name: q.counts for q in await store.queues()} == {state: {state: 1} for state in STATES}
 
 
 async def test_a_queue_that_is_empty_again_is_still_a_queue(store: Store) -> None:

@@ -29,13 +29,13 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from penstock.clock import ManualClock
-from penstock.job import QUEUED, TERMINAL, Job, Lease, NewJob, Progress, Ref, State
+from penstock.job import TERMINAL, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import LEGAL, Place, Transition
 from penstock.store import Beat, Fetched, Page, Settlement, Share, Store, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.unique import UniqueKey
 from tests.store.conftest import STORES
-from tests.store.facts import DAY, HOUR, MINUTE, error
+from tests.store.facts import DAY, HOUR, MINUTE, QUEUED, error
 
 STEPS = 50
 #: Memory would be compared with itself: of it only what must be true of every store is checked. Where each

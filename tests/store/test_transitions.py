@@ -15,6 +15,7 @@ from tests.store.facts import (
     ENDINGS,
     HOUR,
     LEASE,
+    STATES,
     add,
     in_state,
     new,
@@ -183,7 +184,7 @@ for _name in ENDINGS:
     settle_as(_name)
 
 
-@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", sorted(ACTS))
 async def test_an_act_takes_its_steps_and_no_others(
     store: Store, clock: ManualClock, name: str, state: State

@@ -35,7 +35,14 @@ __all__ = ["Inspector"]
 _PAGE = 100
 _PURGED_AT_ONCE = 10_000
 #: In the order in which jobs move on, so that none slips past a bulk operation.
-_QUEUED_ORDER = (State.SCHEDULED, State.RETRYABLE, State.PARKED, State.AVAILABLE)
+_QUEUED_ORDER = (
+    State.SCHEDULED,
+    State.RETRYABLE,
+    State.PARKED,
+    State.GROUPED,
+    State.WAITING,
+    State.AVAILABLE,
+)
 _WITHOUT_RUNNING = (*_QUEUED_ORDER, State.COMPLETED, State.CANCELLED, State.DEAD)
 
 _ALL = Filter()

@@ -2,7 +2,8 @@
 
     flags 1 · generation 7 · priority + 128 1 · [what has become of it] · tail
     what has become of it (flag LONG): size 4 · enqueued, run_at, place, expires, fetched, ended 6 × 8 ·
-        attempt 4 · lost 4 · has 1 · of errors, result, progress, checkpoint, reason, unique those it has
+        attempt 4 · lost 4 · has 2 · of errors, result, progress, checkpoint, reason, and the ties unique,
+        lane, turn, group those it has
     tail: digest 4, or (flag INLINE) the profile itself · [extra, flag EXTRA] · payload to the end
 
 A *profile* is all that jobs of one task have in common; a queue keeps each under its digest, so that a job
@@ -40,7 +41,9 @@ __all__ = [
 ]
 
 _NONE = float(-(2**53))
-_LONG, _EXTRA, _INLINE = 8, 16, 32
+_LONG, _EXTRA, _INLINE, _HIGH = 8, 16, 32, 192
+_ASKED_TO_STOP = 32_768
+_PARTS = 9
 #: States by their number in a record; a running one is known by its lease.
 STATES = (
     State.SCHEDULED,
@@ -51,14 +54,16 @@ STATES = (
     State.DEAD,
     State.PARKED,
     State.RUNNING,
+    State.WAITING,
+    State.GROUPED,
 )
 NUMBER = {state: number for number, state in enumerate(STATES)}
 _PLACES = {Place.HEAD: 0, Place.TAIL: 1, Place.OWN: 2}
 _CHARGED, _STARTED, _ASKED = 1, 2, 4
 
-_FATE = struct.Struct("<IddddddIIB")
+_FATE = struct.Struct("<IddddddIIH")
 _LEASE = struct.Struct("<dBH")
-_FORM = struct.Struct("<ddddd")
+_FORM = struct.Struct("<dddd")
 _TRANSITION = struct.Struct("<BBBBddBB")
 _RUNNING = State.RUNNING
 
@@ -168,7 +173,6 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.unique is None
     ):
         return place
-    key, period = ("", None) if job.unique is None else (job.unique.key, job.unique.period)
     return (
         place
         + _FORM.pack(
@@ -176,10 +180,16 @@ def form_of(job: NewJob, queue: int) -> bytes:
             _or_none(job.run_at),
             _or_none(job.expires_in),
             _or_none(job.expires_at),
-            _or_none(period),
         )
-        + key.encode()
+        + b"".join(len(tie).to_bytes(2, "little") + tie for tie in _ties(job))
     )
+
+
+def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
+    """What ties the job to others: its unique key, lane, turn, group; b"" for what it has not."""
+    unique = job.unique
+    key = b"" if unique is None else struct.pack("<d", _or_none(unique.period)) + unique.key.encode()
+    return key, b"", b"", b""
 
 
 def _or_none(value: int | None) -> float:
@@ -246,15 +256,15 @@ class _Fate(NamedTuple):
 def _fate_of(record: bytes) -> tuple[_Fate, int]:
     """And where the tail begins."""
     size, enqueued, run, _, expires, fetched, ended, attempt, lost, has = _FATE.unpack_from(record, 9)
-    at, parts = 70, []
-    for bit in range(6):
+    at, parts = 71, []
+    for bit in range(_PARTS):
         part = None
         if has >> bit & 1:
             length = int.from_bytes(record[at : at + 4], "little")
             part = record[at + 4 : at + 4 + length]
             at += 4 + length
         parts.append(part)
-    errors, result, progress, checkpoint, reason, _ = parts
+    errors, result, progress, checkpoint, reason, *_ = parts
     fate = _Fate(
         int(enqueued),
         int(run),
@@ -263,7 +273,7 @@ def _fate_of(record: bytes) -> tuple[_Fate, int]:
         None if ended == _NONE else int(ended),
         attempt,
         lost,
-        has >= 64,
+        has >= _ASKED_TO_STOP,
         () if errors is None else tuple(map(_decode_error, _split(errors))),
         result,
         None if progress is None else _decode_progress(progress),
@@ -357,6 +367,11 @@ def leased(
     return Job(spec, _RUNNING, generation, charge, 0, enqueued, enqueued, now, None, None, token, worker)
 
 
+def _state_of(record: bytes) -> State:
+    number = record[0] & 7
+    return STATES[number + 8 if record[0] & _HIGH == _HIGH else number]
+
+
 def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: bytes | None) -> Job:
     """A job as it lies in the store."""
     generation = int.from_bytes(record[1:8], "big")
@@ -368,7 +383,7 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
     spec = _spec_of(profiles, queue, id_of(stored), record, at)
     job = Job(
         spec,
-        STATES[record[0] & 7],
+        _state_of(record),
         generation,
         fate.attempt,
         fate.lost,

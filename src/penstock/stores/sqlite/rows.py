@@ -14,12 +14,15 @@ __all__ = [
     "AVAILABLE",
     "CANCELLED",
     "CODE",
-    "ENDED_FROM",
+    "ENDED",
+    "GROUPED",
     "PARKED",
     "RUNNING",
     "STATES",
+    "WAITING",
     "errors_blob",
     "errors_of",
+    "is_queued",
     "job_of",
     "leased",
     "numbers",
@@ -32,7 +35,7 @@ __all__ = [
     "worker_of",
 ]
 
-#: A state's number in the tables is its place here: due later < 2, queued < 4, ended > 4.
+#: A state's number in the tables is its place here: due later < 2, queued < 4 or > 7, ended 5 to 7.
 STATES = (
     State.SCHEDULED,
     State.RETRYABLE,
@@ -42,10 +45,12 @@ STATES = (
     State.COMPLETED,
     State.CANCELLED,
     State.DEAD,
+    State.WAITING,
+    State.GROUPED,
 )
 CODE = {state: code for code, state in enumerate(STATES)}
-PARKED, AVAILABLE, RUNNING, CANCELLED = 2, 3, 4, 6
-ENDED_FROM = 5
+PARKED, AVAILABLE, RUNNING, CANCELLED, WAITING, GROUPED = 2, 3, 4, 6, 8, 9
+ENDED = range(5, 8)
 
 spec_blob = msgspec.msgpack.Encoder().encode
 spec_of = msgspec.msgpack.Decoder(NewJob).decode
@@ -57,6 +62,11 @@ _json = msgspec.json.Encoder().encode
 _blob = msgspec.msgpack.Encoder().encode
 
 Row = tuple[Any, ...]
+
+
+def is_queued(code: int) -> bool:
+    """Whether a job of this state waits to start, one way or another."""
+    return code < RUNNING or code > ENDED[-1]
 
 
 def job_of(row: Row) -> Job:

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
-from penstock.stores.sqlite.rows import CANCELLED, STATES, spec_of, storable
+from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, spec_of, storable
 from penstock.stores.statements import Statements
 
 __all__ = ["SQL", "Queue", "Step", "counts_of"]
@@ -34,7 +34,7 @@ _VOID = SQL["book.void"]
 _END = SQL["cancel.end"]
 
 _DAY = 86_400_000
-_ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = 8, 9, 10, 11, 12
+_ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
 
 
 class Queue:
@@ -148,9 +148,9 @@ class Step:
         queue.mixed = True
         if old is not None:
             deltas[old] -= n
-        if new is None or new > 4:
+        if new is None or new in ENDED:
             self.ended = True
-        elif new < 4:
+        elif new != RUNNING:
             self.work = True
         if new is not None:
             deltas[new] += n
@@ -215,7 +215,7 @@ class Step:
     def _deltas(self, queue: Queue) -> list[int]:
         deltas = queue.deltas
         if deltas is None:
-            deltas = queue.deltas = [0] * 13
+            deltas = queue.deltas = [0] * (len(STATES) + 5)
         return deltas
 
     # ── what several verbs do ──
@@ -241,5 +241,5 @@ class Step:
 
 
 def counts_of(row: Sequence[Any]) -> dict[State, int]:
-    """The counts by state, of eight columns; states without jobs are absent."""
+    """The counts by state, a column each; states without jobs are absent."""
     return {state: n for state, n in zip(STATES, row, strict=True) if n}

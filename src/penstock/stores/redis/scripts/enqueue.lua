@@ -2,8 +2,8 @@
 -- KEYS: the queues.  ARGV: clock, floor (the highest generation that the caller has seen), places ('', or 2
 -- bytes per job: where it stands in a call over several servers), how many profiles, those (digest, profile),
 -- then per job: id, form, tail.
--- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in,
--- expires_at, the key's period (doubles), the unique key; tail: its flags, and as it stands in the record.
+-- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
+-- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
 -- Returns {the highest generation, numbers of the queues that were new, a letter per job (n new, x exists,
 -- c closed, d duplicate), then for each duplicate the holder's id}.
 -- include: clock states queue new

@@ -152,6 +152,7 @@ local function lease_part(flags)
 end
 
 local ANEW = 20    -- what an attempt does not take over from the one before: its progress and reason
+local TIED = 480   -- what its end concerns others by: a unique key, a lane, a turn, a group
 
 -- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
 local function begin_anew(queue, id, job)
@@ -174,9 +175,9 @@ local function lend(q, queue, ids, records)
     local id, record = ids[i], records[i]
     local flags = charge
     if record and bit.band(string.byte(record), LONG) ~= 0 then
-      local expires, has = struct.unpack('<d', record, 38), string.byte(record, 70)
-      if has >= 64 then flags = flags + ASKED end
-      if has % 64 >= 32 then flags = flags + KEYED end
+      local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
+      if has >= ASKED_TO_STOP then flags = flags + ASKED end
+      if bit.band(has, TIED) ~= 0 then flags = flags + KEYED end
       if expires ~= NONE or bit.band(has, ANEW) ~= 0 then
         record = begin_anew(queue, id, rarely().read(record))
       end

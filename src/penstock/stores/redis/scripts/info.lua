@@ -1,6 +1,6 @@
 -- What there is of a queue.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
--- (run_at; '' if none), then how many of each state, in the order of their numbers, running ones last}.
+-- (run_at; '' if none), then how many of each state, in the order of their numbers}.
 -- include: clock states record queue places listing
 local queue = KEYS[1]
 local m = meta(queue)
@@ -29,4 +29,5 @@ for state = SCHEDULED, PARKED do
   answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) + (state == AVAILABLE and m.fresh or 0)
 end
 answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
+for state = WAITING, GROUPED do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
 return answer

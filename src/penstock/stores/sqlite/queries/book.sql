@@ -7,7 +7,7 @@ FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts
 -- Its counts by state.  ?1 qid
-SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead
+SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped
 FROM penstock_queue WHERE qid = ?1
 
 -- name: open_queue
@@ -15,13 +15,14 @@ FROM penstock_queue WHERE qid = ?1
 INSERT INTO penstock_queue (namespace, name) VALUES (?1, ?2)
 
 -- name: tally
--- Adds to the counts of one queue.  ?1…?8 states  ?9…?11 totals  ?12 tail  ?13 head  ?14 qid
+-- Adds to the counts of one queue.  ?1…?10 states  ?11…?13 totals  ?14 tail  ?15 head  ?16 qid
 UPDATE penstock_queue SET
     scheduled = scheduled + ?1, retryable = retryable + ?2, parked = parked + ?3, available = available + ?4,
     running = running + ?5, completed = completed + ?6, cancelled = cancelled + ?7, dead = dead + ?8,
-    enqueued = enqueued + ?9, processed = processed + ?10, failed = failed + ?11,
-    tail = tail + ?12, head = head + ?13
-WHERE qid = ?14
+    waiting = waiting + ?9, grouped = grouped + ?10,
+    enqueued = enqueued + ?11, processed = processed + ?12, failed = failed + ?13,
+    tail = tail + ?14, head = head + ?15
+WHERE qid = ?16
 
 -- name: new
 -- The same after an enqueue, which is all that most transactions of a producer do.

@@ -50,7 +50,7 @@ WHERE queue = ?1 AND state = 2 AND task IN (SELECT value FROM json_each(?2)) LIM
 -- name: expired
 -- Whether a queued job is past its expiry.  ?1 qid  ?2 now
 SELECT 1 FROM penstock_job INDEXED BY penstock_expiring
-WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND state < 4 LIMIT 1
+WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND (state < 4 OR state > 7) LIMIT 1
 
 -- name: worker
 -- What a worker announced.  ?1 namespace  ?2 worker

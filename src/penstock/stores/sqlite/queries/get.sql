@@ -10,4 +10,4 @@ WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 -- name: open
 -- Whether a job is there and has not ended.  ?1 namespace  ?2 queue  ?3 id
 SELECT 1 FROM penstock_job
-WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2) AND id = ?3 AND state <= 4
+WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2) AND id = ?3 AND (state <= 4 OR state > 7)

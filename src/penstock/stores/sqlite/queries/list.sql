@@ -11,7 +11,7 @@ ORDER BY seq DESC LIMIT ?6
 
 -- name: all_jobs
 -- How many there are in the whole file.
-SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead)
+SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead + waiting + grouped)
 FROM penstock_queue
 
 -- name: these
@@ -44,6 +44,10 @@ SELECT seq FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND stat
 -- name: running
 -- ?1 qid  ?2 state
 SELECT seq FROM penstock_job INDEXED BY penstock_running WHERE queue = ?1 AND state = 4 AND state = ?2
+
+-- name: other
+-- Of a state that has no index of its own.  ?1 qid  ?2 state
+SELECT seq FROM penstock_job INDEXED BY penstock_id WHERE queue = ?1 AND state = ?2
 
 -- name: ended
 -- ?1 qid  ?2 state

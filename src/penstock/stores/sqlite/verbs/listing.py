@@ -7,7 +7,19 @@ from datetime import UTC, datetime
 from penstock.errors import ConfigError
 from penstock.job import Job, State
 from penstock.store import DayCount, Page, QueueInfo, QueueStats, WorkerInfo
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING, Row, job_of, numbers, worker_of
+from penstock.stores.sqlite.rows import (
+    AVAILABLE,
+    CODE,
+    ENDED,
+    GROUPED,
+    RUNNING,
+    STATES,
+    WAITING,
+    Row,
+    job_of,
+    numbers,
+    worker_of,
+)
 from penstock.stores.sqlite.step import SQL, Step, counts_of
 
 __all__ = ["SILENT", "cheaper_to_gather", "find", "gather", "info", "list_jobs", "queues", "stats", "workers"]
@@ -28,7 +40,8 @@ _IN_STATE = {
     2: SQL["list.parked"],
     AVAILABLE: SQL["list.available"],
     RUNNING: SQL["list.running"],
-    **dict.fromkeys((5, 6, 7), SQL["list.ended"]),
+    **dict.fromkeys(ENDED, SQL["list.ended"]),
+    **dict.fromkeys((WAITING, GROUPED), SQL["list.other"]),
 }
 
 _DAY = 86_400_000
@@ -41,6 +54,9 @@ _LOOKED_AT = 4_000
 #: So many jobs are always gathered by their index.
 _FEW = 2_000
 _END = 2**63 - 1
+#: Where the counts by state, and the totals, stand in a queue's row.
+_COUNTS = slice(4, 4 + len(STATES))
+_TOTALS = slice(_COUNTS.stop, _COUNTS.stop + 3)
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +135,7 @@ def gather(step: Step, qid: int, code: int | None) -> list[int]:
 
 def _matching(row: Row, code: int | None) -> int:
     """How many jobs of a queue's row have this state."""
-    counts = row[4:12]
+    counts = row[_COUNTS]
     return int(sum(counts) if code is None else counts[code])
 
 
@@ -167,7 +183,7 @@ def info(step: Step, name: str) -> QueueInfo:
 
 def _info(step: Step, row: Row) -> QueueInfo:
     qid, name, paused, closed = row[:4]
-    counts = counts_of(row[4:12])
+    counts = counts_of(row[_COUNTS])
     oldest = None
     if State.AVAILABLE in counts:
         oldest = step.cx.execute(_OLDEST, (qid, _LOOKED_AT)).fetchone()[0]
@@ -180,9 +196,7 @@ def stats(step: Step, days: int) -> list[QueueStats]:
     return [
         QueueStats(
             row[1],
-            row[12],
-            row[13],
-            row[14],
+            *row[_TOTALS],
             [DayCount(_day_name(d), p, f) for d, p, f in step.cx.execute(_DAYS, (row[0], newer_than))],
         )
         for row in rows

@@ -12,11 +12,12 @@ from penstock.store import Pruned, QueueInfo, WorkerInfo
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
-    ENDED_FROM,
+    ENDED,
     PARKED,
     RUNNING,
     STATES,
     Row,
+    is_queued,
     numbers,
     spec_of,
     worker_blob,
@@ -87,7 +88,7 @@ def _retry(step: Step, ref: Ref) -> State | None:
     if expires_at is not None and expires_at <= step.now:
         expires_at = None
     terms = (seq, step.tails(queue, 1) + 1, step.now, expires_at)
-    if state < RUNNING:
+    if is_queued(state):
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
         step.cx.execute(_RETRY, (*terms, *_key_again(step, queue, spec, enqueued_at)))
@@ -116,7 +117,7 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
     if found is None:
         return None
     queue, (seq, state, *_) = found
-    if state < RUNNING and state != PARKED:
+    if is_queued(state) and state != PARKED:
         if due <= step.now:
             step.cx.execute(_RESCHEDULE, (seq, AVAILABLE, due, step.tails(queue, 1) + 1))
             step.move(queue, state, AVAILABLE)
@@ -197,12 +198,15 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
     """Upkeep runs everywhere and mostly finds nothing: then it must not take the write lock."""
     cx, now = step.cx, step.now
     for row in cx.execute(_ALL, (step.namespace,)).fetchall():
-        qid, counts = row[0], row[4:12]
-        if any(counts[state] > _newest(state, keep_finished, keep_dead) for state in range(ENDED_FROM, 8)):
+        qid, counts = row[0], row[4 : 4 + len(STATES)]
+        if any(counts[state] > _newest(state, keep_finished, keep_dead) for state in ENDED):
             return ACT
-        if any(counts[ENDED_FROM:]) and cx.execute(_OVER, (qid, now, 1)).fetchone():
+        if any(counts[state] for state in ENDED) and cx.execute(_OVER, (qid, now, 1)).fetchone():
             return ACT
-        if any(counts[:RUNNING]) and cx.execute(_EXPIRED, (qid, now, 1)).fetchone():
+        if (
+            any(n for state, n in enumerate(counts) if is_queued(state))
+            and cx.execute(_EXPIRED, (qid, now, 1)).fetchone()
+        ):
             return ACT
         if cx.execute(_OLD_DAYS, (qid, now // _DAY - _DAYS_KEPT)).fetchone():
             return ACT
@@ -216,7 +220,7 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     limit = max(0, limit)
     finished = _prune_over(step, queues, limit)
     for queue in queues.values():
-        for state in range(ENDED_FROM, len(STATES)):
+        for state in ENDED:
             most = _newest(state, keep_finished, keep_dead)
             finished += _prune_beyond(step, queue, state, most, limit - finished)
     expired = _prune_expired(step, queues, limit - finished)

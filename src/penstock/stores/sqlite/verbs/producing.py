@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, job_of, spec_blob
+from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
@@ -176,7 +176,7 @@ def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
     if queue is None or row is None:
         return None
     seq, state, spec, asked = row
-    if state < RUNNING:
+    if is_queued(state):
         step.end_queued(queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:

@@ -2,7 +2,8 @@
 -- has), and a tail that no script looks into but for its profile.
 
 local TAIL_FLAGS = 48
-local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', 'unique'}
+local TIES = {'unique', 'lane', 'turn', 'group'}    -- what ties a job to others, as records.py writes it
+local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(TIES)}
 
 local function some(number)
   if number ~= NONE then return number end
@@ -10,9 +11,10 @@ end
 
 local function read(record)
   local flags, generation, priority = struct.unpack('>BI7B', record)
+  local list = bit.band(flags, HIGH)
   local job = {
-    state = flags % 8, generation = generation, priority = priority - 128,
-    fresh = bit.band(flags, FRESH) ~= 0, moved = flags >= MOVED, tail_flags = bit.band(flags, TAIL_FLAGS),
+    state = state_of(flags), generation = generation, priority = priority - 128,
+    fresh = list == FRESH, moved = list == MOVED, tail_flags = bit.band(flags, TAIL_FLAGS),
   }
   if bit.band(flags, LONG) == 0 then
     local at = ms_of(generation)
@@ -22,10 +24,10 @@ local function read(record)
   end
   local size, expires, fetched, ended, has
   size, job.enqueued, job.run, job.place, expires, fetched, ended, job.attempt, job.lost, has =
-    struct.unpack('<I4ddddddI4I4B', record, 10)
+    struct.unpack('<I4ddddddI4I4I2', record, 10)
   job.expires, job.fetched, job.ended = some(expires), some(fetched), some(ended)
-  job.asked = has >= 64
-  local at = 71
+  job.asked = has >= ASKED_TO_STOP
+  local at = 72
   for i, part in ipairs(PARTS) do
     if bit.band(has, 2 ^ (i - 1)) ~= 0 then
       job[part] = struct.unpack('<I4c0', record, at)
@@ -37,17 +39,18 @@ local function read(record)
 end
 
 local function write(job)
-  local has, parts = job.asked and 64 or 0, {}
+  local has, parts = job.asked and ASKED_TO_STOP or 0, {}
   for i, part in ipairs(PARTS) do
     if job[part] then
       has = has + 2 ^ (i - 1)
       parts[#parts + 1] = struct.pack('<I4c0', #job[part], job[part])
     end
   end
-  local flags = job.state + LONG + job.tail_flags + (job.fresh and FRESH or 0) + (job.moved and MOVED or 0)
+  local list = job.state >= 8 and HIGH or job.fresh and FRESH or job.moved and MOVED or 0
+  local flags = job.state % 8 + LONG + job.tail_flags + list
   parts = table.concat(parts)
   return struct.pack('>BI7B', flags, job.generation, job.priority + 128)
-    .. struct.pack('<I4ddddddI4I4B', 61 + #parts, job.enqueued, job.run, job.place, job.expires or NONE,
+    .. struct.pack('<I4ddddddI4I4I2', 62 + #parts, job.enqueued, job.run, job.place, job.expires or NONE,
       job.fetched or NONE, job.ended or NONE, job.attempt, job.lost, has)
     .. parts .. job.tail
 end

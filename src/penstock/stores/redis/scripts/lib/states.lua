@@ -2,10 +2,17 @@
 
 local NONE = -9007199254740992
 local SCHEDULED, AVAILABLE, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED = 0, 1, 2, 3, 4, 5, 6
--- flags; 16 (extra) and 32 (inline profile) belong to the tail, the last two say in which list it stands
-local LONG, FRESH, MOVED = 8, 64, 128
+local WAITING, GROUPED = 8, 9    -- 7 is that of a running job, in answers
+-- flags; 16 (extra) and 32 (inline profile) belong to the tail, the last two say in which list it stands, and
+-- both together that 8 is to be added to the state
+local LONG, FRESH, MOVED, HIGH = 8, 64, 128, 192
+local ASKED_TO_STOP = 32768    -- of the bits that say what a long record has
 
 -- A lease: whose it is. Its first bytes, up to the token's end, are what a holder has to show.
 local CHARGED, STARTED, ASKED, KEYED = 1, 2, 4, 8
+
+local function state_of(flags)
+  return flags >= HIGH and flags % 8 + 8 or flags % 8
+end
 
 local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
