@@ -670,8 +670,8 @@ class Operating(Protocol):
         was when the tick was reckoned, so that of any number of callers one is heard.
 
         A job is skipped if its id or its unique key is taken, or its queue is closed or full; and with
-        `Overlap.SKIP` if the entry's last job has not ended. With `Overlap.REPLACE` that one is cancelled first, as by
-        `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on.
+        `Overlap.SKIP` if the entry's last job has not ended. With `Overlap.REPLACE` that one is cancelled
+        first, as by `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on.
         """
         ...
 

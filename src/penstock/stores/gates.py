@@ -70,6 +70,9 @@ class Gate:
         """Whether anything is other than before."""
         before = self.limits, self.held(now)
         self.limits = change.applied(self.limits)
+        rate = self.limits.rate
+        if rate is not None and rate != before[0].rate:
+            self.tat = min(self.tat, now + rate.burst * rate.step)
         if isinstance(change.hold, int):
             self.held_until = now + change.hold
         elif change.hold is None:
@@ -119,10 +122,12 @@ class Gate:
         return [max(now, math.ceil(first + k * rate.step - _NOISE)) for k in range(n)]
 
     def _base(self, now: int) -> float:
-        """No further ahead than it can have come: clocks are set, and rates are changed."""
+        """When the next start would come; now, where that is further ahead than it can have come: the clock was
+        set back."""
         rate = self.limits.rate
         assert rate is not None
-        return min(max(self.tat, now), now + _AHEAD + rate.burst * rate.step)
+        ahead = self.tat - now
+        return self.tat if 0 < ahead <= _AHEAD + rate.burst * rate.step + 1 else float(now)
 
     def _first(self, now: int) -> float:
         """The instant of the next start, which may have passed."""
