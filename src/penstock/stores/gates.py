@@ -122,8 +122,8 @@ class Gate:
         return [max(now, math.ceil(first + k * rate.step - _NOISE)) for k in range(n)]
 
     def _base(self, now: int) -> float:
-        """When the next start would come; now, where that is further ahead than it can have come: the clock was
-        set back."""
+        """When the next start would come; now, where that is further ahead than it can have come: then the
+        clock was set back."""
         rate = self.limits.rate
         assert rate is not None
         ahead = self.tat - now
