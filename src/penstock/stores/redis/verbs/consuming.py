@@ -140,10 +140,10 @@ class _Fetching:
             if n < 0:  # of a limited queue: with their instants
                 end = at + 2 - 3 * n
                 jobs += [
-                    leased(
-                        profiles, queue, answer[i], answer[i + 1], int(answer[i + 2]), worker, token, charge
+                    leased(profiles, queue, id, record, int(start), worker, token, charge)
+                    for id, record, start in zip(
+                        *(answer[at + 2 + k : end : 3] for k in range(3)), strict=True
                     )
-                    for i in range(at + 2, end, 3)
                 ]
             else:
                 end = at + 2 + 2 * n
