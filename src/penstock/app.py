@@ -21,6 +21,7 @@ from penstock.middleware import MiddlewareStack
 from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
 from penstock.outbox import Outbox
 from penstock.pressure import FULL_TIMEOUT
+from penstock.queue import StoredQueue
 from penstock.registry import Registry
 from penstock.results import AsCompleted, aresults, results
 from penstock.store import Store
@@ -246,6 +247,10 @@ class App(Registry):
         patience = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
         return Take(self.store, self.tasks, name, ms, patience, self._keep_dead)
+
+    def queue(self, name: str) -> StoredQueue:
+        """The settings of a queue: `app.queue("mail").settings(max_running=7)`; see docs/limits.md."""
+        return StoredQueue(lambda: self.store, check_queue(name))
 
     def drained(self, queue: str, timeout: Duration | None = None) -> bool:
         """Wait until a queue has nothing queued (delayed, parked) or running; False: it still has.

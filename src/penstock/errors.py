@@ -143,8 +143,8 @@ class QueueClosed(EnqueueError):
 class QueueFull(EnqueueError):
     """The queue is at its limit; the job was not stored.
 
-    `retry_after` is in seconds, as fast as the queue drains of late, or None where nobody knows; `size` is its
-    limit, if it has been set with the queue.
+    `retry_after` is in seconds, as fast as the queue drains of late, or None where nobody knows; `size` is
+    its limit, if it has been set with the queue.
     """
 
     def __init__(
@@ -304,8 +304,8 @@ class Snooze(Steering):
 
 
 class RateLimited(Steering):
-    """What the task needs (a server that answered 429) is used too fast: the queue, with this job at its head,
-    waits so long, for all workers. This attempt does not count."""
+    """What the task needs (a server that answered 429) is used too fast: the queue, with this job at its
+    head, waits so long, for all workers. This attempt does not count."""
 
     def __init__(
         self, retry_after: float | str | timedelta, reason: str = "the task was told to slow down"

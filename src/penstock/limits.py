@@ -202,7 +202,7 @@ def _on_full(name: str, value: Any) -> OnFull:
     try:
         return OnFull(value)
     except ValueError:
-        near = did_you_mean(value, list(OnFull)) if isinstance(value, str) else ""
+        near = did_you_mean(value, [rule.value for rule in OnFull]) if isinstance(value, str) else ""
         raise ConfigError(f"{name}={value!r} is neither 'reject' nor 'wait'{near}") from None
 
 

@@ -187,8 +187,7 @@ class Take(AbstractAsyncContextManager[Some]):
             return
         begins = time.monotonic() + (job.fetched_at - now) / 1000
         try:
-            while (left := begins - time.monotonic()) > 0:
-                await asyncio.sleep(max(0.001, left))
+            await asyncio.sleep(begins - time.monotonic() + 0.001)  # a timer may be early by its resolution
         except asyncio.CancelledError:
             await _to_the_end(self._apply(job, Released(Place.OWN)))
             raise
