@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError as PenstockError
     from penstock.errors import QueueClosed as QueueClosed
     from penstock.errors import QueueFull as QueueFull
+    from penstock.errors import RateLimited as RateLimited
     from penstock.errors import ResultError as ResultError
     from penstock.errors import ResultNotKept as ResultNotKept
     from penstock.errors import ResultTimeout as ResultTimeout
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
     from penstock.job import RawJob as RawJob
     from penstock.job import Ref as Ref
     from penstock.job import State as State
+    from penstock.limits import QueueLimits as QueueLimits
+    from penstock.limits import Rate as Rate
     from penstock.retry import exponential as exponential
     from penstock.retry import fibonacci as fibonacci
     from penstock.retry import fixed as fixed
@@ -103,7 +106,7 @@ _HOMES = {
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout Cancel ConfigError Discard "
         "EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead JobExists "
         "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
-        "ResultError ResultNotKept ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt "
+        "RateLimited ResultError ResultNotKept ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt "
         "StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable UnknownScheme "
         "Unsupported"
     ),
@@ -115,6 +118,7 @@ _HOMES = {
     "penstock.handle": "Handle",
     "penstock.health": "Health",
     "penstock.job": "AttemptError Job NewJob Progress RawJob Ref State",
+    "penstock.limits": "QueueLimits Rate",
     "penstock.retry": "exponential fibonacci fixed linear polynomial steps",
     "penstock.take": "Taken",
     "penstock.task": "Task",

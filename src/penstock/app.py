@@ -20,6 +20,8 @@ from penstock.job import DEAD_KEPT
 from penstock.middleware import MiddlewareStack
 from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
 from penstock.outbox import Outbox
+from penstock.pressure import FULL_TIMEOUT
+from penstock.queue import StoredQueue
 from penstock.registry import Registry
 from penstock.results import AsCompleted, aresults, results
 from penstock.store import Store
@@ -33,7 +35,7 @@ R = TypeVar("R")
 
 #: A heartbeat comes every third of a lease, and the store has to be reached in between.
 _SHORTEST_LEASE = 100
-_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "store"}
+_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
 
 
 class App(Registry):
@@ -42,7 +44,8 @@ class App(Registry):
     Without a URL that is `sqlite:///jobs.db`. Works across threads, event loops and forks. `namespace`
     isolates it from others on the same store; `max_payload` and `max_result` bound the bytes of one
     job's arguments and of its result; `outbox` is how many new jobs may wait in memory while the store is
-    away (0, unless it is said), and die there with the process; `store` takes the place of the URL. All
+    away (0, unless it is said), and die there with the process; `full_timeout` is how long an enqueue waits
+    for room in a full queue whose rule is to wait (30 s); `store` takes the place of the URL. All
     further options are defaults for its tasks; `retention` is that of tasks with a result. What is not
     given here may be set in the environment or in penstock.toml.
     """
@@ -56,6 +59,7 @@ class App(Registry):
         max_payload: int | str | None = None,
         max_result: int | str | None = None,
         outbox: int | None = None,
+        full_timeout: Duration | None = None,
         store: Store | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
@@ -75,9 +79,14 @@ class App(Registry):
         payload = _number("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
         result = _number("max_result", said.or_else(max_result, "max_result", payload))
         room = _number("outbox", said.or_else(outbox, "outbox", 0))
+        patience = said.or_else(
+            None if full_timeout is None else milliseconds(full_timeout, what="full_timeout"),
+            "full_timeout",
+            FULL_TIMEOUT,
+        )
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
-            Client(lambda: self._made_store(store), middleware, events, room),
+            Client(lambda: self._made_store(store), middleware, events, room, patience),
             middleware,
             events,
             override(said.options(), defaults, who="App()"),
@@ -238,6 +247,10 @@ class App(Registry):
         patience = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
         return Take(self.store, self.tasks, name, ms, patience, self._keep_dead)
+
+    def queue(self, name: str) -> StoredQueue:
+        """The settings of a queue: `app.queue("mail").settings(max_running=7)`; see docs/limits.md."""
+        return StoredQueue(lambda: self.store, check_queue(name))
 
     def drained(self, queue: str, timeout: Duration | None = None) -> bool:
         """Wait until a queue has nothing queued (delayed, parked) or running; False: it still has.

@@ -32,6 +32,7 @@ from penstock.ids import check_id, check_queue, mint_many
 from penstock.job import QUEUED, NewJob, State
 from penstock.middleware import MiddlewareStack
 from penstock.outbox import Outbox
+from penstock.pressure import aplaced, in_loop, placed
 from penstock.store import Enqueued, QueueInfo, Store, Verdict
 from penstock.waiting import refuse_in_loop
 
@@ -55,11 +56,18 @@ class Client:
     """
 
     def __init__(
-        self, make_store: Callable[[], Store], middleware: MiddlewareStack, events: EventBus, outbox: int = 0
+        self,
+        make_store: Callable[[], Store],
+        middleware: MiddlewareStack,
+        events: EventBus,
+        outbox: int = 0,
+        full_timeout: int = 30_000,
     ) -> None:
         #: Where jobs wait while the store is away; of no room unless the app wants one.
         self.outbox = Outbox(outbox, lambda: self.store, events)
         self._make_store = make_store
+        #: How long (s) to wait for room in a queue that is full, where its rule is to wait.
+        self._full_timeout = full_timeout / 1000
         self._made: dict[str, Store] = {}
         self._middleware = middleware
         self._events = events
@@ -80,13 +88,15 @@ class Client:
     def enqueue(self, draft: Draft[R]) -> Handle[R]:
         """Store one job; raises EnqueueError or StoreError."""
         new = self._rewritten(draft.new())
-        (answer,) = self._answers([new])
+        (answer,) = self._placed([new])
         return self._handle(new, answer, draft)
 
     async def aenqueue(self, draft: Draft[R]) -> Handle[R]:
         """The same; who calls while a write is in flight goes with the next one."""
         new = self._rewritten(draft.new())
         answer = await self._batcher().put(new)
+        if answer is not None and answer.verdict is Verdict.FULL:  # the batcher goes on with the others'
+            (answer,) = await aplaced([new], [answer], self._full_timeout, self._put_again)
         return self._handle(new, answer, draft)
 
     def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
@@ -94,7 +104,7 @@ class Client:
         many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
         for chunk in many.chunks():
             try:
-                many.answered(self._answers(chunk))
+                many.answered(self._placed(chunk))
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
@@ -104,7 +114,8 @@ class Client:
         many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
         for chunk in many.chunks():
             try:
-                many.answered(await self._aanswers(chunk))
+                answers = await self._aanswers(chunk)
+                many.answered(await aplaced(chunk, answers, self._full_timeout, self._aanswers))
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
@@ -151,6 +162,13 @@ class Client:
         self.outbox.close()
         for store in self._made.values():
             store.close()
+
+    def _placed(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
+        """The answers, after a wait for room where a queue is full and its rule is to wait."""
+        return placed(jobs, self._answers(jobs), self._full_timeout, self._answers)
+
+    async def _put_again(self, jobs: list[NewJob]) -> list[Enqueued | None]:
+        return [await self._batcher().put(job) for job in jobs]
 
     def _answers(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
         """What the store says to each job; None where the outbox has it for now."""
@@ -308,8 +326,9 @@ def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
         case Verdict.CLOSED:
             return QueueClosed(new.queue)
         case Verdict.FULL:
-            wait = answer.retry_after
-            return QueueFull(new.queue, None if wait is None else wait / 1000)
+            wait = None if answer.retry_after is None else answer.retry_after / 1000
+            way_out = "; nobody waits in an event loop: use aenqueue" if answer.waits and in_loop() else ""
+            return QueueFull(new.queue, wait, answer.size, way_out)
         case Verdict.UNKNOWN:
             return EnqueueUnknown([new.id], answer.cause)
         case Verdict.FAILED:

@@ -8,7 +8,7 @@ PenstockError
 ├── EnqueueError             a job that the store did not take
 │   ├── JobExists            its id is taken
 │   ├── QueueClosed          its queue takes no new jobs
-│   ├── QueueFull            its queue is at its limit; has retry_after
+│   ├── QueueFull            its queue is at its limit; has retry_after and size
 │   ├── EnqueueManyError     some of many were not stored; has handles and errors
 │   ├── EnqueueUnknown       the reply was lost: the jobs may be stored or not; has ids
 │   ├── NotReplicated        the jobs are stored, on fewer replicas than wanted; has ids
@@ -32,6 +32,7 @@ PenstockError
 Steering (Exception)         raised by a task to choose its own outcome
 ├── Retry                    try again, perhaps at a time of its own
 ├── Snooze                   later, and this attempt does not count
+├── RateLimited              later, and so all of its queue; this attempt does not count
 ├── Discard                  failed for good, at once
 └── Cancel                   no longer wanted
 
@@ -70,6 +71,7 @@ __all__ = [
     "PenstockError",
     "QueueClosed",
     "QueueFull",
+    "RateLimited",
     "ResultError",
     "ResultNotKept",
     "ResultTimeout",
@@ -139,13 +141,21 @@ class QueueClosed(EnqueueError):
 
 
 class QueueFull(EnqueueError):
-    """The queue is at its limit. `retry_after` is in seconds, or None where nobody knows."""
+    """The queue is at its limit; the job was not stored.
 
-    def __init__(self, queue: str, retry_after: float | None = None) -> None:
+    `retry_after` is in seconds, as fast as the queue drains of late, or None where nobody knows; `size` is
+    its limit, if it has been set with the queue.
+    """
+
+    def __init__(
+        self, queue: str, retry_after: float | None = None, size: int | None = None, way_out: str = ""
+    ) -> None:
+        most = "" if size is None else f": {size:,} jobs wait in it, which is its max_size"
         when = "" if retry_after is None else f"; try again in {retry_after:.3g} s"
-        super().__init__(f"the queue {queue!r} is full{when}")
+        super().__init__(f"the queue {queue!r} is full{most}{when}{way_out}")
         self.queue = queue
         self.retry_after = retry_after
+        self.size = size
 
 
 class EnqueueUnknown(EnqueueError):
@@ -291,6 +301,18 @@ class Snooze(Steering):
     def __init__(self, delay: float | str | timedelta) -> None:
         super().__init__(f"snoozed for {delay}")
         self.delay = delay
+
+
+class RateLimited(Steering):
+    """What the task needs (a server that answered 429) is used too fast: the queue, with this job at its
+    head, waits so long, for all workers. This attempt does not count."""
+
+    def __init__(
+        self, retry_after: float | str | timedelta, reason: str = "the task was told to slow down"
+    ) -> None:
+        super().__init__(f"{reason}; its queue waits for {retry_after}")
+        self.retry_after = retry_after
+        self.reason = reason
 
 
 class Discard(Steering):

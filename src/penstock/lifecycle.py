@@ -31,6 +31,7 @@ __all__ = [
     "Released",
     "Returned",
     "Snoozed",
+    "Throttled",
     "TimedOut",
     "Transition",
     "Undecodable",
@@ -57,7 +58,8 @@ class Transition(msgspec.Struct, frozen=True):
 
     `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
     the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
-    stays (ms); 0 removes it in the same step. `reason` says why, in words.
+    stays (ms); 0 removes it in the same step. `reason` says why, in words. `hold`: so long (ms) its queue
+    gives nothing; 0: it goes on.
     """
 
     state: State
@@ -68,6 +70,7 @@ class Transition(msgspec.Struct, frozen=True):
     keep: int = 0
     error: AttemptError | None = None
     reason: str | None = None
+    hold: int = 0
 
 
 # ── outcomes: how an attempt can end ─────────────────────────────────────────────────────────────
@@ -91,6 +94,14 @@ class Raised(msgspec.Struct, frozen=True):
 class Snoozed(msgspec.Struct, frozen=True):
     """It asked to run later; the attempt does not count."""
 
+    delay: int
+
+
+class Throttled(msgspec.Struct, frozen=True):
+    """What it needs is used too fast: it, and all of its queue, shall wait for `delay` ms. The attempt does
+    not count."""
+
+    error: AttemptError
     delay: int
 
 
@@ -140,6 +151,7 @@ Outcome = (
     Returned
     | Raised
     | Snoozed
+    | Throttled
     | Cancelled
     | TimedOut
     | LeaseLost
@@ -155,8 +167,8 @@ ASK_CANCELLED = "cancelled before it started"
 REPLACED = "replaced by the next one of its periodic entry"
 #: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
 LOST_BY = "lost by "
-#: What its task calls no failure costs no attempt for so long (ms) after the job was first due; from then on
-#: it does, so that a job which never gets anywhere comes to an end.
+#: What its task calls no failure, and being throttled, costs no attempt for so long (ms) after the job was
+#: first due; from then on it does, so that a job which never gets anywhere comes to an end.
 NO_FAILURE_FOR = 7 * 86_400_000
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 
@@ -182,6 +194,8 @@ def decide(
             move = _dead(job, error)
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=delay, charge=False)
+        case Throttled(error, delay):
+            move = _throttled(job, error, delay, now, luck)
         case Cancelled(reason):
             return _cancelled(job, reason)
         case Expired():
@@ -224,6 +238,14 @@ def _again(
         reason = f"no failure: {error.kind}: {error.message}"[:300]
         return Transition(state, delay=max(0, wait), charge=False, reason=reason)
     return Transition(state, delay=max(0, wait), error=error)
+
+
+def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float) -> Transition:
+    if now >= _born(job.spec, job.enqueued_at) + NO_FAILURE_FOR:
+        move = _again(job, error, now, luck, delay)
+        return msgspec.structs.replace(move, hold=delay)
+    reason = f"throttled: {error.message}"[:300]
+    return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, reason=reason, hold=delay)
 
 
 def _born(spec: NewJob, enqueued_at: int) -> int:

@@ -11,14 +11,16 @@ from penstock.errors import (
     Cancel,
     ConfigError,
     Discard,
+    RateLimited,
     Retry,
     Snooze,
     Steering,
     Undecodable,
 )
 from penstock.job import AttemptError, Job
-from penstock.lifecycle import Cancelled, Outcome, Raised, Snoozed, TimedOut
+from penstock.lifecycle import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut
 from penstock.lifecycle import Undecodable as NotDecodable
+from penstock.limits import bounded_hold
 from penstock.options import Options
 
 __all__ = ["error_of", "outcome_of", "timed_out"]
@@ -52,6 +54,11 @@ def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY
         match error:
             case Snooze():
                 return Snoozed(milliseconds(error.delay, what="Snooze(delay)"))
+            case RateLimited():
+                return Throttled(
+                    error_of(job, now, error),
+                    bounded_hold(milliseconds(error.retry_after, what="RateLimited(retry_after)")),
+                )
             case Cancel():
                 return Cancelled(error.reason)
             case Discard():

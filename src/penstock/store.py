@@ -31,6 +31,7 @@ import msgspec
 
 from penstock.job import Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import Transition
+from penstock.limits import NO_LIMITS, LimitChange, QueueLimits
 from penstock.schedule import Entry, NewEntry, Overlap
 
 __all__ = [
@@ -85,12 +86,17 @@ class Verdict(enum.StrEnum):
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """The answer for one job. `id` is the stored job's: another one's for DUPLICATE. `cause` is in words."""
+    """The answer for one job. `id` is the stored job's: another one's for DUPLICATE. `cause` is in words.
+
+    For FULL `retry_after` says in how many ms there may be room, as fast as the queue drains of late; `size`
+    is its limit, and `waits` whether its rule is to wait for room."""
 
     verdict: Verdict
     id: str
     retry_after: int | None = None
     cause: str = ""
+    size: int | None = None
+    waits: bool = False
 
 
 class Producing(Protocol):
@@ -101,7 +107,8 @@ class Producing(Protocol):
 
         Later items of a batch see the earlier ones (a second job of the same id EXISTS). What is asked
         first answers: EXISTS (in whatever state, also if the queue is closed: a repeated enqueue is told
-        so), then CLOSED, then DUPLICATE.
+        so), then CLOSED, then DUPLICATE, then FULL: as many jobs wait to start in the queue, in whatever
+        queued state, as its `max_size` allows.
 
         A unique key is held in its queue from the enqueue until its job has ended or is deleted, or until
         `period` ms after the enqueue; then the next job may have it, and its former holder frees nothing
@@ -158,6 +165,14 @@ class SyncProducing(Protocol):
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]: ...
     def queues(self) -> list[QueueInfo]: ...
+    def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo: ...
 
 
 # ── consuming ────────────────────────────────────────────────────────────────────────────────────
@@ -167,22 +182,29 @@ class Share(msgspec.Struct, frozen=True):
     """One queue of a fetch. First each queue gives up to `quota` jobs, in the order given; then what is
     left of the limit is filled in the same order, up to `cap` jobs in all from each queue.
 
-    A cap below the quota wins. A queue stands in a fetch once."""
+    A cap below the quota wins. A queue stands in a fetch once. Of a queue with a `max_running` or a rate it
+    is no more than `free`, the slots that are free now: what others may start must not wait here."""
 
     queue: str
     quota: int
     cap: int
+    free: int | None = None
 
 
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
     `due` is the least `run_at` of their scheduled and retryable jobs, paused queues and instants that have
-    passed included (promotion is not paused); None without any, and always after a reclaim."""
+    passed included (promotion is not paused); None without any, and always after a reclaim. `opens` is when
+    a rate or a hold lets the next ready job of those queues go that it keeps back now; None without any.
+
+    A job whose `fetched_at` is still to come, by no more than 20 ms, is leased but must not begin before that
+    instant, which is its place in the queue's rate."""
 
     jobs: list[Job]
     now: int
     due: int | None = None
+    opens: int | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, gc=False):
@@ -216,7 +238,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     `result` is stored with a job that ends. `then`: jobs that follow, enqueued in the same step, after the
     transition (only if the settlement applies). They were accepted with the job that they follow, so a
-    closed queue takes them; one whose id or unique key is taken is left out, for it is there already.
+    closed or full queue takes them; one whose id or unique key is taken is left out, for it is there already.
     """
 
     lease: Lease | Ref
@@ -292,6 +314,10 @@ class Consuming(Protocol):
         kept as `lifecycle.kept` says) and count for nothing; a store may stop after a few thousand of them
         with fewer jobs than there are, and then `wait` says WORK at once. Paused queues give nothing. Parked
         jobs of a queue come first, in the order of available ones, if `worker` has announced their task.
+
+        A queue that is held gives nothing; one with a `max_running` never so much that more of its jobs would
+        be leased at once, over all workers; one with a rate as many as may start within the next 20 ms: in
+        every span of time t at most rate * t + burst, to the millisecond, each with its instant.
         """
         ...
 
@@ -311,8 +337,9 @@ class Consuming(Protocol):
         `charge=False` takes back what the fetch charged: nothing if it did not. AVAILABLE at the head or the
         tail: `run_at` is now; at its own place `run_at` too stays what it was, and for PARKED at any place;
         SCHEDULED and RETRYABLE are due `delay` ms from now, in no place until they are promoted. Outside of
-        RUNNING no attempt goes on: `token` and `worker` are None, `started` is False. A call with a
-        transition to RUNNING, which is no outcome, raises ValueError and changes nothing.
+        RUNNING no attempt goes on: `token` and `worker` are None, `started` is False. With a `hold` the
+        queue gives nothing for so long (`limits.bounded_hold`), or for longer if it was held before. A call
+        with a transition to RUNNING, which is no outcome, raises ValueError and changes nothing.
         """
         ...
 
@@ -347,9 +374,10 @@ class Consuming(Protocol):
     async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
         """Sleep until there may be something, at most `timeout` ms.
 
-        WORK: an available job in one of the queues that is not paused, or a scheduled or retryable one in any
-        of them that is due now or before the timeout's end. It comes back at once, so that the caller can
-        fetch, promote, or sleep until that instant instead; who knows of that instant asks for a timeout that
+        WORK: an available job in one of the queues that is not paused, and that its limits let go now or
+        before the timeout's end, or a scheduled or retryable one in any of them that is due now or before
+        that. It comes back at once, so that the caller can fetch, promote, or sleep until that instant
+        instead; who knows of that instant asks for a timeout that
         ends with it. Parked jobs are no work here, for nobody says which tasks the caller knows.
         CANCEL: a running job, of any queue, was asked to stop since this store object's last `wait` said so.
         SETTINGS: the settings of any queue changed since then. With no queues only these two are waited for.
@@ -375,13 +403,16 @@ class Page(msgspec.Struct, frozen=True):
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queue's counts (exact; states without jobs are absent), switches, and its oldest available job.
 
-    `oldest_available` is the least `run_at` of its available jobs."""
+    `oldest_available` is the least `run_at` of its available jobs. `held_until`: the queue gives nothing
+    before that instant, for an upstream wants it slower; None: it is not held."""
 
     name: str
     counts: dict[State, int]
     paused: bool = False
     closed: bool = False
     oldest_available: int | None = None  # when it became due, ms epoch
+    limits: QueueLimits = NO_LIMITS
+    held_until: int | None = None
 
 
 class DayCount(msgspec.Struct, frozen=True):
@@ -531,12 +562,18 @@ class Operating(Protocol):
         ...
 
     async def settings(
-        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
     ) -> QueueInfo:
-        """Change a queue's switches (None leaves one as it is); the queue comes to be if it was not there.
+        """Change a queue's switches (None leaves one as it is) and limits. The queue comes to be if it was
+        not there.
 
         A paused queue gives no jobs to `fetch`, a closed one takes none from `enqueue`; all other verbs do
-        not mind.
+        not mind. Limits hold from now on: what is too much already stays.
         """
         ...
 
@@ -583,7 +620,8 @@ class Operating(Protocol):
 
         In this order, all together at most `limit` (daily counts aside): ended jobs past their retention, the
         longest over first; per queue, by name, and state (completed, cancelled, dead) those that ended before
-        its newest `keep_finished` (completed, cancelled) or `keep_dead`, oldest end first; expired jobs, the
+        its newest `keep_finished` (completed, cancelled) or `keep_dead`, and those that ended longer ago than
+        its limits say, oldest end first; a queue's own limits go before what is given here; expired jobs, the
         earliest expiry first, which stay as cancelled ones; workers silent for more than a minute. Counts of
         days that are 90 days past or more go.
         """
@@ -631,9 +669,9 @@ class Operating(Protocol):
         """Move each entry's watermark on and enqueue its jobs, in one step; only if it still stands where it
         was when the tick was reckoned, so that of any number of callers one is heard.
 
-        A job is skipped if its id or its unique key is taken, or its queue is closed; and with `Overlap.SKIP`
-        if the entry's last job has not ended. With `Overlap.REPLACE` that one is cancelled first, as by
-        `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on.
+        A job is skipped if its id or its unique key is taken, or its queue is closed or full; and with
+        `Overlap.SKIP` if the entry's last job has not ended. With `Overlap.REPLACE` that one is cancelled
+        first, as by `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on.
         """
         ...
 

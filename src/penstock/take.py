@@ -169,6 +169,7 @@ class Take(AbstractAsyncContextManager[Some]):
             fetched = await self._fetch()
             for job in fetched.jobs:
                 if not job.cancel_asked:
+                    await self._its_time(job, fetched.now)
                     return job
                 await self._apply(job, Cancelled())
             if fetched.jobs or await self._reclaimed():
@@ -176,8 +177,20 @@ class Take(AbstractAsyncContextManager[Some]):
             left = ends - time.monotonic()
             if left <= 0:
                 return None
-            until_due = _LOOK if fetched.due is None else max(1, fetched.due - fetched.now)
+            instants = [instant for instant in (fetched.due, fetched.opens) if instant is not None]
+            until_due = max(1, min(instants) - fetched.now) if instants else _LOOK
             await self._store.wait([self._queue], timeout=int(min(left * 1000 + 1, _LOOK, until_due)))
+
+    async def _its_time(self, job: Job, now: int) -> None:
+        """A job of a queue with a rate may have to wait for its instant, some milliseconds."""
+        if job.fetched_at is None or job.fetched_at <= now:
+            return
+        begins = time.monotonic() + (job.fetched_at - now) / 1000
+        try:
+            await asyncio.sleep(begins - time.monotonic() + 0.001)  # a timer may be early by its resolution
+        except asyncio.CancelledError:
+            await _to_the_end(self._apply(job, Released(Place.OWN)))
+            raise
 
     async def _fetch(self) -> Fetched:
         """Lease one job; who is cancelled meanwhile gives it back rather than let its lease run out."""

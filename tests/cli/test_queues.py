@@ -137,3 +137,88 @@ def test_stats_are_totals_and_days(penstock, store):
     lines = penstock.ok("stats").splitlines()
     assert lines[3].split() == ["all", "3", "1", "1"]
     assert lines[6].split()[1:] == ["1", "1"]
+
+
+# ── limits ──
+
+
+def test_a_queue_is_limited_and_the_limits_are_shown(penstock, store):
+    put(store, "a", queue="mail")
+    said = penstock.ok(
+        *("queues", "set", "mail", "--max-size", "10000", "--on-full", "wait", "--max-running", "7"),
+        *("--rate", "100/min", "--burst", "10", "--keep-dead", "1000", "--keep-dead-for", "30d"),
+    )
+    words = "max-size=10000 on-full=wait max-running=7 rate=100/min burst=10 keep-dead=1000 keep-dead-for=30d"
+    assert said == f"mail: {words}\n"
+    assert words in penstock.ok("queues", "list")
+    (queue,) = penstock.json("queues", "list")["queues"]
+    assert queue["limits"] == {
+        "max_size": 10_000,
+        "on_full": "wait",
+        "max_running": 7,
+        "rate": "100/min",
+        "burst": 10,
+        "keep_finished": None,
+        "keep_dead": 1_000,
+        "keep_finished_for": None,
+        "keep_dead_for": 2_592_000.0,
+    }
+    assert queue["waits_for"] == "its rate is 100/min"
+
+
+def test_none_takes_a_limit_away_and_the_others_stay(penstock, store):
+    put(store, "a")
+    penstock.ok("queues", "set", "default", "--max-size", "5", "--max-running", "7", "--rate", "1/s")
+    assert penstock.ok("queues", "set", "default", "--max-size", "none", "--rate", "none") == (
+        "default: max-running=7\n"
+    )
+    assert penstock.ok("queues", "set", "default", "--max-running", "none") == "default: no limits\n"
+
+
+def test_a_queue_is_held_and_let_go(penstock, store):
+    put(store, "a")
+    assert penstock.ok("queues", "set", "default", "--hold", "1h").startswith("default: held until 20")
+    assert fetch(store) == []
+    (queue,) = penstock.json("queues", "list")["queues"]
+    assert queue["held_until"] is not None
+    assert queue["waits_for"].startswith("the queue is held until")
+    assert penstock.ok("queues", "set", "default", "--hold", "none") == "default: no limits\n"
+    assert len(fetch(store)) == 1
+
+
+def test_a_queue_that_is_not_there_is_limited_only_if_that_is_meant(penstock, store):
+    put(store, "a", queue="mail")
+    assert penstock.says(3, "queues", "set", "mial", "--max-running", "1").startswith(
+        "there is no queue 'mial'"
+    )
+    penstock.ok("queues", "set", "later", "--max-running", "1", "--create")
+    assert [q.name for q in store.sync.queues()] == ["later", "mail"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--max-running", "0", "pause the queue"),
+        ("--max-size", "0", "close the queue"),
+        ("--max-size", "-1", "max_size=-1 is not a whole number"),
+        ("--max-size", "many", "neither a whole number nor 'none'"),
+        ("--rate", "fast", "rate='fast' is not a rate"),
+        ("--rate", "0/s", "nothing start"),
+        ("--burst", "3", "burst= goes with a rate"),
+        ("--on-full", "wiat", "did you mean 'wait'?"),
+        ("--keep-dead", "-2", "keep_dead=-2 is not a whole number"),
+        ("--keep-dead-for", "soon", "keep_dead_for='soon' is not a duration"),
+        ("--hold", "2d", "longer than a day"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_gets_one_clear_error(penstock, store, option, value, says):
+    put(store, "a")
+    result = penstock("queues", "set", "default", option, value)
+    assert result.exit_code != 0
+    assert says in result.stderr
+    assert penstock.json("queues", "list")["queues"][0]["limits"]["max_size"] is None
+
+
+def test_nothing_to_set_is_said(penstock, store):
+    put(store, "a")
+    assert "nothing to set" in penstock("queues", "set", "default").stderr

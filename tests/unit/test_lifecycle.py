@@ -31,6 +31,7 @@ from penstock.lifecycle import (
     Released,
     Returned,
     Snoozed,
+    Throttled,
     TimedOut,
     Transition,
     Undecodable,
@@ -69,6 +70,14 @@ def young(age: int = 0, **more: Any) -> Job:
     """A job that was enqueued so long ago."""
     return replace(job(**more), enqueued_at=NOW - age)
 
+
+THROTTLED: dict[str, Any] = {
+    "state": State.AVAILABLE,
+    "place": Place.HEAD,
+    "charge": False,
+    "reason": "throttled: no luck",
+    "hold": 500,
+}
 
 TABLE: list[tuple[str, Job, Outcome, Transition]] = [
     ("returned", JOB, Returned(), Transition(State.COMPLETED, keep=60_000)),
@@ -205,6 +214,24 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
     ),
     ("undecodable", JOB, Undecodable(ERROR), Transition(**DEAD, reason=LUCK)),
+    (
+        "throttled",
+        young(),
+        Throttled(ERROR, 500),
+        Transition(**THROTTLED),
+    ),
+    (
+        "throttled in the last attempt",
+        young(attempt=3),
+        Throttled(ERROR, 500),
+        Transition(**THROTTLED),
+    ),
+    (
+        "throttled for a week: from now on it is a failure",
+        young(NO_FAILURE_FOR),
+        Throttled(ERROR, 500),
+        Transition(State.RETRYABLE, delay=500, error=ERROR, hold=500),
+    ),
     ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
     (
         "snoozed in the last attempt",

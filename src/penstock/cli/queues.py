@@ -1,4 +1,4 @@
-"""`penstock queues`: how full they are; pause, close, empty and forget them."""
+"""`penstock queues`: how full they are; pause, close, limit, empty and forget them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, note, table
+from penstock.duration import format_ms
 from penstock.errors import did_you_mean
+from penstock.limits import LimitChange
 
 if TYPE_CHECKING:
-    from penstock.inspector import Inspector, QueueView
+    from penstock.inspector import Inspector, LimitsView, QueueView
 
 __all__ = ["command"]
 
@@ -51,7 +53,30 @@ def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
 
 
 def _switches(queue: QueueView) -> str:
-    return " ".join(word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on)
+    words = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
+    if queue.held_until is not None:
+        words.append(f"held until {queue.held_until}")
+    return " ".join([*words, *_limits(queue.limits)])
+
+
+def _limits(limits: LimitsView) -> list[str]:
+    """What is set, as `queues set` takes it."""
+    said = {
+        "max-size": limits.max_size,
+        "on-full": limits.on_full if limits.max_size is not None else None,
+        "max-running": limits.max_running,
+        "rate": limits.rate,
+        "burst": limits.burst if limits.burst != 1 else None,
+        "keep-finished": limits.keep_finished,
+        "keep-dead": limits.keep_dead,
+        "keep-finished-for": _span(limits.keep_finished_for),
+        "keep-dead-for": _span(limits.keep_dead_for),
+    }
+    return [f"{name}={value}" for name, value in said.items() if value is not None]
+
+
+def _span(seconds: float | None) -> str | None:
+    return None if seconds is None else format_ms(round(seconds * 1000)).replace(" ", "")
 
 
 def _switch(name: str, says: str) -> None:
@@ -81,6 +106,64 @@ _switch("pause", "Let workers start nothing more of these queues. What runs goes
 _switch("resume", "Undo a pause.")
 _switch("close", "Refuse new jobs. Workers go on with what is there.")
 _switch("open", "Undo a close.")
+
+
+class _OrNone(click.ParamType):  # type: ignore[type-arg]
+    """A value, or "none", which takes the limit away."""
+
+    def __init__(self, name: str, read: Callable[[str], Any] = str) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).lower() == "none":
+            return (None,)
+        try:
+            return (self._read(value),)
+        except ValueError:
+            self.fail(f"{value!r} is neither a whole number nor 'none'.", param, ctx)
+
+
+_NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
+
+
+@command.command("set", cls=Command)
+@_NAMES
+@click.option("--max-size", type=_NUMBER, help="So many jobs may wait to start; more are refused.")
+@click.option("--on-full", help="What becomes of those: reject, or wait (the caller waits for room).")
+@click.option("--max-running", type=_NUMBER, help="So many at once, over all workers.")
+@click.option("--rate", type=_OrNone("rate|none"), help="So many starts in so long: 200/s, 100/min, 5/2s.")
+@click.option("--burst", type=int, help="With --rate: so many of them may come at once.  [1]")
+@click.option("--keep-finished", type=_NUMBER, help="Completed jobs kept, and as many cancelled ones.")
+@click.option("--keep-dead", type=_NUMBER, help="Dead jobs kept.")
+@click.option("--keep-finished-for", type=_AGE, help="For how long, if that is shorter than they would be.")
+@click.option("--keep-dead-for", type=_AGE, help="Likewise, dead ones.")
+@click.option("--hold", type=_AGE, help="Start nothing for so long; none lifts what holds the queue.")
+@click.option("--create", is_flag=True, help="A queue that is not there yet, too.")
+def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
+    """Limit these queues, for all workers, at once. What is not named stays; none takes a limit away."""
+    session = Session.current()
+    # what may be none comes in a tuple of one, so that none and not given are told apart
+    said = {
+        name: value[0] if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    if not said:
+        raise click.UsageError("nothing to set: name a limit, as in --max-running 7")
+    change = LimitChange.of(**said)
+
+    async def acting(inspector: Inspector) -> list[QueueView]:
+        if not create:
+            await _known(inspector, names, "; --create makes it")
+        return [await inspector.set_limits(queue, change) for queue in names]
+
+    queues = session.run(acting, create=create)
+    if session.json:
+        emit({"queues": queues})
+        return
+    for queue in queues:
+        click.echo(f"{queue.name}: {_switches(queue) or 'no limits'}")
 
 
 @command.command("purge", cls=Command)

@@ -72,6 +72,10 @@ class Config:
         count(0), 0, "jobs kept in memory while the store is away; they die with the process; 0 keeps none"
     )
 
+    full_timeout: int = _knob(
+        DURATION, "30s", "how long an enqueue waits for room, where a full queue's rule is to wait"
+    )
+
     # what is kept
     keep_dead: int = _knob(DURATION, "90d", "how long a dead job is kept, to be understood and retried")
     keep_dead_count: int = _knob(count(0), 100_000, "dead jobs kept per queue, newest first")

@@ -26,6 +26,7 @@ from penstock.inspector.views import (
     worker_view,
 )
 from penstock.job import QUEUED, TERMINAL, Ref, State
+from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
 from penstock.store import Page, Store, Timetable, WorkerInfo
 
@@ -140,6 +141,10 @@ class Inspector:
     async def open(self, queue: str) -> QueueView:
         """Undo a close."""
         return queue_view(await self._store.settings(queue, closed=False))
+
+    async def set_limits(self, queue: str, change: LimitChange) -> QueueView:
+        """Change limits of the queue, hold it or lift a hold; they hold at once, for all who use it."""
+        return queue_view(await self._store.settings(queue, limits=change))
 
     async def purge(self, queue: str, states: Sequence[State] = _WITHOUT_RUNNING) -> int:
         """Remove all jobs of these states (never running ones), step by step; how many went."""

@@ -27,6 +27,7 @@ __all__ = [
     "JobPage",
     "JobRow",
     "JobView",
+    "LimitsView",
     "QueueStatsView",
     "QueueView",
     "RunningView",
@@ -164,14 +165,32 @@ class Bulk(msgspec.Struct, frozen=True):
     limited: bool
 
 
+class LimitsView(msgspec.Struct, frozen=True):
+    """What was set for a queue; None: no limit. `rate` as it may be written, ages in seconds."""
+
+    max_size: int | None
+    on_full: str
+    max_running: int | None
+    rate: str | None
+    burst: int | None
+    keep_finished: int | None
+    keep_dead: int | None
+    keep_finished_for: float | None
+    keep_dead_for: float | None
+
+
 class QueueView(msgspec.Struct, frozen=True):
-    """A queue: how many jobs in each state, its switches, since when its oldest ready job waits."""
+    """A queue: how many jobs in each state, its switches and limits, since when its oldest ready job waits,
+    and until when it is held, if it is."""
 
     name: str
     counts: dict[str, int]
     paused: bool
     closed: bool
     oldest_available_at: str | None
+    limits: LimitsView
+    held_until: str | None
+    waits_for: str | None  # why nothing that is ready starts, in words
 
 
 class DayView(msgspec.Struct, frozen=True):
@@ -286,7 +305,41 @@ def job_view(job: Job) -> JobView:
 def queue_view(info: QueueInfo) -> QueueView:
     """A queue's counts in the order of the lifecycle, and its switches."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
-    return QueueView(info.name, counts, info.paused, info.closed, iso(info.oldest_available))
+    limits = info.limits
+    rate = limits.rate
+    return QueueView(
+        info.name,
+        counts,
+        info.paused,
+        info.closed,
+        iso(info.oldest_available),
+        LimitsView(
+            limits.max_size,
+            limits.on_full.value,
+            limits.max_running,
+            None if rate is None else str(rate),
+            None if rate is None else rate.burst,
+            limits.keep_finished,
+            limits.keep_dead,
+            None if limits.keep_finished_for is None else limits.keep_finished_for / 1000,
+            None if limits.keep_dead_for is None else limits.keep_dead_for / 1000,
+        ),
+        iso(info.held_until),
+        _waits_for(info),
+    )
+
+
+def _waits_for(info: QueueInfo) -> str | None:
+    if not info.counts.get(State.AVAILABLE):
+        return None
+    if info.paused:
+        return "the queue is paused"
+    if info.held_until is not None:
+        return f"the queue is held until {iso(info.held_until)}"
+    most, running = info.limits.max_running, info.counts.get(State.RUNNING, 0)
+    if most is not None and running >= most:
+        return f"{running} of its jobs run, as many as its max_running allows"
+    return None if info.limits.rate is None else f"its rate is {info.limits.rate}"
 
 
 def entry_view(entry: Entry, now: int) -> EntryView:

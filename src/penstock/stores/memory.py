@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
@@ -23,6 +24,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
+from penstock.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.store import (
     Beat,
@@ -49,6 +51,7 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
+from penstock.stores.gates import Gate
 
 __all__ = ["MemoryStore"]
 
@@ -207,9 +210,14 @@ class MemoryStore:
         return self.shelf.stats(days)
 
     async def settings(
-        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return self.shelf.settings(queue, paused, closed)
+        return self.shelf.settings(queue, paused, closed, limits)
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self.shelf.retry(refs)
@@ -307,6 +315,16 @@ class _SyncDoor:
     def queues(self) -> list[QueueInfo]:
         return self._store.shelf.infos()
 
+    def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return self._store.shelf.settings(queue, paused, closed, limits)
+
 
 # ── the data ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -367,6 +385,7 @@ class _Queue:
         self.name = name
         self.paused = False
         self.closed = False
+        self.gate = Gate()
         self.rows: dict[str, _Row] = {}
         self.counts = dict.fromkeys(State, 0)
         self.ready: _Sorted[tuple[int, int]] = _Sorted()  # available: by priority and place
@@ -380,10 +399,34 @@ class _Queue:
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
 
-    def info(self) -> QueueInfo:
+    def info(self, now: int) -> QueueInfo:
         counts = {state: n for state, n in self.counts.items() if n}
-        oldest = self.oldest.first()
-        return QueueInfo(self.name, counts, self.paused, self.closed, oldest and oldest[0])
+        oldest, gate = self.oldest.first(), self.gate
+        return QueueInfo(
+            self.name, counts, self.paused, self.closed, oldest and oldest[0], gate.limits, gate.held(now)
+        )
+
+    @property
+    def running(self) -> int:
+        return self.counts[State.RUNNING]
+
+    def gives(self, now: int) -> bool:
+        """Whether a fetch would get something that is ready."""
+        return not self.paused and bool(self.ready.first()) and self.gate.room(self.running, now) != 0
+
+    def opens(self, now: int) -> int | None:
+        """When it gives what it keeps back now, by the time that passes."""
+        if self.paused or not self.ready.first() or self.gate.room(self.running, now) != 0:
+            return None
+        return self.gate.opens(self.running, now)
+
+    def full(self, now: int, refused: int) -> tuple[int, int] | None:
+        """If it has no room: its size, and when there may be some, behind `refused` others."""
+        most = self.gate.limits.max_size
+        size = 0 if most is None else sum(self.counts[state] for state in QUEUED)
+        if most is None or size < most:
+            return None
+        return most, self.gate.drain.wait(size - most + 1 + refused, now)
 
 
 class _Heard(NamedTuple):
@@ -420,9 +463,13 @@ class _Shelf:
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self.lock:
             now = self.clock.now()
-            return [self._enqueue(new, now) for new in jobs]
+            refused: Counter[str] = Counter()
+            return [self._enqueue(new, now, refused=refused) for new in jobs]
 
-    def _enqueue(self, new: NewJob, now: int, *, follows: bool = False) -> Enqueued:
+    def _enqueue(
+        self, new: NewJob, now: int, *, follows: bool = False, refused: Counter[str] | None = None
+    ) -> Enqueued:
+        """`refused`: how many of the same call found their queue full."""
         queue = self._queue(new.queue)
         if new.id in queue.rows:
             return Enqueued(Verdict.EXISTS, new.id)
@@ -430,6 +477,12 @@ class _Shelf:
             return Enqueued(Verdict.CLOSED, new.id)
         if (holder := self._holder(queue, new, now)) is not None:
             return Enqueued(Verdict.DUPLICATE, holder.job.spec.id)
+        refused = Counter() if refused is None else refused
+        full = None if follows else queue.full(now, refused[new.queue])
+        if full is not None:
+            refused[new.queue] += 1
+            waits = queue.gate.limits.on_full is OnFull.WAIT
+            return Enqueued(Verdict.FULL, new.id, full[1], size=full[0], waits=waits)
         state, run_at = first_state(new, now)
         self.generation += 1
         expires_at = _expires_at(new, now)
@@ -475,9 +528,13 @@ class _Shelf:
             if not jobs:
                 until = self.clock.lease_now() + lease
                 for row in self._pick(queues, limit, worker, now):
-                    self._lease(row, worker, token, until, now, charge)
+                    at = row.queue.gate.pass_(1, now)
+                    self._lease(row, worker, token, until, now if at is None else at[0], charge)
                     jobs.append(row.job)
-            return Fetched(jobs, now, self._next_due([share.queue for share in queues]))
+            names = [share.queue for share in queues]
+            opens = (queue.opens(now) for queue in self._known(names))
+            opens_at = min((instant for instant in opens if instant is not None), default=None)
+            return Fetched(jobs, now, self._next_due(names), opens_at)
 
     def _pick(self, queues: Sequence[Share], limit: int, worker: str, now: int) -> Iterator[_Row]:
         """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
@@ -487,6 +544,8 @@ class _Shelf:
         for to_cap in (False, True):
             for share in queues:
                 most = share.cap if to_cap else min(share.quota, share.cap)
+                if share.free is not None and self._gates(share.queue):
+                    most = min(most, share.free)
                 while limit > 0 and given[share.queue] < most:
                     row = self._next_ready(share.queue, tasks, now)
                     if row is None:
@@ -495,9 +554,12 @@ class _Shelf:
                     given[share.queue] += 1
                     yield row
 
+    def _gates(self, name: str) -> bool:
+        return name in self.queues and self.queues[name].gate.limits.gates
+
     def _next_ready(self, name: str, tasks: Collection[str], now: int) -> _Row | None:
         queue = self.queues.get(name)
-        if queue is None or queue.paused:
+        if queue is None or queue.paused or queue.gate.room(queue.running, now) == 0:
             return None
         while (first := _first_parked(queue, tasks) or queue.ready.first()) is not None:
             row = self.rows[first[1]]
@@ -563,6 +625,8 @@ class _Shelf:
             there = self._row(Ref(one.lease.queue, one.lease.id)) is not None
             return Settled.STALE if there else Settled.GONE
         self._count(row.queue, one.transition, now)
+        if one.transition.hold:
+            row.queue.gate.hold(one.transition.hold, now)
         self._take(row)
         self._apply(row, one.transition, one.result, head, now)
         if row.job.ended and one.transition.keep <= 0:
@@ -691,11 +755,12 @@ class _Shelf:
         """What there is for a wait that ends at `until` and had heard of `before`."""
         with self.lock:
             wake = Wake.NOTHING
-            if any(queue.ready.first() and not queue.paused for queue in self._known(queues)):
+            now = self.clock.now()
+            if any(queue.gives(now) for queue in self._known(queues)):
                 wake |= Wake.WORK
-            due = self._next_due(queues)
-            if due is not None and (due <= self.clock.now() or due < until):
-                wake |= Wake.WORK
+            for due in (self._next_due(queues), *(queue.opens(now) for queue in self._known(queues))):
+                if due is not None and (due <= now or due < until):
+                    wake |= Wake.WORK
             if self.cancels > before.cancels:
                 wake |= Wake.CANCEL
             if self.changes > before.changes:
@@ -793,7 +858,8 @@ class _Shelf:
 
     def infos(self) -> list[QueueInfo]:
         with self.lock:
-            return [self.queues[name].info() for name in sorted(self.queues)]
+            now = self.clock.now()
+            return [self.queues[name].info(now) for name in sorted(self.queues)]
 
     def stats(self, days: int) -> list[QueueStats]:
         with self.lock:
@@ -813,15 +879,18 @@ class _Shelf:
                 for name, queue in sorted(self.queues.items())
             ]
 
-    def settings(self, name: str, paused: bool | None, closed: bool | None) -> QueueInfo:
+    def settings(
+        self, name: str, paused: bool | None, closed: bool | None, limits: LimitChange | None
+    ) -> QueueInfo:
         with self.lock:
-            queue = self._queue(name)
+            queue, now = self._queue(name), self.clock.now()
             before = queue.paused, queue.closed
             queue.paused = queue.paused if paused is None else paused
             queue.closed = queue.closed if closed is None else closed
-            if before != (queue.paused, queue.closed):
+            changed = limits is not None and queue.gate.change(limits, now)
+            if changed or before != (queue.paused, queue.closed):
                 self._tell_settings()
-            return queue.info()
+            return queue.info(now)
 
     def _tell_settings(self) -> None:
         self.changes += 1
@@ -910,7 +979,7 @@ class _Shelf:
             if queue.rows:
                 return False
             del self.queues[name]
-            if queue.paused or queue.closed or queue.entries:
+            if queue.paused or queue.closed or queue.entries or queue.gate.limits != NO_LIMITS:
                 self._tell_settings()
             return True
 
@@ -932,9 +1001,11 @@ class _Shelf:
             gone += self._forget(first[1])
         for _, queue in sorted(self.queues.items()):
             for state, newest in keep.items():
-                while gone < limit and len(ended := queue.ended[state]) > max(0, newest):
-                    first = ended.first()
-                    assert first is not None
+                most, until = queue.gate.limits.kept(state is State.DEAD, newest, now)
+                ended = queue.ended[state]
+                while gone < limit and (first := ended.first()) is not None:
+                    if len(ended) <= most and first[0] > until:
+                        break
                     gone += self._forget(first[1])
         return gone
 
@@ -1173,6 +1244,8 @@ class _Shelf:
                 queue.leases.drop(generation)
                 _pop(self.tokens, job.token, generation)
                 _pop(self.held, job.worker, generation)
+                if queue.gate.limits.max_running is not None and queue.ready.first():
+                    self._ring(self.queue_bells.get(queue.name, ()))
             case _:
                 queue.ended[job.state].drop(generation)
                 self.over.drop(generation)

@@ -96,6 +96,7 @@ class Executor:
         self._config = config
         self._keep_dead = keep_dead
         self._buffer: deque[Hold] = deque()
+        self._later: set[Hold] = set()  # they begin in a few ms, and have their slots already
         self._running: set[Hold] = set()
         self._stopping = self._closed = False
         self._threads: ThreadPool | None = None
@@ -128,7 +129,7 @@ class Executor:
     @property
     def free(self) -> int:
         """Slots without an attempt."""
-        return max(0, self._room())
+        return max(0, self._room() - len(self._later))
 
     @property
     def buffered(self) -> int:
@@ -163,6 +164,9 @@ class Executor:
         for job in jobs:
             plan = self._plans.of(job)
             hold = Hold(job, plan or _NO_PLAN, fetched, now)
+            if job.fetched_at is not None and job.fetched_at > now:
+                # reckoned from now on, when the store's clock says at least that
+                hold.starts = time.monotonic() + (job.fetched_at - now) / 1000
             holds.append(hold)
         self._holdings.add(holds, fetched + self._lease / 1000)
         arrived = time.monotonic()
@@ -175,10 +179,24 @@ class Executor:
                 self._refuse(hold, Cancelled("cancelled while running"))
             elif self._stopping:
                 self._refuse(hold, Released())
+            elif hold.starts:
+                self._later.add(hold)
+                self._await_start(hold)
             else:
                 self._buffer.append(hold)
                 if self._narrow and hold.plan.run_in != "process":
                     self._narrow.pop(hold.job.spec.queue, None)
+
+    def _await_start(self, hold: Hold) -> None:
+        """Timers may be early by their resolution; a start must not."""
+        left = hold.starts - time.monotonic()
+        if left > 0:
+            asyncio.get_running_loop().call_later(max(0.001, left), self._await_start, hold)
+        elif hold in self._later:
+            self._later.discard(hold)
+            hold.arrived = time.monotonic()
+            self._buffer.appendleft(hold)
+            self.start_ready()
 
     def start_ready(self) -> None:
         """Start buffered jobs while there are slots."""
@@ -187,7 +205,7 @@ class Executor:
             self._give_back_overdue()
         if not buffer:
             return
-        room, stack = self._room(), self._stack
+        room, stack = self._room() - len(self._later), self._stack
         blocked: list[Hold] = []
         while buffer and (room > 0 or (room > -stack and self._may_stack(buffer[0]))):
             hold = buffer.popleft()
@@ -584,6 +602,8 @@ class Executor:
         """Drain: what has not started goes back at once."""
         self._stopping = True
         self._unstack()
+        self._buffer.extendleft(self._later)
+        self._later.clear()
         while self._buffer:
             self._refuse(self._buffer.popleft(), Released())
 

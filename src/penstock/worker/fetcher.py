@@ -142,14 +142,17 @@ class Fetcher(Service):
             self.stop()  # not by a later drain: a store in memory never lets the loop turn meanwhile
             return 0.0
         timeout = self._safety_poll
-        if fetched.due is not None:
-            timeout = min(timeout, max(0.001, (fetched.due - fetched.now) / 1000))
+        for instant in (fetched.due, fetched.opens):
+            if instant is not None:
+                timeout = min(timeout, max(0.001, (instant - fetched.now) / 1000))
         tasks: set[asyncio.Task[Any]] = set()
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
             tasks.add(asyncio.create_task(self._executor.freed.wait()))
             timeout = min(timeout, NARROW)
+        # who knows when a queue opens makes no offer: with his last slot taken, nobody awake would know of it
+        offer = self._offer() if fetched.opens is None else None
         waiting = asyncio.create_task(
-            self._store.wait(queues, timeout=max(1, int(timeout * 1000)), offer=self._offer())
+            self._store.wait(queues, timeout=max(1, round(timeout * 1000)), offer=offer)
         )
         tasks.add(waiting)
         self._waiting = waiting  # whoever pokes us cancels it

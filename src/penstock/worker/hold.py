@@ -38,6 +38,7 @@ class Hold(msgspec.Struct, eq=False, gc=False):
     elsewhere: bool = False  #: it has a slot, and is no plain call in a thread
     interrupt: type[Interrupted] | None = None  #: why we stop it, once we do
     interrupted_at: float = 0.0
+    starts: float = 0.0  #: monotonic instant before which it must not begin: its place in a queue's rate
     took: float = 0.0  #: seconds that its function ran
     over: bool = False  #: its function has ended, or its slot was given up
     progress: Progress | None = None

@@ -84,10 +84,10 @@ class Turns:
             if cap > 0:
                 caps[q.name] = cap
         if self._strict or len(caps) <= 1:
-            return [Share(name, cap, cap) for name, cap in caps.items()]
-        return self._by_weight(limit, caps)
+            return [Share(name, cap, cap, free) for name, cap in caps.items()]
+        return self._by_weight(limit, caps, free)
 
-    def _by_weight(self, limit: int, caps: dict[str, int]) -> list[Share]:
+    def _by_weight(self, limit: int, caps: dict[str, int], free: int) -> list[Share]:
         open_ = [q for q in self._queues if q.name in caps]
         total = sum(q.weight for q in open_)
         for q in open_:
@@ -108,7 +108,7 @@ class Turns:
                 break
             quotas[needy.name] += 1
             left -= 1
-        return [Share(q.name, quotas[q.name], caps[q.name]) for q in ranked]
+        return [Share(q.name, quotas[q.name], caps[q.name], free) for q in ranked]
 
     def paid(self, shares: Sequence[Share], got: Mapping[str, int]) -> None:
         """What the fetch of these shares brought, per queue."""

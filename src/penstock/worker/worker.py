@@ -182,8 +182,9 @@ class Worker:
         """A fetch found nothing. In a burst, that may be the end; True: it is."""
         if not self._burst or self._holdings or self.calls_back:
             return False
-        if fetched.due is not None and fetched.due - fetched.now <= 1_000:
-            return False
+        for instant in (fetched.due, fetched.opens):
+            if instant is not None and instant - fetched.now <= 1_000:
+                return False
         self.stop()
         return True
 

@@ -18,9 +18,11 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import Place, Transition, kept
+from penstock.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
 from penstock.retry import RetryPolicy
 from penstock.stores.redis.keys import id_of, ms_of
 from penstock.unique import UniqueKey
@@ -35,6 +37,8 @@ __all__ = [
     "grip",
     "job_of",
     "leased",
+    "limit_values",
+    "limits_of",
     "progress_bytes",
     "tail_of",
     "transition_bytes",
@@ -64,7 +68,8 @@ _CHARGED, _STARTED, _ASKED = 1, 2, 4
 _FATE = struct.Struct("<IddddddIIH")
 _LEASE = struct.Struct("<dBH")
 _FORM = struct.Struct("<dddd")
-_TRANSITION = struct.Struct("<BBBBddBB")
+_TRANSITION = struct.Struct("<BBBBdddBB")
+_LIMITS = struct.Struct("<10d")
 _RUNNING = State.RUNNING
 
 
@@ -214,6 +219,7 @@ def transition_bytes(to: Transition) -> bytes:
         to.lost,
         to.delay,
         to.keep,
+        to.hold,
         to.error is not None,
         to.reason is not None,
     )
@@ -222,6 +228,33 @@ def transition_bytes(to: Transition) -> bytes:
     if to.reason is not None:
         head += _sized(to.reason.encode("utf-8", "replace"))
     return head
+
+
+def limit_values(change: LimitChange) -> list[int | float | str]:
+    """The limits as the scripts have them, in the order of `limits.lua`; "": as it is."""
+
+    def number(value: float | UnsetType | None) -> float | str:
+        return "" if value is UNSET else _NONE if value is None else value
+
+    waits = "" if change.on_full is UNSET else int(change.on_full is OnFull.WAIT)
+    rate = change.rate
+    pace = ("", "", "") if rate is UNSET else (_NONE,) * 3
+    if isinstance(rate, Rate):
+        pace = (rate.count, rate.per_ms, rate.burst)
+    kept = (change.keep_finished, change.keep_dead, change.keep_finished_for, change.keep_dead_for)
+    return [number(change.max_size), waits, number(change.max_running), *pace, *map(number, kept)]
+
+
+def limits_of(text: bytes) -> QueueLimits:
+    """The limits of a queue as the scripts keep them."""
+    if not text:
+        return NO_LIMITS
+    size, waits, running, count, per, burst, *kept = _LIMITS.unpack(text)
+    numbers = [None if value == _NONE else int(value) for value in (size, running, *kept)]
+    rate = None if count == _NONE else Rate(count, int(per), int(burst))
+    return QueueLimits(
+        numbers[0], OnFull.WAIT if waits == 1 else OnFull.REJECT, numbers[1], rate, *numbers[2:]
+    )
 
 
 def _sized(text: bytes) -> bytes:

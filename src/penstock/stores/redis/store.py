@@ -19,6 +19,7 @@ from penstock.errors import StoreUnavailable
 from penstock.ids import mint_token
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED, Place, released
+from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
 from penstock.store import (
     Beat,
@@ -316,9 +317,14 @@ class RedisStore:
         return await self._do(operating.stats(self._ground, days))
 
     async def settings(
-        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return await self._do(operating.settings(self._ground, queue, paused, closed))
+        return await self._do(operating.settings(self._ground, queue, paused, closed, limits))
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return await self._do(operating.retry(self._ground, refs))
@@ -475,6 +481,16 @@ class _SyncDoor:
 
     def queues(self) -> list[QueueInfo]:
         return self._do(operating.queues(self._ground))
+
+    def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return self._do(operating.settings(self._ground, queue, paused, closed, limits))
 
 
 def _given_back(ground: Ground, came: Sequence[Handover]) -> Talk[list[Settled]]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.job import AttemptError, Job, NewJob, Progress, State
+from penstock.limits import NO_LIMITS, QueueLimits
 from penstock.store import WorkerInfo
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "is_queued",
     "job_of",
     "leased",
+    "limits_of",
     "numbers",
     "progress_blob",
     "spec_blob",
@@ -58,6 +60,7 @@ worker_blob = msgspec.msgpack.Encoder().encode
 worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
 errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
 _progress_of = msgspec.msgpack.Decoder(Progress).decode
+_limits_of = msgspec.msgpack.Decoder(QueueLimits).decode
 _json = msgspec.json.Encoder().encode
 _blob = msgspec.msgpack.Encoder().encode
 
@@ -146,6 +149,11 @@ def storable(text: str) -> str:
 def _storable_error(error: AttemptError) -> AttemptError:
     kind, message, traceback = map(storable, (error.kind, error.message, error.traceback))
     return AttemptError(error.attempt, error.at, kind, message, traceback)
+
+
+def limits_of(blob: bytes | None) -> QueueLimits:
+    """The limits of a queue; NULL: it has none."""
+    return NO_LIMITS if blob is None else _limits_of(blob)
 
 
 def numbers(values: Iterable[int]) -> str:

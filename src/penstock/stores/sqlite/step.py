@@ -13,7 +13,8 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
-from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, spec_of, storable
+from penstock.stores.gates import Drain, Gate
+from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, limits_of, spec_of, storable
 from penstock.stores.statements import Statements
 
 __all__ = ["SQL", "Queue", "Step", "counts_of"]
@@ -40,16 +41,35 @@ _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 
 class Queue:
     """A queue as this step found it, and what the step changes of its counts."""
 
-    __slots__ = ("_counts", "_cx", "closed", "deltas", "head", "mixed", "name", "paused", "qid", "tail")
+    __slots__ = (
+        "_counts",
+        "_cx",
+        "closed",
+        "deltas",
+        "gate",
+        "head",
+        "mixed",
+        "name",
+        "paused",
+        "qid",
+        "refused",
+        "tail",
+    )
 
-    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[int]) -> None:
+    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[Any]) -> None:
         self._cx = cx
         self._counts: Sequence[int] | None = None
         self.name = name
-        self.qid, paused, closed, self.tail, self.head, _ = row
+        self.qid: int = row[0]
+        self.tail: int = row[3]
+        self.head: int = row[4]
+        paused, closed, limits, held_until = row[1], row[2], row[6], row[7]
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
+        #: What may keep its jobs from starting, or new ones from entering; None: nothing.
+        self.gate = None if limits is None and not held_until else _gate(*row[6:])
+        self.refused = 0  # how many new jobs this step has found no room for
         self.mixed = False  # whether the deltas are more than those of new jobs
 
     @property
@@ -63,6 +83,10 @@ class Queue:
     def count(self, state: int) -> int:
         """How many jobs of this state there are, with what this step has done so far."""
         return self.counts[state] + (0 if self.deltas is None else self.deltas[state])
+
+
+def _gate(limits: bytes | None, held_until: int, tat: float, drained: float, at: int, since: int) -> Gate:
+    return Gate(limits_of(limits), held_until, tat, Drain(drained, at, since))
 
 
 class Step:
@@ -148,6 +172,8 @@ class Step:
         queue.mixed = True
         if old is not None:
             deltas[old] -= n
+            if old == RUNNING and queue.gate is not None:
+                self.work = True  # another one may run now
         if new is None or new in ENDED:
             self.ended = True
         elif new != RUNNING:

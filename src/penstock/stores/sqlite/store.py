@@ -19,6 +19,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, did_you_mean
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED
+from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
 from penstock.store import (
     Beat,
@@ -286,9 +287,14 @@ class SqliteStore:
         return await self._runner.ask(_STATS, days)
 
     async def settings(
-        self, queue: str, *, paused: bool | None = None, closed: bool | None = None
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return await self._runner.ask(_SETTINGS, queue, paused, closed)
+        return await self._runner.ask(_SETTINGS, queue, paused, closed, limits)
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return await self._runner.ask(_RETRY, refs)
@@ -398,6 +404,16 @@ class _SyncDoor:
 
     def queues(self) -> list[QueueInfo]:
         return self._runner.do(_QUEUES)
+
+    def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return self._runner.do(_SETTINGS, queue, paused, closed, limits)
 
 
 class _News:

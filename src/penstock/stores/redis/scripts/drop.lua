@@ -1,5 +1,5 @@
 -- Forget an empty queue.
--- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused or closed, or
+-- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused, closed or limited, or
 -- had periodic entries.
 -- include: clock states record queue places
 if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -1 end
@@ -9,4 +9,4 @@ local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'watchers', 'tokens'}) do
   redis.call('DEL', KEYS[1] .. ':' .. name)
 end
-return (m.paused or m.closed or entries == 1) and 1 or 0
+return (m.paused or m.closed or m.limits or entries == 1) and 1 or 0

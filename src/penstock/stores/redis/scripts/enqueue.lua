@@ -5,7 +5,8 @@
 -- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
 -- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
 -- Returns {the highest generation, numbers of the queues that were new, a letter per job (n new, x exists,
--- c closed, d duplicate), then for each duplicate the holder's id}.
+-- c closed, d duplicate, f full), then for each duplicate the holder's id, and for each that finds its queue full
+-- what that means (see limits.lua)}.
 -- include: clock states queue new
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
@@ -58,7 +59,9 @@ for i = first, #ARGV, 3 do
   if taken[q][id] then
     verdict = 'x'
   elseif #form == 2 then
-    verdict = meta(queue).closed and 'c' or 'n'
+    local m = meta(queue)
+    has = m.limited and not m.closed and limiting().full(queue, m) or nil
+    verdict = m.closed and 'c' or has and 'f' or 'n'
   else
     verdict, has = unusually().verdict_on(queue, form, false)
   end
@@ -86,7 +89,7 @@ end
 -- A single job goes to who waits with an offer, if nothing else is ready: leased to him, and told with the
 -- wake-up. Who has got one waits no more, in whatever queue.
 local function handed_over(queue, m, id, record)
-  if clustered or m.paused or #record > 65536 or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
+  if clustered or m.paused or m.limited or #record > 65536 or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
     return false
   end
   local waiter = redis.call('ZRANGE', queue .. ':waiters', 0, 0, 'WITHSCORES')

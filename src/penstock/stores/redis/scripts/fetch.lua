@@ -2,10 +2,11 @@
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, charge (1, 0), whether the token may
 -- have been used before (1, 0), tasks that the worker knows ("?": not told; "!": the last key, which is not a
 -- queue, has what the workers announced; or a msgpack list), then per queue: quota
--- (-1: only the token is looked for there), cap.
+-- (-1: only the token is looked for there), cap, how many at most if it is limited ('' : any number).
 -- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
 -- "tasks" (there are parked jobs: come again and name the tasks), "parked" (there are such), "",
--- then runs: number of the queue, how many, and for each id, record}; for "again" 4 entries each: number of the queue, id, record, lease.
+-- when a queue opens that is shut now ('' if none), then runs: number of the queue, how many, and for each id,
+-- record, or of a limited queue: number, minus how many, and for each id, record, when it starts}; for "again" 4 entries each: number of the queue, id, record, lease.
 -- include: clock states queue
 local queues = {unpack(KEYS)}
 local announced = ARGV[8] == '!' and table.remove(queues)
@@ -27,7 +28,7 @@ end
 local due = ''
 for q, queue in ipairs(queues) do
   if boot then rarely().notice_reboot(queue) end
-  local first = tonumber(ARGV[7 + 2 * q]) >= 0 and first_due(queue)
+  local first = tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
 due = due == '' and '' or string.format('%.0f', due)
@@ -36,7 +37,7 @@ local now_said = string.format('%.0f', now)
 if ARGV[7] == '1' then
   for _, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
-      return rarely().under_token(queues, token, {now_said, due, 'again'})
+      return rarely().under_token(queues, token, {now_said, due, 'again', ''})
     end
   end
 end
@@ -55,7 +56,7 @@ if parked ~= '' then
   end
 end
 
-local answer, looked = {now_said, due, parked}, 0
+local answer, looked = {now_said, due, parked, ''}, 0
 
 -- Each `pick` takes up to n jobs out of their order: their ids, their records.
 
@@ -142,7 +143,8 @@ local till = string.format('%.0f', steady + lease)
 local token_part = string.char(#token) .. token
 local lease_parts = {}    -- by flags: what all leases of this call have in common
 
-local function lease_part(flags)
+local function lease_part(flags, start)
+  if start ~= now then return token_part .. struct.pack('<dBI2c0', start, flags, #worker, worker) end
   local part = lease_parts[flags]
   if not part then
     part = token_part .. struct.pack('<dBI2c0', now, flags, #worker, worker)
@@ -171,9 +173,12 @@ end
 -- Put the leases down; expired jobs end instead. How many were leased.
 local function lend(q, queue, ids, records)
   local ends, held, run, n = {}, {}, {}, 0
+  local m = meta(queue)
+  local next_start = m.limited and limiting().next_start
+  local common = m.limited and limiting().rules_of(m).max_running and charge + LIMITED or charge
   for i = 1, #ids do
     local id, record = ids[i], records[i]
-    local flags = charge
+    local flags, start = common, now
     if record and bit.band(string.byte(record), LONG) ~= 0 then
       local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
       if has >= ASKED_TO_STOP then flags = flags + ASKED end
@@ -185,8 +190,13 @@ local function lend(q, queue, ids, records)
     if record then
       local generation = string.sub(record, 2, 8)
       ends[n + 1], ends[n + 2] = till, generation .. id
-      held[n + 1], held[n + 2] = id, generation .. lease_part(flags)
-      run[n + 1], run[n + 2] = id, record
+      if next_start then start = next_start(queue, m) end
+      held[n + 1], held[n + 2] = id, generation .. lease_part(flags, start)
+      if next_start then
+        run[#run + 1], run[#run + 2], run[#run + 3] = id, record, string.format('%.0f', start)
+      else
+        run[n + 1], run[n + 2] = id, record
+      end
       n = n + 2
     end
   end
@@ -196,24 +206,46 @@ local function lend(q, queue, ids, records)
     in_steps('HSET', queue .. ':held', held)
     redis.call('HINCRBY', queue .. ':tokens', token, n)
     local at = #answer
-    answer[at + 1], answer[at + 2] = q, n
-    for i = 1, 2 * n do answer[at + 2 + i] = run[i] end
+    answer[at + 1], answer[at + 2] = q, next_start and -n or n
+    for i = 1, #run do answer[at + 2 + i] = run[i] end
+    if next_start then limiting().passed(queue, m) end
   end
   return n
+end
+
+-- Of a limited queue no more than its limits and the free slots leave.
+local function most_of(q, queue, most)
+  local rules, free = limiting().rules_of(meta(queue)), tonumber(ARGV[8 + 3 * q])
+  if free and (rules.max_running or rules.step) then return math.min(most, free) end
+  return most
 end
 
 local given = {}
 for q = 1, #queues do given[q] = 0 end
 for pass = 1, 2 do
   for q, queue in ipairs(queues) do
-    local cap = tonumber(ARGV[8 + 2 * q])
-    local most = pass == 1 and math.min(tonumber(ARGV[7 + 2 * q]), cap) or cap
+    local cap = tonumber(ARGV[7 + 3 * q])
+    local most = pass == 1 and math.min(tonumber(ARGV[6 + 3 * q]), cap) or cap
+    if most > 0 and meta(queue).limited then most = most_of(q, queue, most) end
     while leased < limit and given[q] < most and looked < LOOKED_AT and not meta(queue).paused do
-      local ids, records = pick(queue, math.min(limit - leased, most - given[q]))
+      local n = math.min(limit - leased, most - given[q])
+      if meta(queue).limited then n = math.min(n, (limiting().room_of(queue, meta(queue)))) end
+      local ids, records
+      if n > 0 then ids, records = pick(queue, n) end
       if not ids then break end
-      local n = lend(q, queue, ids, records)
+      n = lend(q, queue, ids, records)
       looked = looked + #ids - n
       leased, given[q] = leased + n, given[q] + n
+    end
+  end
+end
+
+for _, queue in ipairs(queues) do
+  local m = metas[queue]
+  if m and m.limited and not m.paused and redis.call('EXISTS', queue .. ':ready') == 1 then
+    local room, opens = limiting().room_of(queue, m)
+    if room == 0 and opens and (answer[4] == '' or opens < tonumber(answer[4])) then
+      answer[4] = string.format('%.0f', opens)
     end
   end
 end
@@ -222,7 +254,7 @@ end
 if leased > 0 then
   for _, queue in ipairs(queues) do
     if not meta(queue).paused and redis.call('EXISTS', queue .. ':waiters') == 1
-      and redis.call('EXISTS', queue .. ':ready') == 1 then
+      and redis.call('EXISTS', queue .. ':ready') == 1 and gives(queue) then
       wake(queue)
     end
   end

@@ -1,6 +1,6 @@
 -- What there is of a queue.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
--- (run_at; '' if none), then how many of each state, in the order of their numbers}.
+-- (run_at; '' if none), limits, held until ('' if not), then how many of each state, in the order of their numbers}.
 -- include: clock states record queue places listing
 local queue = KEYS[1]
 local m = meta(queue)
@@ -23,7 +23,8 @@ end
 for _, id in ipairs(redis.call('ZRANGE', queue .. ':state/' .. AVAILABLE, 0, 999)) do look_at(id) end
 local answer = {
   redis.call('EXISTS', queue .. ':meta'), m.paused and 1 or 0, m.closed and 1 or 0,
-  oldest and string.format('%.0f', oldest) or '',
+  oldest and string.format('%.0f', oldest) or '', m.limits or '',
+  m.held and m.held > now and string.format('%.0f', m.held) or '',
 }
 for state = SCHEDULED, PARKED do
   answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) + (state == AVAILABLE and m.fresh or 0)

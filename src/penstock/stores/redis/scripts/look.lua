@@ -10,7 +10,11 @@ local said = string.format('%.0f', till)
 for _, queue in ipairs(queues) do
   local due = first_due(queue)
   if due and (due <= now or due < till) then return {1, said, news} end
-  if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then return {1, said, news} end
+  if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then
+    if not meta(queue).limited then return {1, said, news} end
+    local room, opens = limiting().room_of(queue, meta(queue))
+    if room > 0 or (opens and opens < till) then return {1, said, news} end
+  end
 end
 local long_gone = string.format('(%.0f', now - 60000)
 for _, queue in ipairs(queues) do

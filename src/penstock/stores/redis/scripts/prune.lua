@@ -22,12 +22,11 @@ if n > 0 then
 end
 local left = tonumber(ARGV[3])
 for _, state in ipairs({COMPLETED, CANCELLED, DEAD}) do
-  local ended = queue .. ':ended/' .. state
-  local keep = math.max(0, tonumber(state == DEAD and ARGV[5] or ARGV[4]))
-  local many = math.min(left, redis.call('ZCARD', ended) - keep)
+  local beyond = limiting().beyond(queue, meta(queue), state, tonumber(ARGV[4]), tonumber(ARGV[5]))
+  local many = math.min(left, beyond)
   if many > 0 then
     left = left - many
-    for _, member in ipairs(redis.call('ZRANGE', ended, 0, many - 1)) do forget(member) end
+    for _, member in ipairs(redis.call('ZRANGE', queue .. ':ended/' .. state, 0, many - 1)) do forget(member) end
   end
 end
 n = tonumber(ARGV[6])

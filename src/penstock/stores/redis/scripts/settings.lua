@@ -1,14 +1,70 @@
--- Change a queue's switches.
--- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is).
+-- Change a queue's switches and limits.
+-- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is), hold ('' : as it is; 0: none; ms
+-- from now), then the limits in the order of limits.lua (each a number, or '' : as it is).
 -- Returns {1 if anything changed, 1 if the queue was new}.
--- include: room clock states record queue places
-local m = meta(KEYS[1])
-local changed = 0
+-- include: room clock states record queue places lease
+local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
 for i, name in ipairs({'paused', 'closed'}) do
   local wanted = ARGV[i + 1]
   if wanted ~= '' and (wanted == '1') ~= m[name] then
     changed = 1
-    redis.call('HSET', KEYS[1] .. ':meta', name, wanted)
+    redis.call('HSET', queue .. ':meta', name, wanted)
+  end
+end
+
+-- A lease that does not say that it is of a limited queue would end unnoticed.
+local function mark_leases()
+  local held = redis.call('HGETALL', queue .. ':held')
+  for i = 1, #held, 2 do
+    local lease = read_held(held[i + 1])
+    if lease.flags < LIMITED then
+      lease.flags = lease.flags + LIMITED
+      redis.call('HSET', queue .. ':held', held[i], write_held(lease))
+    end
+  end
+end
+
+local function change_limits()
+  local limits = limiting()
+  local values = {limits.UNSET, 0}
+  for i = 3, #limits.RULES do values[i] = limits.UNSET end
+  local none = struct.pack(limits.PACKED, unpack(values))
+  if m.limits then values = {struct.unpack(limits.PACKED, m.limits)} end
+  local before = limits.rules_of(m)
+  for i = 1, #limits.RULES do
+    if ARGV[4 + i] ~= '' then values[i] = tonumber(ARGV[4 + i]) end
+  end
+  local packed = struct.pack(limits.PACKED, unpack(values, 1, #limits.RULES))
+  if packed == (m.limits or none) then return end
+  changed = 1
+  if packed == none then
+    redis.call('HDEL', queue .. ':meta', 'limits', 'tat', 'drained')
+    return
+  end
+  redis.call('HSET', queue .. ':meta', 'limits', packed)
+  m.limits, m.rules = packed, nil
+  local rules = limits.rules_of(m)
+  if rules.max_running and not before.max_running then mark_leases() end
+  local tat = tonumber(redis.call('HGET', queue .. ':meta', 'tat'))
+  if rules.step and tat and (rules.step ~= before.step or rules.burst ~= before.burst) then
+    tat = math.min(tat, now + rules.burst * rules.step)
+    redis.call('HSET', queue .. ':meta', 'tat', string.format('%.17g', tat))
+  end
+end
+
+local given = false
+for i = 5, #ARGV do given = given or ARGV[i] ~= '' end
+if given then change_limits() end
+if ARGV[4] ~= '' then
+  local until_now = m.held and m.held > now and m.held or 0
+  local held = ARGV[4] == '0' and 0 or now + tonumber(ARGV[4])
+  if held ~= until_now then
+    changed = 1
+    if held == 0 then
+      redis.call('HDEL', queue .. ':meta', 'held')
+    else
+      redis.call('HSET', queue .. ':meta', 'held', string.format('%.0f', held))
+    end
   end
 end
 if m.new then

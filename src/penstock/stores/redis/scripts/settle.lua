@@ -3,7 +3,7 @@
 -- those (digest, profile), how many transitions, those, then runs: a head (number of the queue, number of the
 -- transition, how many, whether plain) and for each settlement id, what the lease begins with ('' for a bare
 -- Ref), and unless plain its result ('' or "r" and the bytes) and the jobs that follow.
--- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, error, reason.
+-- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
 -- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, names in `out` of
 -- jobs that lie there}.
@@ -17,8 +17,8 @@ local transitions = {}
 for i = 1, tonumber(ARGV[at]) do
   local t = {}
   local text, from = ARGV[at + i]
-  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.has_error, t.has_reason, from =
-    struct.unpack('<BBBBddBB', text)
+  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.hold, t.has_error, t.has_reason, from =
+    struct.unpack('<BBBBdddBB', text)
   if t.has_error == 1 then t.error, from = struct.unpack('<I4c0', text, from) end
   if t.has_reason == 1 then t.reason = struct.unpack('<I4c0', text, from) end
   t.removes = t.keep <= 0 and (t.state == COMPLETED or t.state == CANCELLED or t.state == DEAD)
@@ -106,7 +106,7 @@ local function otherwise()
   return other
 end
 
-local letters = {}
+local letters, made_room = {}, {}
 while at <= #ARGV do
   local q, number, n, plain = struct.unpack('<BI2I2B', ARGV[at])
   local queue, t, width = KEYS[q], transitions[number], plain == 1 and 2 or 4
@@ -133,7 +133,9 @@ while at <= #ARGV do
       tokens[token] = (tokens[token] or 0) + 1
       orders[#orders + 1] = string.sub(lease, 1, 7) .. id
       gone[#gone + 1] = id
-      local keyed = string.byte(lease, 17 + token_size) >= KEYED
+      local flags = string.byte(lease, 17 + token_size)
+      if flags >= LIMITED then flags, made_room[queue] = flags - LIMITED, true end
+      local keyed = flags >= KEYED
       if quick and not keyed then
         seen[id] = 'removed'
       else
@@ -147,6 +149,7 @@ while at <= #ARGV do
     letters[#letters + 1] = letter
   end
   if done > 0 then
+    if t.hold > 0 then limiting().hold(queue, meta(queue), t.hold) end
     in_steps('HDEL', queue .. ':held', gone)
     in_steps('ZREM', queue .. ':leases', orders)
     for token, m in pairs(tokens) do
@@ -164,6 +167,9 @@ while at <= #ARGV do
   at = at + 1 + n * width
 end
 
+for queue in pairs(made_room) do
+  if redis.call('EXISTS', queue .. ':ready') == 1 then made_ready[queue] = true end
+end
 local day = math.floor(now / DAY)
 for q, queue in ipairs(KEYS) do
   for name, counted in pairs({processed = processed[q], failed = failed[q]}) do

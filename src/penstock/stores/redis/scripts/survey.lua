@@ -12,8 +12,8 @@ end
 for i, queue in ipairs(KEYS) do
   local crowded = 0
   for _, state in ipairs({COMPLETED, CANCELLED, DEAD}) do
-    local keep = tonumber(state == DEAD and ARGV[4] or ARGV[3])
-    if redis.call('ZCARD', queue .. ':ended/' .. state) > math.max(0, keep) then crowded = 1 end
+    local beyond = limiting().beyond
+    if beyond(queue, meta(queue), state, tonumber(ARGV[3]), tonumber(ARGV[4])) > 0 then crowded = 1 end
   end
   answer[i] = {
     past(queue .. ':over'), crowded, past(queue .. ':expiring'), #old_days(queue) > 0 and 1 or 0,

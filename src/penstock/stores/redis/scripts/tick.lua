@@ -30,6 +30,7 @@ for i = at + 7, #ARGV, 3 do
   elseif open then
     local _, anew = cancel_job(queue, entry.last, reason)
     if anew then asked = asked + 1 end
+    meta(queue).size = nil    -- one less waits
   end
   if wanted and redis.call('HEXISTS', queue .. ':jobs', id) == 0 and verdict_on(queue, form, false) == 'n' then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))

@@ -91,11 +91,11 @@ class _Fetching:
         found = yield from self._some(shares, limit, anew=anew)
         while not self._again and 0 < len(found.jobs) < limit and len(found.jobs) % BATCH == 0:
             given = Counter(job.queue for job in found.jobs)
-            rest = [Share(s.queue, max(0, s.quota - given[s.queue]), s.cap - given[s.queue]) for s in shares]
+            rest = [_rest_of(share, given[share.queue]) for share in shares]
             more = yield from self._some(rest, limit - len(found.jobs), anew=False)
             if not more.jobs:
                 break
-            found = Fetched(found.jobs + more.jobs, found.now, more.due)
+            found = Fetched(found.jobs + more.jobs, found.now, more.due, more.opens)
         return found
 
     def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> Talk[Fetched]:
@@ -108,7 +108,7 @@ class _Fetching:
             args: list[bytes | str | int] = [min(limit, BATCH), self._lease, self._worker, self.token]
             args += (self._charge, int(anew), self._known)
             for share in shares:
-                args += (share.quota, share.cap)
+                args += (share.quota, share.cap, "" if share.free is None else share.free)
             call = self._ground.call("fetch", names, args)
             if self._known == "!":
                 call = call._replace(keys=(*call.keys, self._ground.keys.workers))
@@ -120,10 +120,10 @@ class _Fetching:
         now, due = int(answer[0]), int(answer[1]) if answer[1] else None
         self._again = answer[2] == b"again"
         if self._again:
-            jobs = yield from self._ground.learning(lambda: _read_rows(self._ground, names, answer[3:]))
+            jobs = yield from self._ground.learning(lambda: _read_rows(self._ground, names, answer[4:]))
         else:
             jobs = yield from self._ground.learning(lambda: self._read(names, answer, now))
-        return Fetched(jobs, now, due)
+        return Fetched(jobs, now, due, int(answer[3]) if answer[3] else None)
 
     def _announced(self) -> Talk[bytes]:
         key = self._ground.keys.workers
@@ -134,15 +134,31 @@ class _Fetching:
     def _read(self, names: list[str], answer: list[Any], now: int) -> list[Job]:
         profiles, worker, token, charge = self._ground.profiles, self._worker, self.token, self._charge
         jobs: list[Job] = []
-        at = 3
+        at = 4
         while at < len(answer):
-            queue, end = names[answer[at] - 1], at + 2 + 2 * answer[at + 1]
-            jobs += [
-                leased(profiles, queue, answer[i], answer[i + 1], now, worker, token, charge)
-                for i in range(at + 2, end, 2)
-            ]
+            queue, n = names[answer[at] - 1], answer[at + 1]
+            if n < 0:  # of a limited queue: with their instants
+                end = at + 2 - 3 * n
+                jobs += [
+                    leased(profiles, queue, id, record, int(start), worker, token, charge)
+                    for id, record, start in zip(
+                        *(answer[at + 2 + k : end : 3] for k in range(3)), strict=True
+                    )
+                ]
+            else:
+                end = at + 2 + 2 * n
+                jobs += [
+                    leased(profiles, queue, answer[i], answer[i + 1], now, worker, token, charge)
+                    for i in range(at + 2, end, 2)
+                ]
             at = end
         return jobs
+
+
+def _rest_of(share: Share, given: int) -> Share:
+    """What is still wanted of a queue that has given so many."""
+    free = None if share.free is None else max(0, share.free - given)
+    return Share(share.queue, max(0, share.quota - given), share.cap - given, free)
 
 
 def _read_rows(ground: Ground, names: Sequence[str], rows: list[Any]) -> list[Job]:
@@ -161,21 +177,26 @@ def _fetch_over_slots(
     jobs: list[Job] = []
     given = dict.fromkeys((share.queue for share in queues), 0)
     now, dues = 0, []
+    opens: dict[str, int | None] = {}
     for share in queues:
         room = 0 if repeated else max(0, min(share.quota, share.cap, limit - len(jobs)))
-        part = share if share.quota == _TOKEN_ONLY else Share(share.queue, room, room)
+        part = share if share.quota == _TOKEN_ONLY else Share(share.queue, room, room, share.free)
         found = yield from ask_for.all([part], room)
         now = max(now, found.now)
         if found.due is not None:
             dues.append(found.due)
         given[share.queue] = len(found.jobs)
+        opens[share.queue] = found.opens
         jobs += found.jobs
     for share in queues:
         room = 0 if repeated else min(share.cap - given[share.queue], limit - len(jobs))
         if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # it may have more
-            found = yield from ask_for.all([Share(share.queue, room, room)], room, anew=False)
+            rest = Share(share.queue, room, room, _rest_of(share, given[share.queue]).free)
+            found = yield from ask_for.all([rest], room, anew=False)
+            opens[share.queue] = found.opens
             jobs += found.jobs
-    return Fetched(jobs, now, min(dues, default=None))
+    instants = [instant for instant in opens.values() if instant is not None]
+    return Fetched(jobs, now, min(dues, default=None), min(instants, default=None))
 
 
 def _under_token(ground: Ground, queues: Sequence[str], token: str) -> Talk[bool]:

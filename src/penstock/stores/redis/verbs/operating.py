@@ -9,12 +9,14 @@ from heapq import merge
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
+from penstock.limits import LimitChange
 from penstock.store import DayCount, Page, Pruned, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
-from penstock.stores.redis.records import NUMBER, STATES
+from penstock.stores.redis.records import NUMBER, STATES, limit_values, limits_of
 from penstock.stores.redis.verbs.consuming import deliver, news_call
 from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
 
@@ -139,11 +141,19 @@ def _infos(ground: Ground, names: Sequence[str]) -> Talk[list[QueueInfo | None]]
 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
-    there, paused, closed, oldest, *numbers = answer
+    there, paused, closed, oldest, limits, held, *numbers = answer
     if not there:
         return None
     counts = {state: n for state, n in zip(STATES, numbers, strict=True) if n}
-    return QueueInfo(name, counts, bool(paused), bool(closed), int(oldest) if oldest else None)
+    return QueueInfo(
+        name,
+        counts,
+        bool(paused),
+        bool(closed),
+        int(oldest) if oldest else None,
+        limits_of(limits),
+        int(held) if held else None,
+    )
 
 
 def stats(ground: Ground, days: int) -> Talk[list[QueueStats]]:
@@ -181,8 +191,13 @@ def _day_name(day: int) -> str:
 # ── settings, and jobs by hand ───────────────────────────────────────────────────────────────────
 
 
-def settings(ground: Ground, queue: str, paused: bool | None, closed: bool | None) -> Talk[QueueInfo]:
-    wanted = ["" if value is None else int(value) for value in (paused, closed)]
+def settings(
+    ground: Ground, queue: str, paused: bool | None, closed: bool | None, limits: LimitChange | None
+) -> Talk[QueueInfo]:
+    wanted: list[Any] = ["" if value is None else int(value) for value in (paused, closed)]
+    change = limits or LimitChange()
+    wanted.append("" if change.hold is UNSET else change.hold or 0)
+    wanted += [value if value == "" else repr(value) for value in limit_values(change)]
     answers = sure((yield [register(ground, {queue}), ground.call("settings", [queue], wanted)]))
     ground.listed.add(queue)
     if answers[1][0]:

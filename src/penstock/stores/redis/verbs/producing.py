@@ -32,6 +32,7 @@ _VERDICTS = {
     ord("x"): Verdict.EXISTS,
     ord("c"): Verdict.CLOSED,
     ord("d"): Verdict.DUPLICATE,
+    ord("f"): Verdict.FULL,
 }
 _N, _NEW = ord("n"), Verdict.NEW
 #: A queue, and the places of the questions that are about it.
@@ -158,6 +159,9 @@ def _verdicts(ground: Ground, jobs: Sequence[NewJob], answer: Any, new: set[str]
 
 def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
     verdict = _VERDICTS[letter]
+    if verdict is Verdict.FULL:
+        waits, retry_after, size = map(int, holders.pop(0).split())
+        return Enqueued(verdict, job.id, retry_after, size=size, waits=waits == 1)
     return Enqueued(verdict, id_of(holders.pop(0)) if verdict is Verdict.DUPLICATE else job.id)
 
 

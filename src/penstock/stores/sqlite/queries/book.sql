@@ -2,7 +2,8 @@
 
 -- name: queue
 -- A queue's switches, its last places, and the generation of the newest job.  ?1 namespace  ?2 name
-SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0)
+SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0),
+       limits, held_until, tat, drained, drained_at, drained_since
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts

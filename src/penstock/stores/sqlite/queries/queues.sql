@@ -3,13 +3,13 @@
 -- name: all
 -- ?1 namespace
 SELECT qid, name, paused, closed, scheduled, retryable, parked, available, running, completed, cancelled, dead,
-       waiting, grouped, enqueued, processed, failed
+       waiting, grouped, enqueued, processed, failed, limits, held_until
 FROM penstock_queue WHERE namespace = ?1 AND qid <> 0 ORDER BY name
 
 -- name: one
 -- ?1 namespace  ?2 name
 SELECT qid, name, paused, closed, scheduled, retryable, parked, available, running, completed, cancelled, dead,
-       waiting, grouped, enqueued, processed, failed
+       waiting, grouped, enqueued, processed, failed, limits, held_until
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: oldest

@@ -21,6 +21,7 @@ from penstock.stores.sqlite.rows import (
     worker_of,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.act import ACT, Act
 
 __all__ = [
@@ -69,9 +70,9 @@ def peek_fetch(
         return ACT
     found = step.known([share.queue for share in queues])
     for queue in found if limit > 0 else ():
-        if not queue.paused and (queue.counts[AVAILABLE] or _knows_parked(step, queue, worker)):
+        if limits.room(step, queue) != 0 and (queue.counts[AVAILABLE] or _knows_parked(step, queue, worker)):
             return ACT
-    return Fetched([], step.now, _next_due(step, found))
+    return Fetched([], step.now, _next_due(step, found), limits.opens(step, found))
 
 
 def fetch(
@@ -82,17 +83,25 @@ def fetch(
     found = step.known([share.queue for share in queues])
     if not jobs and limit > 0:
         terms = (int(charge), step.now, token, worker, step.lease_now + lease)
-        jobs = leased(_take(step, queues, limit, terms), step.now, token, worker)
-    return Fetched(jobs, step.now, _next_due(step, found))
+        starts: dict[int, int] = {}
+        jobs = leased(_take(step, queues, limit, terms, starts), step.now, token, worker)
+        jobs = limits.started(jobs, starts)
+    return Fetched(jobs, step.now, _next_due(step, found), limits.opens(step, found))
 
 
 _Terms = tuple[int, int, str, str, int]
 
 
-def _take(step: Step, shares: Sequence[Share], limit: int, terms: _Terms) -> list[Row]:
-    """Leases up to each quota, then up to each cap."""
+def _take(
+    step: Step, shares: Sequence[Share], limit: int, terms: _Terms, starts: dict[int, int]
+) -> list[Row]:
+    """Leases up to each quota, then up to each cap. `starts`: which of them start later, and when."""
     found = [(share, step.queue(share.queue)) for share in shares]
-    supplies = [(share, _Supply(step, queue, terms)) for share, queue in found if queue is not None]
+    supplies = [
+        (share, _Supply(step, queue, terms, share.free, starts))
+        for share, queue in found
+        if queue is not None
+    ]
     if len(supplies) == 1:  # one queue: both passes are one
         share, supply = supplies[0]
         return supply.take(min(share.cap, limit))
@@ -109,12 +118,16 @@ def _take(step: Step, shares: Sequence[Share], limit: int, terms: _Terms) -> lis
 class _Supply:
     """What a queue has to give in one fetch."""
 
-    __slots__ = ("_queue", "_simple", "_step", "_tasks", "_terms", "taken")
+    __slots__ = ("_free", "_queue", "_simple", "_starts", "_step", "_tasks", "_terms", "taken")
 
-    def __init__(self, step: Step, queue: Queue, terms: _Terms) -> None:
+    def __init__(
+        self, step: Step, queue: Queue, terms: _Terms, free: int | None, starts: dict[int, int]
+    ) -> None:
         self._step = step
         self._queue = queue
         self._terms = terms
+        self._free = free
+        self._starts = starts
         self.taken = 0
         self._tasks = _tasks(step, terms[3]) if queue.count(PARKED) else ()
         self._simple = not self._tasks and not _some_expired(step, queue)
@@ -122,6 +135,8 @@ class _Supply:
     def take(self, want: int) -> list[Row]:
         """Leases up to `want` of its jobs, in their order."""
         queue = self._queue
+        if queue.gate is not None:
+            want = self._bounded(want)
         if want <= 0 or queue.paused:
             return []
         if self._simple:
@@ -132,7 +147,16 @@ class _Supply:
         else:
             rows = self._one_by_one(want)
         self.taken += len(rows)
+        if queue.gate is not None:
+            self._starts.update(limits.passed(self._step, queue, [row[2] for row in rows]))
         return rows
+
+    def _bounded(self, want: int) -> int:
+        """As many as the queue's limits leave."""
+        gate, room = self._queue.gate, limits.room(self._step, self._queue)
+        if self._free is not None and gate is not None and gate.limits.gates:
+            want = min(want, self._free - self.taken)
+        return want if room is None else min(want, room)
 
     def _one_by_one(self, want: int) -> list[Row]:
         """Where parked jobs come first, or expired ones stand in the way."""
@@ -308,12 +332,12 @@ def look(step: Step, queues: Sequence[str], until: int, before: Heard) -> tuple[
     """What there is for a wait that ends at `until` and had heard of `before`."""
     wake = Wake.NOTHING
     found = step.known(queues)
-    if any(queue.counts[AVAILABLE] and not queue.paused for queue in found):
+    if any(limits.gives(step, queue) for queue in found):
         wake |= Wake.WORK
     else:
-        due = _next_due(step, found)
-        if due is not None and (due <= step.now or due < until):
-            wake |= Wake.WORK
+        for due in (_next_due(step, found), limits.opens(step, found)):
+            if due is not None and (due <= step.now or due < until):
+                wake |= Wake.WORK
     now = heard(step)
     if now.cancels > before.cancels:
         wake |= Wake.CANCEL

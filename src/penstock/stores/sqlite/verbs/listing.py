@@ -17,6 +17,7 @@ from penstock.stores.sqlite.rows import (
     WAITING,
     Row,
     job_of,
+    limits_of,
     numbers,
     worker_of,
 )
@@ -187,7 +188,9 @@ def _info(step: Step, row: Row) -> QueueInfo:
     oldest = None
     if State.AVAILABLE in counts:
         oldest = step.cx.execute(_OLDEST, (qid, _LOOKED_AT)).fetchone()[0]
-    return QueueInfo(name, counts, paused == 1, closed == 1, oldest)
+    limits, held_until = limits_of(row[-2]), row[-1]
+    held = held_until if held_until > step.now else None
+    return QueueInfo(name, counts, paused == 1, closed == 1, oldest, limits, held)
 
 
 def stats(step: Step, days: int) -> list[QueueStats]:

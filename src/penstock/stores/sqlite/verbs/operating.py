@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 
 from penstock.job import Ref, State
 from penstock.lifecycle import EXPIRED
+from penstock.limits import NO_LIMITS, LimitChange
 from penstock.store import Pruned, QueueInfo, WorkerInfo
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
@@ -18,11 +20,13 @@ from penstock.stores.sqlite.rows import (
     STATES,
     Row,
     is_queued,
+    limits_of,
     numbers,
     spec_of,
     worker_blob,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.act import ACT, Act
 from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
 from penstock.stores.sqlite.verbs.producing import find_holder
@@ -55,6 +59,7 @@ _ANNOUNCE = SQL["queues.announce"]
 _ALL = SQL["queues.all"]
 _OVER = SQL["prune.over"]
 _OLDEST_ENDED = SQL["prune.oldest"]
+_AGED = SQL["limits.aged"]
 _EXPIRED = SQL["prune.expired"]
 _SILENT = SQL["prune.silent"]
 _FORGET_WORKER = SQL["prune.worker"]
@@ -166,13 +171,17 @@ def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
     return len(seqs)
 
 
-def settings(step: Step, name: str, paused: bool | None, closed: bool | None) -> QueueInfo:
+def settings(
+    step: Step, name: str, paused: bool | None, closed: bool | None, change: LimitChange | None
+) -> QueueInfo:
     queue = step.some_queue(name)
     before = queue.paused, queue.closed
     queue.paused = queue.paused if paused is None else paused
     queue.closed = queue.closed if closed is None else closed
     if before != (queue.paused, queue.closed):
         step.cx.execute(_SWITCH, (queue.qid, int(queue.paused), int(queue.closed)))
+        step.changes += 1
+    if change is not None and limits.change(step, queue, change):
         step.changes += 1
     return info(step, name)
 
@@ -186,7 +195,7 @@ def drop(step: Step, name: str) -> bool:
     step.cx.execute(_DROP, (queue.qid,))
     step.cx.execute(_DROP_DAYS, (queue.qid,))
     entries = step.cx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
-    if queue.paused or queue.closed or entries:
+    if queue.paused or queue.closed or entries or (queue.gate and queue.gate.limits != NO_LIMITS):
         step.changes += 1
     return True
 
@@ -199,7 +208,10 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
     cx, now = step.cx, step.now
     for row in cx.execute(_ALL, (step.namespace,)).fetchall():
         qid, counts = row[0], row[4 : 4 + len(STATES)]
-        if any(counts[state] > _newest(state, keep_finished, keep_dead) for state in ENDED):
+        if any(
+            counts[state] and _beyond(step, qid, state, counts[state], row[-2], keep_finished, keep_dead, 1)
+            for state in ENDED
+        ):
             return ACT
         if any(counts[state] for state in ENDED) and cx.execute(_OVER, (qid, now, 1)).fetchone():
             return ACT
@@ -215,14 +227,15 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
 
 
 def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
-    names = [row[1] for row in step.cx.execute(_ALL, (step.namespace,))]
-    queues = {queue.qid: queue for queue in step.known(names)}
+    rows = {row[0]: row for row in step.cx.execute(_ALL, (step.namespace,))}
+    queues = {queue.qid: queue for queue in step.known([row[1] for row in rows.values()])}
     limit = max(0, limit)
     finished = _prune_over(step, queues, limit)
     for queue in queues.values():
         for state in ENDED:
-            most = _newest(state, keep_finished, keep_dead)
-            finished += _prune_beyond(step, queue, state, most, limit - finished)
+            bounds = keep_finished, keep_dead, limit - finished
+            seqs = _beyond(step, queue.qid, state, queue.count(state), rows[queue.qid][-2], *bounds)
+            finished += _remove(step, queue, state, seqs)
     expired = _prune_expired(step, queues, limit - finished)
     workers = _prune_workers(step, limit - finished - expired)
     for qid in queues:
@@ -230,8 +243,25 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     return Pruned(finished, expired, workers)
 
 
-def _newest(state: int, keep_finished: int, keep_dead: int) -> int:
-    return max(0, keep_dead if STATES[state] is State.DEAD else keep_finished)
+def _beyond(
+    step: Step,
+    qid: int,
+    state: int,
+    count: int,
+    limits_blob: bytes | None,
+    keep_finished: int,
+    keep_dead: int,
+    limit: int,
+) -> list[int]:
+    """Of `count` ended jobs those that are one too many or too old, the oldest end first, up to `limit`."""
+    dead = STATES[state] is State.DEAD
+    newest, until = limits_of(limits_blob).kept(dead, keep_dead if dead else keep_finished, step.now)
+    beyond = min(limit, count - newest)
+    rows = step.cx.execute(_OLDEST_ENDED, (qid, state, beyond)).fetchall() if beyond > 0 else []
+    if len(rows) < limit and until > -inf:
+        aged = step.cx.execute(_AGED, (qid, state, int(until), limit)).fetchall()
+        rows = max(rows, aged, key=len)  # both are the first ones of the same order
+    return [seq for (seq,) in rows]
 
 
 def _prune_over(step: Step, queues: dict[int, Queue], limit: int) -> int:
@@ -243,14 +273,6 @@ def _prune_over(step: Step, queues: dict[int, Queue], limit: int) -> int:
     for _, seq, qid, state in over[:limit]:
         gone.setdefault((qid, state), []).append(seq)
     return sum(_remove(step, queues[qid], state, seqs) for (qid, state), seqs in gone.items())
-
-
-def _prune_beyond(step: Step, queue: Queue, state: int, newest: int, limit: int) -> int:
-    beyond = min(limit, queue.count(state) - newest)
-    if beyond <= 0:
-        return 0
-    seqs = [seq for (seq,) in step.cx.execute(_OLDEST_ENDED, (queue.qid, state, beyond))]
-    return _remove(step, queue, state, seqs)
 
 
 def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:

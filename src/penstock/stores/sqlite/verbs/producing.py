@@ -9,6 +9,7 @@ from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.limits import refusal
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
 
@@ -33,7 +34,7 @@ def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = step.some_queue(job.queue)
-        if queue.closed or job.unique is not None:
+        if queue.closed or queue.gate is not None or job.unique is not None:
             plain = False
     if plain and _insert_all(step, jobs):
         return [Enqueued(Verdict.NEW, job.id) for job in jobs]
@@ -110,12 +111,15 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
         return Enqueued(Verdict.EXISTS, job.id)
     if queue.closed and not follows:
         return Enqueued(Verdict.CLOSED, job.id)
+    holder = None if job.unique is None else find_holder(step, queue, job.unique.key)
+    if holder is not None:
+        return Enqueued(Verdict.DUPLICATE, holder)
+    refused = None if follows else refusal(step, queue, job)
+    if refused is not None:
+        return refused
     if job.unique is None:
         _insert(step, queue, job)
         return Enqueued(Verdict.NEW, job.id)
-    holder = find_holder(step, queue, job.unique.key)
-    if holder is not None:
-        return Enqueued(Verdict.DUPLICATE, holder)
     period = job.unique.period
     row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
     until = None if period is None else step.now + period

@@ -11,6 +11,7 @@ from penstock.lifecycle import Place, Transition
 from penstock.store import Settled, Settlement
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers, storable
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 
 __all__ = ["settle"]
@@ -171,6 +172,8 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
 def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
     seq, _, token, attempt, charged, lost, place, due, errors = row
     to, now = one.transition, step.now
+    if to.hold:
+        limits.hold(step, queue, to.hold)
     step.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL

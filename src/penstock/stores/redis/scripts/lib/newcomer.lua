@@ -15,13 +15,18 @@ local function read_form(form)
   return said
 end
 
--- Whether the job may be stored: n (new), c (closed), d (its key is held, and by whom).
+-- Whether the job may be stored: n (new), c (closed), d (its key is held, and by whom), f (full, and what that
+-- means).
 local function verdict_on(queue, form, follows)
   if meta(queue).closed and not follows then return 'c' end
   local unique = read_form(form).unique
   if unique then
     local has = holder(queue, string.sub(unique, 9))
     if has then return 'd', has end
+  end
+  if meta(queue).limited and not follows then
+    local no_room = limiting().full(queue, meta(queue))
+    if no_room then return 'f', no_room end
   end
   return 'n'
 end

@@ -30,8 +30,11 @@ local function meta(queue)
   local m = metas[queue]
   if m then return m end
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'head', 'segments', 'enqueued',
-    'paused', 'closed', 'tail0')
-  m = {paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {}}
+    'paused', 'closed', 'tail0', 'limits', 'held')
+  m = {
+    paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {},
+    limits = v[9], held = tonumber(v[10] or nil), limited = v[9] or v[10],
+  }
   for i, name in ipairs(COUNTERS) do
     m[name] = tonumber(v[i]) or 0
     m.was[name] = m[name]
@@ -161,10 +164,27 @@ local function first_due(queue)
   return first[2] and tonumber(first[2]), first[1]
 end
 
+local limit_rules
+local function limiting()
+  if limit_rules then return limit_rules end
+  -- include: limits
+  limit_rules = {
+    rules_of = rules_of, room_of = room_of, worth_waking = worth_waking, next_start = next_start,
+    passed = passed, full = full, hold = hold, beyond = beyond, RULES = RULES, PACKED = PACKED, UNSET = UNSET,
+  }
+  return limit_rules
+end
+
+-- Whether a fetch would get what is ready, now or at an instant that is known.
+local function gives(queue)
+  local m = meta(queue)
+  return not m.paused and (not m.limited or limiting().worth_waking(queue, m))
+end
+
 -- The end of every script that may have made work.
 local function finish()
   for queue in pairs(made_ready) do
-    if not meta(queue).paused then wake(queue) end
+    if gives(queue) then wake(queue) end
   end
   for queue, due in pairs(made_due) do
     if first_due(queue) == due then wake_for(queue, due) end

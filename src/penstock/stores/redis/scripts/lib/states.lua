@@ -9,7 +9,7 @@ local LONG, FRESH, MOVED, HIGH = 8, 64, 128, 192
 local ASKED_TO_STOP = 32768    -- of the bits that say what a long record has
 
 -- A lease: whose it is. Its first bytes, up to the token's end, are what a holder has to show.
-local CHARGED, STARTED, ASKED, KEYED = 1, 2, 4, 8
+local CHARGED, STARTED, ASKED, KEYED, LIMITED = 1, 2, 4, 8, 64
 
 local function state_of(flags)
   return flags >= HIGH and flags % 8 + 8 or flags % 8

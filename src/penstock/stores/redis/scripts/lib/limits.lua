@@ -1,0 +1,138 @@
+-- A queue's limits: how many jobs it may give now and when the next, whether it takes one more. The arithmetic
+-- is that of stores/gates.py, which says why. `limits` in its meta are ten doubles, as records.py names them.
+
+local AHEAD, LEAD, NOISE = 20, 10, 0.001
+local SPAN, LEAST, SOONEST, LATEST, NOTHING_KNOWN = 5000, 200, 10, 60000, 1000
+local SHORTEST_HOLD, LONGEST_HOLD = 100, 86400000
+local UNSET, PACKED = -9007199254740992, '<dddddddddd'
+local RULES = {
+  'max_size', 'waits', 'max_running', 'count', 'per', 'burst', 'keep_finished', 'keep_dead', 'finished_for', 'dead_for',
+}
+
+local function rules_of(m)
+  if m.rules then return m.rules end
+  local rules = {}
+  if m.limits then
+    local values = {struct.unpack(PACKED, m.limits)}
+    for i, name in ipairs(RULES) do
+      if values[i] ~= UNSET then rules[name] = values[i] end
+    end
+    if rules.count then rules.step = rules.per / rules.count end
+  end
+  m.rules = rules
+  return rules
+end
+
+local function base_of(queue, m, rules)
+  m.tat = m.tat or tonumber(redis.call('HGET', queue .. ':meta', 'tat')) or 0
+  local ahead = m.tat - now
+  return ahead > 0 and ahead <= AHEAD + rules.burst * rules.step + 1 and m.tat or now
+end
+
+-- How many jobs it may give now; if none, then also when it may by the time that passes, if it will by that.
+local function room_of(queue, m)
+  local rules, room, opens = rules_of(m), math.huge, nil
+  if m.held then
+    if m.held > now then
+      opens = m.held
+    else
+      redis.call('HDEL', queue .. ':meta', 'held')
+      m.held = nil
+    end
+  end
+  if rules.max_running then
+    room = rules.max_running - redis.call('HLEN', queue .. ':held')
+    if room <= 0 then return 0 end
+  end
+  if rules.step then
+    local first = base_of(queue, m, rules) - (rules.burst - 1) * rules.step
+    local slots = (now + AHEAD - first) / rules.step
+    if slots < 0 then
+      opens = math.max(opens or 0, math.ceil(first - NOISE) - LEAD)
+    else
+      room = math.min(room, math.floor(slots) + 1)
+    end
+  end
+  if opens then return 0, opens end
+  return room
+end
+
+-- Whether who looks now gets something, or learns by when he will.
+local function worth_waking(queue, m)
+  local room, opens = room_of(queue, m)
+  return room > 0 or opens ~= nil
+end
+
+-- One job is given: when it starts.
+local function next_start(queue, m)
+  local rules = rules_of(m)
+  m.given = (m.given or 0) + 1
+  if not rules.step then return now end
+  local base = base_of(queue, m, rules)
+  m.tat, m.tat_changed = base + rules.step, true
+  return math.max(now, math.ceil(base - (rules.burst - 1) * rules.step - NOISE))
+end
+
+local function drain_of(queue)
+  local text = redis.call('HGET', queue .. ':meta', 'drained')
+  if not text then return 0, 0, 0 end
+  return struct.unpack('<ddd', text)
+end
+
+-- Those that `next_start` was asked for have been given.
+local function passed(queue, m)
+  if m.tat_changed then
+    redis.call('HSET', queue .. ':meta', 'tat', string.format('%.17g', m.tat))
+    m.tat_changed = nil
+  end
+  if m.given and rules_of(m).max_size then
+    local count, at, since = drain_of(queue)
+    if now - at > 2 * SPAN or now < at then count, since, at = 0, now, now end
+    count = count * math.exp((at - now) / SPAN) + m.given
+    redis.call('HSET', queue .. ':meta', 'drained', struct.pack('<ddd', count, now, since))
+  end
+  m.given = nil
+end
+
+local function wait_for(queue, needed)
+  local count, at, since = drain_of(queue)
+  if count <= 0 then return NOTHING_KNOWN end
+  local seen = math.max(LEAST, SPAN * (1 - math.exp(-math.max(0, now - since) / SPAN)))
+  local per_ms = count * math.exp(math.min(0, at - now) / SPAN) / seen
+  if per_ms <= 0 then return LATEST end
+  return math.max(SOONEST, math.ceil(math.min(LATEST, needed / per_ms)))
+end
+
+-- One more job would enter: nothing if it may, else "1 (it is to wait) or 0, for how long (ms), the size".
+local function full(queue, m)
+  local rules = rules_of(m)
+  if not rules.max_size then return nil end
+  if not m.size then
+    m.size = redis.call('HLEN', queue .. ':jobs') - redis.call('HLEN', queue .. ':held')
+    for state = 3, 5 do m.size = m.size - redis.call('ZCARD', queue .. ':ended/' .. state) end
+  end
+  if m.size < rules.max_size then
+    m.size = m.size + 1
+    return nil
+  end
+  m.refused = (m.refused or 0) + 1
+  local wait = wait_for(queue, m.size - rules.max_size + m.refused)
+  return string.format('%d %.0f %.0f', rules.waits or 0, wait, rules.max_size)
+end
+
+-- It gives nothing for so long.
+local function hold(queue, m, ms)
+  m.held = math.max(m.held or 0, now + math.min(math.max(ms, SHORTEST_HOLD), LONGEST_HOLD))
+  m.limited = true
+  redis.call('HSET', queue .. ':meta', 'held', string.format('%.0f', m.held))
+end
+
+-- How many ended jobs of a state are one too many or too old.
+local function beyond(queue, m, state, keep_finished, keep_dead)
+  local rules, dead, ended = rules_of(m), state == 5, queue .. ':ended/' .. state
+  local keep = dead and (rules.keep_dead or keep_dead) or (not dead and (rules.keep_finished or keep_finished))
+  local age = dead and rules.dead_for or (not dead and rules.finished_for)
+  local many = redis.call('ZCARD', ended) - math.max(0, keep)
+  if age then many = math.max(many, redis.call('ZCOUNT', ended, '-inf', string.format('%.0f', now - age))) end
+  return math.max(0, many)
+end

@@ -1,0 +1,22 @@
+-- Limits of queues.
+
+-- name: set
+-- ?1 qid  ?2 limits (NULL: none)  ?3 held until  ?4 tat
+UPDATE penstock_queue SET limits = ?2, held_until = ?3, tat = ?4 WHERE qid = ?1
+
+-- name: hold
+-- ?1 qid  ?2 until
+UPDATE penstock_queue SET held_until = ?2 WHERE qid = ?1
+
+-- name: passed
+-- ?1 qid  ?2 tat  ?3 drained  ?4 at  ?5 since
+UPDATE penstock_queue SET tat = ?2, drained = ?3, drained_at = ?4, drained_since = ?5 WHERE qid = ?1
+
+-- name: starts
+-- A leased job that must not begin yet.  ?1 instant  ?2 seq
+UPDATE penstock_job SET fetched_at = ?1 WHERE seq = ?2
+
+-- name: aged
+-- Ended jobs of one state that ended long ago, the oldest end first.  ?1 qid  ?2 state  ?3 until  ?4 limit
+SELECT seq FROM penstock_job INDEXED BY penstock_ended
+WHERE queue = ?1 AND state = ?2 AND ended_at <= ?3 AND ended_at IS NOT NULL ORDER BY ended_at, seq LIMIT ?4

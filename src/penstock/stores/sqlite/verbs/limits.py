@@ -1,0 +1,109 @@
+"""What the other verbs ask of a queue's limits: whether it gives, whether it takes, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.job import QUEUED, Job, NewJob
+from penstock.limits import NO_LIMITS, LimitChange, OnFull
+from penstock.store import Enqueued, Verdict
+from penstock.stores.gates import Gate
+from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING
+from penstock.stores.sqlite.step import SQL, Queue, Step
+
+__all__ = ["change", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
+
+_SET = SQL["limits.set"]
+_HOLD = SQL["limits.hold"]
+_PASSED = SQL["limits.passed"]
+_STARTS = SQL["limits.starts"]
+
+_QUEUED = tuple(CODE[state] for state in QUEUED)
+_blob = msgspec.msgpack.Encoder().encode
+
+
+# ── fetch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def room(step: Step, queue: Queue) -> int | None:
+    """How many jobs the queue may give now; None: any number."""
+    if queue.paused:
+        return 0
+    return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), step.now)
+
+
+def gives(step: Step, queue: Queue) -> bool:
+    """Whether a fetch would get something that is ready."""
+    return queue.count(AVAILABLE) > 0 and room(step, queue) != 0
+
+
+def opens(step: Step, queues: Sequence[Queue]) -> int | None:
+    """When one of these queues gives what it keeps back now, by the time that passes."""
+    instants = [
+        queue.gate.opens(queue.count(RUNNING), step.now)
+        for queue in queues
+        if queue.gate is not None and not queue.paused and queue.count(AVAILABLE) and room(step, queue) == 0
+    ]
+    return min((instant for instant in instants if instant is not None), default=None)
+
+
+def passed(step: Step, queue: Queue, seqs: Sequence[int]) -> dict[int, int]:
+    """These were given, in this order: which of them start later than now, and when."""
+    gate = queue.gate
+    if gate is None or not seqs:
+        return {}
+    starts = gate.pass_(len(seqs), step.now) or ()
+    drain = gate.drain
+    step.cx.execute(_PASSED, (queue.qid, gate.tat, drain.count, drain.at, drain.since))
+    later = {seq: at for seq, at in zip(seqs, starts, strict=False) if at > step.now}
+    step.cx.executemany(_STARTS, [(at, seq) for seq, at in later.items()])
+    return later
+
+
+def started(jobs: list[Job], starts: dict[int, int]) -> list[Job]:
+    """The jobs with their instants."""
+    if not starts:
+        return jobs
+    return [
+        msgspec.structs.replace(job, fetched_at=starts.get(job.generation, job.fetched_at)) for job in jobs
+    ]
+
+
+# ── enqueue, settle, settings ────────────────────────────────────────────────────────────────────
+
+
+def refusal(step: Step, queue: Queue, job: NewJob) -> Enqueued | None:
+    """What is said to a job for which there is no room."""
+    gate = queue.gate
+    most = None if gate is None else gate.limits.max_size
+    if gate is None or most is None:
+        return None
+    size = sum(queue.count(code) for code in _QUEUED)
+    if size < most:
+        return None
+    queue.refused += 1
+    wait = gate.drain.wait(size - most + queue.refused, step.now)
+    waits = gate.limits.on_full is OnFull.WAIT
+    return Enqueued(Verdict.FULL, job.id, wait, size=most, waits=waits)
+
+
+def hold(step: Step, queue: Queue, ms: int) -> None:
+    """The queue gives nothing for so long."""
+    if queue.gate is None:
+        queue.gate = Gate()
+    queue.gate.hold(ms, step.now)
+    step.cx.execute(_HOLD, (queue.qid, queue.gate.held_until))
+    step.work = True  # somebody has to know when it goes on
+
+
+def change(step: Step, queue: Queue, wanted: LimitChange) -> bool:
+    """Whether anything is other than before."""
+    gate = queue.gate or Gate()
+    if not gate.change(wanted, step.now):
+        return False
+    limits = None if gate.limits == NO_LIMITS else _blob(gate.limits)
+    step.cx.execute(_SET, (queue.qid, limits, gate.held_until, gate.tat))
+    queue.gate = gate
+    return True

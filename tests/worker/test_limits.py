@@ -1,0 +1,277 @@
+"""A worker and the limits of its queues: jobs start at their instants, settings are obeyed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from penstock import App, QueueFull, RateLimited, State, Worker, current_job
+from penstock.store import QueueInfo
+
+# how long anything may take to be obeyed, also on a busy machine; the promise is 0.2 s
+SOON = 2.0
+MAIL = "mail"
+
+
+async def until(done: Any, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not done():
+            await asyncio.sleep(0.005)
+
+
+class Kit:
+    """An app with a task that notes when it started, and how many ran at once."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.starts: list[float] = []
+        self.granted: list[tuple[int, float]] = []  # per start: when it was allowed, when it was (ms)
+        self.most = self._now = 0
+        self.go = asyncio.Event()
+
+        @app.task(name="note", queue=MAIL, retention=None)
+        async def note(wait: bool = False) -> None:
+            self.starts.append(time.monotonic())
+            self.granted.append((current_job().job.fetched_at or 0, time.time() * 1000))
+            self._now += 1
+            self.most = max(self.most, self._now)
+            try:
+                if wait:
+                    await self.go.wait()
+            finally:
+                self._now -= 1
+
+        self.note = note
+
+    def put(self, n: int, wait: bool = False) -> None:
+        self.app.enqueue_many([self.note.job(wait) for _ in range(n)])
+
+    def set(self, **limits: Any) -> QueueInfo:
+        return self.app.queue(MAIL).settings(**limits)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db?durability=normal"}
+    if request.param == "redis":
+        server = request.getfixturevalue("redis")
+        urls["redis"] = f"{server.url}?prefix=penstock-{uuid4().hex}"
+    made = Kit(App(urls[request.param]))
+    yield made
+    made.app.close()
+
+
+async def stopped(*workers: Worker) -> None:
+    for worker in workers:
+        worker.stop(now=True)
+
+
+async def test_jobs_start_at_their_instants_and_not_before(kit: Kit) -> None:
+    kit.set(rate="100/s")
+    kit.put(30)
+    worker = Worker(kit.app, [MAIL], concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(kit.starts) == 30)
+    await stopped(worker)
+    await running
+    granted = [at for at, _ in kit.granted]
+    assert min(b - a for a, b in pairwise(granted)) >= 10
+    assert all(began >= at for at, began in kit.granted)
+
+
+async def test_what_waits_for_its_instant_goes_back_when_the_worker_stops(kit: Kit) -> None:
+    kit.set(rate="100/s")
+    kit.put(50)
+    worker = Worker(kit.app, [MAIL], concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(kit.starts) >= 3)
+    await stopped(worker)
+    await running
+    (info,) = await kit.app.store.queues()
+    assert info.counts == {State.AVAILABLE: 50 - len(kit.starts)}
+
+
+async def test_no_more_run_at_once_than_allowed_over_two_workers(kit: Kit) -> None:
+    kit.set(max_running=3)
+    kit.put(20, wait=True)
+    workers = [Worker(kit.app, [MAIL], concurrency=5) for _ in range(2)]
+    runs = [asyncio.create_task(worker.run()) for worker in workers]
+    await until(lambda: len(kit.starts) == 3)
+    kit.go.set()
+    await until(lambda: len(kit.starts) == 20)
+    await stopped(*workers)
+    await asyncio.gather(*runs)
+    assert kit.most == 3
+
+
+@pytest.mark.parametrize("change", [{"max_running": 5}, {"max_running": None}])
+async def test_a_raised_limit_is_obeyed_by_a_worker_with_nothing_to_do(
+    kit: Kit, change: dict[str, Any]
+) -> None:
+    kit.set(max_running=1)
+    kit.put(5, wait=True)
+    worker = Worker(kit.app, [MAIL], concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(kit.starts) == 1)
+    await asyncio.sleep(0.1)
+    assert len(kit.starts) == 1
+    began = time.monotonic()
+    await kit.app.queue(MAIL).asettings(**change)
+    await until(lambda: len(kit.starts) == 5)
+    assert time.monotonic() - began < SOON
+    kit.go.set()
+    await stopped(worker)
+    await running
+
+
+async def test_a_limit_is_obeyed_under_load(kit: Kit) -> None:
+    kit.put(3_000)
+    worker = Worker(kit.app, [MAIL], concurrency=10)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(kit.starts) > 100)
+    await kit.app.queue(MAIL).asettings(rate="1/min")
+    await asyncio.sleep(0.2)
+    before = len(kit.starts)
+    await asyncio.sleep(0.2)
+    assert before < 3_000
+    assert len(kit.starts) <= before + 1
+    await kit.app.queue(MAIL).asettings(rate=None)
+    await until(lambda: len(kit.starts) == 3_000, 30)
+    await stopped(worker)
+    await running
+
+
+async def test_a_worker_that_is_told_to_slow_down_slows_all(kit: Kit) -> None:
+    refused: list[str] = []
+
+    @kit.app.task(name="call", queue=MAIL, retention=None, max_attempts=1)
+    async def call() -> None:
+        if not refused:
+            refused.append(current_job().id)
+            raise RateLimited(0.6, "429")
+        kit.starts.append(time.monotonic())
+
+    workers = [Worker(kit.app, [MAIL], concurrency=2) for _ in range(2)]
+    runs = [asyncio.create_task(worker.run()) for worker in workers]
+    began = time.monotonic()
+    first = await call.aenqueue()
+    await until(lambda: bool(refused))
+
+    async def is_held() -> bool:
+        (info,) = await kit.app.store.queues()
+        return info.held_until is not None
+
+    async with asyncio.timeout(5):
+        while not await is_held():
+            await asyncio.sleep(0.005)
+    for _ in range(5):
+        await call.aenqueue()
+    await until(lambda: len(kit.starts) == 6)
+    assert min(kit.starts) - began >= 0.55
+    assert max(kit.starts) - began < 0.6 + SOON
+    job = await first.ajob()
+    assert job is None or job.attempt == 1
+    await stopped(*workers)
+    await asyncio.gather(*runs)
+
+
+async def test_a_queue_that_opens_by_time_starts_its_jobs_then(kit: Kit) -> None:
+    kit.set(hold="300ms")
+    kit.put(3)
+    began = time.monotonic()
+    worker = Worker(kit.app, [MAIL], concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(kit.starts) == 3)
+    assert 0.25 <= kit.starts[0] - began < 0.3 + SOON
+    await stopped(worker)
+    await running
+
+
+async def test_take_waits_for_the_instant_too(kit: Kit) -> None:
+    kit.set(rate="50/s")
+    kit.put(4)
+    starts = []
+    for _ in range(4):
+        async with kit.app.take(MAIL) as taken:
+            assert taken.id
+            starts.append(time.monotonic())
+    assert starts[3] - starts[0] >= 0.055
+
+
+# ── full queues ──
+
+
+async def test_an_enqueue_waits_for_room_and_others_go_on(kit: Kit) -> None:
+    @kit.app.task(name="other", queue="other", retention=None)
+    async def other() -> None: ...
+
+    kit.set(max_size=2, on_full="wait")
+    kit.put(2)
+    waiting = asyncio.create_task(kit.note.aenqueue())
+    await asyncio.sleep(0.03)
+    handle = await asyncio.wait_for(other.aenqueue(), SOON)
+    assert await handle.astatus() is State.AVAILABLE
+    assert not waiting.done()
+    worker = Worker(kit.app, [MAIL], concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(waiting, 5)
+    await until(lambda: len(kit.starts) == 3)
+    await stopped(worker)
+    await running
+
+
+async def test_a_wait_for_room_ends_with_its_time(tmp_path: Any) -> None:
+    kit = Kit(App("memory://", full_timeout="80ms"))
+    kit.set(max_size=1, on_full="wait")
+    kit.put(1)
+    began = time.monotonic()
+    with pytest.raises(QueueFull, match="the queue 'mail' is full: 1 jobs wait in it") as caught:
+        await kit.note.aenqueue()
+    assert time.monotonic() - began >= 0.08
+    assert caught.value.size == 1
+    assert caught.value.retry_after is not None
+    with pytest.raises(QueueFull, match="use aenqueue"):  # at once: the loop is not blocked
+        kit.note.enqueue()
+
+
+def test_a_thread_waits_for_room(tmp_path: Any) -> None:
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task(queue=MAIL)
+    def note() -> None: ...
+
+    app.queue(MAIL).settings(max_size=1, on_full="wait")
+    first = note.enqueue()
+    threading.Timer(0.1, first.cancel).start()
+    second = note.enqueue()
+    assert second.status() is State.AVAILABLE
+    third_and_fourth = [note.job(), note.job()]
+    threading.Timer(0.1, second.cancel).start()
+    threading.Timer(0.2, lambda: app.queue(MAIL).settings(max_size=2)).start()
+    handles = app.enqueue_many(third_and_fourth)
+    assert [handle.status() for handle in handles] == [State.AVAILABLE] * 2
+    app.close()
+
+
+def test_a_full_queue_refuses_at_once_and_stores_nothing(tmp_path: Any) -> None:
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task(queue=MAIL)
+    def note() -> None: ...
+
+    app.queue(MAIL).settings(max_size=1)
+    note.enqueue()
+    with pytest.raises(QueueFull, match=r"try again in 1 s") as caught:
+        note.enqueue()
+    assert (caught.value.queue, caught.value.retry_after, caught.value.size) == (MAIL, 1.0, 1)
+    (info,) = app.store.sync.queues()
+    assert info.counts == {State.AVAILABLE: 1}
+    app.close()
