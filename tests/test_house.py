@@ -54,7 +54,7 @@ WORKER_ARROWS = {
     "caller": {"pools"},
     "aftercare": {"caller"},
     "checks": {"caller"},
-    "executor": {"pools", "starting"},
+    "executor": {"pools", "starting", "strangers"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},
     "worker": {"pools"},

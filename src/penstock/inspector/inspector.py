@@ -13,6 +13,7 @@ from penstock.inspector.views import (
     Filter,
     JobPage,
     JobView,
+    ParkedView,
     QueueStatsView,
     QueueView,
     WorkerView,
@@ -27,7 +28,7 @@ from penstock.inspector.views import (
 )
 from penstock.job import QUEUED, TERMINAL, Ref, State
 from penstock.schedule import Entry, NewEntry
-from penstock.store import Page, Store, Timetable, WorkerInfo
+from penstock.store import Page, Parked, Store, Timetable, WorkerInfo
 
 __all__ = ["Inspector"]
 
@@ -117,6 +118,20 @@ class Inspector:
     async def queue(self, name: str) -> QueueView | None:
         """One queue, if there is such a one."""
         return next((q for q in await self.queues() if q.name == name), None)
+
+    async def parked(self) -> list[ParkedView]:
+        """How many jobs are parked, by queue and task, and who would take them."""
+        found = await self._store.parked()
+        workers = await self._store.workers() if found else []
+        return [
+            ParkedView(
+                one.queue,
+                one.task,
+                one.jobs,
+                [w.id for w in workers if _runs(w, one)],
+            )
+            for one in found
+        ]
 
     async def pause(self, queue: str) -> QueueView:
         """Workers start nothing more of it; new jobs are taken."""
@@ -255,6 +270,11 @@ class Inspector:
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _runs(worker: WorkerInfo, parked: Parked) -> bool:
+    known = parked.task in worker.tasks or parked.queue in worker.handled
+    return known and parked.queue in worker.queues
 
 
 def _changed(

@@ -27,6 +27,7 @@ __all__ = [
     "JobPage",
     "JobRow",
     "JobView",
+    "ParkedView",
     "QueueStatsView",
     "QueueView",
     "RunningView",
@@ -172,6 +173,16 @@ class QueueView(msgspec.Struct, frozen=True):
     paused: bool
     closed: bool
     oldest_available_at: str | None
+
+
+class ParkedView(msgspec.Struct, frozen=True):
+    """How many jobs of a task are parked in a queue; `known_to`: the workers of that queue that know the task
+    (by their ids), which take them as they have room."""
+
+    queue: str
+    task: str
+    jobs: int
+    known_to: list[str]
 
 
 class DayView(msgspec.Struct, frozen=True):

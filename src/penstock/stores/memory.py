@@ -35,6 +35,7 @@ from penstock.store import (
     Moved,
     Offer,
     Page,
+    Parked,
     Pruned,
     QueueInfo,
     QueueStats,
@@ -202,6 +203,9 @@ class MemoryStore:
 
     async def queues(self) -> list[QueueInfo]:
         return self.shelf.infos()
+
+    async def parked(self) -> list[Parked]:
+        return self.shelf.parked()
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
         return self.shelf.stats(days)
@@ -482,24 +486,24 @@ class _Shelf:
     def _pick(self, queues: Sequence[Share], limit: int, worker: str, now: int) -> Iterator[_Row]:
         """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
         leased the one before."""
-        tasks = self.workers[worker].tasks if worker in self.workers else ()
+        info = self.workers.get(worker)
         given = dict.fromkeys((share.queue for share in queues), 0)
         for to_cap in (False, True):
             for share in queues:
                 most = share.cap if to_cap else min(share.quota, share.cap)
                 while limit > 0 and given[share.queue] < most:
-                    row = self._next_ready(share.queue, tasks, now)
+                    row = self._next_ready(share.queue, info, now)
                     if row is None:
                         break
                     limit -= 1
                     given[share.queue] += 1
                     yield row
 
-    def _next_ready(self, name: str, tasks: Collection[str], now: int) -> _Row | None:
+    def _next_ready(self, name: str, info: WorkerInfo | None, now: int) -> _Row | None:
         queue = self.queues.get(name)
         if queue is None or queue.paused:
             return None
-        while (first := _first_parked(queue, tasks) or queue.ready.first()) is not None:
+        while (first := _first_parked(queue, info) or queue.ready.first()) is not None:
             row = self.rows[first[1]]
             if not _expired(row.job, now):
                 return row
@@ -794,6 +798,14 @@ class _Shelf:
     def infos(self) -> list[QueueInfo]:
         with self.lock:
             return [self.queues[name].info() for name in sorted(self.queues)]
+
+    def parked(self) -> list[Parked]:
+        with self.lock:
+            return [
+                Parked(name, task, len(queue.parked[task]))
+                for name, queue in sorted(self.queues.items())
+                for task in sorted(queue.parked)
+            ]
 
     def stats(self, days: int) -> list[QueueStats]:
         with self.lock:
@@ -1222,10 +1234,11 @@ def _expired(job: Job, now: int) -> bool:
     return job.expires_at is not None and job.expires_at <= now
 
 
-def _first_parked(queue: _Queue, tasks: Collection[str]) -> tuple[tuple[int, int], int] | None:
-    if not queue.parked:
+def _first_parked(queue: _Queue, info: WorkerInfo | None) -> tuple[tuple[int, int], int] | None:
+    if not queue.parked or info is None:
         return None
-    firsts = (parked.first() for task, parked in queue.parked.items() if task in tasks)
+    tasks: Collection[str] = queue.parked if queue.name in info.handled else info.tasks
+    firsts = (queue.parked[task].first() for task in tasks if task in queue.parked)
     return min((first for first in firsts if first is not None), default=None)
 
 

@@ -207,6 +207,7 @@ class Worker:
             state=self._state,
             supervisor=self._supervisor,
             version=_version(),
+            handled=tuple(self._app.handlers),
         )
 
     def tell_lost(self, worker: str, cause: str, jobs: int) -> None:
@@ -472,6 +473,7 @@ class _Parts:
             unsent=self.settler.unsent,
             since_fetch=now - self.fetcher.last_success,
             since_heartbeat=now - self.heartbeat.last_beat,
+            parked=self.executor.strangers.met,
         )
 
     def _blocked(self, seconds: float, stack: str) -> None:

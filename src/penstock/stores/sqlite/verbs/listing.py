@@ -6,17 +6,30 @@ from datetime import UTC, datetime
 
 from penstock.errors import ConfigError
 from penstock.job import Job, State
-from penstock.store import DayCount, Page, QueueInfo, QueueStats, WorkerInfo
+from penstock.store import DayCount, Page, Parked, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING, Row, job_of, numbers, worker_of
 from penstock.stores.sqlite.step import SQL, Step, counts_of
 
-__all__ = ["SILENT", "cheaper_to_gather", "find", "gather", "info", "list_jobs", "queues", "stats", "workers"]
+__all__ = [
+    "SILENT",
+    "cheaper_to_gather",
+    "find",
+    "gather",
+    "info",
+    "list_jobs",
+    "parked",
+    "queues",
+    "stats",
+    "workers",
+]
 
 _ALL = SQL["queues.all"]
 _ONE = SQL["queues.one"]
 _OLDEST = SQL["queues.oldest"]
 _DAYS = SQL["queues.days"]
 _WORKERS = SQL["queues.workers"]
+_WITH_PARKED = SQL["parked.queues"]
+_OF_TASKS = SQL["parked.of_tasks"]
 _ALL_JOBS = SQL["list.all_jobs"]
 _BY_AGE = SQL["list.by_age"]
 _THESE = SQL["list.these"]
@@ -172,6 +185,14 @@ def _info(step: Step, row: Row) -> QueueInfo:
     if State.AVAILABLE in counts:
         oldest = step.cx.execute(_OLDEST, (qid, _LOOKED_AT)).fetchone()[0]
     return QueueInfo(name, counts, paused == 1, closed == 1, oldest)
+
+
+def parked(step: Step) -> list[Parked]:
+    return [
+        Parked(name, task, n)
+        for qid, name in step.cx.execute(_WITH_PARKED, (step.namespace,)).fetchall()
+        for task, n in step.cx.execute(_OF_TASKS, (qid,)).fetchall()
+    ]
 
 
 def stats(step: Step, days: int) -> list[QueueStats]:
