@@ -50,6 +50,7 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
+from penstock.stores.wording import storable, storable_error, storable_progress
 
 __all__ = ["MemoryStore"]
 
@@ -460,7 +461,7 @@ class _Shelf:
         if row is None:
             return None
         if row.job.state in QUEUED:
-            self._end_queued(row, reason, now)
+            self._end_queued(row, storable(reason), now)
         elif row.job.state is State.RUNNING and not row.job.cancel_asked:
             row.job = replace(row.job, cancel_asked=True)
             self.cancels += 1
@@ -543,7 +544,7 @@ class _Shelf:
         row.job = replace(
             job,
             started=job.started or beat.started,
-            progress=job.progress if beat.progress is None else beat.progress,
+            progress=job.progress if beat.progress is None else storable_progress(beat.progress),
             checkpoint=job.checkpoint if beat.checkpoint is None else beat.checkpoint,
         )
         return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
@@ -598,9 +599,9 @@ class _Shelf:
             token=None,
             worker=None,
             started=False,
-            errors=job.errors if to.error is None else (*job.errors, to.error)[-MAX_ERRORS:],
+            errors=job.errors if to.error is None else (*job.errors, storable_error(to.error))[-MAX_ERRORS:],
             result=result if ended else None,
-            reason=to.reason,
+            reason=to.reason and storable(to.reason),
         )
 
     def _count(self, queue: _Queue, to: Transition, now: int) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
-from penstock.stores.sqlite.rows import CANCELLED, STATES, spec_of, storable
+from penstock.stores.sqlite.rows import CANCELLED, STATES, spec_of
 from penstock.stores.statements import Statements
+from penstock.stores.wording import storable
 
 __all__ = ["SQL", "Queue", "Step", "counts_of"]
 
