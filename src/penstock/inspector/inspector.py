@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from penstock.errors import ConfigError
+from penstock.ids import check_queue
 from penstock.inspector.views import (
     Bulk,
     Change,
@@ -135,19 +136,19 @@ class Inspector:
 
     async def pause(self, queue: str) -> QueueView:
         """Workers start nothing more of it; new jobs are taken."""
-        return queue_view(await self._store.settings(queue, paused=True))
+        return queue_view(await self._store.settings(check_queue(queue), paused=True))
 
     async def resume(self, queue: str) -> QueueView:
         """Undo a pause."""
-        return queue_view(await self._store.settings(queue, paused=False))
+        return queue_view(await self._store.settings(check_queue(queue), paused=False))
 
     async def close(self, queue: str) -> QueueView:
         """New jobs are refused; workers go on with what is there."""
-        return queue_view(await self._store.settings(queue, closed=True))
+        return queue_view(await self._store.settings(check_queue(queue), closed=True))
 
     async def open(self, queue: str) -> QueueView:
         """Undo a close."""
-        return queue_view(await self._store.settings(queue, closed=False))
+        return queue_view(await self._store.settings(check_queue(queue), closed=False))
 
     async def purge(self, queue: str, states: Sequence[State] = _WITHOUT_RUNNING) -> int:
         """Remove all jobs of these states (never running ones), step by step; how many went."""
