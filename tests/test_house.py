@@ -44,7 +44,7 @@ WORDS_MAY_IMPORT = {"msgspec"}
 WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}}
 
 # What every store may use; all else under `stores` is a concrete store.
-SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gates"}
+SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gates", "wording"}
 
 # Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
 # tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.
@@ -54,7 +54,7 @@ WORKER_ARROWS = {
     "caller": {"pools"},
     "aftercare": {"caller"},
     "checks": {"caller"},
-    "executor": {"pools", "starting"},
+    "executor": {"pools", "starting", "strangers"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},
     "worker": {"pools"},

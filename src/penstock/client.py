@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from penstock.batcher import Batcher
 from penstock.codec import ResultCodec
 from penstock.draft import Draft
@@ -302,6 +304,8 @@ class _Many(Generic[R]):
 
 def _with_ids(drafts: Iterable[Draft[R]]) -> list[Draft[R]]:
     """All drafts, before any is stored: an argument that does not fit must leave the store untouched."""
+    if not isinstance(drafts, Iterable):
+        raise ConfigError(f"enqueue_many takes a list of task.job(...), not one: {drafts!r:.100}")
     drafts = list(drafts)
     for draft in drafts:
         if not isinstance(draft, Draft):
@@ -312,11 +316,23 @@ def _with_ids(drafts: Iterable[Draft[R]]) -> list[Draft[R]]:
     return drafts
 
 
+_write_job = msgspec.msgpack.Encoder().encode
+_read_job = msgspec.msgpack.Decoder(NewJob).decode
+
+
 def _check(rewritten: NewJob) -> None:
     if not isinstance(rewritten, NewJob):
         raise ConfigError(f"a middleware around enqueues returned {rewritten!r:.100} instead of a NewJob")
     check_id(rewritten.id)
     check_queue(rewritten.queue)
+    try:  # what cannot be read would be a job that no worker gets past
+        _read_job(_write_job(rewritten))
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise ConfigError(f"a middleware around enqueues made a job that cannot be stored: {error}") from None
+    if not -100 <= rewritten.priority <= 100:
+        raise ConfigError(
+            f"a middleware around enqueues gave a job priority={rewritten.priority}: use -100 to 100"
+        )
 
 
 def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:

@@ -32,7 +32,9 @@ def milliseconds(value: Duration, *, what: str = "duration") -> int:
         ms = value / timedelta(milliseconds=1)
     else:
         ms = value * 1000
-    if not ms >= 0:  # catches nan too
+    if ms != ms:
+        raise ConfigError(f"{what}={value!r} is not a number, let alone a duration")
+    if ms < 0:
         raise ConfigError(f"{what}={value!r} is negative: a duration is zero or more")
     if ms > _LONGEST:
         raise ConfigError(f"{what}={value!r} is longer than 1000 years")

@@ -29,3 +29,5 @@ class Health(msgspec.Struct, frozen=True):
     #: Seconds since a fetch, and a heartbeat, last succeeded. A full worker does not fetch.
     since_fetch: float
     since_heartbeat: float
+    #: Jobs that this process has parked since it began, for want of their task.
+    parked: int = 0

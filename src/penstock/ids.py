@@ -45,7 +45,7 @@ def check_id(id: str) -> str:
     """The id itself, if it may be one: 1 to 128 of `A-Z a-z 0-9 . _ : @ + = ~ -`."""
     if not isinstance(id, str) or not _SAFE.match(id):
         raise ConfigError(
-            f"id={id!r} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
+            f"id={id!r:.100} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
     return id
 
@@ -54,7 +54,7 @@ def check_queue(name: str) -> str:
     """The queue's name itself, if it may be one; the same characters as an id."""
     if not isinstance(name, str) or not _SAFE.match(name):
         raise ConfigError(
-            f"queue={name!r} cannot be a queue's name: "
+            f"queue={name!r:.100} cannot be a queue's name: "
             "use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
     return name

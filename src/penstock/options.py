@@ -257,6 +257,13 @@ def _headers(value: Any) -> dict[str, Any]:
     for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise ConfigError(f"headers: {name!r}={text!r} is not a text under a name that is a text")
+        try:
+            (name + text).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"headers: {name!r}={text!r} holds half of a character (\\ud800 to \\udfff), which cannot be "
+                "stored: encode it some other way, as base64 does"
+            ) from None
     size = sum(len(name) + len(text) for name, text in value.items())
     if size > _HEADERS_KEPT:
         raise ConfigError(
@@ -283,7 +290,7 @@ def _policy(value: Any) -> tuple[RetryPolicy | None, RetryFunction | None]:
     if isinstance(value, Custom):
         raise ConfigError("retry=Custom(): pass the function itself")
     if isinstance(value, RetryPolicy):
-        return value, None
+        return _retry.checked(value), None
     if isinstance(value, bool):
         raise ConfigError(f"retry={value!r} is not a policy; for a single attempt use max_attempts=1")
     if isinstance(value, (list, tuple)):

@@ -320,15 +320,15 @@ class Registry:
 
     def on_startup(self, hook: F) -> F:
         """Call this in each worker process before it takes jobs; a `def` or an `async def`."""
-        return _add_hook(self.hooks.on_startup, hook)
+        return _add_hook(self.hooks.on_startup, hook, "app.on_startup")
 
     def on_drain(self, hook: F) -> F:
         """Call this when a worker process stops taking jobs, while its last ones still run."""
-        return _add_hook(self.hooks.on_drain, hook)
+        return _add_hook(self.hooks.on_drain, hook, "app.on_drain")
 
     def on_shutdown(self, hook: F) -> F:
         """Call this when a worker process has ended its last job."""
-        return _add_hook(self.hooks.on_shutdown, hook)
+        return _add_hook(self.hooks.on_shutdown, hook, "app.on_shutdown")
 
     @overload
     def on_health(self, call: HealthT, /) -> HealthT: ...
@@ -366,9 +366,9 @@ def _check_callback(moment: Moment, call: Any, what: str) -> None:
     check_function(call, 2, what, f"takes {says}")
 
 
-def _add_hook(hooks: list[Callable[..., Any]], hook: F) -> F:
+def _add_hook(hooks: list[Callable[..., Any]], hook: F, what: str) -> F:
     if not callable(hook):
-        raise ConfigError(f"{hook!r} is not a function")
+        raise ConfigError(f"{what}({hook!r:.100}) is not a function: a hook takes nothing, or the app")
     if inspect.signature(hook).parameters:
         _check_arguments(hook, 1, "a hook takes nothing, or the app")
     hooks.append(hook)

@@ -21,6 +21,7 @@ __all__ = [
     "Polynomial",
     "RetryPolicy",
     "Steps",
+    "checked",
     "exponential",
     "fibonacci",
     "fixed",
@@ -123,6 +124,21 @@ def steps(*delays: Duration) -> Steps:
 def polynomial() -> Polynomial:
     """The rule that Sidekiq and asynq users know: about 15 s, 16 s, 31 s, 96 s … 20 days for the 25th."""
     return Polynomial()
+
+
+def checked(policy: RetryPolicy) -> RetryPolicy:
+    """The policy itself, if its values make sense: it travels with the job, and others have to read it."""
+    try:
+        msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
+        waits = [wait_ms(policy, attempt, luck) for attempt in (1, 2, 100) for luck in (0.0, 1.0)]
+    except (msgspec.ValidationError, TypeError, IndexError) as error:
+        raise ConfigError(f"retry={policy!r} cannot be: {error}; {_MAKERS}") from None
+    if min(waits) < 0:
+        raise ConfigError(f"retry={policy!r} waits for less than no time; {_MAKERS}")
+    return policy
+
+
+_MAKERS = "make it with exponential(), fixed(), linear(), fibonacci() or steps(), which check their values"
 
 
 def wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:

@@ -415,6 +415,14 @@ class QueueInfo(msgspec.Struct, frozen=True):
     held_until: int | None = None
 
 
+class Parked(msgspec.Struct, frozen=True):
+    """How many jobs of one task are parked in one queue, for want of a worker that knows it."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
 class DayCount(msgspec.Struct, frozen=True):
     """What was settled on one UTC day (`"2026-11-20"`)."""
 
@@ -450,6 +458,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     supervisor: int | None = None
     version: str = ""
     seen_at: int = 0
+    handled: tuple[str, ...] = ()  # queues of which it runs every job, whatever its task
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -554,6 +563,10 @@ class Operating(Protocol):
 
     async def queues(self) -> list[QueueInfo]:
         """Every queue that has ever had a job or a setting, by name."""
+        ...
+
+    async def parked(self) -> list[Parked]:
+        """How many jobs are parked, by queue and task; exact, and only where there are any."""
         ...
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:

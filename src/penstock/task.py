@@ -264,7 +264,9 @@ def _keeping(defaults: Options, result: ResultCodec) -> Options:
 def check_task_name(name: str) -> str:
     """The name itself, if it may be one: 1 to 200 printable characters without spaces."""
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable() or " " in name:
-        raise ConfigError(f"name={name!r} cannot be a task's name: use 1 to 200 characters without spaces")
+        raise ConfigError(
+            f"name={name!r:.100} cannot be a task's name: use 1 to 200 characters without spaces"
+        )
     return name
 
 

@@ -96,6 +96,13 @@ def store(request: pytest.FixtureRequest, here: Path) -> Iterator[Store]:
     made.close()
 
 
+#: `pytestmark = IN_A_FILE`, for commands that take no store in memory, as that would end with them.
+IN_A_FILE = [
+    pytest.mark.usefixtures("store"),
+    pytest.mark.parametrize("store", ["sqlite"], indirect=True),
+]
+
+
 @pytest.fixture
 def penstock(store: Store) -> Cli:
     return Cli(store.url)
@@ -163,3 +170,13 @@ def kill(store: Store, n: int = 1, *, queue: str = "default") -> None:
 
 def announce(store: Store, worker: Any) -> None:
     asyncio.run(store.announce(worker))
+
+
+def park(store: Store, n: int = 1, *, queue: str = "default") -> None:
+    """Let a worker take the next jobs that knows none of their tasks."""
+
+    async def parking(jobs: list[Job]) -> None:
+        end = Transition(State.PARKED, charge=False, reason="no such task here")
+        await store.settle([Settlement(job.lease, end) for job in jobs])
+
+    asyncio.run(parking(fetch(store, n, queue=queue)))

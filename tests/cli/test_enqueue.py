@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.connect import connect
 from penstock.job import Ref, State
-from tests.cli.conftest import Cli
+from tests.cli.conftest import IN_A_FILE, Cli
 
-
-@pytest.fixture
-def store(here):
-    made = connect(f"sqlite:///{here}/jobs.db")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def penstock(store) -> Cli:
-    return Cli(store.url)
+pytestmark = IN_A_FILE
 
 
 def job(store, queue, id):

@@ -8,25 +8,14 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from penstock.connect import connect
 from penstock.job import NewJob
 from penstock.periodic import new_entry
 from penstock.schedule import Schedule
-from tests.cli.conftest import Cli
+from tests.cli.conftest import IN_A_FILE
+
+pytestmark = IN_A_FILE
 
 NIGHTLY = ("nightly", "0 3 * * *", "--tz", "Europe/Berlin", "--raw", "--queue", "default", "report", "[1]")
-
-
-@pytest.fixture
-def store(here):
-    made = connect(f"sqlite:///{here}/jobs.db")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def penstock(store) -> Cli:
-    return Cli(store.url)
 
 
 def put(store, name, **facts):

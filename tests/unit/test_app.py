@@ -252,7 +252,7 @@ async def async_stamp(new: NewJob) -> NewJob:
         ("around_enqueue", async_stamp, "is a plain `def`"),
         ("around_enqueue", lambda: None, r"takes \(new\)"),
         ("on_startup", lambda a, b: None, "a hook takes nothing, or the app"),
-        ("on_shutdown", 5, "5 is not a function"),
+        ("on_shutdown", 5, r"app\.on_shutdown\(5\) is not a function"),
     ],
 )
 def test_what_cannot_be_called_so_is_refused_when_it_is_registered(

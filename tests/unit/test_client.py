@@ -407,6 +407,29 @@ def test_middleware_that_returns_no_proper_job_is_named(app: App, returned: Any,
         app.tasks["add"].enqueue(1)
 
 
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"headers": {"trace": 5}}, "cannot be stored: Expected `str`, got `int`"),
+        ({"headers": {"trace": "\udc80"}}, "cannot be stored: .* surrogates not allowed"),
+        ({"priority": "high"}, "cannot be stored: Expected `int`, got `str`"),
+        ({"priority": 1_000}, "gave a job priority=1000: use -100 to 100"),
+        ({"payload": {"n": 1}}, "cannot be stored"),
+        ({"timeout": 2**70}, "cannot be stored"),
+    ],
+)
+def test_middleware_that_makes_a_job_that_no_worker_could_read_is_told_so(
+    app: App, facts: dict[str, Any], says: str
+) -> None:
+    @app.around_enqueue
+    def broken(new: NewJob) -> NewJob:
+        return msgspec.structs.replace(new, **facts)
+
+    with pytest.raises(ConfigError, match=says):
+        app.tasks["add"].enqueue(1)
+    assert app.store.sync.queues() == []
+
+
 def test_listeners_hear_of_each_stored_job_and_of_no_other(app: App, many: Any) -> None:
     heard: list[JobEnqueued] = []
     app.on(JobEnqueued)(heard.append)

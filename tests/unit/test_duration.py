@@ -54,7 +54,7 @@ def test_a_duration_in_ms(value: Duration, ms: int) -> None:
     [
         (-1, "negative"),
         (-0.001, "negative"),
-        (float("nan"), "negative"),
+        (float("nan"), "not a number"),
         (float("-inf"), "negative"),
         (float("inf"), "1000 years"),
         (10**20, "1000 years"),

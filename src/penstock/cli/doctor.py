@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -17,6 +18,9 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import emit
 from penstock.config import mask_url
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.inspector import ParkedView
 
 __all__ = ["Finding", "command"]
 
@@ -79,6 +83,7 @@ def _store(session: Session) -> Iterator[Finding]:
             queues = session.run(lambda i: i.queues())
             jobs = sum(n for queue in queues for n in queue.counts.values())
             yield Finding("store", "ok", f"{shown} answers: {len(queues)} queues, {jobs:,} jobs")
+            yield from map(_stranger, session.run(lambda i: i.parked()))
     except PenstockError as error:
         yield Finding("store", "bad", str(error))
 
@@ -87,6 +92,14 @@ def _shown(found: seam.Finding) -> Finding:
     """A finding of the store, in the words of this command."""
     how = {"fine": "ok", "warning": "warning", "error": "bad"}[found.level]
     return Finding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
+
+
+def _stranger(found: ParkedView) -> Finding:
+    """Jobs that no worker could run which took them."""
+    what = f"{found.jobs:,} jobs of {found.task!r} are parked in {found.queue!r}"
+    if found.known_to:
+        return Finding("parked jobs", "ok", f"{what}, and go to {', '.join(found.known_to[:3])}")
+    return Finding("parked jobs", "warning", f"{what}: start a worker that knows this task, or cancel them")
 
 
 def _writable(path: Path) -> Finding:

@@ -52,6 +52,21 @@ def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
     return (queue.name, *counts, age(queue.oldest_available_at), _switches(queue))
 
 
+@command.command("parked", cls=Command)
+def parked() -> None:
+    """Jobs that wait for a worker that knows their task: how many, by queue and task, and who knows it."""
+    session = Session.current()
+    found = session.run(lambda i: i.parked())
+    if session.json:
+        emit({"parked": found})
+        return
+    table(
+        ("QUEUE", "TASK", "JOBS", "KNOWN TO"),
+        [(one.queue, one.task, f"{one.jobs}", " ".join(one.known_to) or "nobody") for one in found],
+        empty="no parked jobs",
+    )
+
+
 def _switches(queue: QueueView) -> str:
     words = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
     if queue.held_until is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from penstock.errors import ConfigError
+from penstock.ids import check_queue
 from penstock.inspector.views import (
     Bulk,
     Change,
@@ -13,6 +14,7 @@ from penstock.inspector.views import (
     Filter,
     JobPage,
     JobView,
+    ParkedView,
     QueueStatsView,
     QueueView,
     WorkerView,
@@ -28,7 +30,7 @@ from penstock.inspector.views import (
 from penstock.job import QUEUED, TERMINAL, Ref, State
 from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
-from penstock.store import Page, Store, Timetable, WorkerInfo
+from penstock.store import Page, Parked, Store, Timetable, WorkerInfo
 
 __all__ = ["Inspector"]
 
@@ -126,21 +128,35 @@ class Inspector:
         """One queue, if there is such a one."""
         return next((q for q in await self.queues() if q.name == name), None)
 
+    async def parked(self) -> list[ParkedView]:
+        """How many jobs are parked, by queue and task, and who would take them."""
+        found = await self._store.parked()
+        workers = await self._store.workers() if found else []
+        return [
+            ParkedView(
+                one.queue,
+                one.task,
+                one.jobs,
+                [w.id for w in workers if _runs(w, one)],
+            )
+            for one in found
+        ]
+
     async def pause(self, queue: str) -> QueueView:
         """Workers start nothing more of it; new jobs are taken."""
-        return queue_view(await self._store.settings(queue, paused=True))
+        return queue_view(await self._store.settings(check_queue(queue), paused=True))
 
     async def resume(self, queue: str) -> QueueView:
         """Undo a pause."""
-        return queue_view(await self._store.settings(queue, paused=False))
+        return queue_view(await self._store.settings(check_queue(queue), paused=False))
 
     async def close(self, queue: str) -> QueueView:
         """New jobs are refused; workers go on with what is there."""
-        return queue_view(await self._store.settings(queue, closed=True))
+        return queue_view(await self._store.settings(check_queue(queue), closed=True))
 
     async def open(self, queue: str) -> QueueView:
         """Undo a close."""
-        return queue_view(await self._store.settings(queue, closed=False))
+        return queue_view(await self._store.settings(check_queue(queue), closed=False))
 
     async def set_limits(self, queue: str, change: LimitChange) -> QueueView:
         """Change limits of the queue, hold it or lift a hold; they hold at once, for all who use it."""
@@ -267,6 +283,11 @@ class Inspector:
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _runs(worker: WorkerInfo, parked: Parked) -> bool:
+    known = parked.task in worker.tasks or parked.queue in worker.handled
+    return known and parked.queue in worker.queues
 
 
 def _changed(

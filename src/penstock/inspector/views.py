@@ -28,6 +28,7 @@ __all__ = [
     "JobRow",
     "JobView",
     "LimitsView",
+    "ParkedView",
     "QueueStatsView",
     "QueueView",
     "RunningView",
@@ -191,6 +192,16 @@ class QueueView(msgspec.Struct, frozen=True):
     limits: LimitsView
     held_until: str | None
     waits_for: str | None  # why nothing that is ready starts, in words
+
+
+class ParkedView(msgspec.Struct, frozen=True):
+    """How many jobs of a task are parked in a queue; `known_to`: the workers of that queue that know the task
+    (by their ids), which take them as they have room."""
+
+    queue: str
+    task: str
+    jobs: int
+    known_to: list[str]
 
 
 class DayView(msgspec.Struct, frozen=True):

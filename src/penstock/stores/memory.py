@@ -37,6 +37,7 @@ from penstock.store import (
     Moved,
     Offer,
     Page,
+    Parked,
     Pruned,
     QueueInfo,
     QueueStats,
@@ -52,6 +53,7 @@ from penstock.store import (
     WorkerInfo,
 )
 from penstock.stores.gates import Gate
+from penstock.stores.wording import storable, storable_error, storable_progress
 
 __all__ = ["MemoryStore"]
 
@@ -205,6 +207,9 @@ class MemoryStore:
 
     async def queues(self) -> list[QueueInfo]:
         return self.shelf.infos()
+
+    async def parked(self) -> list[Parked]:
+        return self.shelf.parked()
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
         return self.shelf.stats(days)
@@ -509,7 +514,7 @@ class _Shelf:
         if row is None:
             return None
         if row.job.state in QUEUED:
-            self._end_queued(row, reason, now)
+            self._end_queued(row, storable(reason), now)
         elif row.job.state is State.RUNNING and not row.job.cancel_asked:
             row.job = replace(row.job, cancel_asked=True)
             self.cancels += 1
@@ -539,7 +544,7 @@ class _Shelf:
     def _pick(self, queues: Sequence[Share], limit: int, worker: str, now: int) -> Iterator[_Row]:
         """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
         leased the one before."""
-        tasks = self.workers[worker].tasks if worker in self.workers else ()
+        info = self.workers.get(worker)
         given = dict.fromkeys((share.queue for share in queues), 0)
         for to_cap in (False, True):
             for share in queues:
@@ -547,7 +552,7 @@ class _Shelf:
                 if share.free is not None and self._gates(share.queue):
                     most = min(most, share.free)
                 while limit > 0 and given[share.queue] < most:
-                    row = self._next_ready(share.queue, tasks, now)
+                    row = self._next_ready(share.queue, info, now)
                     if row is None:
                         break
                     limit -= 1
@@ -557,11 +562,11 @@ class _Shelf:
     def _gates(self, name: str) -> bool:
         return name in self.queues and self.queues[name].gate.limits.gates
 
-    def _next_ready(self, name: str, tasks: Collection[str], now: int) -> _Row | None:
+    def _next_ready(self, name: str, info: WorkerInfo | None, now: int) -> _Row | None:
         queue = self.queues.get(name)
         if queue is None or queue.paused or queue.gate.room(queue.running, now) == 0:
             return None
-        while (first := _first_parked(queue, tasks) or queue.ready.first()) is not None:
+        while (first := _first_parked(queue, info) or queue.ready.first()) is not None:
             row = self.rows[first[1]]
             if not _expired(row.job, now):
                 return row
@@ -601,7 +606,7 @@ class _Shelf:
         row.job = replace(
             job,
             started=job.started or beat.started,
-            progress=job.progress if beat.progress is None else beat.progress,
+            progress=job.progress if beat.progress is None else storable_progress(beat.progress),
             checkpoint=job.checkpoint if beat.checkpoint is None else beat.checkpoint,
         )
         return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
@@ -658,9 +663,9 @@ class _Shelf:
             token=None,
             worker=None,
             started=False,
-            errors=job.errors if to.error is None else (*job.errors, to.error)[-MAX_ERRORS:],
+            errors=job.errors if to.error is None else (*job.errors, storable_error(to.error))[-MAX_ERRORS:],
             result=result if ended else None,
-            reason=to.reason,
+            reason=to.reason and storable(to.reason),
         )
 
     def _count(self, queue: _Queue, to: Transition, now: int) -> None:
@@ -860,6 +865,14 @@ class _Shelf:
         with self.lock:
             now = self.clock.now()
             return [self.queues[name].info(now) for name in sorted(self.queues)]
+
+    def parked(self) -> list[Parked]:
+        with self.lock:
+            return [
+                Parked(name, task, len(queue.parked[task]))
+                for name, queue in sorted(self.queues.items())
+                for task in sorted(queue.parked)
+            ]
 
     def stats(self, days: int) -> list[QueueStats]:
         with self.lock:
@@ -1295,10 +1308,11 @@ def _expired(job: Job, now: int) -> bool:
     return job.expires_at is not None and job.expires_at <= now
 
 
-def _first_parked(queue: _Queue, tasks: Collection[str]) -> tuple[tuple[int, int], int] | None:
-    if not queue.parked:
+def _first_parked(queue: _Queue, info: WorkerInfo | None) -> tuple[tuple[int, int], int] | None:
+    if not queue.parked or info is None:
         return None
-    firsts = (parked.first() for task, parked in queue.parked.items() if task in tasks)
+    tasks: Collection[str] = queue.parked if queue.name in info.handled else info.tasks
+    firsts = (queue.parked[task].first() for task in tasks if task in queue.parked)
     return min((first for first in firsts if first is not None), default=None)
 
 

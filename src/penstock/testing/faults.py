@@ -15,7 +15,7 @@ __all__ = ["FaultyStore"]
 _VERBS = (
     *("enqueue", "get", "cancel", "ended", "ends", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
     *("list_jobs", "find", "queues", "stats", "settings", "retry", "reschedule", "delete", "purge"),
-    *("drop", "prune", "announce", "retire", "workers", "checkup"),
+    *("drop", "parked", "prune", "announce", "retire", "workers", "checkup"),
     *("entries", "put_entries", "pause_entries", "delete_entries", "tick"),
 )
 

@@ -20,7 +20,7 @@ from penstock.app import App
 from penstock.attempt import Attempt, running
 from penstock.config import Config
 from penstock.errors import AttemptCancelled, AttemptLost, AttemptTimeout, Interrupted, StoreError
-from penstock.events import LateResultRefused, TaskUnknown
+from penstock.events import LateResultRefused
 from penstock.job import DEAD_KEPT, AttemptError, Job
 from penstock.lifecycle import (
     ASK_CANCELLED,
@@ -44,6 +44,7 @@ from penstock.worker.outcomes import out_of_time, raised
 from penstock.worker.plan import Plan, Plans
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, Done, ProcessPool, ThreadPool
 from penstock.worker.starting import NotBegun, Starter, ThreadCall
+from penstock.worker.strangers import Strangers
 
 __all__ = ["NARROW", "Executor"]
 
@@ -111,6 +112,8 @@ class Executor:
         self.ends = 0
         #: Queues with a process task at their head that found no slot, and when to look at them again.
         self._narrow: dict[str, float] = {}
+        #: Jobs of tasks that are unknown here.
+        self.strangers = Strangers(app.events)
         #: Slots given up because their thread hangs.
         self.lost_slots = 0
         self.on_slot_lost: Callable[[], None] = lambda: None
@@ -174,7 +177,7 @@ class Executor:
             hold.arrived = arrived
             if hold.plan is _NO_PLAN:
                 self._refuse(hold, Unknown())
-                self._tell_unknown(hold.job)
+                self.strangers.tell(hold.job)
             elif hold.job.cancel_asked:
                 self._refuse(hold, Cancelled("cancelled while running"))
             elif self._stopping:
@@ -651,13 +654,6 @@ class Executor:
         if self._processes is None:
             self._processes = ProcessPool(self._process_slots, self._app.spec, config=self._config)
         return self._processes
-
-    def _tell_unknown(self, job: Job) -> None:
-        _log.warning("job %s: no task %r in this worker; the job is parked", job.id, job.task)
-        if self._app.events.active:
-            self._app.events.emit(
-                TaskUnknown(int(time.time() * 1000), job.id, job.queue, job.task, job.attempt)
-            )
 
 
 def _starts_on_record(job: Job) -> bool:

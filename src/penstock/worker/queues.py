@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from penstock.ids import check_queue
 from penstock.job import Job
 from penstock.store import Share
 
-__all__ = ["Queue", "Turns", "as_queues", "spread"]
+__all__ = ["Queue", "Turns", "as_queues", "is_count", "spread"]
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -24,14 +24,23 @@ class Queue(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_queue(self.name)
-        if self.weight < 1:
-            raise ConfigError(f"queue {self.name!r}: weight={self.weight} must be 1 or more")
-        if self.slots is not None and self.slots < 1:
-            raise ConfigError(f"queue {self.name!r}: slots={self.slots} must be 1 or more")
+        if not is_count(self.weight):
+            raise ConfigError(
+                f"queue {self.name!r}: weight={self.weight!r} is not a whole number of 1 or more"
+            )
+        if self.slots is not None and not is_count(self.slots):
+            raise ConfigError(f"queue {self.name!r}: slots={self.slots!r} is not a whole number of 1 or more")
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a number of things of which there is at least one."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def as_queues(queues: Sequence[Queue | str]) -> tuple[Queue, ...]:
     """Queues from what a user wrote; a name given twice is refused."""
+    if isinstance(queues, (str, Queue)) or not isinstance(queues, Iterable):
+        raise ConfigError(f"queues={queues!r} is not a list of queues: write queues=['mail'] for one")
     made = tuple(q if isinstance(q, Queue) else Queue(q) for q in queues)
     names = [q.name for q in made]
     for name in names:

@@ -37,7 +37,7 @@ from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.hold import Hold, Holdings
 from penstock.worker.locks import LifeLock, bury, proven_dead, sweep
 from penstock.worker.pools.script import refuse_while_importing
-from penstock.worker.queues import Queue, as_queues
+from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.settler import Settler
 from penstock.worker.table import LeaseTable
 
@@ -72,6 +72,8 @@ class Worker:
         supervisor: int | None = None,
         periodic: bool = True,
     ) -> None:
+        if not isinstance(app, App):
+            raise ConfigError(f"Worker({app!r:.60}) takes the app itself, imported from its module")
         self._app = app
         self._periodic = periodic and not burst
         self._config = config or load().config
@@ -79,8 +81,8 @@ class Worker:
         if not self._queues:
             raise ConfigError("this worker has no queues: register a task first, or name the queues")
         self._concurrency = self._config.concurrency if concurrency is None else concurrency
-        if self._concurrency < 1:
-            raise ConfigError(f"concurrency={self._concurrency} must be 1 or more")
+        if not is_count(self._concurrency):
+            raise ConfigError(f"concurrency={self._concurrency!r} must be a whole number, 1 or more")
         self._burst = burst
         self._strict = self._config.strict if strict is None else strict
         self.id = id or mint()
@@ -208,6 +210,7 @@ class Worker:
             state=self._state,
             supervisor=self._supervisor,
             version=_version(),
+            handled=tuple(self._app.handlers),
         )
 
     def tell_lost(self, worker: str, cause: str, jobs: int) -> None:
@@ -473,6 +476,7 @@ class _Parts:
             unsent=self.settler.unsent,
             since_fetch=now - self.fetcher.last_success,
             since_heartbeat=now - self.heartbeat.last_beat,
+            parked=self.executor.strangers.met,
         )
 
     def _blocked(self, seconds: float, stack: str) -> None:

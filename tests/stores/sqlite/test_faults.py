@@ -24,9 +24,9 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from penstock.job import AttemptError, NewJob, Progress, State
+from penstock.job import NewJob, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Grip, Settled, Settlement
+from penstock.store import Settled, Settlement
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.faults import os_fault, translated
 from tests.stores.sqlite.conftest import OpenStore, checked, new, settlements, take
@@ -245,25 +245,6 @@ async def test_one_question_that_fails_leaves_the_others_of_its_transaction(stor
     ]
     (queue,) = await store.queues()
     assert queue.counts == {State.AVAILABLE: 2, State.RUNNING: 1}
-
-
-async def test_text_that_is_no_unicode_settles_nevertheless(store: SqliteStore) -> None:
-    await store.enqueue([new("a", retention=1000), new("b", retention=1000), new("c")])
-    strange = "no file \udce4"
-    error = AttemptError(1, 0, "OSError", strange, strange)
-    jobs = await take(store, 3)
-    beat = Beat(jobs[0].lease, 1000, progress=Progress(1, 2, strange))
-    assert await store.extend([beat]) == [Grip.HELD]
-    dead = Transition(State.DEAD, keep=1000, error=error, reason=strange)
-    completed = Transition(State.COMPLETED, keep=1000, reason=strange)
-    answers = await store.settle(
-        [Settlement(jobs[0].lease, completed), Settlement(jobs[1].lease, dead), *settlements(jobs[2:])]
-    )
-    assert answers == [Settled.APPLIED] * 3
-    a, b, _ = await store.get([job.ref for job in jobs])
-    assert a
-    assert b
-    assert a.reason == b.reason == b.errors[0].message == "no file \\udce4"
 
 
 # ── SQLite's exceptions ──

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import struct
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
+
+import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import StoreCorrupt
@@ -152,6 +155,11 @@ class Ground:
                         f"was the key {key.decode()} deleted?"
                     ) from None
                 self.profiles.learn(unknown.queue, unknown.digest, text)
+            except (struct.error, IndexError, UnicodeDecodeError, msgspec.DecodeError) as error:
+                raise StoreCorrupt(
+                    f"the record of a job cannot be read ({error}): does another program write to the keys "
+                    "of Penstock? Give it, or us, another prefix"
+                ) from None
 
 
 def ask(key: bytes, *command: bytes | str | int) -> Call:

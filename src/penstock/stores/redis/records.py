@@ -25,6 +25,7 @@ from penstock.lifecycle import Place, Transition, kept
 from penstock.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
 from penstock.retry import RetryPolicy
 from penstock.stores.redis.keys import id_of, ms_of
+from penstock.stores.wording import storable, storable_error, storable_progress
 from penstock.unique import UniqueKey
 
 __all__ = [
@@ -224,9 +225,9 @@ def transition_bytes(to: Transition) -> bytes:
         to.reason is not None,
     )
     if to.error is not None:
-        head += _sized(_encode(to.error))
+        head += _sized(_encode(storable_error(to.error)))
     if to.reason is not None:
-        head += _sized(to.reason.encode("utf-8", "replace"))
+        head += _sized(storable(to.reason).encode())
     return head
 
 
@@ -262,7 +263,7 @@ def _sized(text: bytes) -> bytes:
 
 
 def progress_bytes(progress: Progress) -> bytes:
-    return _encode(progress)
+    return _encode(storable_progress(progress))
 
 
 # ── out of the store ─────────────────────────────────────────────────────────────────────────────

@@ -30,6 +30,7 @@ from penstock.store import (
     Grip,
     Offer,
     Page,
+    Parked,
     Pruned,
     QueueInfo,
     QueueStats,
@@ -312,6 +313,9 @@ class RedisStore:
 
     async def queues(self) -> list[QueueInfo]:
         return await self._do(operating.queues(self._ground))
+
+    async def parked(self) -> list[Parked]:
+        return await self._do(operating.parked(self._ground))
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
         return await self._do(operating.stats(self._ground, days))

@@ -10,6 +10,7 @@ import msgspec
 from penstock.job import AttemptError, Job, NewJob, Progress, State
 from penstock.limits import NO_LIMITS, QueueLimits
 from penstock.store import WorkerInfo
+from penstock.stores.wording import storable_error, storable_progress
 
 __all__ = [
     "AVAILABLE",
@@ -31,7 +32,6 @@ __all__ = [
     "progress_blob",
     "spec_blob",
     "spec_of",
-    "storable",
     "texts",
     "worker_blob",
     "worker_of",
@@ -130,25 +130,14 @@ def errors_blob(errors: tuple[AttemptError, ...]) -> bytes:
     try:
         return _blob(errors)
     except UnicodeEncodeError:
-        return _blob([_storable_error(error) for error in errors])
+        return _blob([storable_error(error) for error in errors])
 
 
 def progress_blob(progress: Progress) -> bytes:
     try:
         return _blob(progress)
     except UnicodeEncodeError:
-        return _blob(Progress(progress.done, progress.of, storable(progress.note)))
-
-
-def storable(text: str) -> str:
-    """The text, where it has halves of surrogate pairs (as file names that are not UTF-8 do) with these
-    written as escapes: a strange message must not keep a job from being settled."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _storable_error(error: AttemptError) -> AttemptError:
-    kind, message, traceback = map(storable, (error.kind, error.message, error.traceback))
-    return AttemptError(error.attempt, error.at, kind, message, traceback)
+        return _blob(storable_progress(progress))
 
 
 def limits_of(blob: bytes | None) -> QueueLimits:

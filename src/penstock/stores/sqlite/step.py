@@ -14,8 +14,9 @@ from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
 from penstock.stores.gates import Drain, Gate
-from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, limits_of, spec_of, storable
+from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, limits_of, spec_of
 from penstock.stores.statements import Statements
+from penstock.stores.wording import storable
 
 __all__ = ["SQL", "Queue", "Step", "counts_of"]
 

@@ -31,6 +31,7 @@ from penstock.store import (
     Level,
     Offer,
     Page,
+    Parked,
     Pruned,
     QueueInfo,
     QueueStats,
@@ -69,6 +70,7 @@ _LOOK = Verb(consuming.look, reads=True)
 _LIST = Verb(listing.list_jobs, reads=True)
 _FIND = Verb(listing.find, reads=True)
 _QUEUES = Verb(listing.queues, reads=True)
+_PARKED = Verb(listing.parked, reads=True)
 _STATS = Verb(listing.stats, reads=True)
 _WORKERS = Verb(listing.workers, reads=True)
 _SETTINGS = Verb(operating.settings)
@@ -282,6 +284,9 @@ class SqliteStore:
 
     async def queues(self) -> list[QueueInfo]:
         return await self._runner.ask(_QUEUES)
+
+    async def parked(self) -> list[Parked]:
+        return await self._runner.ask(_PARKED)
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
         return await self._runner.ask(_STATS, days)

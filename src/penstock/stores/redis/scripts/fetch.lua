@@ -1,7 +1,7 @@
 -- Lease available jobs.
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, charge (1, 0), whether the token may
--- have been used before (1, 0), tasks that the worker knows ("?": not told; "!": the last key, which is not a
--- queue, has what the workers announced; or a msgpack list), then per queue: quota
+-- have been used before (1, 0), what the worker knows ("?": not told; "!": the last key, which is not a
+-- queue, has what the workers announced; or msgpack: tasks, and queues handled whole), then per queue: quota
 -- (-1: only the token is looked for there), cap, how many at most if it is limited ('' : any number).
 -- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
 -- "tasks" (there are parked jobs: come again and name the tasks), "parked" (there are such), "",
@@ -42,7 +42,7 @@ if ARGV[7] == '1' then
   end
 end
 
-local parked, tasks = '', nil
+local parked, knows = '', nil
 for _, queue in ipairs(queues) do
   if redis.call('EXISTS', queue .. ':parked') == 1 then parked = 'parked' end
 end
@@ -50,9 +50,9 @@ if parked ~= '' then
   if ARGV[8] == '?' then return {now_said, due, 'tasks'} end
   if announced then
     local said = redis.call('HGET', announced, worker)
-    tasks = said and cmsgpack.unpack(string.sub(said, 9)).tasks or {}
+    knows = said and cmsgpack.unpack(string.sub(said, 9)) or {tasks = {}}
   else
-    tasks = cmsgpack.unpack(ARGV[8])
+    knows = cmsgpack.unpack(ARGV[8])
   end
 end
 
@@ -60,9 +60,25 @@ local answer, looked = {now_said, due, parked, ''}, 0
 
 -- Each `pick` takes up to n jobs out of their order: their ids, their records.
 
+local wanted = {}    -- by queue: the tasks of parked jobs there that this worker runs
+
+local function wanted_of(queue)
+  local found = {}
+  local parked_here, runs = queue .. ':parked', knows.tasks
+  for _, name in ipairs(knows.handled or {}) do
+    if name == name_of(queue) then runs = redis.call('HKEYS', parked_here) end
+  end
+  local counts = #runs > 0 and get_many(parked_here, runs) or {}
+  for i, task in ipairs(runs) do
+    if counts[i] then found[#found + 1] = task end
+  end
+  return found
+end
+
 local function pick_parked(queue)
   local first, of_task
-  for _, task in ipairs(tasks) do
+  wanted[queue] = wanted[queue] or wanted_of(queue)
+  for _, task in ipairs(wanted[queue]) do
     local head = redis.call('ZRANGE', queue .. ':parked/' .. task, 0, 0)[1]
     if head and (not first or head < first) then first, of_task = head, task end
   end
@@ -127,7 +143,7 @@ local function pick_both(queue, priority, n)
 end
 
 local function pick(queue, n)
-  if tasks then
+  if knows then
     local ids, records = pick_parked(queue)
     if ids then return ids, records end
   end

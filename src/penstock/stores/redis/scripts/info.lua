@@ -6,9 +6,11 @@ local queue = KEYS[1]
 local m = meta(queue)
 local oldest
 
+-- One that somebody has deleted or overwritten must not hide all queues from the operator.
 local function look_at(id)
-  local run = read(redis.call('HGET', queue .. ':jobs', id)).run
-  oldest = math.min(oldest or run, run)
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  local readable, job = pcall(read, record)
+  if record and readable then oldest = math.min(oldest or job.run, job.run) end
 end
 
 -- Fresh jobs are due in their order; of the others the first thousand are looked at.

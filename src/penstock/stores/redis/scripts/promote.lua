@@ -41,9 +41,14 @@ local function promote(queue, count)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
   for i = 1, count do
     local id, record = ids[i], records[i]
-    local flags, generation, priority = unpacked('>BI7B', record)
-    local state, expires = flags % 8, unpacked('<d', record, 38)
-    if expires ~= NONE and expires <= now then
+    local flags, generation, priority, state, expires
+    if record then
+      flags, generation, priority = unpacked('>BI7B', record)
+      state, expires = flags % 8, unpacked('<d', record, 38)
+    end
+    if not record then
+      forget_traces(queue, id, members[i])
+    elseif expires ~= NONE and expires <= now then
       expire(queue, id, record)
     else
       local place, places, gone = count_up(m), by_place[priority], left[state]

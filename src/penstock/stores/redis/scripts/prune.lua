@@ -8,9 +8,14 @@ local finished, expired = 0, 0
 
 local function forget(member)
   local id = string.sub(member, 8)
-  local job = read(redis.call('HGET', queue .. ':jobs', id))
-  take(queue, id, job)
-  remove(queue, id, job)
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  if record then
+    local job = read(record)
+    take(queue, id, job)
+    remove(queue, id, job)
+  else
+    forget_traces(queue, id, member)
+  end
   finished = finished + 1
 end
 
@@ -33,9 +38,14 @@ n = tonumber(ARGV[6])
 if n > 0 then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue .. ':expiring', '-inf', now, 'LIMIT', 0, n)) do
     local id = string.sub(member, 8)
-    local job = read(redis.call('HGET', queue .. ':jobs', id))
-    take(queue, id, job)
-    end_queued(queue, id, job, EXPIRED)
+    local record = redis.call('HGET', queue .. ':jobs', id)
+    if record then
+      local job = read(record)
+      take(queue, id, job)
+      end_queued(queue, id, job, EXPIRED)
+    else
+      forget_traces(queue, id, member)
+    end
     expired = expired + 1
   end
 end

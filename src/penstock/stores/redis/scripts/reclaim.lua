@@ -15,8 +15,9 @@ local function lease_anew(q, id)
   local queue = KEYS[q]
   local old = read_held(redis.call('HGET', queue .. ':held', id))
   local record = redis.call('HGET', queue .. ':jobs', id)
-  local order = string.sub(record, 2, 8) .. id
+  local order = struct.pack('>I7', old.generation) .. id
   let_go(queue, old.token, {id}, {order})
+  if not record then return end    -- somebody has deleted it: no other job waits for it to come back
   old.token, old.reason, old.worker = token, 'lost by ' .. old.worker, worker    -- lifecycle.LOST_BY
   local held = write_held(old)
   redis.call('ZADD', queue .. ':leases', till, order)

@@ -141,15 +141,20 @@ while at <= #ARGV do
       else
         seen[id] = 'applied'
         local known = otherwise().read_held(lease)
-        local job = other.read(redis.call('HGET', queue .. ':jobs', id))
-        other.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
-        if plain ~= 1 then other.follow(queue, known.generation, ARGV[at + 4 + (k - 1) * width]) end
+        local record = redis.call('HGET', queue .. ':jobs', id)
+        if record then
+          other.apply(q, queue, id, other.read(record), known, t,
+            plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
+          if plain ~= 1 then other.follow(queue, known.generation, ARGV[at + 4 + (k - 1) * width]) end
+        else    -- somebody has deleted it: its lease goes, and the outcomes beside its own apply
+          letter, done, seen[id] = 'g', done - 1, 'removed'
+        end
       end
     end
     letters[#letters + 1] = letter
   end
-  if done > 0 then
-    if t.hold > 0 then limiting().hold(queue, meta(queue), t.hold) end
+  if done > 0 and t.hold > 0 then limiting().hold(queue, meta(queue), t.hold) end
+  if #gone > 0 then
     in_steps('HDEL', queue .. ':held', gone)
     in_steps('ZREM', queue .. ':leases', orders)
     for token, m in pairs(tokens) do

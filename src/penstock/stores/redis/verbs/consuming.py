@@ -82,7 +82,7 @@ class _Fetching:
         self.token = token
         self._charge = int(charge)
         self._again = False  # the last script has found that this fetch is a repeated one
-        #: The tasks that the worker knows are asked for where jobs are parked; a script finds them itself
+        #: What the worker knows is asked for where jobs are parked; a script finds it itself
         #: where it may look outside of its slot.
         self._known: bytes | str = "?" if ground.clustered else "!"
 
@@ -128,8 +128,8 @@ class _Fetching:
     def _announced(self) -> Talk[bytes]:
         key = self._ground.keys.workers
         (said,) = sure((yield [ask(key, "HGET", key, self._worker)]))
-        tasks = [] if said is None else msgspec.msgpack.decode(said[8:])["tasks"]
-        return msgspec.msgpack.encode(tasks)
+        info = {"tasks": []} if said is None else msgspec.msgpack.decode(said[8:])
+        return msgspec.msgpack.encode({"tasks": info["tasks"], "handled": info.get("handled", [])})
 
     def _read(self, names: list[str], answer: list[Any], now: int) -> list[Job]:
         profiles, worker, token, charge = self._ground.profiles, self._worker, self.token, self._charge

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
 from penstock.limits import LimitChange
-from penstock.store import DayCount, Page, Pruned, QueueInfo, QueueStats, WorkerInfo
+from penstock.store import DayCount, Page, Parked, Pruned, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
 from penstock.stores.redis.records import NUMBER, STATES, limit_values, limits_of
 from penstock.stores.redis.verbs.consuming import deliver, news_call
@@ -27,6 +27,7 @@ __all__ = [
     "drop",
     "find",
     "list_jobs",
+    "parked",
     "prune",
     "purge",
     "queues",
@@ -154,6 +155,17 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
         limits_of(limits),
         int(held) if held else None,
     )
+
+
+def parked(ground: Ground) -> Talk[list[Parked]]:
+    names = yield from known(ground)
+    keys = [ground.keys.queue(name) for name in names]
+    answers = sure((yield [ask(key, "HGETALL", key + b":parked") for key in keys])) if names else []
+    return [
+        Parked(name, task.decode(), int(n))
+        for name, of_tasks in zip(names, answers, strict=True)
+        for task, n in sorted(zip(of_tasks[0::2], of_tasks[1::2], strict=True))
+    ]
 
 
 def stats(ground: Ground, days: int) -> Talk[list[QueueStats]]:

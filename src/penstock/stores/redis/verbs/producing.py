@@ -24,6 +24,7 @@ from penstock.stores.redis.ground import (
 )
 from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.records import STATES, form_of, tail_of
+from penstock.stores.wording import storable
 
 __all__ = ["cancel", "ended_ones", "enqueue", "get", "highest", "known", "register", "states_of", "tell_news"]
 
@@ -198,7 +199,7 @@ def states_of(
 
 
 def cancel(ground: Ground, refs: Sequence[Ref], reason: str) -> Talk[list[State | None]]:
-    found, asked = yield from states_of(ground, "cancel", refs, [reason.encode("utf-8", "replace")])
+    found, asked = yield from states_of(ground, "cancel", refs, [storable(reason).encode()])
     if asked:
         sure((yield tell_news(ground, "cancels")))
     return found

@@ -44,6 +44,7 @@ _LEASE_THESE = SQL["fetch.lease_these"]
 _READY = SQL["fetch.ready"]
 _PARKED = SQL["fetch.parked"]
 _IS_PARKED = SQL["fetch.is_parked"]
+_PARKED_TASKS = SQL["parked.tasks"]
 _EXPIRED = SQL["fetch.expired"]
 _WORKER = SQL["fetch.worker"]
 _BEAT = SQL["extend.beat"]
@@ -70,7 +71,7 @@ def peek_fetch(
         return ACT
     found = step.known([share.queue for share in queues])
     for queue in found if limit > 0 else ():
-        if limits.room(step, queue) != 0 and (queue.counts[AVAILABLE] or _knows_parked(step, queue, worker)):
+        if limits.room(step, queue) != 0 and (queue.counts[AVAILABLE] or _wanted(step, queue, worker)):
             return ACT
     return Fetched([], step.now, _next_due(step, found), limits.opens(step, found))
 
@@ -129,7 +130,7 @@ class _Supply:
         self._free = free
         self._starts = starts
         self.taken = 0
-        self._tasks = _tasks(step, terms[3]) if queue.count(PARKED) else ()
+        self._tasks = _wanted(step, queue, terms[3])
         self._simple = not self._tasks and not _some_expired(step, queue)
 
     def take(self, want: int) -> list[Row]:
@@ -186,17 +187,17 @@ def _some_expired(step: Step, queue: Queue) -> bool:
     return step.cx.execute(_EXPIRED, (queue.qid, step.now)).fetchone() is not None
 
 
-def _tasks(step: Step, worker: str) -> tuple[str, ...]:
-    """The tasks that this worker has announced."""
+def _wanted(step: Step, queue: Queue, worker: str) -> Sequence[str]:
+    """The tasks that this worker knows, if jobs of one of them are parked here; none otherwise."""
+    if not queue.count(PARKED):
+        return ()
     found = step.cx.execute(_WORKER, (step.namespace, worker)).fetchone()
-    return () if found is None else worker_of(found[0]).tasks
-
-
-def _knows_parked(step: Step, queue: Queue, worker: str) -> bool:
-    if not queue.counts[PARKED]:
-        return False
-    tasks = texts(_tasks(step, worker))
-    return step.cx.execute(_IS_PARKED, (queue.qid, tasks)).fetchone() is not None
+    if found is None:
+        return ()
+    info = worker_of(found[0])
+    if queue.name in info.handled:
+        return [task for (task,) in step.cx.execute(_PARKED_TASKS, (queue.qid,))]
+    return info.tasks if step.cx.execute(_IS_PARKED, (queue.qid, texts(info.tasks))).fetchone() else ()
 
 
 def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:

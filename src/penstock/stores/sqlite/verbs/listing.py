@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from penstock.errors import ConfigError
 from penstock.job import Job, State
-from penstock.store import DayCount, Page, QueueInfo, QueueStats, WorkerInfo
+from penstock.store import DayCount, Page, Parked, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -23,13 +23,26 @@ from penstock.stores.sqlite.rows import (
 )
 from penstock.stores.sqlite.step import SQL, Step, counts_of
 
-__all__ = ["SILENT", "cheaper_to_gather", "find", "gather", "info", "list_jobs", "queues", "stats", "workers"]
+__all__ = [
+    "SILENT",
+    "cheaper_to_gather",
+    "find",
+    "gather",
+    "info",
+    "list_jobs",
+    "parked",
+    "queues",
+    "stats",
+    "workers",
+]
 
 _ALL = SQL["queues.all"]
 _ONE = SQL["queues.one"]
 _OLDEST = SQL["queues.oldest"]
 _DAYS = SQL["queues.days"]
 _WORKERS = SQL["queues.workers"]
+_WITH_PARKED = SQL["parked.queues"]
+_OF_TASKS = SQL["parked.of_tasks"]
 _ALL_JOBS = SQL["list.all_jobs"]
 _BY_AGE = SQL["list.by_age"]
 _THESE = SQL["list.these"]
@@ -191,6 +204,14 @@ def _info(step: Step, row: Row) -> QueueInfo:
     limits, held_until = limits_of(row[-2]), row[-1]
     held = held_until if held_until > step.now else None
     return QueueInfo(name, counts, paused == 1, closed == 1, oldest, limits, held)
+
+
+def parked(step: Step) -> list[Parked]:
+    return [
+        Parked(name, task, n)
+        for qid, name in step.cx.execute(_WITH_PARKED, (step.namespace,)).fetchall()
+        for task, n in step.cx.execute(_OF_TASKS, (qid,)).fetchall()
+    ]
 
 
 def stats(step: Step, days: int) -> list[QueueStats]:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.lifecycle import Place, Transition
 from penstock.store import Settled, Settlement
-from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers, storable
+from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.producing import enqueue_one
+from penstock.stores.wording import storable
 
 __all__ = ["settle"]
 

@@ -18,10 +18,11 @@ local function under_token(queues, token, found)
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
       local held = redis.call('HGETALL', queue .. ':held')
       for i = 1, #held, 2 do
-        if read_held(held[i + 1]).token == token then
+        local record = read_held(held[i + 1]).token == token and redis.call('HGET', queue .. ':jobs', held[i])
+        if record then
           found[#found + 1] = q
           found[#found + 1] = held[i]
-          found[#found + 1] = redis.call('HGET', queue .. ':jobs', held[i])
+          found[#found + 1] = record
           found[#found + 1] = held[i + 1]
         end
       end

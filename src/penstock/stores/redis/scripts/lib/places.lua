@@ -171,6 +171,15 @@ local function take(queue, id, job)
   job.fresh, job.moved = false, false
 end
 
+-- Somebody has deleted the record of a job, and with it where it stood: it must not stand in the way of others.
+local function forget_traces(queue, id, order_of_it)
+  for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, order_of_it) end
+  for state = SCHEDULED, PARKED do
+    redis.call('ZREM', queue .. ':state/' .. state, id)
+    if ended_state(state) then redis.call('ZREM', queue .. ':ended/' .. state, order_of_it) end
+  end
+end
+
 -- What has been taken does not come back.
 local function remove(queue, id, job)
   free_key(queue, job)

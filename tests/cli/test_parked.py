@@ -1,0 +1,63 @@
+"""Jobs that nobody could run: operators see how many, of which task, and whether a worker is there now."""
+
+from __future__ import annotations
+
+from penstock.store import WorkerInfo
+from tests.cli.conftest import announce, park, put
+
+
+def strangers(store):
+    put(store, "a", "b", task="reports.build")
+    put(store, "c", task="send", queue="mail")
+    park(store, 2)
+    park(store, queue="mail")
+
+
+def knowing(store, *tasks):
+    announce(store, WorkerInfo("w7", "box", 42, 1_700_000_000_000, ("default",), tasks, 20))
+
+
+def test_they_are_counted_by_queue_and_task(penstock, store):
+    strangers(store)
+    knowing(store, "reports.build", "send")  # but it does not serve `mail`
+    assert penstock.json("queues", "parked") == {
+        "parked": [
+            {"queue": "default", "task": "reports.build", "jobs": 2, "known_to": ["w7"]},
+            {"queue": "mail", "task": "send", "jobs": 1, "known_to": []},
+        ]
+    }
+    lines = [line.split() for line in penstock.ok("queues", "parked").splitlines()]
+    assert lines == [
+        ["QUEUE", "TASK", "JOBS", "KNOWN", "TO"],
+        ["default", "reports.build", "2", "w7"],
+        ["mail", "send", "1", "nobody"],
+    ]
+
+
+def test_where_there_are_none_nothing_is_printed(penstock, store):
+    put(store, "a")
+    result = penstock("queues", "parked")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no parked jobs\n")
+
+
+def test_queues_and_jobs_show_them_too(penstock, store):
+    strangers(store)
+    heads, default, _ = penstock.ok("queues", "list").splitlines()
+    assert default.split()[heads.split().index("PARKED")] == "2"
+    shown = penstock.json("jobs", "list", "--state", "parked", "--task", "send")["jobs"]
+    assert [(job["id"], job["reason"]) for job in shown] == [("c", "no such task here")]
+
+
+def test_the_doctor_warns_of_those_that_nobody_knows(penstock, store):
+    strangers(store)
+    knowing(store, "reports.build")
+    told = [
+        (found["how"], found["says"])
+        for found in penstock.json("doctor")["findings"]
+        if found["what"] == "parked jobs"
+    ]
+    way_out = "start a worker that knows this task, or cancel them"
+    assert told == [
+        ("ok", "2 jobs of 'reports.build' are parked in 'default', and go to w7"),
+        ("warning", f"1 jobs of 'send' are parked in 'mail': {way_out}"),
+    ]
