@@ -217,14 +217,17 @@ def parked(step: Step) -> list[Parked]:
 def stats(step: Step, days: int) -> list[QueueStats]:
     newer_than = step.now // _DAY - min(days, _DAYS_KEPT)
     rows = step.cx.execute(_ALL, (step.namespace,)).fetchall()
-    return [
-        QueueStats(
-            row[1],
-            *row[_TOTALS],
-            [DayCount(_day_name(d), p, f) for d, p, f in step.cx.execute(_DAYS, (row[0], newer_than))],
-        )
-        for row in rows
-    ]
+    return [QueueStats(row[1], *_totals(row), _days(step, row[0], newer_than)) for row in rows]
+
+
+def _totals(row: Row) -> tuple[int, int, int]:
+    enqueued, processed, failed = row[_TOTALS]
+    return enqueued, processed, failed
+
+
+def _days(step: Step, qid: int, newer_than: int) -> list[DayCount]:
+    rows = step.cx.execute(_DAYS, (qid, newer_than))
+    return [DayCount(_day_name(day), processed, failed) for day, processed, failed in rows]
 
 
 def _day_name(day: int) -> str:
