@@ -14,6 +14,15 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 #: Per example: its options, and its output line by line as patterns. Figures vary, counts do not.
 SAYS: dict[str, tuple[list[str], list[str]]] = {
+    "backpressure.py": (
+        [],
+        [
+            r"the queue is full: 50 imports wait in it, and the next customer was sent away",
+            r"customers: all 200 imports were accepted in the end; sent away [1-9]\d* times",
+            r"each time the answer said when to come again",
+            r"worker: 200 imports done, each once; nothing that was accepted is lost",
+        ],
+    ),
     "orders.py": (
         ["--scale", "0.004"],
         [
