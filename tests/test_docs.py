@@ -565,6 +565,22 @@ def says(text: str, message: str) -> bool:
     return bool(re.search(".*".join(re.escape(piece) for piece in pieces), text, re.S))
 
 
+def test_each_test_that_a_page_names_is_there() -> None:
+    named = [
+        (page.name, *found) for page in PAGES for found in re.findall(NAMED_TEST, page.read_text("utf-8"))
+    ]
+    assert len(named) > 60
+    lost = [f"{page}: {path}::{test}" for page, path, test in named if not has_test(ROOT / path, test)]
+    assert not lost
+
+
+NAMED_TEST = r"`(tests/[\w/]+\.py)::(test_\w+)`"
+
+
+def has_test(path: Path, name: str) -> bool:
+    return path.exists() and re.search(rf"^(async )?def {name}\(", path.read_text("utf-8"), re.M) is not None
+
+
 # --- words --------------------------------------------------------------------------------------
 
 NOT_OUR_WORDS = r"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import datetime
 
 import pytest
@@ -130,3 +131,14 @@ def test_an_entry_of_a_time_zone_that_is_unknown_here_is_still_listed(penstock, 
     strange = replace(one.spec, schedule=Schedule("@daily", "Atlantis/Capital"))
     asyncio.run(store.put_entries([strange]))
     assert penstock.json("periodic", "list")["entries"][0]["next_at"] is None
+
+
+def test_an_entry_may_hold_any_text(penstock, store):
+    """Brackets, quotes, commas, line breaks: nothing of it is read as anything else."""
+    odd = '({[",\'(]})", \\ \n\t;ID("x")'
+    arguments = json.dumps([odd])
+    penstock.ok("periodic", "add", "odd", "@daily", "--raw", "--queue", "default", "t(x)", arguments)
+    (entry,) = penstock.json("periodic", "list")["entries"]
+    assert (entry["task"], entry["payload"]) == ("t(x)", [odd])
+    assert "t(x)" in penstock.ok("periodic", "list")
+    assert penstock.ok("periodic", "show", "odd")

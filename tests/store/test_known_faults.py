@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.clock import ManualClock
 from penstock.job import AttemptError, NewJob, Progress, Ref, State
 from penstock.lifecycle import Transition
+from penstock.periodic import new_entry
+from penstock.schedule import NewEntry, Schedule
 from penstock.store import Beat, Grip, Settled, Settlement, Share, Store, Verdict
 from penstock.unique import UniqueKey
 from tests.store.facts import (
@@ -232,3 +236,22 @@ async def test_a_dead_job_that_is_brought_back_has_not_waited_since_it_died(
     (queue,) = await store.queues()
     assert queue.oldest_available == clock.now()
     assert (await the(store, job)).run_at == clock.now()
+
+
+# ── what recurs ──
+
+
+async def test_an_entry_with_other_options_is_another(store: Store) -> None:
+    """Its schedule alone does not say whether it has changed."""
+
+    def entry(**facts: Any) -> NewEntry:
+        return new_entry("nightly", NewJob("", "t", **facts), Schedule.of("@daily"))
+
+    (first,) = await store.put_entries([entry()])
+    (same,) = await store.put_entries([entry()])
+    assert same.revision == first.revision
+    revision = first.revision
+    for facts in ({"headers": {"h": "1"}}, {"headers": {"h": "2"}}, {"max_attempts": 2}, {"payload": b"[1]"}):
+        (changed,) = await store.put_entries([entry(**facts)])
+        assert changed.revision > revision, facts
+        revision = changed.revision
