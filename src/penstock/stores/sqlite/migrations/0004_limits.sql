@@ -1,0 +1,1 @@
+-- The number of the limits of queues, which come with a change of their own.
