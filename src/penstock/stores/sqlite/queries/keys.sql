@@ -13,8 +13,8 @@ INSERT INTO penstock_key (queue, key, seq, id, until) VALUES (?1, ?2, ?3, ?4, ?5
 DELETE FROM penstock_key WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: free_endless
--- What of it no period holds on.  ?1 JSON list of seq
-DELETE FROM penstock_key WHERE seq IN (SELECT value FROM json_each(?1)) AND until IS NULL
+-- What one of them holds, unless a period holds it on.  ?1 seq
+DELETE FROM penstock_key WHERE seq = ?1 AND until IS NULL
 
 -- name: over
 -- Whether the period of a key is over.  ?1 qid  ?2 now

@@ -11,7 +11,7 @@ from penstock.stores.sqlite.rows import AVAILABLE, CODE, STATES, job_of, numbers
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.unique import UniqueKey
 
-__all__ = ["conflict", "drop_keys", "forget_keys", "free_keys", "prune_keys", "shift_key", "take_key"]
+__all__ = ["conflict", "drop_keys", "forget_key", "free_keys", "prune_keys", "shift_key", "take_key"]
 
 _HOLDER = SQL["keys.holder"]
 _TAKE = SQL["keys.take"]
@@ -77,10 +77,10 @@ def free_keys(step: Step, seqs: Sequence[int]) -> None:
         step.cx.execute(_FREE, (numbers(seqs),))
 
 
-def forget_keys(step: Step, seqs: Sequence[int], state: int, tied: int) -> None:
-    """What these ended jobs hold, when they are kept no longer without anybody's asking for it."""
-    outlives = outlives_its_job(tied, STATES[state])
-    step.cx.execute(_FREE_ENDLESS if outlives else _FREE, (numbers(seqs),))
+def forget_key(step: Step, seq: int, state: int, tied: int) -> None:
+    """What a tied job holds that has ended, when it is kept no longer without anybody's asking for it."""
+    if outlives_its_job(tied, STATES[state]):  # others hold nothing any more
+        step.cx.execute(_FREE_ENDLESS, (seq,))
 
 
 def shift_key(step: Step, queue: Queue, seq: int, tied: int, before: State | None, after: State) -> None:
