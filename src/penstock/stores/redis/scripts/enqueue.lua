@@ -5,7 +5,7 @@
 -- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
 -- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
 -- Returns {the highest generation, numbers of the queues that were new, a letter per job (n new, x exists,
--- c closed, d duplicate), then for each duplicate the holder's id}.
+-- c closed, d duplicate, r replaced), then for each of the last two the holder's id}.
 -- include: clock states queue new
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
@@ -31,8 +31,8 @@ end
 local unusual
 local function unusually()
   if unusual then return unusual end
-  -- include: record places newcomer
-  unusual = {verdict_on = verdict_on, store_new = store_new}
+  -- include: record places replacing newcomer
+  unusual = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
   return unusual
 end
 
@@ -61,6 +61,7 @@ for i = first, #ARGV, 3 do
     verdict = meta(queue).closed and 'c' or 'n'
   else
     verdict, has = unusually().verdict_on(queue, form, false)
+    if verdict == 'r' then unusual.replace_holder(queue, has, form, tail) end
   end
   if verdict == 'n' then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))

@@ -10,7 +10,7 @@ local function forget(member)
   local id = string.sub(member, 8)
   local job = read(redis.call('HGET', queue .. ':jobs', id))
   take(queue, id, job)
-  remove(queue, id, job)
+  remove(queue, id, job, true)
   finished = finished + 1
 end
 
