@@ -116,6 +116,35 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         """The arguments that count; None: all."""
         return None if self.by is None else _words(self.by, None, "by", "an argument's name")
 
+    def check(self, signature: inspect.Signature | None) -> None:
+        """Raise ConfigError if the rule names arguments that a function of this signature does not have; None:
+        there are no named ones."""
+        if signature is None:
+            if self.by is not None or callable(self.key):
+                raise ConfigError(
+                    "unique: a raw job has no named arguments for by= or a key function: "
+                    "its payload as a whole counts; say the key of a call with unique_key="
+                )
+            return
+        known = list(signature.parameters)
+        what = "by=" if self.by is not None else "the key function's parameter "
+        for name in self.names or self.asks(signature):
+            if name not in known:
+                near = did_you_mean(name, known) or f"; it has {', '.join(known) or 'none'}"
+                raise ConfigError(f"unique: {what}{name!r} is no argument of the task{near}")
+
+    def asks(self, signature: inspect.Signature) -> tuple[str, ...]:
+        """The arguments that a key function wants to see, which it names, or with `**rest` all."""
+        if not callable(self.key):
+            return ()
+        try:
+            parameters = inspect.signature(self.key).parameters.values()
+        except (TypeError, ValueError):  # a builtin without a signature gets the first
+            return tuple(signature.parameters)[:1]
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return tuple(signature.parameters)
+        return tuple(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
+
     def with_key(self, key: str) -> Unique:
         """The same rule for calls that say themselves what their key is."""
         return msgspec.structs.replace(self, by=None, key=_check_text(key, "unique_key="))

@@ -31,7 +31,7 @@ __all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "re
 
 TERMINAL_STATES = frozenset(state.value for state in TERMINAL)
 #: What a store says to a job that it has taken.
-_TAKEN = ("new", "replaced", "follows")
+_TAKEN = ("new", "follows")
 
 
 @dataclass
@@ -173,7 +173,7 @@ def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
     taken = [
         i
         for i, fact in enumerate(facts)
-        if isinstance(fact, Answered) and fact.verdict in ("new", "replaced")
+        if isinstance(fact, Answered) and fact.verdict == "new"
     ]
     if len(taken) < 2:
         yield facts
