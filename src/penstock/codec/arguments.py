@@ -72,13 +72,13 @@ class ArgsCodec:
         """Equal bytes for equal arguments, all or those of these names: however they were passed, left to
         their defaults, ordered in sets and dicts, or spelled."""
         call = self._call or self._prepare()
+        raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
+        counted = call.shapes if names is None else sorted(names)
         try:
-            raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
             values = dict(zip(call.shapes, _VALUES(call.read_bare(_ENCODE(raws))), strict=True))
-            counted = values if names is None else sorted(names)
             return one_spelling({name: values[name] for name in counted if values[name] is not UNSET})
         except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
-            return payload
+            return one_spelling({name: _DECODE(raws[name]) for name in counted if name in raws})
 
     @property
     def signature(self) -> Signature:
@@ -147,5 +147,6 @@ class ArgsCodec:
 
 
 _ENCODE = msgspec.json.Encoder(enc_hook=spell).encode
+_DECODE = msgspec.json.Decoder().decode
 _DECODE_LOOSELY = msgspec.json.Decoder(dict[str, Raw] | list[Raw]).decode
 _VALUES = msgspec.structs.astuple
