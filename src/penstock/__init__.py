@@ -102,7 +102,8 @@ _HOMES = {
     "penstock.draft": "Draft",
     "penstock.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout Cancel ConfigError Discard "
-        "DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead JobExists "
+        "DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead "
+        "JobExists "
         "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
         "ResultError ResultNotKept ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt "
         "StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable UnknownScheme "

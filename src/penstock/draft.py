@@ -101,11 +101,13 @@ def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
         said = rule.key(**{name: arguments[name] for name in rule.asks(args.signature)})
     except Exception as error:  # boundary: a user's function
         raise ArgumentError(
-            f"{task}: the key function of unique= failed with {type(error).__name__}: {error}; nothing was stored"
+            f"{task}: the key function of unique= failed with {type(error).__name__}: {error}; "
+            "nothing was stored"
         ) from error
     if not isinstance(said, (str, int)) or isinstance(said, bool) or said == "":
         raise ArgumentError(
-            f"{task}: the key function of unique= returned {said!r:.100}, which is neither a text nor a number"
+            f"{task}: the key function of unique= returned {said!r:.100}, "
+            "which is neither a text nor a number; nothing was stored"
         )
     return str(said)
 

@@ -129,8 +129,10 @@ class JobExists(EnqueueError):
 
 
 class DuplicateJob(EnqueueError):
-    """A unique job that is the same has the key, and the rule says to reject others. `id` and `queue` are that
-    job's: `app.handle(error.id, error.queue)`."""
+    """A unique job that is the same has the key, and the rule says to reject others.
+
+    `id` and `queue` are that job's: `app.handle(error.id, error.queue)`.
+    """
 
     def __init__(self, queue: str, id: str, task: str = "") -> None:
         super().__init__(

@@ -1,8 +1,8 @@
 """When a job takes its unique key and when it gives it up; and what a call makes of the job that it replaces.
 
-Stores ask this at each step that takes a job into, out of, or between the three phases of a rule: queued,
-running, finished. A key is taken on the way into the rule's phases and never inside them: nobody waits for one.
-Redis has the same in `scripts/lib/places.lua` and `replacing.lua`.
+Stores ask this at each step of a job between the phases queued, running and finished. A key is taken on the
+way into the rule's phases and never inside them: nobody waits for one. Redis has the same in
+`scripts/lib/places.lua` and `replacing.lua`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def replaced(job: Job, new: NewJob, now: int) -> Job | None:
     """The queued job as a call with its key leaves it; None if the call does not replace it.
 
     `arguments`: the payload. `run_at`: its times, which are when it is due, its expiry and its deadline. All
-    else stays: id, place, enqueued_at, attempts, errors, checkpoint, priority, headers, and its own rule. A job
-    that is ready, parked, or in a line of others stays there unless the new time is yet to come.
+    else stays: id, place, enqueued_at, attempts, errors, checkpoint, priority, headers, and its own rule. A
+    job that is ready, parked, or in a line of others stays there unless the new time is yet to come.
     """
     unique = new.unique
     if unique is None or not unique.replace or job.state not in QUEUED:

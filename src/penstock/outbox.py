@@ -226,7 +226,9 @@ class Outbox:
             case Verdict.DUPLICATE:
                 self._say_not_enqueued([job], f"not stored: the unique job {answer.id} is there")
             case Verdict.REPLACED:
-                self._say_not_enqueued([job], f"not stored: the unique job {answer.id} was given what it asked for")
+                self._say_not_enqueued(
+                    [job], f"not stored: the unique job {answer.id} was given what it asked for"
+                )
             case Verdict.UNKNOWN:
                 self._say_not_enqueued([job], f"perhaps stored: the reply was lost ({answer.cause})")
             case verdict:

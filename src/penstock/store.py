@@ -107,10 +107,10 @@ class Producing(Protocol):
         its `states` name, until `period` ms after its enqueue. On its way into these phases a job takes its
         key, unless somebody else holds it: then it goes on without, and takes none within them. Who gives a
         key up frees nothing of a successor's. A job that is CANCELLED, DEAD or deleted (`delete`, `purge`)
-        holds no key; a completed one with WHILE_FINISHED holds it until it is pruned or, with a period, to its
-        end, whether the job is kept or not. A new job whose key is held is a DUPLICATE, or if it says
-        `replace` and the holder is queued REPLACED: nothing is stored, and `holding.replaced` says what becomes
-        of the holder. One that stays AVAILABLE keeps its place; one that becomes so goes to the tail.
+        holds no key; a completed one with WHILE_FINISHED holds it until it is pruned or, with a period, to
+        its end, whether the job is kept or not. A new job whose key is held is a DUPLICATE, or, if it says
+        `replace` and the holder is queued, REPLACED: nothing is stored, and `holding.replaced` says what
+        becomes of the holder. One that stays AVAILABLE keeps its place; one that becomes so goes to the tail.
 
         Of `expires_in` and `expires_at` the earlier one counts. `lifecycle.first_state` says where a job
         begins.
@@ -553,8 +553,8 @@ class Operating(Protocol):
 
         The state before comes back; a running job stays as it is (RUNNING), None: not there. The job goes to
         the tail, due now; it has no result, reason or end any more, nobody has asked it to stop, and if its
-        expiry has passed it has none any more. An ended job takes its unique key again, as `enqueue` says, for
-        what is left of the key's period, if nobody else holds it; else it runs without.
+        expiry has passed it has none any more. An ended job takes its unique key again, as `enqueue` says,
+        for what is left of the key's period, if nobody else holds it; else it runs without.
         """
         ...
 

@@ -117,8 +117,10 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.by is None else _words(self.by, None, "by", "an argument's name")
 
     def check(self, signature: inspect.Signature | None) -> None:
-        """Raise ConfigError if the rule names arguments that a function of this signature does not have; None:
-        there are no named ones."""
+        """Raise ConfigError if the rule names arguments that a function of this signature does not have.
+
+        None: there are no named ones.
+        """
         if signature is None:
             if self.by is not None or callable(self.key):
                 raise ConfigError(
@@ -171,7 +173,9 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
                     "add 'queued', or take another on_conflict="
                 )
             replace = replace or _REPLACEABLE
-        return UniqueKey("", period, _bits(states, _STATES), _bits(replace, _REPLACEABLE), conflict == "reject")
+        return UniqueKey(
+            "", period, _bits(states, _STATES), _bits(replace, _REPLACEABLE), conflict == "reject"
+        )
 
 
 def key_digest(task: str, how: str, what: bytes) -> str:
@@ -193,7 +197,9 @@ def _words(value: Any, known: Sequence[str] | None, what: str, kind: str) -> tup
         raise ConfigError(f"unique: {what}={value!r:.100} is not a list of words")
     for word in words:
         if not isinstance(word, str) or (known is not None and word not in known):
-            near = did_you_mean(str(word), known or ()) or (f"; known are {', '.join(known)}" if known else "")
+            near = did_you_mean(str(word), known or ()) or (
+                f"; known are {', '.join(known)}" if known else ""
+            )
             raise ConfigError(f"unique: {what}={word!r:.100} is not {kind}{near}")
     return tuple(dict.fromkeys(words))
 

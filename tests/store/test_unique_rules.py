@@ -135,7 +135,11 @@ async def test_who_went_on_without_its_key_takes_none_in_the_same_phase(store: S
 
 async def test_a_fetch_of_many_frees_and_takes_in_its_order(store: Store) -> None:
     queued, runs = rule(Q), rule(R)
-    first, second, third = new(unique=queued), new(unique=UniqueKey("other")), new(unique=queued, delay=MINUTE)
+    first, second, third = (
+        new(unique=queued),
+        new(unique=UniqueKey("other")),
+        new(unique=queued, delay=MINUTE),
+    )
     await add(store, first)
     assert (await store.enqueue([new(unique=runs)]))[0].verdict is Verdict.DUPLICATE
     await store.cancel([first.ref])
@@ -403,7 +407,11 @@ async def test_a_holder_that_is_not_queued_is_not_replaced(store: Store, state: 
 async def test_who_is_ready_keeps_its_place_when_it_is_replaced(store: Store) -> None:
     await add(store, new("a"), new("b", unique=BOTH, payload=b"1"), new("c"), new("d", delay=MINUTE))
     await store.enqueue([new(unique=BOTH, payload=b"2")])
-    assert [(job.id, job.spec.payload) for job in await take(store, 9)] == [("a", b"{}"), ("b", b"2"), ("c", b"{}")]
+    assert [(job.id, job.spec.payload) for job in await take(store, 9)] == [
+        ("a", b"{}"),
+        ("b", b"2"),
+        ("c", b"{}"),
+    ]
 
 
 async def test_who_becomes_ready_by_being_replaced_goes_to_the_tail(store: Store) -> None:
@@ -441,7 +449,9 @@ async def test_the_holders_own_rule_stays(store: Store, clock: ManualClock) -> N
     assert await held_by(store) is None
 
 
-async def test_the_phase_of_the_period_is_not_prolonged_by_replacing(store: Store, clock: ManualClock) -> None:
+async def test_the_phase_of_the_period_is_not_prolonged_by_replacing(
+    store: Store, clock: ManualClock
+) -> None:
     unique = rule(Q, MINUTE, replace=2)
     await add(store, new("a", unique=unique, delay=HOUR))
     clock.advance(MINUTE - 1)

@@ -116,7 +116,9 @@ def test_the_same_arguments_are_the_same_however_they_are_passed(app: App) -> No
 
 def test_neither_order_nor_spelling_makes_a_difference(app: App) -> None:
     @app.task(unique=True)
-    def f(x: Any = None, s: frozenset[Any] = frozenset(), n: float = 0.0, d: Decimal = Decimal(0)) -> None: ...
+    def f(
+        x: Any = None, s: frozenset[Any] = frozenset(), n: float = 0.0, d: Decimal = Decimal(0)
+    ) -> None: ...
 
     pairs = [
         (f.job({"a": 1, "b": [1, {"x": 1, "y": 2}]}), f.job({"b": [1, {"y": 2, "x": 1}], "a": 1})),
@@ -144,8 +146,10 @@ def test_an_instant_is_the_same_in_every_zone(app: App) -> None:
 
 
 def test_a_default_that_cannot_be_stored_is_left_out(app: App) -> None:
+    nothing = object()
+
     @app.task(unique=True)
-    def f(a: int, b: Any = object()) -> None: ...
+    def f(a: int, b: Any = nothing) -> None: ...
 
     assert key(f.job(1).new()) == key(f.job(a=1).new()) != key(f.job(1, 2).new())
 
@@ -257,7 +261,9 @@ def test_a_key_function_that_fails_or_says_nothing_stores_nothing(app: App) -> N
 
     with pytest.raises(ArgumentError, match="the key function of unique= returned None, which is neither"):
         f.enqueue(2)
-    with pytest.raises(ArgumentError, match="failed with ZeroDivisionError: division by zero; nothing was stored"):
+    with pytest.raises(
+        ArgumentError, match="failed with ZeroDivisionError: division by zero; nothing was stored"
+    ):
         app.enqueue_many([f.job(1), f.job(3)])
     assert app.store.sync.queues() == []
 

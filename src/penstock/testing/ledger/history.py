@@ -170,11 +170,7 @@ def tell(facts: Iterable[Fact], torn: int = 0) -> History:
 def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
     """An id may be used again when its job is gone; each use is a life. A token stays with its own life."""
     offers = [i for i, fact in enumerate(facts) if isinstance(fact, Offered)]
-    taken = [
-        i
-        for i, fact in enumerate(facts)
-        if isinstance(fact, Answered) and fact.verdict == "new"
-    ]
+    taken = [i for i, fact in enumerate(facts) if isinstance(fact, Answered) and fact.verdict == "new"]
     if len(taken) < 2:
         yield facts
         return

@@ -160,7 +160,9 @@ class _Clerk:
                     if one.verdict is Verdict.REPLACED and job.unique and job.unique.replaces_run_at:
                         _, due = first_state(job, before[0])
                         moved = (job.queue, one.id, "reschedule")
-                        self._pen.write_all([facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")])
+                        self._pen.write_all(
+                            [facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")]
+                        )
             self._pen.write_all(told)
 
     @contextmanager

@@ -24,7 +24,6 @@ from penstock.stores.sqlite.rows import (
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.act import ACT, Act
-from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
 from penstock.stores.sqlite.verbs.keys import (
     drop_keys,
     forget_key,
@@ -32,6 +31,7 @@ from penstock.stores.sqlite.verbs.keys import (
     prune_keys,
     shift_key,
 )
+from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
 
 __all__ = [
     "announce",
