@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from benchmarks.machine import describe
-from benchmarks.server import redis_server
+from benchmarks.server import Server
 from penstock import App
 
 _QUEUE = "uniqueness"
@@ -44,27 +44,29 @@ def main(store: str, producers: int, processes: int, keys: int, times: int) -> N
         began = time.monotonic()
         told = _produce(url, producers, processes, keys, times)
         took = time.monotonic() - began
-        faults = _faults(url, told, keys, producers * times)
+        faults = list(_faults(url, told, keys, producers * times))
     calls = producers * times * keys
     print(f"{store}: {producers} producers in {processes} processes, {calls:,} calls in {took:.0f} s")
-    print("\n".join(f"FAULT: {fault}" for fault in faults) or f"exactly {keys:,} jobs, all handles equal per key")
+    print(
+        "\n".join(f"FAULT: {fault}" for fault in faults)
+        or f"exactly {keys:,} jobs, all handles equal per key"
+    )
     sys.exit(1 if faults else 0)
 
 
 @contextmanager
 def _place(store: str) -> Iterator[str]:
-    if store == "redis":
-        with redis_server() as url:
-            yield url
-        return
     folder = Path(tempfile.mkdtemp(prefix="penstock-unique-"))
+    server = Server(folder) if store == "redis" else None
     try:
-        yield f"sqlite:///{folder / 'jobs.db'}"
+        yield f"sqlite:///{folder / 'jobs.db'}" if server is None else server.url
     finally:
+        if server is not None:
+            server.close()
         shutil.rmtree(folder)
 
 
-def _app(url: str) -> Any:
+def _app(url: str) -> tuple[App, Any]:
     app = App(url)
 
     @app.task(queue=_QUEUE, name="once", unique=True)

@@ -153,7 +153,15 @@ WALK: dict[str, st.SearchStrategy[Any]] = {
 #: Hypothesis leaves out many of the rules of a machine in each run, and then little happens.
 PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "enqueue": (6, {"jobs": st.lists(new_jobs, min_size=1, max_size=6)}),
-    "ask_for_keys": (3, {}),
+    "ask_for_keys": (2, {}),
+    "replace_one": (
+        3,
+        {
+            "delay": st.sampled_from([1_000, 0]),
+            "replace": st.sampled_from([3, 2, 1]),
+            "id": st.sampled_from(IDS),
+        },
+    ),
     "cancel": (1, {"refs": some_refs}),
     "cancel_with_a_reason": (1, {"refs": some_refs, "reason": st.sampled_from(["", "because – ½"])}),
     "look": (1, {"refs": some_refs}),
@@ -351,6 +359,14 @@ class Verbs(RuleBasedStateMachine):
 
     def enqueue(self, jobs: list[dict[str, Any]]) -> None:
         self.both("enqueue", [self.new(facts) for facts in jobs])
+
+    def replace_one(self, delay: int, replace: int, id: str) -> None:
+        """A job that has a key meets another of the same: a parked one, which is seldom, before others."""
+        keyed = [job for job in self.before.values() if job.spec.unique and job.state in QUEUED]
+        for job in sorted(keyed, key=lambda job: job.state is not State.PARKED)[:1]:
+            assert job.spec.unique is not None
+            unique = UniqueKey(job.spec.unique.key, None, 3, replace)
+            self.both("enqueue", [NewJob(id, job.task, b"2", job.queue, delay=delay, unique=unique)])
 
     def ask_for_keys(self) -> None:
         """Who holds which key: asked by trying to take it, which is taken back."""

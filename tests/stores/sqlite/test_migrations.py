@@ -71,7 +71,9 @@ def test_a_file_of_the_first_version_gets_what_is_missing_and_keeps_its_jobs(
     for statement in MIGRATIONS[0].statements:
         cx.execute(statement)
     cx.execute("INSERT INTO penstock_meta (key, value) VALUES ('schema', '1')")
-    cx.execute("INSERT INTO penstock_queue (namespace, name, available, enqueued) VALUES ('', 'default', 4, 4)")
+    cx.execute(
+        "INSERT INTO penstock_queue (namespace, name, available, enqueued) VALUES ('', 'default', 4, 4)"
+    )
     cx.execute("UPDATE penstock_queue SET enqueued = 4 WHERE qid = 0")
     now = SystemClock().now()
     for seq, (id, until) in enumerate([("a", None), ("b", now + 10**7), ("c", now - 1), ("d", None)], 1):
@@ -88,7 +90,12 @@ def test_a_file_of_the_first_version_gets_what_is_missing_and_keeps_its_jobs(
     assert again.sync.get([new("a").ref])[0] is not None
     assert asyncio.run(again.entries()).entries == []
     answers = again.sync.enqueue([new(unique=UniqueKey(f"k-{id}")) for id in "abcd"])
-    assert [answer.id if answer.verdict is Verdict.DUPLICATE else None for answer in answers] == ["a", "b", None, None]
+    assert [answer.id if answer.verdict is Verdict.DUPLICATE else None for answer in answers] == [
+        "a",
+        "b",
+        None,
+        None,
+    ]
     again.sync.cancel([new("a").ref])
     assert again.sync.enqueue([new(unique=UniqueKey("k-a"))])[0].verdict is Verdict.NEW
 
