@@ -28,7 +28,7 @@ FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
     " pool schedule limits",
-    2: "lifecycle",  # rule
+    2: "lifecycle holding",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft inspector outbox waiting following results pressure queue",
     5: "dialects task",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.errors import Cancel as Cancel
     from penstock.errors import ConfigError as ConfigError
     from penstock.errors import Discard as Discard
+    from penstock.errors import DuplicateJob as DuplicateJob
     from penstock.errors import EnqueueError as EnqueueError
     from penstock.errors import EnqueueManyError as EnqueueManyError
     from penstock.errors import EnqueueUnknown as EnqueueUnknown
@@ -104,7 +105,8 @@ _HOMES = {
     "penstock.draft": "Draft",
     "penstock.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout Cancel ConfigError Discard "
-        "EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead JobExists "
+        "DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead "
+        "JobExists "
         "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
         "RateLimited ResultError ResultNotKept ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt "
         "StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable UnknownScheme "

@@ -157,6 +157,8 @@ class App(Registry):
         handler = self.handlers.get(queue)
         base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
         chosen = override_call(base, {**options, "queue": queue}, who=who)
+        if chosen.unique is not None:
+            chosen.unique.check(None)
         template = Template(check_task_name(task) if task else "", chosen, codec)
         return Draft(template, bytes(payload), options.get("id", ""))
 

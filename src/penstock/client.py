@@ -16,6 +16,7 @@ from penstock.draft import Draft
 from penstock.duration import Duration, milliseconds
 from penstock.errors import (
     ConfigError,
+    DuplicateJob,
     EnqueueError,
     EnqueueManyError,
     EnqueueUnknown,
@@ -229,14 +230,16 @@ class Client:
         if answer is None:  # the outbox tells of it once it is stored
             return self._handle_of(new, draft)
         verdict = answer.verdict
-        if verdict is _NEW or verdict is _REPLACED or verdict is _UNREPLICATED:
+        if verdict is _NEW or verdict is _UNREPLICATED:
             if self._events.active:
                 at = time.time_ns() // 1_000_000
                 self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
             if verdict is _UNREPLICATED:
-                raise NotReplicated([new.id], answer.cause)
+                raise NotReplicated([answer.id], answer.cause)
             return self._handle_of(new, draft)
-        if verdict is Verdict.DUPLICATE:  # its retention is its own
+        if verdict is Verdict.DUPLICATE and new.unique is not None and new.unique.reject:
+            raise DuplicateJob(new.queue, answer.id, new.task)
+        if verdict is Verdict.DUPLICATE or verdict is _REPLACED:  # its retention is its own
             return Handle(self.store, new.queue, answer.id, new.task, draft.template.codec, None, True)
         raise _refusal(new, answer)
 
@@ -277,7 +280,8 @@ class _Many(Generic[R]):
                 handles.append(handle(new, answer, draft))
             except NotReplicated as late:  # it is there
                 self._late[len(handles)] = late
-                handles.append(self._handle_of(new, draft))
+                (id,) = late.ids  # another's, if that was replaced
+                handles.append(msgspec.structs.replace(self._handle_of(new, draft), id=id))
             except (EnqueueError, StoreError) as refusal:
                 self._errors[len(handles)] = refusal
                 handles.append(None)

@@ -7,11 +7,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.codec import ResultCodec
+from penstock.codec import ArgsCodec, ResultCodec
+from penstock.errors import ArgumentError
 from penstock.ids import mint
 from penstock.job import FINISHED_KEPT, NewJob
 from penstock.options import Options
-from penstock.unique import unique_key
+from penstock.unique import Unique, UniqueKey, key_digest
 
 __all__ = ["Draft", "Template"]
 
@@ -21,30 +22,29 @@ R_co = TypeVar("R_co", covariant=True)
 class Template:
     """What all jobs of one task under the same options share, laid out so that one more costs little.
 
-    `canonical` makes equal arguments equal bytes; it is called for unique jobs only.
+    `args` knows the arguments of a unique job; without, its payload is all that counts.
     """
 
-    __slots__ = ("_canonical", "_rest", "_unique", "codec", "retention", "task")
+    __slots__ = ("_key_of", "_rest", "codec", "retention", "task")
 
     def __init__(
         self,
         task: str,
         options: Options,
         codec: ResultCodec,
-        canonical: Callable[[bytes], bytes] = bytes,
+        args: ArgsCodec | None = None,
     ) -> None:
         self.task = task
         self.codec = codec
-        self._canonical = canonical
-        self._unique = options.unique
+        self._key_of = None if options.unique is None else _key_of(options.unique, task, args)
         self.retention = FINISHED_KEPT if options.retention is None else options.retention
         self._rest = _fields_after_payload(options, self.retention)
 
     def new(self, id: str, payload: bytes) -> NewJob:
         """The job of this id and payload."""
-        if self._unique is None:
+        if self._key_of is None:
             return NewJob(id, self.task, payload, *self._rest)
-        key = unique_key(self._unique, self.task, self._canonical(payload))
+        key = self._key_of(payload)
         return msgspec.structs.replace(NewJob(id, self.task, payload, *self._rest), unique=key)
 
 
@@ -72,6 +72,44 @@ class Draft(msgspec.Struct, Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<Draft of {self.template.task} {self.payload[:80]!r}>"
+
+
+def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes], UniqueKey]:
+    """The unique key of each call of a task under one rule."""
+    terms, names = rule.terms(), rule.names
+
+    def key(how: str, what: bytes) -> UniqueKey:
+        digest = key_digest(task, how, what)
+        return UniqueKey(digest, terms.period, terms.states, terms.replace, terms.reject)
+
+    if isinstance(rule.key, str):
+        said = key("key", rule.key.encode("utf-8", "surrogatepass"))
+        return lambda payload: said
+    if args is None:
+        return lambda payload: key("payload", payload)
+    if rule.key is None:
+        how = "arguments" if names is None else "by " + ",".join(sorted(names))
+        return lambda payload: key(how, args.canonical(payload, names))
+    return lambda payload: key("key", _asked(rule, task, args, payload).encode("utf-8", "surrogatepass"))
+
+
+def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
+    """What the rule's function says of this call."""
+    assert callable(rule.key)
+    arguments = args.by_name(payload)
+    try:
+        said = rule.key(**{name: arguments[name] for name in rule.asks(args.signature)})
+    except Exception as error:  # boundary: a user's function
+        raise ArgumentError(
+            f"{task}: the key function of unique= failed with {type(error).__name__}: {error}; "
+            "nothing was stored"
+        ) from error
+    if not isinstance(said, (str, int)) or isinstance(said, bool) or said == "":
+        raise ArgumentError(
+            f"{task}: the key function of unique= returned {said!r:.100}, "
+            "which is neither a text nor a number; nothing was stored"
+        )
+    return str(said)
 
 
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:

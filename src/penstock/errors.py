@@ -7,6 +7,7 @@ PenstockError
 ├── ArgumentError            (TypeError) a call that does not fit the task; nothing was stored
 ├── EnqueueError             a job that the store did not take
 │   ├── JobExists            its id is taken
+│   ├── DuplicateJob         a unique job that is the same is there; has its id
 │   ├── QueueClosed          its queue takes no new jobs
 │   ├── QueueFull            its queue is at its limit; has retry_after and size
 │   ├── EnqueueManyError     some of many were not stored; has handles and errors
@@ -57,6 +58,7 @@ __all__ = [
     "Cancel",
     "ConfigError",
     "Discard",
+    "DuplicateJob",
     "EnqueueError",
     "EnqueueManyError",
     "EnqueueUnknown",
@@ -123,6 +125,21 @@ class JobExists(EnqueueError):
         super().__init__(
             f"a job with the id {id!r} exists in the queue {queue!r}; "
             "use another id, or delete the finished job first"
+        )
+        self.queue = queue
+        self.id = id
+
+
+class DuplicateJob(EnqueueError):
+    """A unique job that is the same has the key, and the rule says to reject others.
+
+    `id` and `queue` are that job's: `app.handle(error.id, error.queue)`.
+    """
+
+    def __init__(self, queue: str, id: str, task: str = "") -> None:
+        super().__init__(
+            f"a job {task or 'of these bytes'} that is the same is in the queue {queue!r} already: {id}; "
+            "look at it with app.handle(error.id, error.queue), or let on_conflict='existing' give its handle"
         )
         self.queue = queue
         self.id = id

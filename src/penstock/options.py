@@ -72,7 +72,7 @@ class HandlerOptions(DefaultOptions, total=False):
 
     priority: int
     expires: Duration | None
-    unique: bool | Duration
+    unique: bool | Duration | Unique
     run_in: RunIn
     delivery: Delivery
     headers: Mapping[str, str]
@@ -101,7 +101,8 @@ class RawOptions(TypedDict, total=False):
     deadline: datetime | None
     max_attempts: int
     retry: RetryData
-    unique: bool | Duration
+    unique: bool | Duration | Unique
+    unique_key: str
     retention: Duration | None
     headers: Mapping[str, str]
 
@@ -146,6 +147,8 @@ def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
             read = _READERS.get(name)
             if read is not None:
                 fields.update(read(value))
+        if "unique_key" in given:
+            fields["unique"] = _with_key(fields.get("unique", base.unique), given)
         if fields.get("headers") and base.headers:
             fields["headers"] = {**base.headers, **fields["headers"]}
         options = msgspec.structs.replace(base, **fields)
@@ -235,10 +238,13 @@ def _retention(value: Any) -> dict[str, Any]:
 
 
 def _unique(value: Any) -> dict[str, Any]:
-    rule = Unique.of(value)
-    if rule is not None and rule.period == 0:
-        raise ConfigError("unique=0 would hold for no time; use True, a longer period, or False")
-    return {"unique": rule}
+    return {"unique": Unique.of(value)}
+
+
+def _with_key(rule: Unique | None, given: Mapping[str, Any]) -> Unique:
+    if rule is None and "unique" in given:
+        raise ConfigError(f"unique_key= says when it is unique, unique={given['unique']!r} that it is not")
+    return (rule or Unique()).with_key(given["unique_key"])
 
 
 def _delivery(value: Any) -> dict[str, Any]:

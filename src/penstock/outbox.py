@@ -218,13 +218,17 @@ class Outbox:
 
     def _hear(self, job: NewJob, answer: Enqueued) -> None:
         match answer.verdict:
-            case Verdict.NEW | Verdict.REPLACED:
+            case Verdict.NEW:
                 self._tell_stored(job)
             case Verdict.UNREPLICATED:
                 _log.warning("from the outbox: the job %s is stored, but %s", job.id, answer.cause)
                 self._tell_stored(job)
             case Verdict.DUPLICATE:
                 self._say_not_enqueued([job], f"not stored: the unique job {answer.id} is there")
+            case Verdict.REPLACED:
+                self._say_not_enqueued(
+                    [job], f"not stored: the unique job {answer.id} was given what it asked for"
+                )
             case Verdict.UNKNOWN:
                 self._say_not_enqueued([job], f"perhaps stored: the reply was lost ({answer.cause})")
             case verdict:

@@ -77,7 +77,7 @@ class Verdict(enum.StrEnum):
     DUPLICATE = "duplicate"  # its unique key is held by another job, whose id comes back
     CLOSED = "closed"  # its queue takes no new jobs
     FULL = "full"  # its queue is at its limit
-    REPLACED = "replaced"  # it took the place of the holder of its unique key
+    REPLACED = "replaced"  # the holder of its unique key, whose id comes back, was given what it asked for
     UNREPLICATED = "unreplicated"  # stored, but fewer replicas than asked for have confirmed it in time
     UNKNOWN = "unknown"  # stored or not: the reply was lost
     FAILED = "failed"  # not stored: `cause` says why
@@ -110,10 +110,17 @@ class Producing(Protocol):
         so), then CLOSED, then DUPLICATE, then FULL: as many jobs wait to start in the queue, in whatever
         queued state, as its `max_size` allows.
 
-        A unique key is held in its queue from the enqueue until its job has ended or is deleted, or until
-        `period` ms after the enqueue; then the next job may have it, and its former holder frees nothing
-        of its successor's. Of `expires_in` and `expires_at` the earlier one counts. `lifecycle.first_state`
-        says where a job begins.
+        A unique key is held in its queue by one job at most, while that is in a phase (`holding.phase`) that
+        its `states` name, until `period` ms after its enqueue. On its way into these phases a job takes its
+        key, unless somebody else holds it: then it goes on without, and takes none within them. Who gives a
+        key up frees nothing of a successor's. A job that is CANCELLED, DEAD or deleted (`delete`, `purge`)
+        holds no key; a completed one with WHILE_FINISHED holds it until it is pruned or, with a period, to
+        its end, whether the job is kept or not. A new job whose key is held is a DUPLICATE, or, if it says
+        `replace` and the holder is queued, REPLACED: nothing is stored, and `holding.replaced` says what
+        becomes of the holder. One that stays AVAILABLE keeps its place; one that becomes so goes to the tail.
+
+        Of `expires_in` and `expires_at` the earlier one counts. `lifecycle.first_state` says where a job
+        begins.
 
         A store that needs several steps for a large batch, or for one over several servers, says of each job
         of a step that went wrong FAILED or UNKNOWN; where all of them were one step, it raises the error
@@ -467,6 +474,7 @@ class Pruned(msgspec.Struct, frozen=True):
     finished: int
     expired: int
     workers: int
+    keys: int = 0  # unique keys whose period was over
 
 
 class Level(enum.StrEnum):
@@ -595,8 +603,8 @@ class Operating(Protocol):
 
         The state before comes back; a running job stays as it is (RUNNING), None: not there. The job goes to
         the tail, due now; it has no result, reason or end any more, nobody has asked it to stop, and if its
-        expiry has passed it has none any more. An ended job takes its unique key again, for what is left of
-        the key's period, if nobody else holds it; else it runs without.
+        expiry has passed it has none any more. An ended job takes its unique key again, as `enqueue` says,
+        for what is left of the key's period, if nobody else holds it; else it runs without.
         """
         ...
 
@@ -636,7 +644,8 @@ class Operating(Protocol):
         its newest `keep_finished` (completed, cancelled) or `keep_dead`, and those that ended longer ago than
         its limits say, oldest end first; a queue's own limits go before what is given here; expired jobs, the
         earliest expiry first, which stay as cancelled ones; workers silent for more than a minute. Counts of
-        days that are 90 days past or more go.
+        days that are 90 days past or more go, and, beyond all these, at most `limit` unique keys whose period
+        is over; they are free before that.
         """
         ...
 
@@ -684,7 +693,8 @@ class Operating(Protocol):
 
         A job is skipped if its id or its unique key is taken, or its queue is closed or full; and with
         `Overlap.SKIP` if the entry's last job has not ended. With `Overlap.REPLACE` that one is cancelled
-        first, as by `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on.
+        first, as by `cancel` (`lifecycle.REPLACED`). A job that is NEW is the entry's last one from then on;
+        one that is REPLACED was skipped.
         """
         ...
 

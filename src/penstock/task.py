@@ -105,7 +105,7 @@ class Task(_Later[P, R]):
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
-        template = Template(name, options, self.result, self.args.canonical)
+        template = Template(name, options, self.result, self.args)
         super().__init__(client, template, self.args)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -113,8 +113,11 @@ class Task(_Later[P, R]):
 
     def using(self, **options: Unpack[CallOptions]) -> Using[P, R]:
         """The same task with other options for this call: `task.using(delay="5m").enqueue(...)`."""
-        chosen = override_call(self.options, options, who=f"{self.name}.using()")
-        template = Template(self.name, chosen, self.result, self.args.canonical)
+        who = f"{self.name}.using()"
+        chosen = override_call(self.options, options, who=who)
+        if "unique" in options:
+            _check_unique(chosen, self.function, who)
+        template = Template(self.name, chosen, self.result, self.args)
         return Using(self._client, template, self.args, options.get("id", ""))
 
     @property
@@ -230,6 +233,7 @@ def make_task(
     args = _args_codec(function, given, name, limits.payload, who)
     result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
+    _check_unique(options, function, who)
     if run_in != "async":
         return SyncTask(function, client, name, options, run_in, (args, result), aliases)
     task: AsyncTask[..., Any] = AsyncTask(function, client, name, options, run_in, (args, result), aliases)
@@ -253,6 +257,7 @@ def make_handler(
         inspect.signature(function).bind(None)
     except TypeError:
         raise ConfigError(f"{who}: its function takes one argument, the RawJob") from None
+    _check_unique(options, None, who)
     return Handler(options.queue, function, options, _run_in(function, given, who), result)
 
 
@@ -294,6 +299,14 @@ def _args_codec(
     if inspect.iscoroutinefunction(upgrade):
         raise ConfigError(f"{who}: upgrade={shown_name(upgrade)} is a plain `def`, not `async def`")
     return UpgradingCodec(function, upgrade, name=name, max_bytes=max_bytes)
+
+
+def _check_unique(options: Options, function: Callable[..., Any] | None, who: str) -> None:
+    if options.unique is not None:
+        try:
+            options.unique.check(None if function is None else inspect.signature(function))
+        except ConfigError as error:
+            raise ConfigError(f"{who}: {error}") from None
 
 
 def _check_function(function: Any, decorator: str) -> None:

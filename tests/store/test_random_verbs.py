@@ -29,11 +29,12 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from penstock.clock import ManualClock
+from penstock.holding import phase, until
 from penstock.job import TERMINAL, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import LEGAL, Place, Transition
-from penstock.store import Beat, Fetched, Page, Settlement, Share, Store, WorkerInfo
+from penstock.store import Beat, Fetched, Page, Settlement, Share, Store, Verdict, WorkerInfo
 from penstock.stores.memory import MemoryStore
-from penstock.unique import UniqueKey
+from penstock.unique import WHILE_FINISHED, UniqueKey
 from tests.store.conftest import STORES
 from tests.store.facts import DAY, HOUR, MINUTE, QUEUED, error
 
@@ -65,7 +66,14 @@ some_refs = st.lists(st.sampled_from([*range(14), -1]), min_size=1, max_size=5)
 a_worker = st.sampled_from(WORKERS)
 a_token = st.sampled_from(TOKENS)
 a_time = st.sampled_from([0, 0, 0, 0, 1, 10, 1_000, MINUTE])
-a_key = st.builds(UniqueKey, st.sampled_from(["u1", "u2"]), st.sampled_from([None, None, 0, 10, 1_000]))
+KEYS = ["u1", "u2"]
+a_key = st.builds(
+    UniqueKey,
+    st.sampled_from(KEYS),
+    st.sampled_from([None, None, 0, 10, 1_000]),
+    st.sampled_from([3, 3, 3, 1, 1, 7, 7, 2, 4, 5, 6]),
+    st.sampled_from([0, 0, 1, 2, 3]),
+)
 an_instant = st.sampled_from([-1_000, -1, 0, 1, 10, 1_000])  # from now
 
 new_jobs = st.fixed_dictionaries(
@@ -79,7 +87,7 @@ new_jobs = st.fixed_dictionaries(
         "run_at": rarely(an_instant),
         "expires_in": rarely(st.sampled_from([1, 1_000, MINUTE])),
         "expires_at": rarely(an_instant),
-        "unique": rarely(a_key),
+        "unique": st.one_of(st.none(), st.none(), st.none(), a_key),
         "retention": st.sampled_from([0, 1_000]),
         "headers": rarely(st.just({"k": "v"})),
     }
@@ -131,7 +139,7 @@ WALKS = [
     *((State.SCHEDULED, then) for then in ("now", "later", "cancel", "delete")),
     *((State.AVAILABLE, then) for then in ("now", "later", "cancel", "delete", "fetch")),
     *((State.RETRYABLE, then) for then in ("now", "later", "cancel", "delete")),
-    *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch")),
+    *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch", "replace", "replace")),
     *((state, then) for state in sorted(TERMINAL) for then in ("retry", "delete", "prune")),
 ]
 WALK: dict[str, st.SearchStrategy[Any]] = {
@@ -145,6 +153,15 @@ WALK: dict[str, st.SearchStrategy[Any]] = {
 #: Hypothesis leaves out many of the rules of a machine in each run, and then little happens.
 PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "enqueue": (6, {"jobs": st.lists(new_jobs, min_size=1, max_size=6)}),
+    "ask_for_keys": (2, {}),
+    "replace_one": (
+        3,
+        {
+            "delay": st.sampled_from([1_000, 0]),
+            "replace": st.sampled_from([3, 2, 1]),
+            "id": st.sampled_from(IDS),
+        },
+    ),
     "cancel": (1, {"refs": some_refs}),
     "cancel_with_a_reason": (1, {"refs": some_refs, "reason": st.sampled_from(["", "because – ½"])}),
     "look": (1, {"refs": some_refs}),
@@ -268,6 +285,8 @@ class Verbs(RuleBasedStateMachine):
         self.open()
         self.leases: list[tuple[Lease, Lease]] = []  # as the one store and as the other gave it
         self.before: dict[int, Job] = {}
+        #: (queue, id, key) of jobs that may have gone while their key was held on.
+        self.outlived: set[tuple[str, str, str]] = set()
 
     def open(self) -> None:
         for store in self.stores:
@@ -340,6 +359,42 @@ class Verbs(RuleBasedStateMachine):
 
     def enqueue(self, jobs: list[dict[str, Any]]) -> None:
         self.both("enqueue", [self.new(facts) for facts in jobs])
+
+    def replace_one(self, delay: int, replace: int, id: str) -> None:
+        """A job that has a key meets another of the same: a parked one, which is seldom, before others."""
+        keyed = [job for job in self.before.values() if job.spec.unique and job.state in QUEUED]
+        for job in sorted(keyed, key=lambda job: job.state is not State.PARKED)[:1]:
+            assert job.spec.unique is not None
+            unique = UniqueKey(job.spec.unique.key, None, 3, replace)
+            self.both("enqueue", [NewJob(id, job.task, b"2", job.queue, delay=delay, unique=unique)])
+
+    def ask_for_keys(self) -> None:
+        """Who holds which key: asked by trying to take it, which is taken back."""
+        probes = [
+            NewJob(f"probe-{key}", "t", queue=queue, unique=UniqueKey(key))
+            for queue in QUEUES
+            for key in KEYS
+        ]
+        answers = self.both("enqueue", probes)
+        self.both_hold_the_same()
+        taken = [probe.ref for probe, one in zip(probes, answers[0], strict=True) if one.id == probe.id]
+        self.both("delete", taken)
+        jobs = {job.ref: job for job in self.before.values()}
+        for probe, one in zip(probes, answers[0], strict=True):
+            assert probe.unique is not None
+            if one.verdict is Verdict.DUPLICATE and Ref(probe.queue, one.id) in jobs:
+                self.holds_rightly(jobs[Ref(probe.queue, one.id)], probe.unique.key)
+
+    def holds_rightly(self, holder: Job, key: str) -> None:
+        """In a phase that its rule names, and before the end of its period; or it is another life of the id,
+        whose key is held on to the end of its period."""
+        unique = holder.spec.unique
+        if unique is None or unique.key != key or not unique.states & phase(holder.state):
+            assert (holder.queue, holder.id, key) in self.outlived, holder
+            return
+        end = until(unique, holder.enqueued_at)
+        known = (holder.queue, holder.id, key) in self.outlived
+        assert known or end is None or end > self.clock.now(), holder
 
     def cancel(self, refs: list[int]) -> None:
         self.both("cancel", self.refs(refs))
@@ -432,7 +487,8 @@ class Verbs(RuleBasedStateMachine):
         to, then = way
         token = f"{len(self.before)}-{self.clock.now()}-{self.clock.lease_now()}"
         facts = {"limit": 10, "lease": 1_000, "worker": "w1", "token": token}
-        self.enqueue([{"id": "walker", "queue": queue, "task": "t1", "priority": 1}])
+        walker = {"id": "walker", "queue": queue, "task": "t1", "unique": UniqueKey("walk", None, 3, 3)}
+        self.enqueue([{**walker, "priority": 1}])
         self.both_hold_the_same()
         self.fetch([Share(queue, 10, 10)], **facts)
         self.both_hold_the_same()
@@ -442,16 +498,18 @@ class Verbs(RuleBasedStateMachine):
             self.both_hold_the_same()
         self.settle_what_runs([Transition(to, delay=10, keep=keep)] * 5, b"1")
         self.both_hold_the_same()
-        walker = Ref(queue, "walker")
+        ref = Ref(queue, "walker")
         if then == "fetch":
             self.announce("w1", TASKS)
             self.fetch([Share(queue, 10, 10)], **{**facts, "token": f"{token}+"})
         elif then == "prune":
             self.both("prune", keep_finished=0, keep_dead=0)
+        elif then == "replace":
+            self.enqueue([{**walker, "id": "runner", "delay": 1_000}])
         elif then in ("now", "later"):
-            self.both("reschedule", [walker], delay=1_000 if then == "later" else 0)
+            self.both("reschedule", [ref], delay=1_000 if then == "later" else 0)
         else:
-            self.both(then, [walker])
+            self.both(then, [ref])
 
     def purge(self, queue: str, states: list[State], limit: int) -> None:
         self.both("purge", queue, states, limit=limit)
@@ -517,6 +575,11 @@ class Verbs(RuleBasedStateMachine):
         assert list(now) == sorted(now, reverse=True)
         self.counts_are_true(jobs, {queue.name: queue.counts for queue in queues})
         self.steps_are_legal(now)
+        for generation in self.before.keys() - now.keys():
+            gone = self.before[generation]
+            unique = gone.spec.unique
+            if unique is not None and unique.period is not None and unique.states & WHILE_FINISHED:
+                self.outlived.add((gone.queue, gone.id, unique.key))
         self.before = now
 
     @staticmethod

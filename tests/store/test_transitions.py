@@ -10,6 +10,7 @@ from penstock.clock import ManualClock
 from penstock.job import TERMINAL, Job, Lease, State
 from penstock.lifecycle import LEGAL
 from penstock.store import Settled, Settlement, Store, Verdict, WorkerInfo
+from penstock.unique import UniqueKey
 from tests.store.facts import (
     DAY,
     ENDINGS,
@@ -46,6 +47,16 @@ async def enqueue_again(store: Store, clock: ManualClock, job: Job) -> object:
     (answer,) = await store.enqueue([job.spec])
     assert answer.verdict is Verdict.EXISTS
     return answer
+
+
+@act({S: S, A: S, T: S, P: S})
+async def replace_by_a_later_call(store: Store, clock: ManualClock, job: Job) -> object:
+    return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY, delay=HOUR)])
+
+
+@act({S: A, T: A})
+async def replace_by_a_call_for_now(store: Store, clock: ManualClock, job: Job) -> object:
+    return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY)])
 
 
 @act({S: X, A: X, T: X, P: X})
@@ -190,7 +201,7 @@ async def test_an_act_takes_its_steps_and_no_others(
     store: Store, clock: ManualClock, name: str, state: State
 ) -> None:
     way, after = ACTS[name]
-    job = await in_state(store, state, expires_in=DAY)
+    job = await in_state(store, state, expires_in=DAY, unique=UniqueKey("k", replace=3))
     await way(store, clock, job)
     (found,) = await store.get([job.ref])
     if state not in after:

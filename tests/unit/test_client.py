@@ -138,9 +138,10 @@ def test_a_full_queue_says_when_to_come_again_in_seconds(app: App, store: Record
     assert caught.value.retry_after == 1.5
 
 
-def test_a_job_that_took_anothers_place_is_stored(app: App, store: Recording) -> None:
+def test_a_call_that_replaced_a_unique_job_gets_the_handle_of_that(app: App, store: Recording) -> None:
     store.answers = [Enqueued(Verdict.REPLACED, "x")]
-    assert not app.tasks["add"].enqueue(1).existing
+    handle = app.tasks["add"].enqueue(1)
+    assert (handle.id, handle.existing) == ("x", True)
 
 
 # ── concurrent jobs ──────────────────────────────────────────────────────────────────────────────

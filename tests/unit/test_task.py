@@ -245,7 +245,7 @@ def test_every_option_of_a_task_reaches_its_jobs(app: App) -> None:
         "mail",
         30_000,
         172_800_000,
-        Unique(300_000),
+        Unique(period="5m"),
     )
 
 

@@ -15,7 +15,7 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, note, span, table
 
 if TYPE_CHECKING:
-    from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView
+    from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
     from penstock.job import Ref
 
 __all__ = ["command"]
@@ -256,7 +256,7 @@ def _show(job: JobView, limit: int | None) -> None:
             ("timeout", "none" if job.timeout is None else span(job.timeout)),
             ("retention", span(job.retention) if job.retention else "none"),
             ("retry", _policy(job.retry)),
-            ("unique", job.unique),
+            ("unique", None if job.unique is None else _unique(job.unique)),
             ("worker", job.worker),
             ("progress", None if job.progress is None else _note_of_progress(job)),
             *((f"header {name}", value) for name, value in sorted(job.headers.items())),
@@ -282,6 +282,11 @@ def _note_of_progress(job: JobView) -> str:
     assert progress is not None
     of = "" if progress.of is None else f" of {progress.of:g}"
     return f"{progress.done:g}{of} {progress.note}".rstrip()
+
+
+def _unique(unique: UniqueView) -> str:
+    until = "" if unique.until is None else f", until {unique.until}"
+    return f"{unique.key} while {' or '.join(unique.states)}{until}"
 
 
 def _policy(policy: dict[str, Any]) -> str:

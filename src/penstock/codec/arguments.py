@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from penstock.codec.sameness import one_spelling
 from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
 from penstock.codec.signature import Call, resolved_signature
 from penstock.codec.tags import Misfit, may_hold_tags
@@ -66,13 +68,29 @@ class ArgsCodec:
             values = self._decode_slowly(call, payload)
         return call.spread(values)
 
-    def canonical(self, payload: bytes) -> bytes:
-        """Equal bytes for equal arguments, whatever the order of their sets and dicts."""
+    def canonical(self, payload: bytes, names: Sequence[str] | None = None) -> bytes:
+        """Equal bytes for equal arguments, all or those of these names: however they were passed, left to
+        their defaults, ordered in sets and dicts, or spelled."""
         call = self._call or self._prepare()
+        raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
+        counted = call.shapes if names is None else sorted(names)
         try:
-            return _ENCODE_SORTED(call.read_bare(payload))
+            values = dict(zip(call.shapes, _VALUES(call.read_bare(_ENCODE(raws))), strict=True))
+            return one_spelling({name: values[name] for name in counted if values[name] is not UNSET})
         except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
-            return payload
+            return one_spelling({name: _DECODE(raws[name]) for name in counted if name in raws})
+
+    @property
+    def signature(self) -> Signature:
+        """The function's own, with types for annotations."""
+        return (self._call or self._prepare()).signature
+
+    def by_name(self, payload: bytes) -> dict[str, Any]:
+        """The arguments as the function gets them, with its defaults; raises Undecodable."""
+        args, kwargs = self.decode(payload)
+        bound = (self._call or self._prepare()).signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
 
     def _prepare(self) -> Call:
         self._call = call = Call(resolved_signature(self._function, self._name))
@@ -129,6 +147,6 @@ class ArgsCodec:
 
 
 _ENCODE = msgspec.json.Encoder(enc_hook=spell).encode
-_ENCODE_SORTED = msgspec.json.Encoder(enc_hook=spell, order="deterministic").encode
+_DECODE = msgspec.json.Decoder().decode
 _DECODE_LOOSELY = msgspec.json.Decoder(dict[str, Raw] | list[Raw]).decode
 _VALUES = msgspec.structs.astuple

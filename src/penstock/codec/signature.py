@@ -85,6 +85,18 @@ class Call:
         return found
 
     @cached_property
+    def defaults(self) -> dict[str, Raw]:
+        """What an argument that is left out is stored as, where it can be stored."""
+        found: dict[str, Raw] = {}
+        for parameter in self.parameters:
+            if parameter.default is not Parameter.empty:
+                try:
+                    found[parameter.name] = Raw(self.shapes[parameter.name].write(parameter.default))
+                except Misfit:
+                    pass
+        return found
+
+    @cached_property
     def read_bare(self) -> Callable[[bytes], Any]:
         types = {p.name: rewritten(_annotation_of(p), Mode.BARE) for p in self.parameters}
         return msgspec.json.Decoder(self._struct(types), dec_hook=revive).decode

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from penstock.errors import ConfigError, did_you_mean
+from penstock.holding import until
 from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
 from penstock.schedule import Entry
 from penstock.store import QueueInfo, QueueStats, WorkerInfo
+from penstock.unique import UniqueKey
 
 __all__ = [
     "Bulk",
@@ -32,6 +34,7 @@ __all__ = [
     "QueueStatsView",
     "QueueView",
     "RunningView",
+    "UniqueView",
     "WorkerView",
     "entry_view",
     "iso",
@@ -93,6 +96,15 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None  # the last attempt's, in a line
 
 
+class UniqueView(msgspec.Struct, frozen=True):
+    """A job's unique key: while it is in one of these states it holds it, `until` then at most. Another may
+    have it, if that came first."""
+
+    key: str
+    states: tuple[str, ...]
+    until: str | None
+
+
 class JobView(JobRow, frozen=True, kw_only=True):
     """All that is known of one job. `payload` and `result` are JSON where they are that, else `…_base64`
     holds the bytes. `waited` and `ran` are seconds: of the last attempt, from due to fetched to ended."""
@@ -105,7 +117,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     timeout: float | None
     retention: float
     retry: dict[str, Any]
-    unique: str | None
+    unique: UniqueView | None
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -300,7 +312,7 @@ def job_view(job: Job) -> JobView:
         timeout=None if spec.timeout is None else spec.timeout / 1000,
         retention=spec.retention / 1000,
         retry=msgspec.to_builtins(spec.retry or DEFAULT),
-        unique=None if spec.unique is None else spec.unique.key,
+        unique=None if spec.unique is None else _unique_view(job, spec.unique),
         waited=_seconds(job.run_at, job.fetched_at),
         ran=_seconds(job.fetched_at, ended),
         headers=dict(spec.headers or {}),
@@ -311,6 +323,10 @@ def job_view(job: Job) -> JobView:
         result_base64=result_base64,
         errors=[ErrorView(e.attempt, _iso(e.at), e.kind, e.message, e.traceback) for e in job.errors],
     )
+
+
+def _unique_view(job: Job, unique: UniqueKey) -> UniqueView:
+    return UniqueView(unique.key, unique.held_in, iso(until(unique, job.enqueued_at)))
 
 
 def queue_view(info: QueueInfo) -> QueueView:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
+from penstock.holding import Hold, expiry_of, hold_after, outlives_its_job, replaced, until
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
 from penstock.limits import NO_LIMITS, LimitChange, OnFull
@@ -383,6 +384,14 @@ class _Row:
         self.over_at = 0  # end of the retention of an ended job
 
 
+class _Holder(NamedTuple):
+    """Who has a unique key, and until when; the job itself may be kept no more."""
+
+    generation: int
+    id: str
+    until: int | None
+
+
 class _Queue:
     """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
 
@@ -399,7 +408,8 @@ class _Queue:
         self.due: _Sorted[int] = _Sorted()  # scheduled and retryable: by run_at
         self.leases: _Sorted[int] = _Sorted()  # running: by the lease's end
         self.ended: dict[State, _Sorted[int]] = {state: _Sorted() for state in TERMINAL}  # by ended_at
-        self.holders: dict[str, tuple[int, int | None]] = {}  # unique key: generation, until when
+        self.holders: dict[str, _Holder] = {}  # by unique key
+        self.key_ends: _Sorted[int] = _Sorted()  # holders of a key with a period: by its end
         self.entries: dict[str, Entry] = {}  # periodic ones
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
@@ -455,6 +465,7 @@ class _Shelf:
         self.workers: dict[str, WorkerInfo] = {}
         self.tokens: dict[str, dict[int, _Row]] = {}  # what is leased under a token
         self.held: dict[str, dict[int, _Row]] = {}  # what is leased to a worker
+        self.keys: dict[int, tuple[_Queue, str]] = {}  # the unique key that a job holds, by its generation
         self.over: _Sorted[int] = _Sorted()  # ended: by the end of their retention
         self.expiring: _Sorted[int] = _Sorted()  # queued: by expires_at
         self.generation = self.tail = self.head = 0
@@ -480,8 +491,8 @@ class _Shelf:
             return Enqueued(Verdict.EXISTS, new.id)
         if queue.closed and not follows:
             return Enqueued(Verdict.CLOSED, new.id)
-        if (holder := self._holder(queue, new, now)) is not None:
-            return Enqueued(Verdict.DUPLICATE, holder.job.spec.id)
+        if new.unique is not None and (holder := self._holder(queue, new.unique.key, now)) is not None:
+            return self._replace(queue, holder, new, now)
         refused = Counter() if refused is None else refused
         full = None if follows else queue.full(now, refused[new.queue])
         if full is not None:
@@ -490,15 +501,30 @@ class _Shelf:
             return Enqueued(Verdict.FULL, new.id, full[1], size=full[0], waits=waits)
         state, run_at = first_state(new, now)
         self.generation += 1
-        expires_at = _expires_at(new, now)
+        expires_at = expiry_of(new, now)
         job = Job(new, state, self.generation, enqueued_at=now, run_at=run_at, expires_at=expires_at)
         row = _Row(job, queue, self._tail())
         queue.rows[new.id] = self.rows[row.generation] = row
         self.listing.append(row.generation)
         queue.enqueued += 1
-        self._hold(row, now)
+        self._shift_key(row, None, now)
         self._put(row)
         return Enqueued(Verdict.NEW, new.id)
+
+    def _replace(self, queue: _Queue, holder: _Holder, new: NewJob, now: int) -> Enqueued:
+        """Let a new job take the place of the holder of its key, if it is one that can be replaced."""
+        row = self.rows.get(holder.generation)
+        job = None if row is None else replaced(row.job, new, now)
+        if row is None or job is None:
+            return Enqueued(Verdict.DUPLICATE, holder.id)
+        begins = job.state is State.AVAILABLE and row.job.state is not State.AVAILABLE
+        self._take(row)
+        row.job = job
+        if begins:
+            self._put_available(row)
+        else:
+            self._put(row)
+        return Enqueued(Verdict.REPLACED, holder.id)
 
     def get(self, refs: Sequence[Ref]) -> list[Job | None]:
         with self.lock:
@@ -588,6 +614,7 @@ class _Shelf:
             progress=None,
             reason=None,
         )
+        self._shift_key(row, State.AVAILABLE, now)
         self._put(row)
 
     def extend(self, beats: Sequence[Beat]) -> list[Grip]:
@@ -634,8 +661,9 @@ class _Shelf:
             row.queue.gate.hold(one.transition.hold, now)
         self._take(row)
         self._apply(row, one.transition, one.result, head, now)
+        self._shift_key(row, State.RUNNING, now)
         if row.job.ended and one.transition.keep <= 0:
-            self._remove(row)
+            self._remove(row, forgotten=True)
         else:
             self._put(row)
         for new in one.then:
@@ -933,8 +961,8 @@ class _Shelf:
             result=None,
             reason=None,
         )
-        if before in TERMINAL and self._holder(row.queue, row.job.spec, now) is None:
-            self._hold(row, now)
+        row.job = replace(row.job, state=State.AVAILABLE)
+        self._shift_key(row, before, now)
         self._put_available(row)
         return before
 
@@ -992,6 +1020,8 @@ class _Shelf:
             if queue.rows:
                 return False
             del self.queues[name]
+            for holder in queue.holders.values():
+                del self.keys[holder.generation]
             if queue.paused or queue.closed or queue.entries or queue.gate.limits != NO_LIMITS:
                 self._tell_settings()
             return True
@@ -1002,10 +1032,11 @@ class _Shelf:
             finished = self._prune_ended(limit, keep_finished, keep_dead, now)
             expired = self._prune_expired(limit - finished, now)
             workers = self._prune_workers(limit - finished - expired, now)
+            keys = self._prune_keys(limit, now)
             for queue in self.queues.values():
                 for day in [day for day in queue.days if day <= now // _DAY - _DAYS_KEPT]:
                     del queue.days[day]
-            return Pruned(finished, expired, workers)
+            return Pruned(finished, expired, workers, keys)
 
     def _prune_ended(self, limit: int, keep_finished: int, keep_dead: int, now: int) -> int:
         keep = {State.COMPLETED: keep_finished, State.CANCELLED: keep_finished, State.DEAD: keep_dead}
@@ -1025,7 +1056,7 @@ class _Shelf:
     def _forget(self, generation: int) -> int:
         row = self.rows[generation]
         self._take(row)
-        self._remove(row)
+        self._remove(row, forgotten=True)
         return 1
 
     def _prune_expired(self, limit: int, now: int) -> int:
@@ -1033,6 +1064,14 @@ class _Shelf:
         while done < limit and (first := self.expiring.first()) is not None and first[0] <= now:
             self._end_queued(self.rows[first[1]], EXPIRED, now)
             done += 1
+        return done
+
+    def _prune_keys(self, limit: int, now: int) -> int:
+        done = 0
+        for queue in self.queues.values():
+            while done < limit and (first := queue.key_ends.first()) is not None and first[0] <= now:
+                self._free(first[1])
+                done += 1
         return done
 
     def _prune_workers(self, limit: int, now: int) -> int:
@@ -1229,7 +1268,8 @@ class _Shelf:
             case _:
                 queue.ended[job.state].put(generation, job.ended_at or 0)
                 self.over.put(generation, row.over_at)
-                self._free(row)
+                if job.spec.unique is not None and not outlives_its_job(job.spec.unique.states, job.state):
+                    self._free(generation)
                 self._tell_ended(row, job)
                 return
         if job.expires_at is not None:
@@ -1265,9 +1305,10 @@ class _Shelf:
         if job.expires_at is not None:
             self.expiring.drop(generation)
 
-    def _remove(self, row: _Row) -> None:
-        """A row that was taken out does not come back."""
-        self._free(row)
+    def _remove(self, row: _Row, *, forgotten: bool = False) -> None:
+        """A row that was taken out does not come back. Forgotten: nobody has asked for that."""
+        if not (forgotten and self._key_stays(row)):
+            self._free(row.generation)
         del row.queue.rows[row.job.id]
         del self.rows[row.generation]
         if len(self.listing) > 2 * len(self.rows) + 64:
@@ -1276,32 +1317,47 @@ class _Shelf:
 
     # ── unique keys ──
 
-    def _holder(self, queue: _Queue, new: NewJob, now: int) -> _Row | None:
-        """Who has this job's unique key."""
-        if new.unique is None or new.unique.key not in queue.holders:
+    def _holder(self, queue: _Queue, key: str, now: int) -> _Holder | None:
+        """Who has this unique key; one whose period is over loses it here."""
+        holder = queue.holders.get(key)
+        if holder is not None and holder.until is not None and holder.until <= now:
+            self._free(holder.generation)
             return None
-        generation, until = queue.holders[new.unique.key]
-        return self.rows[generation] if until is None or until > now else None
+        return holder
 
-    def _hold(self, row: _Row, now: int) -> None:
+    def _shift_key(self, row: _Row, before: State | None, now: int) -> None:
+        """What the step from that state to the present one does to the job's key."""
         unique = row.job.spec.unique
         if unique is None:
             return
-        until = None if unique.period is None else row.job.enqueued_at + unique.period
-        if until is None or until > now:
-            row.queue.holders[unique.key] = row.generation, until
+        match hold_after(unique.states, before, row.job.state):
+            case Hold.TAKEN:
+                end = until(unique, row.job.enqueued_at)
+                if (end is None or end > now) and self._holder(row.queue, unique.key, now) is None:
+                    row.queue.holders[unique.key] = _Holder(row.generation, row.job.id, end)
+                    self.keys[row.generation] = row.queue, unique.key
+                    if end is not None:
+                        row.queue.key_ends.put(row.generation, end)
+            case Hold.FREED:
+                self._free(row.generation)
+            case Hold.STAYS:
+                pass
 
-    def _free(self, row: _Row) -> None:
-        unique, holders = row.job.spec.unique, row.queue.holders
-        if unique is not None and holders.get(unique.key, (0,))[0] == row.generation:
-            del holders[unique.key]
+    def _key_stays(self, row: _Row) -> bool:
+        """Whether the key is held to the end of its period, without its job."""
+        unique = row.job.spec.unique
+        return (
+            unique is not None
+            and unique.period is not None
+            and outlives_its_job(unique.states, row.job.state)
+        )
 
-
-def _expires_at(new: NewJob, now: int) -> int | None:
-    ends = [] if new.expires_in is None else [now + new.expires_in]
-    if new.expires_at is not None:
-        ends.append(new.expires_at)
-    return min(ends, default=None)
+    def _free(self, generation: int) -> None:
+        """Whatever key this job holds."""
+        if (held := self.keys.pop(generation, None)) is not None:
+            queue, key = held
+            del queue.holders[key]
+            queue.key_ends.drop(generation)
 
 
 def _expired(job: Job, now: int) -> bool:

@@ -14,8 +14,6 @@ from penstock.stores.memory import MemoryStore
 
 __all__ = ["Recorder", "recording"]
 
-_TAKEN = (Verdict.NEW, Verdict.REPLACED)
-
 
 class Recorder:
     """What was enqueued since the last `clear`, and how attempts ended since the last `begin`."""
@@ -35,7 +33,7 @@ class Recorder:
 
     def took(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         for job, answer in zip(jobs, answers, strict=True):
-            if answer.verdict in _TAKEN:
+            if answer.verdict is Verdict.NEW:
                 self.remember(job)
 
     def remember(self, job: NewJob) -> None:

@@ -33,5 +33,5 @@ class Pruner(Service):
         gone = await self._store.prune(
             limit=self._batch, keep_finished=self._keep_finished, keep_dead=self._keep_dead
         )
-        more = gone.finished + gone.expired >= self._batch
+        more = gone.finished + gone.expired >= self._batch or gone.keys >= self._batch
         return 0.05 if more else self._every

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from penstock.clock import SystemClock
 from penstock.errors import StoreCorrupt, StoreTooNew
+from penstock.store import Verdict
 from penstock.stores import migrate
 from penstock.stores.migrate import Migration, missing
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS
+from penstock.stores.sqlite.rows import spec_blob
 from penstock.stores.statements import Statements
+from penstock.unique import UniqueKey
 from tests.stores.sqlite.conftest import OpenStore, new
 
 
@@ -63,17 +67,37 @@ def test_a_later_version_is_refused_with_both_versions_and_a_way_out(
 def test_a_file_of_the_first_version_gets_what_is_missing_and_keeps_its_jobs(
     open_store: OpenStore, path: Path
 ) -> None:
-    store = open_store()
-    store.sync.enqueue([new("a")])
-    store.close()
     cx = sqlite3.connect(path)
-    cx.execute("DROP TABLE penstock_periodic")
-    cx.execute("UPDATE penstock_meta SET value = '1' WHERE key = 'schema'")
+    for statement in MIGRATIONS[0].statements:
+        cx.execute(statement)
+    cx.execute("INSERT INTO penstock_meta (key, value) VALUES ('schema', '1')")
+    cx.execute(
+        "INSERT INTO penstock_queue (namespace, name, available, enqueued) VALUES ('', 'default', 4, 4)"
+    )
+    cx.execute("UPDATE penstock_queue SET enqueued = 4 WHERE qid = 0")
+    now = SystemClock().now()
+    for seq, (id, until) in enumerate([("a", None), ("b", now + 10**7), ("c", now - 1), ("d", None)], 1):
+        spec = new(id, unique=UniqueKey(f"k-{id}"))
+        key = None if id == "d" else f"k-{id}"
+        cx.execute(
+            "INSERT INTO penstock_job (seq, queue, id, state, priority, place, due, task, enqueued_at, spec,"
+            " ukey, ukey_until) VALUES (?, 1, ?, 3, 0, ?, ?, 't', ?, ?, ?, ?)",
+            (seq, id, seq, now, now, spec_blob(spec), key, until),
+        )
     cx.commit()
     cx.close()
     again = open_store()
     assert again.sync.get([new("a").ref])[0] is not None
     assert asyncio.run(again.entries()).entries == []
+    answers = again.sync.enqueue([new(unique=UniqueKey(f"k-{id}")) for id in "abcd"])
+    assert [answer.id if answer.verdict is Verdict.DUPLICATE else None for answer in answers] == [
+        "a",
+        "b",
+        None,
+        None,
+    ]
+    again.sync.cancel([new("a").ref])
+    assert again.sync.enqueue([new(unique=UniqueKey("k-a"))])[0].verdict is Verdict.NEW
 
 
 def test_the_users_own_tables_may_live_in_the_same_file(open_store: OpenStore, path: Path) -> None:

@@ -71,6 +71,7 @@ _LEASE = struct.Struct("<dBH")
 _FORM = struct.Struct("<dddd")
 _TRANSITION = struct.Struct("<BBBBdddBB")
 _LIMITS = struct.Struct("<10d")
+_RULE = struct.Struct("<dBB")
 _RUNNING = State.RUNNING
 
 
@@ -194,7 +195,9 @@ def form_of(job: NewJob, queue: int) -> bytes:
 def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
     """What ties the job to others: its unique key, lane, turn, group; b"" for what it has not."""
     unique = job.unique
-    key = b"" if unique is None else struct.pack("<d", _or_none(unique.period)) + unique.key.encode()
+    key = b""
+    if unique is not None:
+        key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
     return key, b"", b"", b""
 
 

@@ -122,7 +122,7 @@ def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
             None,
             checkpoint,
         )
-        for _, _, seq, spec, attempt, lost, enqueued_at, due, expires_at, asked, errors, checkpoint in rows
+        for _, _, seq, spec, attempt, lost, enqueued_at, due, expires_at, asked, errors, checkpoint, _ in rows
     ]
 
 

@@ -14,7 +14,7 @@ from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
 from penstock.stores.gates import Drain, Gate
-from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, limits_of, spec_of
+from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, limits_of, numbers, spec_of
 from penstock.stores.statements import Statements
 from penstock.stores.wording import storable
 
@@ -34,6 +34,7 @@ _BOOT = SQL["book.boot"]
 _NEW_BOOT = SQL["book.new_boot"]
 _VOID = SQL["book.void"]
 _END = SQL["cancel.end"]
+_FREE = SQL["keys.free"]
 
 _DAY = 86_400_000
 _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
@@ -253,6 +254,8 @@ class Step:
             spec = spec_of(spec)
         until = self.now + kept(spec, State.CANCELLED)
         self.cx.execute(_END, (seq, self.now, until, storable(reason)))
+        if spec.unique is not None:
+            self.cx.execute(_FREE, (numbers([seq]),))
         self.move(queue, state, CANCELLED)
 
     def same_boot(self) -> bool:

@@ -31,7 +31,7 @@ __all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "re
 
 TERMINAL_STATES = frozenset(state.value for state in TERMINAL)
 #: What a store says to a job that it has taken.
-_TAKEN = ("new", "replaced", "follows")
+_TAKEN = ("new", "follows")
 
 
 @dataclass
@@ -170,11 +170,7 @@ def tell(facts: Iterable[Fact], torn: int = 0) -> History:
 def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
     """An id may be used again when its job is gone; each use is a life. A token stays with its own life."""
     offers = [i for i, fact in enumerate(facts) if isinstance(fact, Offered)]
-    taken = [
-        i
-        for i, fact in enumerate(facts)
-        if isinstance(fact, Answered) and fact.verdict in ("new", "replaced")
-    ]
+    taken = [i for i, fact in enumerate(facts) if isinstance(fact, Answered) and fact.verdict == "new"]
     if len(taken) < 2:
         yield facts
         return

@@ -292,7 +292,7 @@ def uniqueness(stories: Iterable[Story]) -> Iterator[Finding]:
 
 
 def _acknowledged_at(story: Story) -> int:
-    return min(v.mono for v in story.verdicts if v.verdict in ("new", "replaced", "follows"))
+    return min(v.mono for v in story.verdicts if v.verdict in ("new", "follows"))
 
 
 def _holds(story: Story, mono: int) -> bool:

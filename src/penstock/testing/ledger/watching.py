@@ -11,13 +11,17 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from penstock.errors import StoreFull, StoreReadOnly
 from penstock.job import Job, Lease, NewJob, Ref, State
 from penstock.lifecycle import Transition, first_state
-from penstock.store import Enqueued, Fetched, Settled, Settlement, Share, Store, SyncProducing
+from penstock.store import Enqueued, Fetched, Settled, Settlement, Share, Store, SyncProducing, Verdict
 from penstock.testing.ledger import facts
 from penstock.testing.ledger.facts import Fact
+from penstock.unique import WHILE_QUEUED, WHILE_RUNNING
 
 __all__ = ["watched"]
 
 T = TypeVar("T")
+
+#: The phases in which a key is held from the enqueue to the end.
+_WHILE_OPEN = WHILE_QUEUED | WHILE_RUNNING
 
 
 class Pen(Protocol):
@@ -135,6 +139,7 @@ class _Clerk:
 
     @contextmanager
     def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_Answer[Enqueued]]:
+        before = _now()
         self._pen.write_all([offered(job) for job in jobs])
         answer, otherwise = _Answer[Enqueued](), "unknown"
         try:
@@ -151,6 +156,13 @@ class _Clerk:
                     facts.Answered(*now, job.queue, job.id, one.verdict.value, _holder(job, one))
                     for job, one in zip(jobs, answer.given, strict=True)
                 ]
+                for job, one in zip(jobs, answer.given, strict=True):
+                    if one.verdict is Verdict.REPLACED and job.unique and job.unique.replaces_run_at:
+                        _, due = first_state(job, before[0])
+                        moved = (job.queue, one.id, "reschedule")
+                        self._pen.write_all(
+                            [facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")]
+                        )
             self._pen.write_all(told)
 
     @contextmanager
@@ -193,8 +205,11 @@ def offered(job: NewJob, *, follows: bool = False) -> facts.Offered:
     _, due = first_state(job, at)
     ends = [e for e in (job.expires_at, None if job.expires_in is None else at + job.expires_in) if e]
     until = None
-    if job.unique is not None and job.unique.period is not None:
-        until = at + job.unique.period
+    unique = job.unique
+    if unique is not None and unique.states & _WHILE_OPEN != _WHILE_OPEN:
+        unique = None  # not held from the enqueue to the end
+    if unique is not None and unique.period is not None:
+        until = at + unique.period
     return facts.Offered(
         at,
         mono,
@@ -208,7 +223,7 @@ def offered(job: NewJob, *, follows: bool = False) -> facts.Offered:
         at_most_once=job.at_most_once,
         expires=min(ends, default=None),
         retention=job.retention,
-        unique=None if job.unique is None else job.unique.key,
+        unique=None if unique is None else unique.key,
         unique_until=until,
         follows=follows,
     )

@@ -6,7 +6,7 @@ if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- who waits for its next job waits on: the key of the waiters goes by itself
-for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'watchers', 'tokens'}) do
+for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens'}) do
   redis.call('DEL', KEYS[1] .. ':' .. name)
 end
 return (m.paused or m.closed or m.limits or entries == 1) and 1 or 0

@@ -5,8 +5,8 @@
 -- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
 -- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
 -- Returns {the highest generation, numbers of the queues that were new, a letter per job (n new, x exists,
--- c closed, d duplicate, f full), then for each duplicate the holder's id, and for each that finds its queue full
--- what that means (see limits.lua)}.
+-- c closed, d duplicate, r replaced, f full), then for each of d and r the holder's id, and for each that finds its
+-- queue full what that means (see limits.lua)}.
 -- include: clock states queue new
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
@@ -32,8 +32,8 @@ end
 local unusual
 local function unusually()
   if unusual then return unusual end
-  -- include: record places newcomer
-  unusual = {verdict_on = verdict_on, store_new = store_new}
+  -- include: record places replacing newcomer
+  unusual = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
   return unusual
 end
 
@@ -64,6 +64,7 @@ for i = first, #ARGV, 3 do
     verdict = m.closed and 'c' or has and 'f' or 'n'
   else
     verdict, has = unusually().verdict_on(queue, form, false)
+    if verdict == 'r' then unusual.replace_holder(queue, has, form, tail) end
   end
   if verdict == 'n' then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))

@@ -21,6 +21,7 @@ local function rarely()
     notice_reboot = notice_reboot, under_token = under_token, read = read, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
     first_segments = first_segments,
+    leave_queue = function(queue, id, record) shift_key(queue, id, read(record), QUEUED_PHASE, RUNNING_PHASE) end,
   }
   return rare
 end
@@ -170,6 +171,7 @@ local function lease_part(flags, start)
 end
 
 local ANEW = 20    -- what an attempt does not take over from the one before: its progress and reason
+local UNIQUE = 32
 local TIED = 480   -- what its end concerns others by: a unique key, a lane, a turn, a group
 
 -- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
@@ -202,6 +204,7 @@ local function lend(q, queue, ids, records)
       if expires ~= NONE or bit.band(has, ANEW) ~= 0 then
         record = begin_anew(queue, id, rarely().read(record))
       end
+      if record and bit.band(has, UNIQUE) ~= 0 then rarely().leave_queue(queue, id, record) end
     end
     if record then
       local generation = string.sub(record, 2, 8)

@@ -12,7 +12,7 @@ local function forget(member)
   if record then
     local job = read(record)
     take(queue, id, job)
-    remove(queue, id, job)
+    remove(queue, id, job, true)
   else
     forget_traces(queue, id, member)
   end

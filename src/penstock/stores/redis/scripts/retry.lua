@@ -11,9 +11,7 @@ for i = 2, #ARGV do
     job.attempt, job.lost, job.run, job.ended, job.asked = 0, 0, now, nil, false
     job.result, job.reason = nil, nil
     if job.expires and job.expires <= now then job.expires = nil end
-    if ended_state(state) and job.unique and not holder(queue, string.sub(job.unique, 9)) then
-      hold_key(queue, id, job)
-    end
+    if job.unique then shift_key(queue, id, job, phase_of(state), QUEUED_PHASE) end
     put_available(queue, id, job)
   end
 end

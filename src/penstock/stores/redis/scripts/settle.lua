@@ -52,7 +52,7 @@ end
 local other
 local function otherwise()
   if other then return other end
-  -- include: record places newcomer
+  -- include: record places replacing newcomer
 
   local function apply(q, queue, id, job, lease, t, result)
     local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
@@ -76,7 +76,8 @@ local function otherwise()
       job.ended = now
       if result ~= '' then job.result = string.sub(result, 2) end
     end
-    if t.removes then remove(queue, id, job) else put(queue, id, job, now + t.keep) end
+    if job.unique then shift_key(queue, id, job, RUNNING_PHASE, phase_of(t.state)) end
+    if t.removes then remove(queue, id, job, true) else put(queue, id, job, now + t.keep) end
   end
 
   local function follow(queue, generation, blob)
@@ -92,7 +93,11 @@ local function otherwise()
         out[#out + 1] = name
       else
         local to = KEYS[q]
-        if redis.call('HEXISTS', to .. ':jobs', id) == 0 and verdict_on(to, form, true) == 'n' then
+        local verdict, has
+        if redis.call('HEXISTS', to .. ':jobs', id) == 0 then verdict, has = verdict_on(to, form, true) end
+        if verdict == 'r' then
+          replace_holder(to, has, form, tail)
+        elseif verdict == 'n' then
           local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
           floor = count_up(meta(to), floor)
           store_new(to, id, form, floor, flags, stored)

@@ -1,7 +1,7 @@
 -- What a prune would find in these queues.
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
--- ones are kept, expired jobs (likewise), 1 if there are old days, names in `out`}.
+-- ones are kept, expired jobs (likewise), 1 if there are old days, names in `out`, how many unique keys are over}.
 -- include: clock states record queue places days
 local limit, answer = tonumber(ARGV[2]), {}
 
@@ -18,6 +18,7 @@ for i, queue in ipairs(KEYS) do
   answer[i] = {
     past(queue .. ':over'), crowded, past(queue .. ':expiring'), #old_days(queue) > 0 and 1 or 0,
     redis.call('HKEYS', queue .. ':out'),
+    redis.call('ZCOUNT', queue .. ':unique/until', '-inf', now),
   }
 end
 return answer

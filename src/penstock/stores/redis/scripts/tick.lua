@@ -4,7 +4,7 @@
 -- is replaced, then per job: id, form, tail (as of enqueue).
 -- Returns {a applied, s stale, e early, g gone; the highest generation; how many were asked to stop; n new,
 -- - skipped, a letter per job}.
--- include: clock states record queue places new newcomer lease letters cancelling periodic
+-- include: clock states record queue places new replacing newcomer lease letters cancelling periodic
 local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
 local inline_profile = profile_keeper(4, tonumber(ARGV[3]))
 local name, overlap, reason = ARGV[at], ARGV[at + 5], ARGV[at + 6]
@@ -32,7 +32,12 @@ for i = at + 7, #ARGV, 3 do
     if anew then asked = asked + 1 end
     meta(queue).size = nil    -- one less waits
   end
-  if wanted and redis.call('HEXISTS', queue .. ':jobs', id) == 0 and verdict_on(queue, form, false) == 'n' then
+  local verdict, has
+  if wanted and redis.call('HEXISTS', queue .. ':jobs', id) == 0 then
+    verdict, has = verdict_on(queue, form, false)
+    if verdict == 'r' then replace_holder(queue, has, form, tail) end
+  end
+  if verdict == 'n' then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
     floor = count_up(meta(queue), floor)
     store_new(queue, id, form, floor, flags, stored)

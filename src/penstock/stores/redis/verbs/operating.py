@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
 from penstock.limits import LimitChange
 from penstock.store import DayCount, Page, Parked, Pruned, QueueInfo, QueueStats, WorkerInfo
-from penstock.stores.redis.ground import HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
+from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
 from penstock.stores.redis.records import NUMBER, STATES, limit_values, limits_of
 from penstock.stores.redis.verbs.consuming import deliver, news_call
 from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
@@ -287,7 +287,20 @@ def prune(ground: Ground, limit: int, keep_finished: int, keep_dead: int) -> Tal
     yield from sweep.turns({name: answer[2] for name, answer in seen.items()}, over=False)
     key = ground.keys.workers
     (answer,) = sure((yield [ground.shared_call("workers", key, [_SILENT, max(0, sweep.left)])]))
-    return Pruned(sweep.finished, sweep.expired, answer[0])
+    keys = yield from _prune_keys(ground, {name: answer[5] for name, answer in seen.items()}, limit)
+    return Pruned(sweep.finished, sweep.expired, answer[0], keys)
+
+
+def _prune_keys(ground: Ground, over: dict[str, int], limit: int) -> Talk[int]:
+    """Unique keys whose period is over."""
+    gone = 0
+    for name, many in over.items():
+        while many > 0 and gone < limit:
+            step = min(BATCH, many, limit - gone)
+            (n,) = sure((yield [ground.call("prune_keys", [name], [step])]))
+            gone += n
+            many -= step
+    return gone
 
 
 class _Sweep:

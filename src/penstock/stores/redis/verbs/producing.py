@@ -34,7 +34,9 @@ _VERDICTS = {
     ord("c"): Verdict.CLOSED,
     ord("d"): Verdict.DUPLICATE,
     ord("f"): Verdict.FULL,
+    ord("r"): Verdict.REPLACED,
 }
+_OF_ANOTHER = (Verdict.DUPLICATE, Verdict.REPLACED)
 _N, _NEW = ord("n"), Verdict.NEW
 #: A queue, and the places of the questions that are about it.
 _Part = tuple[str, Sequence[int]]
@@ -145,16 +147,16 @@ def _verdicts(ground: Ground, jobs: Sequence[NewJob], answer: Any, new: set[str]
     if new_queues:
         names = list(dict.fromkeys(job.queue for job in jobs))
         new |= {names[number - 1] for number in new_queues}
-    if not kept:
-        return [
-            Enqueued(Verdict.UNREPLICATED, job.id, cause=cause)
-            if _VERDICTS[letter] is _NEW
-            else _verdict(job, letter, holders)
-            for job, letter in zip(jobs, letters, strict=True)
-        ]
-    return [
+    answers = [
         Enqueued(_NEW, job.id) if letter == _N else _verdict(job, letter, holders)
         for job, letter in zip(jobs, letters, strict=True)
+    ]
+    if kept:
+        return answers
+    written = (_NEW, Verdict.REPLACED)
+    return [
+        Enqueued(Verdict.UNREPLICATED, one.id, cause=cause) if one.verdict in written else one
+        for one in answers
     ]
 
 
@@ -163,7 +165,7 @@ def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
     if verdict is Verdict.FULL:
         waits, retry_after, size = map(int, holders.pop(0).split())
         return Enqueued(verdict, job.id, retry_after, size=size, waits=waits == 1)
-    return Enqueued(verdict, id_of(holders.pop(0)) if verdict is Verdict.DUPLICATE else job.id)
+    return Enqueued(verdict, id_of(holders.pop(0)) if verdict in _OF_ANOTHER else job.id)
 
 
 def get(ground: Ground, refs: Sequence[Ref]) -> Talk[list[Job | None]]:

@@ -5,9 +5,9 @@
 SELECT seq, state, spec, cancel_asked FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: end
--- A queued job is cancelled; its unique key is free.  ?1 seq  ?2 now  ?3 kept until  ?4 reason
+-- A queued job is cancelled.  ?1 seq  ?2 now  ?3 kept until  ?4 reason
 UPDATE penstock_job
-SET state = 6, ended_at = ?2, keep_until = ?3, reason = ?4, ukey = NULL, ukey_until = NULL
+SET state = 6, ended_at = ?2, keep_until = ?3, reason = ?4
 WHERE seq = ?1
 
 -- name: ask

@@ -21,7 +21,8 @@ WHERE seq IN (
     SELECT seq FROM penstock_job INDEXED BY penstock_ready
     WHERE queue = ?1 AND state = 3 ORDER BY priority DESC, place LIMIT ?2
 )
-RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint
+RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint,
+          tied
 
 -- name: lease_these
 -- Jobs that were picked one by one.  ?1 JSON list of seq  ?2 (unused)  ?3 … ?7 as above
@@ -29,16 +30,17 @@ UPDATE penstock_job
 SET state = 4, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
     lease_until = ?7, started = 0, progress = NULL, reason = NULL
 WHERE seq IN (SELECT value FROM json_each(?1)) AND ?2 IS NULL
-RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint
+RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint,
+          tied
 
 -- name: ready
 -- The first of a queue, to be looked at one by one.  ?1 qid  ?2 limit
-SELECT seq, state, expires_at, spec FROM penstock_job INDEXED BY penstock_ready
+SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_ready
 WHERE queue = ?1 AND state = 3 ORDER BY priority DESC, place LIMIT ?2
 
 -- name: parked
 -- Parked jobs of tasks that a worker knows.  ?1 qid  ?2 limit  ?3 JSON list of tasks
-SELECT seq, state, expires_at, spec FROM penstock_job INDEXED BY penstock_parked
+SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_parked
 WHERE queue = ?1 AND state = 2 AND task IN (SELECT value FROM json_each(?3))
 ORDER BY priority DESC, place LIMIT ?2
 

@@ -2,17 +2,17 @@
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, spec, expires_at, enqueued_at FROM penstock_job WHERE queue = ?1 AND id = ?2
+SELECT seq, state, spec, expires_at FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: retry
--- Available now, as new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 unique key  ?6 until
+-- Available now, as new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 tied
 UPDATE penstock_job
-SET state = 3, place = ?2, due = ?3, expires_at = ?4, ukey = ?5, ukey_until = ?6, attempt = 0, lost = 0,
+SET state = 3, place = ?2, due = ?3, expires_at = ?4, tied = ?5, attempt = 0, lost = 0,
     ended_at = NULL, keep_until = NULL, cancel_asked = 0, result = NULL, reason = NULL
 WHERE seq = ?1
 
 -- name: retry_queued
--- The same for a job that has not ended: its unique key stays as it is.  ?1 … ?4 as above
+-- The same for a job that has not ended.  ?1 … ?4 as above
 UPDATE penstock_job
 SET state = 3, place = ?2, due = ?3, expires_at = ?4, attempt = 0, lost = 0, cancel_asked = 0,
     result = NULL, reason = NULL
@@ -24,4 +24,4 @@ UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE 
 
 -- name: delete
 -- Jobs of whatever state.  ?1 JSON list of seq
-DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) RETURNING state
+DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) RETURNING state, seq, tied

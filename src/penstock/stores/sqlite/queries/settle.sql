@@ -1,32 +1,38 @@
 -- Ends attempts. Each statement that changes a running job compares its token in the same breath.
 
 -- name: remove
--- Jobs of one token and queue that ended well and are not kept.  ?1 JSON list of seq  ?2 qid  ?3 token
+-- Jobs of one token and queue that ended well, are not kept, and are tied to no others.
+-- ?1 JSON list of seq  ?2 qid  ?3 token
 -- One statement for all: half the time of one each, and the interpreter is let go and taken back once.
 DELETE FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
+  AND tied IS NULL
+
+-- name: left
+-- Those of them that are tied: the others have gone.  ?1 … ?3 as above
+SELECT seq FROM penstock_job NOT INDEXED
+WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
 
 -- name: keep
--- One job that ended well and stays for a while.
+-- One job that ended well, stays for a while, and is tied to no others.
 -- ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 now  ?6 kept until  ?7 result  ?8 reason
 UPDATE penstock_job
 SET state = 5, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
-    lease_until = NULL, started = 0, ukey = NULL, ukey_until = NULL
-WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4
+    lease_until = NULL, started = 0
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4 AND tied IS NULL
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, token, attempt, charged, lost, place, due, errors FROM penstock_job WHERE queue = ?1 AND id = ?2
+SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move
--- One job to whatever state. ukey: ?10 is 1 if it keeps its unique key.
+-- One job to whatever state.
 -- ?1 seq  ?2 state  ?3 attempt  ?4 lost  ?5 place  ?6 due  ?7 ended at  ?8 kept until  ?9 errors
--- ?10 holds on  ?11 result  ?12 reason  ?13 token (NULL: whichever it is)
+-- ?10 result  ?11 reason  ?12 token (NULL: whichever it is)
 UPDATE penstock_job
 SET state = ?2, attempt = ?3, lost = ?4, place = ?5, due = ?6, ended_at = ?7, keep_until = ?8, errors = ?9,
-    ukey = CASE WHEN ?10 THEN ukey END, ukey_until = CASE WHEN ?10 THEN ukey_until END,
-    result = ?11, reason = ?12, token = NULL, worker = NULL, lease_until = NULL, started = 0
-WHERE seq = ?1 AND state = 4 AND (?13 IS NULL OR token = ?13)
+    result = ?10, reason = ?11, token = NULL, worker = NULL, lease_until = NULL, started = 0
+WHERE seq = ?1 AND state = 4 AND (?12 IS NULL OR token = ?12)
 
 -- name: drop
 -- One job.  ?1 seq  ?2 token (NULL: whichever it is)

@@ -12,6 +12,7 @@ from penstock.stores.sqlite.rows import (
     AVAILABLE,
     PARKED,
     RUNNING,
+    STATES,
     Row,
     job_of,
     leased,
@@ -23,6 +24,7 @@ from penstock.stores.sqlite.rows import (
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.keys import shift_key
 
 __all__ = [
     "Heard",
@@ -144,6 +146,9 @@ class _Supply:
             want = min(want, queue.count(AVAILABLE))
             rows = self._step.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
             rows.sort()  # by priority and place, which no two of a queue share
+            for row in rows:
+                if row[-1] is not None:
+                    self._leave_queue(AVAILABLE, row[2], row[-1])
             self._step.move(queue, AVAILABLE, RUNNING, len(rows))
         else:
             rows = self._one_by_one(want)
@@ -163,17 +168,23 @@ class _Supply:
         """Where parked jobs come first, or expired ones stand in the way."""
         step, queue = self._step, self._queue
         picked: list[int] = []
-        for seq, state, expires_at, spec in self._candidates(want):
+        for seq, state, expires_at, spec, tied in self._candidates(want):
             if expires_at is not None and expires_at <= step.now:
                 step.end_queued(queue, seq, state, spec, EXPIRED)
                 continue
             picked.append(seq)
+            if tied is not None:
+                self._leave_queue(state, seq, tied)
             step.move(queue, state, RUNNING)
             if len(picked) == want:
                 break
         rows = step.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
         order = {seq: i for i, seq in enumerate(picked)}
         return sorted(rows, key=lambda row: order[row[2]])
+
+    def _leave_queue(self, state: int, seq: int, tied: int) -> None:
+        """What its start means to others that it is tied to."""
+        shift_key(self._step, self._queue, seq, tied, STATES[state], STATES[RUNNING])
 
     def _candidates(self, want: int) -> Iterator[Row]:
         cx, qid, most = self._step.cx, self._queue.qid, want + _MOST_EXPIRED

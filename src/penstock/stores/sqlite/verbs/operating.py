@@ -28,8 +28,14 @@ from penstock.stores.sqlite.rows import (
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.keys import (
+    drop_keys,
+    forget_key,
+    free_keys,
+    prune_keys,
+    shift_key,
+)
 from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
-from penstock.stores.sqlite.verbs.producing import find_holder
 
 __all__ = [
     "announce",
@@ -65,6 +71,7 @@ _SILENT = SQL["prune.silent"]
 _FORGET_WORKER = SQL["prune.worker"]
 _DAYS = SQL["prune.days"]
 _OLD_DAYS = SQL["prune.old_days"]
+_KEYS_OVER = SQL["keys.over"]
 
 _DAY = 86_400_000
 _DAYS_KEPT = 90
@@ -87,7 +94,7 @@ def _retry(step: Step, ref: Ref) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, spec, expires_at, enqueued_at) = found
+    queue, (seq, state, spec, expires_at) = found
     if state == RUNNING:
         return State.RUNNING
     if expires_at is not None and expires_at <= step.now:
@@ -96,20 +103,13 @@ def _retry(step: Step, ref: Ref) -> State | None:
     if is_queued(state):
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
-        step.cx.execute(_RETRY, (*terms, *_key_again(step, queue, spec, enqueued_at)))
+        unique = spec_of(spec).unique
+        tied = None if unique is None else unique.states
+        step.cx.execute(_RETRY, (*terms, tied))
+        if tied is not None:
+            shift_key(step, queue, seq, tied, STATES[state], State.AVAILABLE)
     step.move(queue, state, AVAILABLE)
     return STATES[state]
-
-
-def _key_again(step: Step, queue: Queue, spec: bytes, enqueued_at: int) -> tuple[str | None, int | None]:
-    """The unique key of an ended job that comes back, if it may still have it and nobody else does."""
-    unique = spec_of(spec).unique
-    if unique is None:
-        return None, None
-    until = None if unique.period is None else enqueued_at + unique.period
-    if until is not None and until <= step.now:
-        return None, None
-    return (unique.key, until) if find_holder(step, queue, unique.key) is None else (None, None)
 
 
 def reschedule(step: Step, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
@@ -147,10 +147,27 @@ def _delete(step: Step, ref: Ref) -> State | None:
 
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
+    """Because somebody asks for it."""
     if seqs:
-        step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
+        gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
+        free_keys(step, _tied(gone))
     return len(seqs)
+
+
+def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
+    """Because these ended jobs have been kept for long enough."""
+    if seqs:
+        gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
+        step.move(queue, state, None, len(seqs))
+        for _, seq, tied in gone:
+            if tied is not None:
+                forget_key(step, seq, state, tied)
+    return len(seqs)
+
+
+def _tied(gone: Sequence[Row]) -> list[int]:
+    return [seq for _, seq, tied in gone if tied is not None]
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────
@@ -166,8 +183,10 @@ def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
         seqs = sorted(seq for code in codes for seq in gather(step, queue.qid, code))[:limit]
     else:
         seqs = [seq for (seq,) in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
-    for (state,) in step.cx.execute(_DELETE, (numbers(seqs),)).fetchall():
+    gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
+    for state, *_ in gone:
         step.move(queue, state, None)
+    free_keys(step, _tied(gone))
     return len(seqs)
 
 
@@ -194,6 +213,7 @@ def drop(step: Step, name: str) -> bool:
         return False
     step.cx.execute(_DROP, (queue.qid,))
     step.cx.execute(_DROP_DAYS, (queue.qid,))
+    drop_keys(step, queue)
     entries = step.cx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
     if queue.paused or queue.closed or entries or (queue.gate and queue.gate.limits != NO_LIMITS):
         step.changes += 1
@@ -222,6 +242,8 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
             return ACT
         if cx.execute(_OLD_DAYS, (qid, now // _DAY - _DAYS_KEPT)).fetchone():
             return ACT
+        if cx.execute(_KEYS_OVER, (qid, now)).fetchone():
+            return ACT
     silent = cx.execute(_SILENT, (step.namespace, now - SILENT, 1)).fetchone()
     return ACT if silent else Pruned(0, 0, 0)
 
@@ -235,12 +257,12 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
         for state in ENDED:
             bounds = keep_finished, keep_dead, limit - finished
             seqs = _beyond(step, queue.qid, state, queue.count(state), rows[queue.qid][-2], *bounds)
-            finished += _remove(step, queue, state, seqs)
+            finished += _forget(step, queue, state, seqs)
     expired = _prune_expired(step, queues, limit - finished)
     workers = _prune_workers(step, limit - finished - expired)
     for qid in queues:
         step.cx.execute(_DAYS, (qid, step.now // _DAY - _DAYS_KEPT))
-    return Pruned(finished, expired, workers)
+    return Pruned(finished, expired, workers, prune_keys(step, list(queues.values()), limit))
 
 
 def _beyond(
@@ -272,7 +294,7 @@ def _prune_over(step: Step, queues: dict[int, Queue], limit: int) -> int:
     gone: dict[tuple[int, int], list[int]] = {}
     for _, seq, qid, state in over[:limit]:
         gone.setdefault((qid, state), []).append(seq)
-    return sum(_remove(step, queues[qid], state, seqs) for (qid, state), seqs in gone.items())
+    return sum(_forget(step, queues[qid], state, seqs) for (qid, state), seqs in gone.items())
 
 
 def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:

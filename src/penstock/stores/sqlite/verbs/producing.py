@@ -9,15 +9,15 @@ from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.keys import conflict, take_key
 from penstock.stores.sqlite.verbs.limits import refusal
+from penstock.unique import WHILE_QUEUED
 
-__all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
+__all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "get", "is_open"]
 
 _INSERT = SQL["enqueue.insert"]
-_INSERT_HOLDER = SQL["enqueue.insert_holder"]
+_INSERT_TIED = SQL["enqueue.insert_tied"]
 _EXISTS = SQL["enqueue.exists"]
-_HOLDER = SQL["enqueue.holder"]
-_FREE = SQL["enqueue.free"]
 _GET = SQL["get.one"]
 _OPEN = SQL["get.open"]
 _LOOK = SQL["cancel.look"]
@@ -111,34 +111,22 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
         return Enqueued(Verdict.EXISTS, job.id)
     if queue.closed and not follows:
         return Enqueued(Verdict.CLOSED, job.id)
-    holder = None if job.unique is None else find_holder(step, queue, job.unique.key)
-    if holder is not None:
-        return Enqueued(Verdict.DUPLICATE, holder)
+    held = None if job.unique is None else conflict(step, queue, job)
+    if held is not None:
+        return held
     refused = None if follows else refusal(step, queue, job)
     if refused is not None:
         return refused
     if job.unique is None:
         _insert(step, queue, job)
         return Enqueued(Verdict.NEW, job.id)
-    period = job.unique.period
-    row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
-    until = None if period is None else step.now + period
-    key = None if period is not None and period <= 0 else job.unique.key
-    cx.execute(_INSERT_HOLDER, (*row, key, until))
+    seq = step.generation() + 1
+    row = _row(step, queue, job, seq, step.tails(queue, 1) + 1)
+    cx.execute(_INSERT_TIED, (*row, job.unique.states))
+    if job.unique.states & WHILE_QUEUED:
+        take_key(step, queue, seq, job.id, job.unique, step.now)
     step.enqueued(queue, row[3], 1)
     return Enqueued(Verdict.NEW, job.id)
-
-
-def find_holder(step: Step, queue: Queue, key: str) -> str | None:
-    """The id of the job that holds this unique key; a key whose period is over is taken from its job."""
-    found = step.cx.execute(_HOLDER, (queue.qid, key)).fetchone()
-    if found is None:
-        return None
-    seq, id, until = found
-    if until is None or until > step.now:
-        return str(id)
-    step.cx.execute(_FREE, (seq,))
-    return None
 
 
 # ── get ──────────────────────────────────────────────────────────────────────────────────────────

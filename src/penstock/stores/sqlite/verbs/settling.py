@@ -12,12 +12,14 @@ from penstock.store import Settled, Settlement
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
+from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 from penstock.stores.wording import storable
 
 __all__ = ["settle"]
 
 _REMOVE = SQL["settle.remove"]
+_LEFT = SQL["settle.left"]
 _KEEP = SQL["settle.keep"]
 _LOOK = SQL["settle.look"]
 _MOVE = SQL["settle.move"]
@@ -32,10 +34,11 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
         return [_settle_one(step, settlements[0], _heads(step, settlements))]
     simple, rest = _sort(step, settlements)
     answers = [Settled.APPLIED] * len(settlements)
-    if simple is not None and not simple.settle(step):
-        simple = None
-    if simple is None:
+    tied = None if simple is None else simple.settle(step)
+    if tied is None:
         rest = list(range(len(settlements)))
+    elif tied:
+        rest = sorted({*rest, *(n for n, one in enumerate(settlements) if _generation(one) in tied)})
     if rest:
         heads = _heads(step, [settlements[place] for place in rest])
         for place in rest:
@@ -48,39 +51,68 @@ def _check(one: Settlement) -> None:
         raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
 
 
+def _generation(one: Settlement) -> int:
+    return one.lease.generation if isinstance(one.lease, Lease) else -1
+
+
 # ── all that ended well ──────────────────────────────────────────────────────────────────────────
 
 
 class _Simple:
     """Jobs that are completed, and no more than that."""
 
-    __slots__ = ("gone", "kept", "queues")
+    __slots__ = ("gone", "kept", "queues", "tied")
 
     def __init__(self) -> None:
         self.gone: dict[tuple[int, str], list[int]] = {}  # generations, by queue and token
         self.kept: list[Row] = []
         self.queues: dict[int, Queue] = {}
+        self.tied: set[int] = set()  # generations
 
-    def settle(self, step: Step) -> bool:
-        """All of them; or nothing, and False, if one of the leases does not hold."""
+    def settle(self, step: Step) -> set[int] | None:
+        """All of them but those that are tied to others, whose generations come back; or nothing, and None,
+        if one of the leases does not hold."""
         cx = step.cx
         cx.execute("SAVEPOINT simple")
         all_hold = self._remove(cx) and self._keep(cx)
         if not all_hold:
             cx.execute("ROLLBACK TO simple")
         cx.execute("RELEASE simple")
-        if all_hold:
-            self._count(step)
-        return all_hold
+        if not all_hold:
+            return None
+        self._count(step)
+        return self.tied
 
     def _remove(self, cx: sqlite3.Connection) -> bool:
         for (qid, token), seqs in self.gone.items():
-            if cx.execute(_REMOVE, (numbers(seqs), qid, token)).rowcount != len(seqs):
-                return False
+            done = cx.execute(_REMOVE, (numbers(seqs), qid, token)).rowcount
+            if done != len(seqs):
+                left = self._left(cx, qid, token, seqs)
+                if done + len(left) != len(seqs):
+                    return False
+                seqs[:] = [seq for seq in seqs if seq not in left]
         return True
 
     def _keep(self, cx: sqlite3.Connection) -> bool:
-        return not self.kept or cx.executemany(_KEEP, self.kept).rowcount == len(self.kept)
+        if not self.kept:
+            return True
+        done = cx.executemany(_KEEP, self.kept).rowcount
+        if done == len(self.kept):
+            return True
+        under: dict[tuple[int, str], list[int]] = {}
+        for seq, qid, _, token, *_ in self.kept:
+            under.setdefault((qid, token), []).append(seq)
+        left = {seq for (qid, token), seqs in under.items() for seq in self._left(cx, qid, token, seqs)}
+        if done + len(left) != len(self.kept):
+            return False
+        self.kept = [row for row in self.kept if row[0] not in left]
+        return True
+
+    def _left(self, cx: sqlite3.Connection, qid: int, token: str, seqs: list[int]) -> set[int]:
+        """Those of these leases that hold, and whose jobs are tied."""
+        left = {seq for (seq,) in cx.execute(_LEFT, (numbers(seqs), qid, token))}
+        self.tied |= left
+        return left
 
     def _count(self, step: Step) -> None:
         for (qid, _), seqs in self.gone.items():
@@ -171,16 +203,20 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
 
 
 def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
-    seq, _, token, attempt, charged, lost, place, due, errors = row
+    seq, _, token, attempt, charged, lost, place, due, errors, tied = row
     to, now = one.transition, step.now
     if to.hold:
         limits.hold(step, queue, to.hold)
     step.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL
+    if tied is not None:
+        shift_key(step, queue, seq, tied, State.RUNNING, to.state)
     if ended and to.keep <= 0:
         step.cx.execute(_DROP, (seq, token))
         step.move(queue, RUNNING, None)
+        if tied is not None:
+            forget_key(step, seq, code, tied)
         return
     if to.place is not Place.OWN:
         place = head if to.place is Place.HEAD else step.tails(queue, 1) + 1
@@ -196,7 +232,6 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
             now if ended else None,
             now + to.keep if ended else None,
             errors if to.error is None else _with(errors, to.error),
-            0 if ended else 1,
             one.result if ended else None,
             to.reason and storable(to.reason),
             token,

@@ -15,13 +15,33 @@ local function read_form(form)
   return said
 end
 
--- Whether the job may be stored: n (new), c (closed), d (its key is held, and by whom), f (full, and what that
--- means).
+-- Its first state, when it is due, when it expires.
+local function first_times(said)
+  local due = said.run_at ~= NONE and said.run_at or now + said.delay
+  local state = due > now and SCHEDULED or AVAILABLE
+  local run = (due > now or said.run_at ~= NONE) and due or now
+  local expires
+  if said.expires_in ~= NONE then expires = now + said.expires_in end
+  if said.expires_at ~= NONE then expires = math.min(expires or said.expires_at, said.expires_at) end
+  return state, run, expires
+end
+
+-- The holder of its key is given what this job asks for.
+local function replace_holder(queue, id, form, tail)
+  local said = read_form(form)
+  local _, _, replaces = rule_of(said.unique)
+  replace_job(queue, id, replaces, tail, first_times(said))
+end
+
+-- Whether the job may be stored: n (new), c (closed), d (its key is held, and by whom), r (that one can be
+-- replaced), f (full, and what that means).
 local function verdict_on(queue, form, follows)
   if meta(queue).closed and not follows then return 'c' end
   local unique = read_form(form).unique
   if unique then
-    local has = holder(queue, string.sub(unique, 9))
+    local _, _, replaces, key = rule_of(unique)
+    local has, generation = holder(queue, key)
+    if has and replaces ~= 0 and replaceable(queue, has, generation) then return 'r', has end
     if has then return 'd', has end
   end
   if meta(queue).limited and not follows then
@@ -38,17 +58,13 @@ local function first_facts(generation, form)
     attempt = 0, lost = 0,
   }
   for _, part in ipairs(TIES) do job[part] = said[part] end
-  local due = said.run_at ~= NONE and said.run_at or now + said.delay
-  job.state = due > now and SCHEDULED or AVAILABLE
-  job.run = (due > now or said.run_at ~= NONE) and due or now
-  if said.expires_in ~= NONE then job.expires = now + said.expires_in end
-  if said.expires_at ~= NONE then job.expires = math.min(job.expires or said.expires_at, said.expires_at) end
+  job.state, job.run, job.expires = first_times(said)
   return job
 end
 
 local function store_new(queue, id, form, generation, flags, tail)
   local job = first_facts(generation, form)
   job.tail_flags, job.tail = flags, tail
-  if job.unique then hold_key(queue, id, job) end
+  if job.unique then shift_key(queue, id, job, 0, QUEUED_PHASE) end
   put(queue, id, job)
 end

@@ -84,31 +84,74 @@ local function take_parked(queue, id, job)
   end
 end
 
--- ── unique keys: key → generation of its holder, until when, and the holder's id ──
+-- ── unique keys: key → generation of its holder, until when, and the holder's id; with an end also by that ──
+-- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
+local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as unique.py has them
+
+local function rule_of(unique)
+  local period, phases, replaces = struct.unpack('<dBB', unique)
+  return period, phases, replaces, string.sub(unique, 11)
+end
+
+local function in_phase(unique, phase)
+  return bit.band(string.byte(unique, 9), phase) ~= 0
+end
+
+local function drop_key(queue, key, till)
+  redis.call('HDEL', queue .. ':unique', key)
+  if till ~= NONE then redis.call('ZREM', queue .. ':unique/until', key) end
+end
+
+-- The id and generation of who holds this key; one whose period is over loses it here.
 local function holder(queue, key)
   local held = redis.call('HGET', queue .. ':unique', key)
   if not held then return nil end
-  local _, till = struct.unpack('>I7d', held)
-  if till == NONE or till > now then return string.sub(held, 16) end
+  local generation, till = struct.unpack('>I7d', held)
+  if till == NONE or till > now then return string.sub(held, 16), generation end
+  drop_key(queue, key, till)
 end
 
-local function hold_key(queue, id, job)
-  local period = struct.unpack('<d', job.unique)
+-- If nobody else holds it, for what is left of its period.
+local function take_key(queue, id, job)
+  local period, _, _, key = rule_of(job.unique)
   local till = period == NONE and NONE or job.enqueued + period
-  if till == NONE or till > now then
-    local held = struct.pack('>I7d', job.generation, till) .. id
-    redis.call('HSET', queue .. ':unique', string.sub(job.unique, 9), held)
-  end
+  if (till ~= NONE and till <= now) or holder(queue, key) then return end
+  redis.call('HSET', queue .. ':unique', key, struct.pack('>I7d', job.generation, till) .. id)
+  if till ~= NONE then redis.call('ZADD', queue .. ':unique/until', till, key) end
 end
 
 local function free_key(queue, job)
   if not job.unique then return end
-  local key = string.sub(job.unique, 9)
+  local key = string.sub(job.unique, 11)
   local held = redis.call('HGET', queue .. ':unique', key)
-  if held and struct.unpack('>I7', held) == job.generation then
-    redis.call('HDEL', queue .. ':unique', key)
+  if not held then return end
+  local generation, till = struct.unpack('>I7d', held)
+  if generation == job.generation then drop_key(queue, key, till) end
+end
+
+-- What a step between two phases (0: none) does to the key of a job that has one: holding.hold_after.
+local function shift_key(queue, id, job, before, after)
+  local held, holds = in_phase(job.unique, before), in_phase(job.unique, after)
+  if holds and not held then
+    take_key(queue, id, job)
+  elseif held and not holds then
+    free_key(queue, job)
   end
+end
+
+local function phase_of(state)
+  if state == COMPLETED then return FINISHED_PHASE end
+  return (state == CANCELLED or state == DEAD) and 0 or QUEUED_PHASE
+end
+
+-- Whether the key of a job that has ended may be held on, and even when it is not kept any more.
+local function holds_on(job)
+  return job.unique and job.state == COMPLETED and in_phase(job.unique, FINISHED_PHASE)
+end
+
+local function outlives(job)
+  return holds_on(job) and struct.unpack('<d', job.unique) ~= NONE
 end
 
 -- Tell those who wait for this job's end; the record goes with the message and saves them a question.
@@ -142,7 +185,7 @@ local function put(queue, id, job, over)
   else
     redis.call('ZADD', queue .. ':ended/' .. state, job.ended, order(job, id))
     redis.call('ZADD', queue .. ':over', over, order(job, id))
-    free_key(queue, job)
+    if not holds_on(job) then free_key(queue, job) end
   end
   redis.call('ZADD', queue .. ':state/' .. state, job.generation, id)
   local record = write(job)
@@ -180,9 +223,9 @@ local function forget_traces(queue, id, order_of_it)
   end
 end
 
--- What has been taken does not come back.
-local function remove(queue, id, job)
-  free_key(queue, job)
+-- What has been taken does not come back. Forgotten: nobody has asked for that.
+local function remove(queue, id, job, forgotten)
+  if not (forgotten and outlives(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
   tell_ended(queue, id, '')
 end

@@ -1,0 +1,41 @@
+"""Equal arguments in one spelling: what the key of a unique job is made of."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from penstock.codec.shape import spell
+
+__all__ = ["one_spelling"]
+
+#: Beyond this not every whole number is a float.
+_EXACT = 2**53
+
+
+def one_spelling(value: Any) -> bytes:
+    """The same bytes for all that is equal: 1 and 1.0, Decimals, instants in any zone, sets, dicts."""
+    plain = msgspec.to_builtins(value, enc_hook=spell, builtin_types=(Decimal, datetime), str_keys=True)
+    return _ENCODE(_plain(plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+    if isinstance(value, Decimal):
+        return str(value.normalize()) if value else "0"
+    if isinstance(value, datetime):
+        return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat()
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(each) for each in value), key=_ENCODE)
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+_ENCODE = msgspec.json.Encoder(enc_hook=spell, order="deterministic").encode

@@ -1,0 +1,11 @@
+-- Take away unique keys whose period is over: they are free already.
+-- KEYS: the queue.  ARGV: clock, how many at most.  Returns how many went.
+-- include: room clock
+local ends = KEYS[1] .. ':unique/until'
+local over = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, tonumber(ARGV[2]))
+for i = 1, #over, 4000 do
+  local some = {unpack(over, i, math.min(i + 3999, #over))}
+  redis.call('HDEL', KEYS[1] .. ':unique', unpack(some))
+  redis.call('ZREM', ends, unpack(some))
+end
+return #over
