@@ -27,7 +27,7 @@ ROOT = "penstock"
 FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool schedule limits",
+    " pool schedule limits lane",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft inspector outbox waiting following results",

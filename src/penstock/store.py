@@ -13,6 +13,20 @@ job goes to the tail, a promoted one to the tail in the order of due times (ties
 Generation: a number of the store's own, higher for each job it takes, in a queue never given twice. It is
 the order of enqueue, and with its token it tells a lease from that of an earlier job of the same id.
 
+Lanes: of the jobs of one lane in a queue at most so many are *admitted* as their terms allow (`Lane.most`):
+available or running, in an ordered lane also due later or parked once it was fetched. Where a verb would
+make another one available it is WAITING instead, unless it stands before all that wait there and there is
+room; and whatever ends, removes, or puts off an admitted job admits the next in the same step. Among waiting
+jobs of a lane: higher priority first, within one by place; ordered ones by place alone. An admitted job
+stands in its queue at its place, as if it had never waited. An available one that comes to wait no more
+than an instant's passing (`Lane.rate`, `Transition.hold_lane`) is admitted by `promote`, and that instant is
+due like a job's: it stands before the jobs of the same instant, and counts as one for the limit. A start by
+a lane's rate is a fetch. First in line and expired: cancelled, and the next one is looked at.
+
+Turns: from the first job with a turn on a queue is fair. A job that would stand at the tail stands at the
+tail of its key instead, those without a turn being one key, and each priority takes turns of its own: see
+`lane.Turn`. What stood there before comes first. A job that leaves before it is fetched gives its turn back.
+
 Time: a job is due from the instant `run_at` on, expired from `expires_at` on, over from the end of its
 retention on; a lease has run out from the end of its time on. Jobs go by the wall clock, leases by the
 clock of leases, so that a wall clock that is set changes no lease.
@@ -34,6 +48,7 @@ from penstock.lifecycle import Transition
 from penstock.schedule import Entry, NewEntry, Overlap
 
 __all__ = [
+    "LANE_SHOWN",
     "Beat",
     "Consuming",
     "DayCount",
@@ -42,6 +57,7 @@ __all__ = [
     "Fetched",
     "Finding",
     "Grip",
+    "LaneInfo",
     "Level",
     "Moved",
     "Offer",
@@ -177,7 +193,7 @@ class Share(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
-    `due` is the least `run_at` of their scheduled and retryable jobs, paused queues and instants that have
+    `due` is the least `run_at` of their scheduled and retryable jobs and instant of their lanes, paused queues and instants that have
     passed included (promotion is not paused); None without any, and always after a reclaim."""
 
     jobs: list[Job]
@@ -288,6 +304,8 @@ class Consuming(Protocol):
         Repeating a call with the same token (each is one worker's own) returns the jobs that are still leased
         under it, as they are, in any order, and leases no more while there are any.
 
+        A parked job whose lane has no room becomes WAITING instead.
+
         Jobs past their expiry that it meets, before its limit is filled, are cancelled (`lifecycle.EXPIRED`,
         kept as `lifecycle.kept` says) and count for nothing; a store may stop after a few thousand of them
         with fewer jobs than there are, and then `wait` says WORK at once. Paused queues give nothing. Parked
@@ -382,6 +400,25 @@ class QueueInfo(msgspec.Struct, frozen=True):
     paused: bool = False
     closed: bool = False
     oldest_available: int | None = None  # when it became due, ms epoch
+
+
+#: How many of a lane's admitted jobs are named.
+LANE_SHOWN = 10
+
+
+class LaneInfo(msgspec.Struct, frozen=True):
+    """How it stands in a job's lane, and with the job there.
+
+    `admitted`: those that may run (the first LANE_SHOWN, in order of enqueue), `waiting` how many wait,
+    `before` how many of these stand before the job (None: it does not wait). `due`: the instant at which the
+    first of them is admitted, if it waits for time to pass alone.
+    """
+
+    key: str
+    admitted: list[Job]
+    waiting: int
+    before: int | None = None
+    due: int | None = None
 
 
 class DayCount(msgspec.Struct, frozen=True):
@@ -553,7 +590,7 @@ class Operating(Protocol):
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        """Give queued jobs (scheduled, available, retryable) a new time; the state before comes back.
+        """Give queued jobs (scheduled, available, retryable, waiting) a new time; the state before comes back.
 
         A time to come makes them SCHEDULED; a time that has come makes them AVAILABLE, at the tail, also if
         they were. Others stay as they are, and their state comes back.
@@ -573,6 +610,10 @@ class Operating(Protocol):
 
         True also for a queue that nobody knows: there is nothing of it either.
         """
+        ...
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        """How it stands in the lane of this job; None if the job is not there, has ended, or has no lane."""
         ...
 
     async def prune(
