@@ -1,4 +1,4 @@
-"""What a job has in common with others of its queue: a lane, in which few run at once, and a turn among tenants.
+"""What ties a job to others of its queue: a lane, in which few run at once, and its turn among tenants.
 
 A lane is a key and its terms; of its jobs at most `most` are *admitted* (available or running), and the
 others wait outside of the queue's order. A turn is only a place: jobs of one key stand a step apart, so that
@@ -26,10 +26,10 @@ SEATS = 64
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """At most `most` jobs of this key, in its queue, run at once; each by its own terms, the first in line first.
+    """At most `most` jobs of this key, in its queue, run at once; the first in line is looked at first.
 
-    `ordered`: one at a time, in the order in which they joined, whatever their priority: the one admitted stays
-    until it has ended. `rate`: so many of the key may start in so long.
+    `ordered`: one at a time, in the order in which they joined, whatever their priority: the one admitted
+    stays until it has ended. `rate`: so many of the key may start in so long.
     """
 
     key: str
@@ -44,8 +44,8 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def allowed_at(self, ready: int, spent: float, held: int) -> int | None:
         """From when on one more may be admitted, if there is room; None: not before another one has started.
 
-        `ready` is how many are admitted and not started. `spent` is the instant at which none of the starts so
-        far counts any more: a start moves it on by one step of the rate, from now on or from where it is.
+        `ready` is how many are admitted and not started. `spent` is the instant at which none of the starts
+        so far counts any more: a start moves it on by one step of the rate, from now on or from where it is.
         """
         if self.rate is None:
             return held

@@ -21,7 +21,7 @@ jobs of a lane: higher priority first, within one by place; ordered ones by plac
 stands in its queue at its place, as if it had never waited. An available one that comes to wait no more
 than an instant's passing (`Lane.rate`, `Transition.hold_lane`) is admitted by `promote`, and that instant is
 due like a job's: it stands before the jobs of the same instant, and counts as one for the limit. A start by
-a lane's rate is a fetch. First in line and expired: cancelled, and the next one is looked at.
+a lane's rate is a fetch. One that has expired is admitted like others; who fetches it cancels it.
 
 Turns: from the first job with a turn on a queue is fair. A job that would stand at the tail stands at the
 tail of its key instead, those without a turn being one key, and each priority takes turns of its own: see
@@ -193,8 +193,8 @@ class Share(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
-    `due` is the least `run_at` of their scheduled and retryable jobs and instant of their lanes, paused queues and instants that have
-    passed included (promotion is not paused); None without any, and always after a reclaim."""
+    `due` is the least `run_at` of their scheduled and retryable jobs and instant of their lanes, paused queues
+    and instants that have passed included (promotion is not paused); None without any, and always after a reclaim."""
 
     jobs: list[Job]
     now: int
@@ -590,7 +590,8 @@ class Operating(Protocol):
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        """Give queued jobs (scheduled, available, retryable, waiting) a new time; the state before comes back.
+        """Give queued jobs (scheduled, available, retryable, waiting) a new time; their state before comes
+        back.
 
         A time to come makes them SCHEDULED; a time that has come makes them AVAILABLE, at the tail, also if
         they were. Others stay as they are, and their state comes back.

@@ -58,7 +58,6 @@ __all__ = ["MemoryStore"]
 _DAY = 86_400_000
 _DAYS_KEPT = 90
 _SILENT = 60_000
-_MOST_EXPIRED = 100  # of a lane, in one step
 _VOID = -1  # the end of a lease from another boot: before that of any other
 
 
@@ -360,7 +359,17 @@ class _Sorted(Generic[K]):
 class _Row:
     """A job and what only its store knows of it."""
 
-    __slots__ = ("admitted", "at_tail", "charged", "generation", "job", "lease_until", "over_at", "place", "queue")
+    __slots__ = (
+        "admitted",
+        "at_tail",
+        "charged",
+        "generation",
+        "job",
+        "lease_until",
+        "over_at",
+        "place",
+        "queue",
+    )
 
     def __init__(self, job: Job, queue: _Queue, place: int) -> None:
         self.job = job
@@ -386,11 +395,12 @@ class _Lane:
         self.waiting: _Sorted[tuple[int, int]] = _Sorted()  # by rank and place
         self.spent = 0.0  # until when starts count against its rate
         self.held = 0  # until when nothing of it is admitted
-        self.due: int | None = None  # when the first one waiting is admitted, if only time has to pass for that
+        self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
         self.busy = False
 
     def allowed_at(self, terms: Lane) -> int | None:
-        """From when on one more of these terms may be admitted; None: not before another one leaves or starts."""
+        """From when on one more of these terms may be admitted; None: not before another one leaves or
+        starts."""
         if len(self.admitted) >= terms.most:
             return None
         return terms.allowed_at(len(self.ready), self.spent, self.held)
@@ -1018,11 +1028,12 @@ class _Shelf:
     def prune(self, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
         with self.lock:
             now = self.clock.now()
+            for queue in self.queues.values():
+                self._prune_ties(queue, now)
             finished = self._prune_ended(limit, keep_finished, keep_dead, now)
             expired = self._prune_expired(limit - finished, now)
             workers = self._prune_workers(limit - finished - expired, now)
             for queue in self.queues.values():
-                self._prune_ties(queue, now)
                 for day in [day for day in queue.days if day <= now // _DAY - _DAYS_KEPT]:
                     del queue.days[day]
             return Pruned(finished, expired, workers)
@@ -1197,7 +1208,8 @@ class _Shelf:
         return [row.job for row in self.tokens.get(token, {}).values()]
 
     def _first_due(self, names: Iterable[str]) -> tuple[int, int, _Lane | None, _Queue] | None:
-        """When, and what is due first: a job, by its generation, or before all jobs of that instant a lane."""
+        """When, and what is due first: a job, by its generation, or before all jobs of that instant a
+        lane."""
         found: list[tuple[int, int, str, _Queue]] = []
         for queue in self._known(names):
             if (job := queue.due.first()) is not None:
@@ -1386,22 +1398,14 @@ class _Shelf:
         lane.ready.discard(row.generation)
 
     def _advance(self, queue: _Queue, lane: _Lane, now: int) -> int:
-        """Admit who may be admitted; how many they were. Then note when the next one may, or forget the lane."""
+        """Admit who may be; how many they were. Then note when the next one may, or forget the lane."""
         if lane.busy:
             return 0
-        lane.busy, admitted, over = True, 0, 0
-        lane.due = None
+        lane.busy, lane.due, admitted = True, None, 0
         while (first := lane.waiting.first()) is not None:
             row = self.rows[first[1]]
             terms = row.job.spec.lane
             assert terms is not None
-            if _expired(row.job, now):
-                if over == _MOST_EXPIRED:
-                    lane.due = now
-                    break
-                over += 1
-                self._end_queued(row, EXPIRED, now)
-                continue
             at = lane.allowed_at(terms)
             if at is None or at > now:
                 lane.due = at
@@ -1455,7 +1459,7 @@ class _Shelf:
         return None if fair is None or row.place < fair * SEATS else self._turns(row, fair)
 
     def _prune_ties(self, queue: _Queue, now: int) -> None:
-        """What nobody has a use for any more: keys whose rate is as it was, the turns of a queue with no job."""
+        """What nobody has a use for: keys whose rate is as it was, the turns of a queue with no job."""
         for lane in list(queue.lanes.values()):
             self._forget_lane(queue, lane, now)
         if not queue.counts[State.AVAILABLE]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
+from penstock.lane import Lane, Turn
 from penstock.lifecycle import Place, Transition, kept
 from penstock.retry import RetryPolicy
 from penstock.stores.redis.keys import id_of, ms_of
@@ -64,7 +65,8 @@ _CHARGED, _STARTED, _ASKED = 1, 2, 4
 _FATE = struct.Struct("<IddddddIIH")
 _LEASE = struct.Struct("<dBH")
 _FORM = struct.Struct("<dddd")
-_TRANSITION = struct.Struct("<BBBBddBB")
+_TRANSITION = struct.Struct("<BBBBdddBB")
+_LANE = struct.Struct("<IBdI")
 _RUNNING = State.RUNNING
 
 
@@ -89,6 +91,8 @@ class _Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     deadline: int | None = None
     unique: UniqueKey | None = None
     headers: dict[str, str] | None = None
+    lane: Lane | None = None
+    turn: Turn | None = None
 
 
 _NO_EXTRA = _Extra()
@@ -154,7 +158,15 @@ def _profile_of(text: bytes) -> Profile:
 def tail_of(job: NewJob, digest: bytes) -> bytes:
     """The tail, with its flags in front."""
     extra = _Extra(
-        job.delay, job.run_at, job.expires_in, job.expires_at, job.deadline, job.unique, job.headers
+        job.delay,
+        job.run_at,
+        job.expires_in,
+        job.expires_at,
+        job.deadline,
+        job.unique,
+        job.headers,
+        job.lane,
+        job.turn,
     )
     if extra == _NO_EXTRA:
         return b"\0" + digest + job.payload
@@ -171,6 +183,8 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.expires_in is None
         and job.expires_at is None
         and job.unique is None
+        and job.lane is None
+        and job.turn is None
     ):
         return place
     return (
@@ -189,7 +203,19 @@ def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
     """What ties the job to others: its unique key, lane, turn, group; b"" for what it has not."""
     unique = job.unique
     key = b"" if unique is None else struct.pack("<d", _or_none(unique.period)) + unique.key.encode()
-    return key, b"", b"", b""
+    return key, _lane_bytes(job.lane), _turn_bytes(job.turn), b""
+
+
+def _lane_bytes(lane: Lane | None) -> bytes:
+    """A key and its terms, as `scripts/lib/lanes.lua` reads them."""
+    if lane is None:
+        return b""
+    step, burst = (0.0, 0) if lane.rate is None else (lane.rate.step, lane.rate.burst)
+    return _LANE.pack(lane.most, lane.ordered, step, burst) + lane.key.encode()
+
+
+def _turn_bytes(turn: Turn | None) -> bytes:
+    return b"" if turn is None else turn.step.to_bytes(2, "little") + turn.key.encode()
 
 
 def _or_none(value: int | None) -> float:
@@ -214,6 +240,7 @@ def transition_bytes(to: Transition) -> bytes:
         to.lost,
         to.delay,
         to.keep,
+        to.hold_lane,
         to.error is not None,
         to.reason is not None,
     )
@@ -323,6 +350,8 @@ def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) ->
         profile.retention,
         profile.at_most_once,
         extra.headers,
+        extra.lane,
+        extra.turn,
     )
 
 

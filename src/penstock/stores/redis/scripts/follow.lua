@@ -2,7 +2,7 @@
 -- taken it is left out.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), id, form,
 -- tail.  Returns the highest generation.
--- include: clock states record queue places new newcomer
+-- include: clock states record queue lanes places new newcomer
 local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
 local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 if redis.call('HEXISTS', queue .. ':jobs', id) == 0 and verdict_on(queue, form, true) == 'n' then

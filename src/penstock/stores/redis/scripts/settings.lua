@@ -1,7 +1,7 @@
 -- Change a queue's switches.
 -- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is).
 -- Returns {1 if anything changed, 1 if the queue was new}.
--- include: room clock states record queue places
+-- include: room clock states record queue lanes places
 local m = meta(KEYS[1])
 local changed = 0
 for i, name in ipairs({'paused', 'closed'}) do

@@ -30,8 +30,8 @@ local function meta(queue)
   local m = metas[queue]
   if m then return m end
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'head', 'segments', 'enqueued',
-    'paused', 'closed', 'tail0')
-  m = {paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {}}
+    'paused', 'closed', 'tail0', 'fair')
+  m = {paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {}, fair = tonumber(v[9])}
   for i, name in ipairs(COUNTERS) do
     m[name] = tonumber(v[i]) or 0
     m.was[name] = m[name]
