@@ -193,8 +193,9 @@ class Share(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
-    `due` is the least `run_at` of their scheduled and retryable jobs and instant of their lanes, paused queues
-    and instants that have passed included (promotion is not paused); None without any, and always after a reclaim."""
+    `due` is the least `run_at` of their scheduled and retryable jobs, or instant of a lane, paused queues and
+    instants that have passed included (promotion is not paused); None without any, and always after a
+    reclaim."""
 
     jobs: list[Job]
     now: int

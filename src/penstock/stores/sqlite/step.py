@@ -13,7 +13,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
-from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, spec_of, storable
+from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, WAITING, spec_of, storable
 from penstock.stores.statements import Statements
 
 __all__ = ["SQL", "Queue", "Step", "counts_of"]
@@ -40,17 +40,40 @@ _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 
 class Queue:
     """A queue as this step found it, and what the step changes of its counts."""
 
-    __slots__ = ("_counts", "_cx", "closed", "deltas", "head", "mixed", "name", "paused", "qid", "tail")
+    __slots__ = (
+        "_counts",
+        "_cx",
+        "closed",
+        "deltas",
+        "fair",
+        "head",
+        "laned",
+        "mixed",
+        "name",
+        "paused",
+        "qid",
+        "tail",
+    )
 
-    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[int]) -> None:
+    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[Any]) -> None:
         self._cx = cx
         self._counts: Sequence[int] | None = None
         self.name = name
-        self.qid, paused, closed, self.tail, self.head, _ = row
+        self.qid: int
+        self.tail: int
+        self.head: int
+        self.fair: int | None  # the first tag, if turns are taken here
+        self.qid, paused, closed, self.tail, self.head, _, laned, self.fair = row
+        self.laned = laned == 1
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
         self.mixed = False  # whether the deltas are more than those of new jobs
+
+    @property
+    def tied(self) -> bool:
+        """Whether a job's step may mean something for others: see ties.py."""
+        return self.laned or self.fair is not None
 
     @property
     def counts(self) -> Sequence[int]:
@@ -160,6 +183,7 @@ class Step:
         deltas = self._deltas(queue)
         deltas[state] += n
         deltas[_ENQUEUED] += n
+        queue.mixed = queue.mixed or state == WAITING
         self._generation += n
         self.work = True
 

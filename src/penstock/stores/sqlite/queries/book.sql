@@ -1,8 +1,8 @@
 -- What every verb keeps: a queue's row with its counts, and the counts of the day.
 
 -- name: queue
--- A queue's switches, its last places, and the generation of the newest job.  ?1 namespace  ?2 name
-SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0)
+-- A queue's switches, its last places, the generation of the newest job, its lanes and turns.  ?1 namespace  ?2 name
+SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0), laned, fair
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts

@@ -9,6 +9,7 @@ import msgspec
 from penstock.job import Ref, State
 from penstock.lifecycle import EXPIRED
 from penstock.store import Pruned, QueueInfo, WorkerInfo
+from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -87,12 +88,15 @@ def _retry(step: Step, ref: Ref) -> State | None:
         return State.RUNNING
     if expires_at is not None and expires_at <= step.now:
         expires_at = None
-    terms = (seq, step.tails(queue, 1) + 1, step.now, expires_at)
+    place = step.tails(queue, 1) + 1
+    terms = (seq, place, step.now, expires_at)
+    tie = ties.look(step, seq) if queue.tied else None
     if is_queued(state):
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
         step.cx.execute(_RETRY, (*terms, *_key_again(step, queue, spec, enqueued_at)))
-    step.move(queue, state, AVAILABLE)
+    after = AVAILABLE if tie is None else ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
+    step.move(queue, state, after)
     return STATES[state]
 
 
@@ -118,12 +122,14 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
         return None
     queue, (seq, state, *_) = found
     if is_queued(state) and state != PARKED:
-        if due <= step.now:
-            step.cx.execute(_RESCHEDULE, (seq, AVAILABLE, due, step.tails(queue, 1) + 1))
-            step.move(queue, state, AVAILABLE)
-        else:
-            step.cx.execute(_RESCHEDULE, (seq, CODE[State.SCHEDULED], due, None))
-            step.move(queue, state, CODE[State.SCHEDULED])
+        tie = ties.look(step, seq) if queue.tied else None
+        now = due <= step.now
+        place = step.tails(queue, 1) + 1 if now else None
+        after: int | None = AVAILABLE if now else CODE[State.SCHEDULED]
+        step.cx.execute(_RESCHEDULE, (seq, after, due, place))
+        if tie is not None:
+            after = ties.became(step, queue, tie, after, place or tie.place, at_tail=now)
+        step.move(queue, state, after)
     return STATES[state]
 
 
@@ -142,10 +148,21 @@ def _delete(step: Step, ref: Ref) -> State | None:
 
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
-    if seqs:
+    if queue.tied and state not in ENDED:
+        _remove_tied(step, queue, seqs)
+    elif seqs:
         step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
     return len(seqs)
+
+
+def _remove_tied(step: Step, queue: Queue, seqs: Sequence[int]) -> None:
+    """One by one: who gets room by it may be the next that is removed."""
+    for seq in seqs:
+        tie = ties.look(step, seq)
+        step.cx.execute(_DELETE, (numbers([seq]),)).fetchall()
+        step.move(queue, tie.state, None)
+        ties.became(step, queue, tie, None, tie.place)
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────
@@ -161,6 +178,9 @@ def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
         seqs = sorted(seq for code in codes for seq in gather(step, queue.qid, code))[:limit]
     else:
         seqs = [seq for (seq,) in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
+    if queue.tied:
+        _remove_tied(step, queue, seqs)
+        return len(seqs)
     for (state,) in step.cx.execute(_DELETE, (numbers(seqs),)).fetchall():
         step.move(queue, state, None)
     return len(seqs)
@@ -185,6 +205,7 @@ def drop(step: Step, name: str) -> bool:
         return False
     step.cx.execute(_DROP, (queue.qid,))
     step.cx.execute(_DROP_DAYS, (queue.qid,))
+    ties.drop(step, queue)
     entries = step.cx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
     if queue.paused or queue.closed or entries:
         step.changes += 1
@@ -210,6 +231,9 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
             return ACT
         if cx.execute(_OLD_DAYS, (qid, now // _DAY - _DAYS_KEPT)).fetchone():
             return ACT
+        queue = step.queue(row[1])
+        if queue is not None and queue.tied and ties.has_idle(step, queue):
+            return ACT
     silent = cx.execute(_SILENT, (step.namespace, now - SILENT, 1)).fetchone()
     return ACT if silent else Pruned(0, 0, 0)
 
@@ -218,6 +242,9 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     names = [row[1] for row in step.cx.execute(_ALL, (step.namespace,))]
     queues = {queue.qid: queue for queue in step.known(names)}
     limit = max(0, limit)
+    for queue in queues.values():
+        if queue.tied:
+            ties.prune(step, queue)
     finished = _prune_over(step, queues, limit)
     for queue in queues.values():
         for state in ENDED:
@@ -259,7 +286,7 @@ def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:
         expired += step.cx.execute(_EXPIRED, (qid, step.now, limit)).fetchall()
     expired.sort()
     for _, seq, qid, state, spec in expired[:limit]:
-        step.end_queued(queues[qid], seq, state, spec, EXPIRED)
+        ties.end_queued(step, queues[qid], seq, state, spec, EXPIRED)
     return len(expired[:limit])
 
 

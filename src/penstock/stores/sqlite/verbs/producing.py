@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
+from penstock.stores.sqlite import ties
+from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
@@ -33,7 +34,7 @@ def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = step.some_queue(job.queue)
-        if queue.closed or job.unique is not None:
+        if queue.closed or job.unique is not None or _is_tied(queue, job):
             plain = False
     if plain and _insert_all(step, jobs):
         return [Enqueued(Verdict.NEW, job.id) for job in jobs]
@@ -110,19 +111,39 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
         return Enqueued(Verdict.EXISTS, job.id)
     if queue.closed and not follows:
         return Enqueued(Verdict.CLOSED, job.id)
-    if job.unique is None:
+    if job.unique is None and not _is_tied(queue, job):
         _insert(step, queue, job)
+        return Enqueued(Verdict.NEW, job.id)
+    if job.unique is None:
+        _insert_tied(step, queue, job, None, None)
         return Enqueued(Verdict.NEW, job.id)
     holder = find_holder(step, queue, job.unique.key)
     if holder is not None:
         return Enqueued(Verdict.DUPLICATE, holder)
     period = job.unique.period
-    row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
     until = None if period is None else step.now + period
     key = None if period is not None and period <= 0 else job.unique.key
-    cx.execute(_INSERT_HOLDER, (*row, key, until))
-    step.enqueued(queue, row[3], 1)
+    _insert_tied(step, queue, job, key, until)
     return Enqueued(Verdict.NEW, job.id)
+
+
+def _is_tied(queue: Queue, job: NewJob) -> bool:
+    return queue.fair is not None or job.lane is not None or job.turn is not None
+
+
+def _insert_tied(step: Step, queue: Queue, job: NewJob, key: str | None, until: int | None) -> None:
+    """One that is tied to others: by a unique key, which is free, by a lane, by a turn."""
+    row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
+    step.cx.execute(_INSERT_HOLDER, (*row, key, until))
+    state = row[3]
+    if _is_tied(queue, job):
+        seq, place = row[0], row[5]
+        ties.join(step, queue, seq, job, place)
+        if state == AVAILABLE:
+            lane = None if job.lane is None else job.lane.key
+            tie = ties.Tie(seq, None, job.priority, place, lane, None, row[10])
+            state = ties.became(step, queue, tie, state, place, at_tail=True)
+    step.enqueued(queue, state, 1)
 
 
 def find_holder(step: Step, queue: Queue, key: str) -> str | None:
@@ -177,7 +198,7 @@ def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
         return None
     seq, state, spec, asked = row
     if is_queued(state):
-        step.end_queued(queue, seq, state, spec, reason)
+        ties.end_queued(step, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:
         step.cx.execute(_ASK, (seq,))

@@ -1,0 +1,2 @@
+-- The place of another step.
+SELECT 1;
