@@ -30,7 +30,7 @@ FLOORS: dict[int, str] = {
     " pool schedule limits lane",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
-    4: "stores client handle draft inspector outbox waiting following results",
+    4: "stores client handle draft keyed inspector outbox waiting following results",
     5: "dialects task",
     6: "periodic connect upkeep web",
     7: "app registry take loading",

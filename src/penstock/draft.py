@@ -10,6 +10,7 @@ import msgspec
 from penstock.codec import ResultCodec
 from penstock.ids import mint
 from penstock.job import FINISHED_KEPT, NewJob
+from penstock.keyed import Keyed
 from penstock.options import Options
 from penstock.unique import unique_key
 
@@ -24,7 +25,7 @@ class Template:
     `canonical` makes equal arguments equal bytes; it is called for unique jobs only.
     """
 
-    __slots__ = ("_canonical", "_rest", "_unique", "codec", "retention", "task")
+    __slots__ = ("_canonical", "_keyed", "_rest", "_unique", "codec", "retention", "task")
 
     def __init__(
         self,
@@ -32,16 +33,22 @@ class Template:
         options: Options,
         codec: ResultCodec,
         canonical: Callable[[bytes], bytes] = bytes,
+        keyed: Keyed | None = None,
     ) -> None:
         self.task = task
         self.codec = codec
         self._canonical = canonical
         self._unique = options.unique
+        self._keyed = keyed
         self.retention = FINISHED_KEPT if options.retention is None else options.retention
         self._rest = _fields_after_payload(options, self.retention)
 
     def new(self, id: str, payload: bytes) -> NewJob:
         """The job of this id and payload."""
+        job = self._new(id, payload)
+        return job if self._keyed is None else self._keyed.tie(job)
+
+    def _new(self, id: str, payload: bytes) -> NewJob:
         if self._unique is None:
             return NewJob(id, self.task, payload, *self._rest)
         key = unique_key(self._unique, self.task, self._canonical(payload))
@@ -77,4 +84,5 @@ class Draft(msgspec.Struct, Generic[R_co]):
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
     """The fields of NewJob after the third, in its order."""
     given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention}
+    given |= {"lane": None, "turn": None}  # of each call
     return tuple(given[name] for name in NewJob.__struct_fields__[3:])

@@ -16,6 +16,7 @@ from penstock.codec import ArgsCodec, ResultCodec, UpgradingCodec, result_codec_
 from penstock.draft import Draft, Template
 from penstock.errors import ConfigError
 from penstock.handle import Handle
+from penstock.keyed import Keyed, keyed_by
 from penstock.options import (
     CallOptions,
     HandlerOptions,
@@ -96,6 +97,7 @@ class Task(_Later[P, R]):
         run_in: RunIn,
         codecs: tuple[ArgsCodec, ResultCodec],
         aliases: tuple[str, ...] = (),
+        keyed: Keyed | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -105,7 +107,8 @@ class Task(_Later[P, R]):
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
-        template = Template(name, options, self.result, self.args.canonical)
+        self._keyed = keyed
+        template = Template(name, options, self.result, self.args.canonical, keyed)
         super().__init__(client, template, self.args)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +117,7 @@ class Task(_Later[P, R]):
     def using(self, **options: Unpack[CallOptions]) -> Using[P, R]:
         """The same task with other options for this call: `task.using(delay="5m").enqueue(...)`."""
         chosen = override_call(self.options, options, who=f"{self.name}.using()")
-        template = Template(self.name, chosen, self.result, self.args.canonical)
+        template = Template(self.name, chosen, self.result, self.args.canonical, self._keyed)
         return Using(self._client, template, self.args, options.get("id", ""))
 
     @property
@@ -230,9 +233,11 @@ def make_task(
     args = _args_codec(function, given, name, limits.payload, who)
     result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
+    made = (function, client, name, options, run_in, (args, result), aliases)
+    keyed = keyed_by(function, args, given, who)
     if run_in != "async":
-        return SyncTask(function, client, name, options, run_in, (args, result), aliases)
-    task: AsyncTask[..., Any] = AsyncTask(function, client, name, options, run_in, (args, result), aliases)
+        return SyncTask(*made, keyed)
+    task: AsyncTask[..., Any] = AsyncTask(*made, keyed)
     if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives
         inspect.markcoroutinefunction(task)
     return task
