@@ -1,4 +1,4 @@
-"""Which lane and whose turn a call belongs to: a task's keys, taken from the arguments of each of its calls."""
+"""Which lane and whose turn a call belongs to: a task's keys, from the arguments of each call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keyed_by(function: Callable[..., Any], args: ArgsCodec, given: TaskOptions, 
 
 
 class Keyed:
-    """Ties a job to others by what it was called with. An error here is the caller's, and nothing is stored."""
+    """Ties a job to others by what it was called with. An error here is the caller's: nothing is stored."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Ordered lanes: one at a time, in the order in which they joined; who has begun stays first until the end."""
+"""Ordered lanes: one at a time, as they joined; who has begun stays first until the end."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
 from penstock.schedule import Entry
-from penstock.store import QueueInfo, QueueStats, WorkerInfo
+from penstock.store import LaneInfo, QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
     "Bulk",
@@ -27,6 +27,7 @@ __all__ = [
     "JobPage",
     "JobRow",
     "JobView",
+    "LaneView",
     "QueueStatsView",
     "QueueView",
     "RunningView",
@@ -91,6 +92,19 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None  # the last attempt's, in a line
 
 
+class LaneView(msgspec.Struct, frozen=True):
+    """A job's lane: its key, how many wait there, how many of them before the job (None: it does not wait),
+    when the first of them may start if it waits for an instant alone, and who may run: "id state"."""
+
+    key: str
+    ordered: bool
+    most: int
+    waiting: int
+    before: int | None
+    due_at: str | None
+    admitted: list[str]
+
+
 class JobView(JobRow, frozen=True, kw_only=True):
     """All that is known of one job. `payload` and `result` are JSON where they are that, else `…_base64`
     holds the bytes. `waited` and `ran` are seconds: of the last attempt, from due to fetched to ended."""
@@ -104,6 +118,8 @@ class JobView(JobRow, frozen=True, kw_only=True):
     retention: float
     retry: dict[str, Any]
     unique: str | None
+    lane: LaneView | None
+    turn: str | None
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -254,8 +270,8 @@ def job_row(job: Job) -> JobRow:
     return JobRow(**_row(job))
 
 
-def job_view(job: Job) -> JobView:
-    """All that is known of a job."""
+def job_view(job: Job, lane: LaneInfo | None = None) -> JobView:
+    """All that is known of a job, and of the lane that it is in."""
     spec = job.spec
     payload, payload_base64 = _json_or_base64(spec.payload)
     result, result_base64 = _json_or_base64(job.result)
@@ -271,6 +287,8 @@ def job_view(job: Job) -> JobView:
         retention=spec.retention / 1000,
         retry=msgspec.to_builtins(spec.retry or DEFAULT),
         unique=None if spec.unique is None else spec.unique.key,
+        lane=_lane(job, lane),
+        turn=None if spec.turn is None else spec.turn.key,
         waited=_seconds(job.run_at, job.fetched_at),
         ran=_seconds(job.fetched_at, ended),
         headers=dict(spec.headers or {}),
@@ -380,6 +398,15 @@ def _running(job: Job) -> RunningView:
         job.started,
         _progress(job.progress),
     )
+
+
+def _lane(job: Job, info: LaneInfo | None) -> LaneView | None:
+    terms = job.spec.lane
+    if terms is None:
+        return None
+    info = info or LaneInfo(terms.key, [], 0)
+    admitted = [f"{one.id} {one.state}" for one in info.admitted]
+    return LaneView(terms.key, terms.ordered, terms.most, info.waiting, info.before, iso(info.due), admitted)
 
 
 def _progress(progress: Progress | None) -> ProgressView | None:

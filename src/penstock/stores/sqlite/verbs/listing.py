@@ -235,11 +235,16 @@ def stats(step: Step, days: int) -> list[QueueStats]:
     return [
         QueueStats(
             row[1],
-            *row[_TOTALS],
+            *_totals(row),
             [DayCount(_day_name(d), p, f) for d, p, f in step.cx.execute(_DAYS, (row[0], newer_than))],
         )
         for row in rows
     ]
+
+
+def _totals(row: Row) -> tuple[int, int, int]:
+    enqueued, processed, failed = row[_TOTALS]
+    return enqueued, processed, failed
 
 
 def _day_name(day: int) -> str:
