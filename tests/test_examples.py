@@ -23,6 +23,16 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {
             r"worker: 200 imports done, each once; nothing that was accepted is lost",
         ],
     ),
+    "devices.py": (
+        [],
+        [
+            r"9 commands to 3 devices, stored by 2 producers; the first of d3 is for later",
+            r"d1: lock, blink, unlock",
+            r"d2: lock, blink, unlock \(lock was tried 3 times: the device was offline\)",
+            r"d3: blink, unlock, lock",
+            r"no device was ever told two things at once",
+        ],
+    ),
     "orders.py": (
         ["--scale", "0.004"],
         [

@@ -27,10 +27,10 @@ ROOT = "penstock"
 FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool schedule limits",
+    " pool schedule limits lane",
     2: "lifecycle holding",  # rule
     3: "store batcher attempt outcome",  # the seam
-    4: "stores client handle draft inspector outbox waiting following results pressure queue",
+    4: "stores client handle draft keyed inspector outbox waiting following results pressure queue",
     5: "dialects task",
     6: "periodic connect upkeep web",
     7: "app registry take loading",

@@ -11,6 +11,7 @@ from penstock.codec import ArgsCodec, ResultCodec
 from penstock.errors import ArgumentError
 from penstock.ids import mint
 from penstock.job import FINISHED_KEPT, NewJob
+from penstock.keyed import Keyed
 from penstock.options import Options
 from penstock.unique import Unique, UniqueKey, key_digest
 
@@ -25,7 +26,7 @@ class Template:
     `args` knows the arguments of a unique job; without, its payload is all that counts.
     """
 
-    __slots__ = ("_key_of", "_rest", "codec", "retention", "task")
+    __slots__ = ("_key_of", "_keyed", "_rest", "codec", "retention", "task")
 
     def __init__(
         self,
@@ -33,15 +34,21 @@ class Template:
         options: Options,
         codec: ResultCodec,
         args: ArgsCodec | None = None,
+        keyed: Keyed | None = None,
     ) -> None:
         self.task = task
         self.codec = codec
         self._key_of = None if options.unique is None else _key_of(options.unique, task, args)
+        self._keyed = keyed
         self.retention = FINISHED_KEPT if options.retention is None else options.retention
         self._rest = _fields_after_payload(options, self.retention)
 
     def new(self, id: str, payload: bytes) -> NewJob:
         """The job of this id and payload."""
+        job = self._new(id, payload)
+        return job if self._keyed is None else self._keyed.tie(job)
+
+    def _new(self, id: str, payload: bytes) -> NewJob:
         if self._key_of is None:
             return NewJob(id, self.task, payload, *self._rest)
         key = self._key_of(payload)
@@ -115,4 +122,5 @@ def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
     """The fields of NewJob after the third, in its order."""
     given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention}
+    given |= {"lane": None, "turn": None}  # of each call
     return tuple(given[name] for name in NewJob.__struct_fields__[3:])

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import Undecodable
+from penstock.lane import Lane, Turn
 from penstock.retry import RetryPolicy
 from penstock.unique import UniqueKey
 
@@ -150,6 +151,8 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     retention: int = 0
     at_most_once: bool = False
     headers: dict[str, str] | None = None
+    lane: Lane | None = None
+    turn: Turn | None = None
 
     @property
     def ref(self) -> Ref:

@@ -59,7 +59,7 @@ class Transition(msgspec.Struct, frozen=True):
     `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
     the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
     stays (ms); 0 removes it in the same step. `reason` says why, in words. `hold`: so long (ms) its queue
-    gives nothing; 0: it goes on.
+    gives nothing, `hold_lane`: so long nobody else of the job's lane is admitted; 0: it goes on.
     """
 
     state: State
@@ -71,6 +71,7 @@ class Transition(msgspec.Struct, frozen=True):
     error: AttemptError | None = None
     reason: str | None = None
     hold: int = 0
+    hold_lane: int = 0
 
 
 # ── outcomes: how an attempt can end ─────────────────────────────────────────────────────────────
@@ -295,6 +296,7 @@ NEW = None
 
 _S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
+_W = State.WAITING
 
 #: Every step that a job may take, and the verb that takes it. Nothing else is legal on any store.
 LEGAL: dict[tuple[State | None, State | None], str] = {
@@ -326,6 +328,17 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_D, _A): "retry by an operator",
     (_X, _A): "retry by an operator",
     (_C, _A): "retry by an operator",
-    **{(s, None): "delete, purge" for s in (_S, _A, _T, _P)},
+    (NEW, _W): "enqueue into a lane that has no room",
+    (_S, _W): "promote when due; retry, reschedule to now: its lane has no room",
+    (_T, _W): "promote when due; retry, reschedule to now: its lane has no room",
+    (_P, _W): "fetch by a worker that knows the task, retry: its lane has no room",
+    (_D, _W): "retry by an operator: its lane has no room",
+    (_X, _W): "retry by an operator: its lane has no room",
+    (_C, _W): "retry by an operator: its lane has no room",
+    (_W, _A): "its turn in its lane: another one has left, or the instant of its rate has come",
+    (_W, _W): "retry, reschedule to now: to the tail of its lane",
+    (_W, _S): "reschedule",
+    (_W, _X): "cancel; expiry",
+    **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W)},
     **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
 }

@@ -21,6 +21,7 @@ from penstock.duration import Duration, instant_ms, milliseconds
 from penstock.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
 from penstock.ids import check_id, check_queue
 from penstock.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS, PRIORITIES, Job
+from penstock.limits import Rate
 from penstock.retry import Custom, RetryPolicy
 from penstock.unique import Unique
 
@@ -28,6 +29,7 @@ __all__ = [
     "CallOptions",
     "DefaultOptions",
     "HandlerOptions",
+    "KeyRule",
     "Options",
     "RawOptions",
     "RetryFunction",
@@ -52,6 +54,9 @@ RetryRule = RetryData | RetryFunction
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
 #: (error) → whether it is a failure, which spends an attempt and is counted; called in the worker.
 IsFailure = Callable[[BaseException], bool]
+
+#: What of a call makes its key: the name of an argument, several, or a function of some of them.
+KeyRule = str | Sequence[str] | Callable[..., str | int | None]
 
 
 class DefaultOptions(TypedDict, total=False):
@@ -87,6 +92,13 @@ class TaskOptions(HandlerOptions, total=False):
     name: str
     aliases: Sequence[str]
     upgrade: Upgrade
+    concurrency_key: KeyRule | None
+    max_running_per_key: int
+    ordered: bool
+    rate_per_key: str | Rate | None
+    burst_per_key: int
+    fair_by: KeyRule | None
+    fair_weights: Mapping[str, int] | Callable[[str], int]
 
 
 class RawOptions(TypedDict, total=False):

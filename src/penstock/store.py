@@ -13,6 +13,20 @@ job goes to the tail, a promoted one to the tail in the order of due times (ties
 Generation: a number of the store's own, higher for each job it takes, in a queue never given twice. It is
 the order of enqueue, and with its token it tells a lease from that of an earlier job of the same id.
 
+Lanes: of the jobs of one lane in a queue at most so many are *admitted* as their terms allow (`Lane.most`):
+available or running, in an ordered lane also due later or parked once it was fetched. Where a verb would
+make another one available it is WAITING instead, unless it stands before all that wait there and there is
+room; and whatever ends, removes, or puts off an admitted job admits the next in the same step. Among waiting
+jobs of a lane: higher priority first, within one by place; ordered ones by place alone. An admitted job
+stands in its queue at its place, as if it had never waited. An available one that comes to wait no more
+than an instant's passing (`Lane.rate`, `Transition.hold_lane`) is admitted by `promote`, and that instant is
+due like a job's: it stands before the jobs of the same instant, and counts as one for the limit. A start by
+a lane's rate is a fetch. One that has expired is admitted like others; who fetches it cancels it.
+
+Turns: from the first job with a turn on a queue is fair. A job that would stand at the tail stands at the
+tail of its key instead, those without a turn being one key, and each priority takes turns of its own: see
+`lane.Turn`. What stood there before comes first. A job that leaves before it is fetched gives its turn back.
+
 Time: a job is due from the instant `run_at` on, expired from `expires_at` on, over from the end of its
 retention on; a lease has run out from the end of its time on. Jobs go by the wall clock, leases by the
 clock of leases, so that a wall clock that is set changes no lease.
@@ -35,6 +49,7 @@ from penstock.limits import NO_LIMITS, LimitChange, QueueLimits
 from penstock.schedule import Entry, NewEntry, Overlap
 
 __all__ = [
+    "LANE_SHOWN",
     "Beat",
     "Consuming",
     "DayCount",
@@ -43,6 +58,7 @@ __all__ = [
     "Fetched",
     "Finding",
     "Grip",
+    "LaneInfo",
     "Level",
     "Moved",
     "Offer",
@@ -201,9 +217,10 @@ class Share(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
-    `due` is the least `run_at` of their scheduled and retryable jobs, paused queues and instants that have
-    passed included (promotion is not paused); None without any, and always after a reclaim. `opens` is when
-    a rate or a hold lets the next ready job of those queues go that it keeps back now; None without any.
+    `due` is the least `run_at` of their scheduled and retryable jobs, or instant of a lane, paused queues and
+    instants that have passed included (promotion is not paused); None without any, and always after a
+    reclaim. `opens` is when a rate or a hold lets the next ready job of those queues go that it keeps back
+    now; None without any.
 
     A job whose `fetched_at` is still to come, by no more than 20 ms, is leased but must not begin before that
     instant, which is its place in the queue's rate."""
@@ -317,6 +334,8 @@ class Consuming(Protocol):
         Repeating a call with the same token (each is one worker's own) returns the jobs that are still leased
         under it, as they are, in any order, and leases no more while there are any.
 
+        A parked job whose lane has no room becomes WAITING instead.
+
         Jobs past their expiry that it meets, before its limit is filled, are cancelled (`lifecycle.EXPIRED`,
         kept as `lifecycle.kept` says) and count for nothing; a store may stop after a few thousand of them
         with fewer jobs than there are, and then `wait` says WORK at once. Paused queues give nothing. Parked
@@ -428,6 +447,25 @@ class Parked(msgspec.Struct, frozen=True):
     queue: str
     task: str
     jobs: int
+
+
+#: How many of a lane's admitted jobs are named.
+LANE_SHOWN = 10
+
+
+class LaneInfo(msgspec.Struct, frozen=True):
+    """How it stands in a job's lane, and with the job there.
+
+    `admitted`: those that may run (the first LANE_SHOWN, in order of enqueue), `waiting` how many wait,
+    `before` how many of these stand before the job (None: it does not wait). `due`: the instant at which the
+    first of them is admitted, if it waits for time to pass alone.
+    """
+
+    key: str
+    admitted: list[Job]
+    waiting: int
+    before: int | None = None
+    due: int | None = None
 
 
 class DayCount(msgspec.Struct, frozen=True):
@@ -611,7 +649,8 @@ class Operating(Protocol):
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        """Give queued jobs (scheduled, available, retryable) a new time; the state before comes back.
+        """Give queued jobs (scheduled, available, retryable, waiting) a new time; their state before comes
+        back.
 
         A time to come makes them SCHEDULED; a time that has come makes them AVAILABLE, at the tail, also if
         they were. Others stay as they are, and their state comes back.
@@ -631,6 +670,10 @@ class Operating(Protocol):
 
         True also for a queue that nobody knows: there is nothing of it either.
         """
+        ...
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        """How it stands in the lane of this job; None if the job is not there, has ended, or has no lane."""
         ...
 
     async def prune(

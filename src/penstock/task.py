@@ -16,6 +16,7 @@ from penstock.codec import ArgsCodec, ResultCodec, UpgradingCodec, result_codec_
 from penstock.draft import Draft, Template
 from penstock.errors import ConfigError
 from penstock.handle import Handle
+from penstock.keyed import Keyed, keyed_by
 from penstock.options import (
     CallOptions,
     HandlerOptions,
@@ -96,6 +97,7 @@ class Task(_Later[P, R]):
         run_in: RunIn,
         codecs: tuple[ArgsCodec, ResultCodec],
         aliases: tuple[str, ...] = (),
+        keyed: Keyed | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -105,7 +107,8 @@ class Task(_Later[P, R]):
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
-        template = Template(name, options, self.result, self.args)
+        self._keyed = keyed
+        template = Template(name, options, self.result, self.args, keyed)
         super().__init__(client, template, self.args)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +120,7 @@ class Task(_Later[P, R]):
         chosen = override_call(self.options, options, who=who)
         if "unique" in options:
             _check_unique(chosen, self.function, who)
-        template = Template(self.name, chosen, self.result, self.args)
+        template = Template(self.name, chosen, self.result, self.args, self._keyed)
         return Using(self._client, template, self.args, options.get("id", ""))
 
     @property
@@ -234,9 +237,11 @@ def make_task(
     result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
     _check_unique(options, function, who)
+    made = (function, client, name, options, run_in, (args, result), aliases)
+    keyed = keyed_by(function, args, given, who)
     if run_in != "async":
-        return SyncTask(function, client, name, options, run_in, (args, result), aliases)
-    task: AsyncTask[..., Any] = AsyncTask(function, client, name, options, run_in, (args, result), aliases)
+        return SyncTask(*made, keyed)
+    task: AsyncTask[..., Any] = AsyncTask(*made, keyed)
     if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives
         inspect.markcoroutinefunction(task)
     return task

@@ -9,7 +9,9 @@ from typing import Any
 
 from penstock.job import QUEUED as EVERY_QUEUED
 from penstock.job import AttemptError, Job, NewJob, Ref, State
+from penstock.lane import Lane
 from penstock.lifecycle import Place, Transition
+from penstock.limits import Rate
 from penstock.store import Settled, Settlement, Share, Store, Verdict
 
 SECOND = 1_000
@@ -81,7 +83,7 @@ ENDINGS = {
 
 
 #: The states that `in_state` can bring a job to.
-STATES = tuple(state for state in State if state not in (State.WAITING, State.GROUPED))
+STATES = tuple(state for state in State if state is not State.GROUPED)
 QUEUED = EVERY_QUEUED.intersection(STATES)
 
 
@@ -130,6 +132,8 @@ async def in_state(store: Store, state: State, **facts: Any) -> Job:
     elif state is State.AVAILABLE:
         spec = new(**facts)
         await add(store, spec)
+    elif state is State.WAITING:
+        spec = await waiting(store, **facts)
     else:
         job = await running(store, **facts)
         spec = job.spec
@@ -145,6 +149,17 @@ async def in_state(store: Store, state: State, **facts: Any) -> Job:
     found = await the(store, spec)
     assert found.state is state
     return found
+
+
+async def waiting(store: Store, **facts: Any) -> NewJob:
+    """A new job that waits in a lane of its own, for the instant at which its rate lets the next one start:
+    the one that had started before is gone."""
+    lane = Lane(f"lane-{next(_numbers)}", rate=Rate(1, 366 * DAY))
+    first = await running(store, **{**facts, "id": None, "lane": lane})
+    await end(store, first, Transition(State.COMPLETED))
+    spec = new(**facts, lane=lane)
+    await add(store, spec)
+    return spec
 
 
 async def one_of_each(store: Store, queue: str = "default") -> dict[State, Job]:

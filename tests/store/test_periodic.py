@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.clock import ManualClock
 from penstock.job import NewJob, Ref, State
+from penstock.lane import Lane
 from penstock.lifecycle import REPLACED
 from penstock.retry import exponential
 from penstock.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
@@ -31,6 +32,7 @@ from tests.store.facts import (
     gone,
     new,
     retryable,
+    running,
     take,
     take_one,
     the,
@@ -435,8 +437,11 @@ WAYS = {
 async def _with_last(store: Store, state: State) -> Entry:
     """An entry whose last job, `last`, is in this state."""
     first = await put(store, entry())
-    await ticked(store, tick(first, new("last", delay=MINUTE if state is State.SCHEDULED else 0)))
-    if state not in (State.SCHEDULED, State.AVAILABLE):
+    lane = Lane("k") if state is State.WAITING else None
+    if lane is not None:
+        await running(store, lane=lane, queue="default")
+    await ticked(store, tick(first, new("last", delay=MINUTE if state is State.SCHEDULED else 0, lane=lane)))
+    if state not in (State.SCHEDULED, State.AVAILABLE, State.WAITING):
         job = await take_one(store)
         if state in WAYS:
             await end(store, job, WAYS[state])

@@ -31,8 +31,10 @@ from msgspec.structs import replace
 from penstock.clock import ManualClock
 from penstock.holding import phase, until
 from penstock.job import TERMINAL, Job, Lease, NewJob, Progress, Ref, State
+from penstock.lane import Lane, Turn
 from penstock.lifecycle import LEGAL, Place, Transition
-from penstock.store import Beat, Fetched, Page, Settlement, Share, Store, Verdict, WorkerInfo
+from penstock.limits import Rate
+from penstock.store import Beat, Fetched, LaneInfo, Page, Settlement, Share, Store, Verdict, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.unique import WHILE_FINISHED, UniqueKey
 from tests.store.conftest import STORES
@@ -76,6 +78,16 @@ a_key = st.builds(
 )
 an_instant = st.sampled_from([-1_000, -1, 0, 1, 10, 1_000])  # from now
 
+#: Keys with room for one or two at once, kept in order, or with a rate; and the same key with other terms.
+a_lane = st.builds(
+    Lane,
+    st.sampled_from(["l1", "l2"]),
+    most=st.sampled_from([1, 1, 2]),
+    ordered=st.booleans(),
+    rate=st.sampled_from([None, None, None, Rate(1, 1_000), Rate(3, 1_000, 2)]),
+)
+a_turn = st.builds(Turn, st.sampled_from(["x", "y", "z"]), st.sampled_from([1, 1, 2, 7]))
+
 new_jobs = st.fixed_dictionaries(
     {
         "id": st.sampled_from(IDS),
@@ -90,6 +102,8 @@ new_jobs = st.fixed_dictionaries(
         "unique": st.one_of(st.none(), st.none(), st.none(), a_key),
         "retention": st.sampled_from([0, 1_000]),
         "headers": rarely(st.just({"k": "v"})),
+        "lane": st.one_of(st.none(), a_lane),
+        "turn": rarely(a_turn),
     }
 )
 
@@ -105,8 +119,9 @@ transitions = st.one_of(
     ),
     st.builds(
         Transition,
-        state=st.sampled_from(sorted(QUEUED)),
+        state=st.sampled_from([State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED]),
         delay=a_time,
+        hold_lane=st.sampled_from([0, 0, 0, 10]),
         place=st.sampled_from(list(Place)),
         charge=st.booleans(),
         lost=st.booleans(),
@@ -134,11 +149,17 @@ shares = st.lists(
     unique_by=lambda share: share.queue,
 )
 
+WALK_KEY = UniqueKey("walk", None, 3, 3)
 #: Where a job is led, and which verb takes it on from there: all that is legal after an attempt.
 WALKS = [
     *((State.SCHEDULED, then) for then in ("now", "later", "cancel", "delete")),
     *((State.AVAILABLE, then) for then in ("now", "later", "cancel", "delete", "fetch")),
     *((State.RETRYABLE, then) for then in ("now", "later", "cancel", "delete")),
+    *((State.WAITING, then) for then in ("now", "later", "cancel", "delete", "its turn")),
+    *(
+        (state, "into a lane")
+        for state in (State.SCHEDULED, State.RETRYABLE, State.PARKED, *sorted(TERMINAL))
+    ),
     *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch", "replace", "replace")),
     *((state, then) for state in sorted(TERMINAL) for then in ("retry", "delete", "prune")),
 ]
@@ -239,6 +260,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "limit": st.integers(1, 3),
         },
     ),
+    "lane": (1, {"refs": some_refs}),
     "let_time_pass": (
         4,
         {"ms": st.sampled_from([1, 10, 10, 10, 1_000, 1_000, 1_000, MINUTE, MINUTE + 1, HOUR])},
@@ -256,6 +278,8 @@ def bare(value: Any) -> Any:
     """An answer without what is each store's own: the numbers of generations and cursors."""
     if isinstance(value, Job):
         return replace(value, generation=0)
+    if isinstance(value, LaneInfo):
+        return replace(value, admitted=bare(value.admitted))
     if isinstance(value, Fetched):
         return replace(value, jobs=bare(value.jobs))
     if isinstance(value, Page):
@@ -481,16 +505,50 @@ class Verbs(RuleBasedStateMachine):
     def delete(self, refs: list[int]) -> None:
         self.both("delete", self.refs(refs))
 
+    def lane(self, refs: list[int]) -> None:
+        for ref in self.refs(refs):
+            self.both("lane", ref)
+
     @initialize(**WALK)
     def walk(self, queue: str, way: tuple[State, str], lost: bool, keep: int) -> None:
         """What happens seldom shall happen too: a job is led to a state and goes on from there."""
         to, then = way
+        walker, blocker = Ref(queue, "walker"), Ref(queue, "blocker")
+        facts = {"queue": queue, "task": "t1", "priority": 1}
+        if to is State.WAITING or then == "into a lane":
+            facts["lane"] = Lane(f"walk-{self.clock.now()}-{self.clock.lease_now()}")
+        self.both("delete", [walker, blocker])
+        if to is State.WAITING:
+            self.enqueue([{"id": "blocker", **facts}, {"id": "walker", **facts}])
+            self.both_hold_the_same()
+        else:
+            self.lead(to, facts, lost, keep)
+        if then == "into a lane":
+            self.enqueue([{"id": "blocker", **facts}])
+            self.both_hold_the_same()
+            then = "retry"
+        elif then == "its turn":
+            walker, then = blocker, "delete"
+        if then == "fetch":
+            self.announce("w1", TASKS)
+            token = f"{len(self.before)}-{self.clock.now()}-{self.clock.lease_now()}+"
+            self.fetch([Share(queue, 10, 10)], limit=10, lease=1_000, worker="w1", token=token)
+        elif then == "prune":
+            self.both("prune", keep_finished=0, keep_dead=0)
+        elif then == "replace":
+            self.enqueue([{**facts, "id": "runner", "unique": WALK_KEY, "delay": 1_000}])
+        elif then in ("now", "later"):
+            self.both("reschedule", [walker], delay=1_000 if then == "later" else 0)
+        else:
+            self.both(then, [walker])
+
+    def lead(self, to: State, walker: dict[str, Any], lost: bool, keep: int) -> None:
+        """A new job is fetched and settled."""
         token = f"{len(self.before)}-{self.clock.now()}-{self.clock.lease_now()}"
         facts = {"limit": 10, "lease": 1_000, "worker": "w1", "token": token}
-        walker = {"id": "walker", "queue": queue, "task": "t1", "unique": UniqueKey("walk", None, 3, 3)}
-        self.enqueue([{**walker, "priority": 1}])
+        self.enqueue([{"id": "walker", "unique": WALK_KEY, **walker}])
         self.both_hold_the_same()
-        self.fetch([Share(queue, 10, 10)], **facts)
+        self.fetch([Share(walker["queue"], 10, 10)], **facts)
         self.both_hold_the_same()
         if lost:
             facts["token"] = f"{token}!"
@@ -498,18 +556,6 @@ class Verbs(RuleBasedStateMachine):
             self.both_hold_the_same()
         self.settle_what_runs([Transition(to, delay=10, keep=keep)] * 5, b"1")
         self.both_hold_the_same()
-        ref = Ref(queue, "walker")
-        if then == "fetch":
-            self.announce("w1", TASKS)
-            self.fetch([Share(queue, 10, 10)], **{**facts, "token": f"{token}+"})
-        elif then == "prune":
-            self.both("prune", keep_finished=0, keep_dead=0)
-        elif then == "replace":
-            self.enqueue([{**walker, "id": "runner", "delay": 1_000}])
-        elif then in ("now", "later"):
-            self.both("reschedule", [ref], delay=1_000 if then == "later" else 0)
-        else:
-            self.both(then, [ref])
 
     def purge(self, queue: str, states: list[State], limit: int) -> None:
         self.both("purge", queue, states, limit=limit)
@@ -580,6 +626,7 @@ class Verbs(RuleBasedStateMachine):
             unique = gone.spec.unique
             if unique is not None and unique.period is not None and unique.states & WHILE_FINISHED:
                 self.outlived.add((gone.queue, gone.id, unique.key))
+        self.lanes_are_kept(jobs)
         self.before = now
 
     @staticmethod
@@ -588,6 +635,21 @@ class Verbs(RuleBasedStateMachine):
         for job in jobs:
             true.setdefault(job.queue, Counter())[job.state] += 1
         assert {queue: counts for queue, counts in shown.items() if counts} == true
+
+    def lanes_are_kept(self, jobs: list[Job]) -> None:
+        """Nobody waits while there is room."""
+        lanes = {}
+        for job in jobs:
+            if job.state is State.WAITING and job.spec.lane is not None:
+                lanes[job.queue, job.spec.lane.key] = job.ref
+
+        async def look() -> list[LaneInfo | None]:
+            return [await self.stores[0].lane(ref) for ref in lanes.values()]
+
+        for info in self.loop.run_until_complete(look()):
+            assert info is not None
+            assert info.waiting
+            assert info.admitted or info.due is not None
 
     def steps_are_legal(self, now: dict[int, Job]) -> None:
         for generation in self.before.keys() | now.keys():

@@ -257,6 +257,8 @@ def _show(job: JobView, limit: int | None) -> None:
             ("retention", span(job.retention) if job.retention else "none"),
             ("retry", _policy(job.retry)),
             ("unique", None if job.unique is None else _unique(job.unique)),
+            *_lane(job),
+            ("turn", job.turn),
             ("worker", job.worker),
             ("progress", None if job.progress is None else _note_of_progress(job)),
             *((f"header {name}", value) for name, value in sorted(job.headers.items())),
@@ -269,6 +271,21 @@ def _show(job: JobView, limit: int | None) -> None:
         click.echo(f"\nattempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}")
         if error.traceback:
             click.echo(_indented(error.traceback.rstrip()))
+
+
+def _lane(job: JobView) -> list[tuple[str, str | None]]:
+    """Its lane, and if it waits: for whom, or for what."""
+    lane = job.lane
+    if lane is None:
+        return []
+    terms = "in order" if lane.ordered else f"{lane.most} at once"
+    said: list[tuple[str, str | None]] = [("lane", f"{lane.key} ({terms}, {lane.waiting} waiting)")]
+    if lane.before is not None:
+        behind = f"{lane.before} others that wait" if lane.before else "nobody that waits"
+        said.append(("stands behind", behind))
+        said.append(("waits for", ", ".join(lane.admitted) or None))
+        said.append(("not before", _instant(lane.due_at)))
+    return said
 
 
 def _begun(job: JobView) -> str | None:

@@ -27,10 +27,10 @@ from penstock.inspector.views import (
     stats_view,
     worker_view,
 )
-from penstock.job import QUEUED, TERMINAL, Ref, State
+from penstock.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
-from penstock.store import Page, Parked, Store, Timetable, WorkerInfo
+from penstock.store import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
 
 __all__ = ["Inspector"]
 
@@ -69,7 +69,7 @@ class Inspector:
         """The job of a "queue/id"; for a bare id, the jobs of that id in all queues. Empty: not there."""
         found = parse_address(address)
         jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
-        return [job_view(job) for job in jobs if job is not None]
+        return [job_view(job, await self._lane(job)) for job in jobs if job is not None]
 
     async def refs(self, address: str) -> list[Ref]:
         """What an address means: itself for "queue/id", every queue's job of that id for a bare one."""
@@ -244,6 +244,9 @@ class Inspector:
     async def _worker(self, info: WorkerInfo, jobs: int) -> WorkerView:
         page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)
         return worker_view(info, page.jobs, more=page.next is not None)
+
+    async def _lane(self, job: Job) -> LaneInfo | None:
+        return None if job.spec.lane is None else await self._store.lane(job.ref)
 
     async def _bulk(self, act: str, filter: Filter, states: Sequence[State], limit: int) -> Bulk:
         tally = {"done": 0, "asked": 0, "refused": 0, "missing": 0}

@@ -17,7 +17,7 @@ from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
 from penstock.schedule import Entry
-from penstock.store import QueueInfo, QueueStats, WorkerInfo
+from penstock.store import LaneInfo, QueueInfo, QueueStats, WorkerInfo
 from penstock.unique import UniqueKey
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "JobPage",
     "JobRow",
     "JobView",
+    "LaneView",
     "LimitsView",
     "ParkedView",
     "QueueStatsView",
@@ -105,6 +106,19 @@ class UniqueView(msgspec.Struct, frozen=True):
     until: str | None
 
 
+class LaneView(msgspec.Struct, frozen=True):
+    """A job's lane: its key, how many wait there, how many of them before the job (None: it does not wait),
+    when the first of them may start if it waits for an instant alone, and who may run: "id state"."""
+
+    key: str
+    ordered: bool
+    most: int
+    waiting: int
+    before: int | None
+    due_at: str | None
+    admitted: list[str]
+
+
 class JobView(JobRow, frozen=True, kw_only=True):
     """All that is known of one job. `payload` and `result` are JSON where they are that, else `…_base64`
     holds the bytes. `waited` and `ran` are seconds: of the last attempt, from due to fetched to ended."""
@@ -118,6 +132,8 @@ class JobView(JobRow, frozen=True, kw_only=True):
     retention: float
     retry: dict[str, Any]
     unique: UniqueView | None
+    lane: LaneView | None
+    turn: str | None
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -296,8 +312,8 @@ def job_row(job: Job) -> JobRow:
     return JobRow(**_row(job))
 
 
-def job_view(job: Job) -> JobView:
-    """All that is known of a job."""
+def job_view(job: Job, lane: LaneInfo | None = None) -> JobView:
+    """All that is known of a job, and of the lane that it is in."""
     spec = job.spec
     payload, payload_base64 = _json_or_base64(spec.payload)
     result, result_base64 = _json_or_base64(job.result)
@@ -313,6 +329,8 @@ def job_view(job: Job) -> JobView:
         retention=spec.retention / 1000,
         retry=msgspec.to_builtins(spec.retry or DEFAULT),
         unique=None if spec.unique is None else _unique_view(job, spec.unique),
+        lane=_lane(job, lane),
+        turn=None if spec.turn is None else spec.turn.key,
         waited=_seconds(job.run_at, job.fetched_at),
         ran=_seconds(job.fetched_at, ended),
         headers=dict(spec.headers or {}),
@@ -460,6 +478,15 @@ def _running(job: Job) -> RunningView:
         job.started,
         _progress(job.progress),
     )
+
+
+def _lane(job: Job, info: LaneInfo | None) -> LaneView | None:
+    terms = job.spec.lane
+    if terms is None:
+        return None
+    info = info or LaneInfo(terms.key, [], 0)
+    admitted = [f"{one.id} {one.state}" for one in info.admitted]
+    return LaneView(terms.key, terms.ordered, terms.most, info.waiting, info.before, iso(info.due), admitted)
 
 
 def _progress(progress: Progress | None) -> ProgressView | None:

@@ -24,10 +24,12 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.holding import Hold, expiry_of, hold_after, outlives_its_job, replaced, until
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
+from penstock.lane import SEATS, Lane, Turn, first_tag
 from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
 from penstock.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.store import (
+    LANE_SHOWN,
     Beat,
     DayCount,
     Due,
@@ -35,6 +37,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    LaneInfo,
     Moved,
     Offer,
     Page,
@@ -242,6 +245,9 @@ class MemoryStore:
     async def drop(self, queue: str) -> bool:
         return self.shelf.drop(queue)
 
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        return self.shelf.lane(ref)
+
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
     ) -> Pruned:
@@ -361,6 +367,11 @@ class _Sorted(Generic[K]):
             self._heap = [(key, generation) for generation, key in self._keys.items()]
             heapify(self._heap)
 
+    def rank(self, generation: int) -> int:
+        """How many stand before it. Counts: for a look, not for a verb that is in a hurry."""
+        mine = self._keys[generation], generation
+        return sum((key, other) < mine for other, key in self._keys.items())
+
     def first(self) -> tuple[K, int] | None:
         """The least key and whose it is; None when empty."""
         heap = self._heap
@@ -372,13 +383,25 @@ class _Sorted(Generic[K]):
 class _Row:
     """A job and what only its store knows of it."""
 
-    __slots__ = ("charged", "generation", "job", "lease_until", "over_at", "place", "queue")
+    __slots__ = (
+        "admitted",
+        "at_tail",
+        "charged",
+        "generation",
+        "job",
+        "lease_until",
+        "over_at",
+        "place",
+        "queue",
+    )
 
     def __init__(self, job: Job, queue: _Queue, place: int) -> None:
         self.job = job
         self.generation = job.generation
         self.queue = queue
         self.place = place  # among available jobs of its priority, the least first
+        self.at_tail = True  # that place is one at the tail, for which it takes a turn where turns are taken
+        self.admitted = False  # one of those of its lane that may run
         self.charged = False  # whether the fetch of the current lease counted the attempt up
         self.lease_until = 0  # by the clock of leases
         self.over_at = 0  # end of the retention of an ended job
@@ -390,6 +413,78 @@ class _Holder(NamedTuple):
     generation: int
     id: str
     until: int | None
+
+
+class _Lane:
+    """A key of a queue, while there is anything to know about it."""
+
+    __slots__ = ("admitted", "busy", "due", "held", "key", "number", "ready", "spent", "waiting")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.admitted: dict[int, _Row] = {}
+        self.ready: set[int] = set()  # of these, with a rate: those that have not started
+        self.waiting: _Sorted[tuple[int, int]] = _Sorted()  # by rank and place
+        self.spent = 0.0  # until when starts count against its rate
+        self.held = 0  # until when nothing of it is admitted
+        self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
+        self.busy = False
+
+    def allowed_at(self, terms: Lane) -> int | None:
+        """From when on one more of these terms may be admitted; None: not before another one leaves or
+        starts."""
+        if len(self.admitted) >= terms.most:
+            return None
+        return terms.allowed_at(len(self.ready), self.spent, self.held)
+
+
+class _Turns:
+    """Whose turn it is, among the jobs of one priority."""
+
+    __slots__ = ("_order", "drawn", "ends", "now")
+
+    def __init__(self, now: int) -> None:
+        self.now = now  # the greatest tag that was fetched
+        self.ends: dict[str, int] = {}  # the tag that a key gets next, if it is a later one
+        self._order: list[tuple[int, str]] = []  # a heap of them, with some that are no more
+        self.drawn = 0
+
+    def draw(self, turn: Turn) -> int:
+        """A place at the tail of this key."""
+        tag = max(self.now, self.ends.get(turn.key, 0))
+        self._ends(turn.key, tag + turn.step)
+        self.drawn += 1
+        return tag * SEATS + self.drawn % SEATS
+
+    def give_back(self, turn: Turn) -> None:
+        if turn.key in self.ends:
+            self._ends(turn.key, self.ends[turn.key] - turn.step)
+
+    def fetched(self, place: int) -> None:
+        self.now = max(self.now, place // SEATS)
+        while self._order and self._order[0][0] <= self.now:
+            end, key = heappop(self._order)
+            if self.ends.get(key) == end:
+                del self.ends[key]
+
+    def _ends(self, key: str, end: int) -> None:
+        if end <= self.now:
+            del self.ends[key]
+            return
+        self.ends[key] = end
+        heappush(self._order, (end, key))
+        if len(self._order) > 2 * len(self.ends) + 64:
+            self._order = [(end, key) for key, end in self.ends.items()]
+            heapify(self._order)
+
+    def rest(self) -> None:
+        """Nobody has a job there: all begin alike."""
+        self.now = max(self.ends.values(), default=self.now)
+        self.ends.clear()
+        self._order.clear()
+
+
+_NO_TURN = Turn("")  # where turns are taken, jobs without one are those of one key
 
 
 class _Queue:
@@ -410,6 +505,10 @@ class _Queue:
         self.ended: dict[State, _Sorted[int]] = {state: _Sorted() for state in TERMINAL}  # by ended_at
         self.holders: dict[str, _Holder] = {}  # by unique key
         self.key_ends: _Sorted[int] = _Sorted()  # holders of a key with a period: by its end
+        self.lanes: dict[str, _Lane] = {}
+        self.lane_due: _Sorted[tuple[int, str]] = _Sorted()  # lanes, by number: when, and by key
+        self.fair: int | None = None  # since a job came that has a turn: the first tag
+        self.turns: dict[int, _Turns] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
@@ -504,6 +603,8 @@ class _Shelf:
         expires_at = expiry_of(new, now)
         job = Job(new, state, self.generation, enqueued_at=now, run_at=run_at, expires_at=expires_at)
         row = _Row(job, queue, self._tail())
+        if new.turn is not None and queue.fair is None:
+            queue.fair = first_tag(row.place)
         queue.rows[new.id] = self.rows[row.generation] = row
         self.listing.append(row.generation)
         queue.enqueued += 1
@@ -594,13 +695,18 @@ class _Shelf:
             return None
         while (first := _first_parked(queue, info) or queue.ready.first()) is not None:
             row = self.rows[first[1]]
-            if not _expired(row.job, now):
+            if _expired(row.job, now):
+                self._end_queued(row, EXPIRED, now)
+            elif row.job.state is State.PARKED and not self._has_room(row):
+                self._take(row)
+                self._put_available(row, row.place)
+            else:
                 return row
-            self._end_queued(row, EXPIRED, now)
         return None
 
     def _lease(self, row: _Row, worker: str, token: str, until: int, now: int, charge: bool) -> None:
-        self._take(row)
+        self._start(row, now)
+        self._take(row, starts=True)
         row.charged = charge
         row.lease_until = until
         row.job = replace(
@@ -659,6 +765,7 @@ class _Shelf:
         self._count(row.queue, one.transition, now)
         if one.transition.hold:
             row.queue.gate.hold(one.transition.hold, now)
+        self._hold_lane(row, one.transition, now)
         self._take(row)
         self._apply(row, one.transition, one.result, head, now)
         self._shift_key(row, State.RUNNING, now)
@@ -675,6 +782,7 @@ class _Shelf:
         job, ended = row.job, to.state in TERMINAL
         if to.place is not Place.OWN:
             row.place = head if to.place is Place.HEAD else self._tail()
+            row.at_tail = to.place is Place.TAIL
         run_at = job.run_at
         if to.state in (State.SCHEDULED, State.RETRYABLE):
             run_at = now + to.delay
@@ -709,6 +817,9 @@ class _Shelf:
             now, moved = self.clock.now(), 0
             while limit > 0 and (first := self._first_due(queues)) is not None and first[0] <= now:
                 limit -= 1
+                if first[2] is not None:
+                    moved += self._advance(first[3], first[2], now)
+                    continue
                 row = self.rows[first[1]]
                 if _expired(row.job, now):
                     self._end_queued(row, EXPIRED, now)
@@ -977,7 +1088,7 @@ class _Shelf:
         if row is None:
             return None
         before = row.job.state
-        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE):
+        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING):
             self._take(row)
             row.job = replace(row.job, run_at=due)
             if due <= now:
@@ -1029,6 +1140,8 @@ class _Shelf:
     def prune(self, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
         with self.lock:
             now = self.clock.now()
+            for queue in self.queues.values():
+                self._prune_ties(queue, now)
             finished = self._prune_ended(limit, keep_finished, keep_dead, now)
             expired = self._prune_expired(limit - finished, now)
             workers = self._prune_workers(limit - finished - expired, now)
@@ -1217,9 +1330,19 @@ class _Shelf:
     def _under(self, token: str) -> list[Job]:
         return [row.job for row in self.tokens.get(token, {}).values()]
 
-    def _first_due(self, names: Iterable[str]) -> tuple[int, int] | None:
-        firsts = (queue.due.first() for queue in self._known(names))
-        return min((first for first in firsts if first is not None), default=None)
+    def _first_due(self, names: Iterable[str]) -> tuple[int, int, _Lane | None, _Queue] | None:
+        """When, and what is due first: a job, by its generation, or before all jobs of that instant a
+        lane."""
+        found: list[tuple[int, int, str, _Queue]] = []
+        for queue in self._known(names):
+            if (job := queue.due.first()) is not None:
+                found.append((*job, "", queue))
+            if (lane := queue.lane_due.first()) is not None:
+                found.append((lane[0][0], 0, lane[0][1], queue))
+        if not found:
+            return None
+        due, generation, key, queue = min(found, key=lambda one: one[:3])
+        return due, generation, None if generation else queue.lanes[key], queue
 
     def _next_due(self, names: Iterable[str]) -> int | None:
         first = self._first_due(names)
@@ -1233,8 +1356,8 @@ class _Shelf:
         self._take(row)
         self._put_available(row)
 
-    def _put_available(self, row: _Row) -> None:
-        row.place = self._tail()
+    def _put_available(self, row: _Row, place: int | None = None) -> None:
+        row.place, row.at_tail = self._tail() if place is None else place, True
         row.job = replace(row.job, state=State.AVAILABLE)
         self._put(row)
 
@@ -1247,10 +1370,24 @@ class _Shelf:
 
     def _put(self, row: _Row) -> None:
         """Into every order that its state calls for; whoever waits for this hears of it."""
+        terms = row.job.spec.lane
+        if terms is None:
+            self._put_alone(row)
+            return
+        lane = self._lane(row.queue, terms)
+        self._enter(row, terms, lane)
+        self._put_alone(row)
+        self._advance(row.queue, lane, self.clock.now())
+
+    def _put_alone(self, row: _Row) -> None:
+        """The same without a look at those that share its lane."""
         job, queue, generation = row.job, row.queue, row.generation
         queue.counts[job.state] += 1
         match job.state:
             case State.AVAILABLE:
+                if queue.fair is not None and row.at_tail:
+                    row.place = self._turns(row, queue.fair).draw(job.spec.turn or _NO_TURN)
+                row.at_tail = False
                 queue.ready.put(generation, (-job.spec.priority, row.place))
                 queue.oldest.put(generation, job.run_at)
             case State.SCHEDULED | State.RETRYABLE:
@@ -1258,6 +1395,10 @@ class _Shelf:
             case State.PARKED:
                 parked = queue.parked.setdefault(job.task, _Sorted())
                 parked.put(generation, (-job.spec.priority, row.place))
+            case State.WAITING:
+                assert job.spec.lane is not None
+                order = job.spec.lane.rank(job.spec.priority), row.place
+                queue.lanes[job.spec.lane.key].waiting.put(generation, order)
             case State.RUNNING:
                 assert job.token is not None
                 assert job.worker is not None
@@ -1277,7 +1418,7 @@ class _Shelf:
         if self.queue_bells:
             self._ring(self.queue_bells.get(queue.name, ()))
 
-    def _take(self, row: _Row) -> None:
+    def _take(self, row: _Row, *, starts: bool = False) -> None:
         """Out of every order that `_put` put it into."""
         job, queue, generation = row.job, row.queue, row.generation
         queue.counts[job.state] -= 1
@@ -1285,12 +1426,17 @@ class _Shelf:
             case State.AVAILABLE:
                 queue.ready.drop(generation)
                 queue.oldest.drop(generation)
+                if not starts and (turns := self._turn_of(row)) is not None:
+                    turns.give_back(job.spec.turn or _NO_TURN)
             case State.SCHEDULED | State.RETRYABLE:
                 queue.due.drop(generation)
             case State.PARKED:
                 queue.parked[job.task].drop(generation)
                 if not queue.parked[job.task]:
                     del queue.parked[job.task]
+            case State.WAITING:
+                assert job.spec.lane is not None
+                queue.lanes[job.spec.lane.key].waiting.drop(generation)
             case State.RUNNING:
                 assert job.token is not None
                 assert job.worker is not None
@@ -1309,11 +1455,143 @@ class _Shelf:
         """A row that was taken out does not come back. Forgotten: nobody has asked for that."""
         if not (forgotten and self._key_stays(row)):
             self._free(row.generation)
+        if (terms := row.job.spec.lane) is not None and terms.key in row.queue.lanes:
+            lane = row.queue.lanes[terms.key]
+            self._leave(row, lane)
+            self._advance(row.queue, lane, self.clock.now())
         del row.queue.rows[row.job.id]
         del self.rows[row.generation]
         if len(self.listing) > 2 * len(self.rows) + 64:
             self.listing = list(self.rows)
         self._tell_ended(row, None)
+
+    # ── lanes: which of a key are admitted, and who comes next ──
+
+    def _lane(self, queue: _Queue, terms: Lane) -> _Lane:
+        lane = queue.lanes.get(terms.key)
+        if lane is None:
+            lane = queue.lanes[terms.key] = _Lane(terms.key)
+        return lane
+
+    def _has_room(self, row: _Row) -> bool:
+        """Whether its lane lets this parked job start at once."""
+        terms = row.job.spec.lane
+        if terms is None or row.admitted:
+            return True
+        return self._may_enter(row, terms, self._lane(row.queue, terms))
+
+    def _may_enter(self, row: _Row, terms: Lane, lane: _Lane) -> bool:
+        first, order = lane.waiting.first(), (terms.rank(row.job.spec.priority), row.place)
+        if first is not None and first[0] < order:
+            return False
+        at = lane.allowed_at(terms)
+        return at is not None and at <= self.clock.now()
+
+    def _enter(self, row: _Row, terms: Lane, lane: _Lane) -> None:
+        """What the job's new state means for its lane; one that finds no room shall wait."""
+        match row.job.state:
+            case State.AVAILABLE:
+                if row.admitted or self._may_enter(row, terms, lane):
+                    self._admit(row, terms, lane)
+                else:
+                    row.job = replace(row.job, state=State.WAITING)
+            case State.RUNNING:
+                row.admitted = True  # a parked one may not have been
+                lane.admitted[row.generation] = row
+            case State.SCHEDULED | State.RETRYABLE | State.PARKED if terms.ordered:
+                lane.ready.discard(row.generation)
+            case _:
+                self._leave(row, lane)
+
+    def _admit(self, row: _Row, terms: Lane, lane: _Lane) -> None:
+        row.admitted = True
+        lane.admitted[row.generation] = row
+        if terms.rate is not None:
+            lane.ready.add(row.generation)
+
+    def _start(self, row: _Row, now: int) -> None:
+        """It is fetched: a start by its lane's rate, and its turn has come."""
+        terms = row.job.spec.lane
+        if terms is not None and terms.rate is not None:
+            lane = self._lane(row.queue, terms)
+            lane.ready.discard(row.generation)
+            lane.spent = terms.after_start(lane.spent, now)
+        if row.job.state is State.AVAILABLE and (turns := self._turn_of(row)) is not None:
+            turns.fetched(row.place)
+
+    def _leave(self, row: _Row, lane: _Lane) -> None:
+        row.admitted = False
+        lane.admitted.pop(row.generation, None)
+        lane.ready.discard(row.generation)
+
+    def _advance(self, queue: _Queue, lane: _Lane, now: int) -> int:
+        """Admit who may be; how many they were. Then note when the next one may, or forget the lane."""
+        if lane.busy:
+            return 0
+        lane.busy, lane.due, admitted = True, None, 0
+        while (first := lane.waiting.first()) is not None:
+            row = self.rows[first[1]]
+            terms = row.job.spec.lane
+            assert terms is not None
+            at = lane.allowed_at(terms)
+            if at is None or at > now:
+                lane.due = at
+                break
+            self._take(row)
+            self._admit(row, terms, lane)
+            row.job, row.at_tail = replace(row.job, state=State.AVAILABLE), True
+            self._put_alone(row)
+            admitted += 1
+        lane.busy = False
+        queue.lane_due.drop(id(lane))
+        if lane.due is not None:
+            queue.lane_due.put(id(lane), (lane.due, lane.key))
+        self._forget_lane(queue, lane, now)
+        return admitted
+
+    @staticmethod
+    def _forget_lane(queue: _Queue, lane: _Lane, now: int) -> None:
+        if not lane.admitted and not lane.waiting and max(lane.spent, lane.held) <= now:
+            queue.lanes.pop(lane.key, None)
+
+    def _hold_lane(self, row: _Row, to: Transition, now: int) -> None:
+        if to.hold_lane > 0 and (terms := row.job.spec.lane) is not None:
+            lane = self._lane(row.queue, terms)
+            lane.held = max(lane.held, now + to.hold_lane)
+
+    def lane(self, ref: Ref) -> LaneInfo | None:
+        with self.lock:
+            row = self._row(ref)
+            if row is None or row.job.ended or (terms := row.job.spec.lane) is None:
+                return None
+            lane = row.queue.lanes.get(terms.key)
+            if lane is None:
+                return LaneInfo(terms.key, [], 0)
+            before = lane.waiting.rank(row.generation) if row.job.state is State.WAITING else None
+            admitted = [lane.admitted[generation].job for generation in sorted(lane.admitted)[:LANE_SHOWN]]
+            return LaneInfo(terms.key, admitted, len(lane.waiting), before, lane.due)
+
+    # ── turns ──
+
+    @staticmethod
+    def _turns(row: _Row, first: int) -> _Turns:
+        turns, priority = row.queue.turns, row.job.spec.priority
+        if priority not in turns:
+            turns[priority] = _Turns(first)
+        return turns[priority]
+
+    def _turn_of(self, row: _Row) -> _Turns | None:
+        """The turns among which this available job has its place, if it has one there."""
+        fair = row.queue.fair
+        return None if fair is None or row.place < fair * SEATS else self._turns(row, fair)
+
+    def _prune_ties(self, queue: _Queue, now: int) -> None:
+        """What nobody has a use for: keys whose rate is as it was, the turns of a queue with no job."""
+        for lane in list(queue.lanes.values()):
+            self._forget_lane(queue, lane, now)
+        if not queue.counts[State.AVAILABLE]:
+            for turns in queue.turns.values():
+                turns.rest()
 
     # ── unique keys ──
 

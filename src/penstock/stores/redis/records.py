@@ -21,6 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
+from penstock.lane import Lane, Turn
 from penstock.lifecycle import Place, Transition, kept
 from penstock.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
 from penstock.retry import RetryPolicy
@@ -69,9 +70,10 @@ _CHARGED, _STARTED, _ASKED = 1, 2, 4
 _FATE = struct.Struct("<IddddddIIH")
 _LEASE = struct.Struct("<dBH")
 _FORM = struct.Struct("<dddd")
-_TRANSITION = struct.Struct("<BBBBdddBB")
+_TRANSITION = struct.Struct("<BBBBddddBB")
 _LIMITS = struct.Struct("<10d")
 _RULE = struct.Struct("<dBB")
+_LANE = struct.Struct("<IBdI")
 _RUNNING = State.RUNNING
 
 
@@ -96,6 +98,8 @@ class _Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     deadline: int | None = None
     unique: UniqueKey | None = None
     headers: dict[str, str] | None = None
+    lane: Lane | None = None
+    turn: Turn | None = None
 
 
 _NO_EXTRA = _Extra()
@@ -161,7 +165,15 @@ def _profile_of(text: bytes) -> Profile:
 def tail_of(job: NewJob, digest: bytes) -> bytes:
     """The tail, with its flags in front."""
     extra = _Extra(
-        job.delay, job.run_at, job.expires_in, job.expires_at, job.deadline, job.unique, job.headers
+        job.delay,
+        job.run_at,
+        job.expires_in,
+        job.expires_at,
+        job.deadline,
+        job.unique,
+        job.headers,
+        job.lane,
+        job.turn,
     )
     if extra == _NO_EXTRA:
         return b"\0" + digest + job.payload
@@ -178,6 +190,8 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.expires_in is None
         and job.expires_at is None
         and job.unique is None
+        and job.lane is None
+        and job.turn is None
     ):
         return place
     return (
@@ -198,7 +212,19 @@ def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
     key = b""
     if unique is not None:
         key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
-    return key, b"", b"", b""
+    return key, _lane_bytes(job.lane), _turn_bytes(job.turn), b""
+
+
+def _lane_bytes(lane: Lane | None) -> bytes:
+    """A key and its terms, as `scripts/lib/lanes.lua` reads them."""
+    if lane is None:
+        return b""
+    step, burst = (0.0, 0) if lane.rate is None else (lane.rate.step, lane.rate.burst)
+    return _LANE.pack(lane.most, lane.ordered, step, burst) + lane.key.encode()
+
+
+def _turn_bytes(turn: Turn | None) -> bytes:
+    return b"" if turn is None else turn.step.to_bytes(2, "little") + turn.key.encode()
 
 
 def _or_none(value: int | None) -> float:
@@ -224,6 +250,7 @@ def transition_bytes(to: Transition) -> bytes:
         to.delay,
         to.keep,
         to.hold,
+        to.hold_lane,
         to.error is not None,
         to.reason is not None,
     )
@@ -360,6 +387,8 @@ def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) ->
         profile.retention,
         profile.at_most_once,
         extra.headers,
+        extra.lane,
+        extra.turn,
     )
 
 

@@ -28,6 +28,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    LaneInfo,
     Offer,
     Page,
     Parked,
@@ -346,6 +347,9 @@ class RedisStore:
 
     async def drop(self, queue: str) -> bool:
         return await self._do(operating.drop(self._ground, queue))
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        return await self._do(operating.lane(self._ground, ref))
 
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000

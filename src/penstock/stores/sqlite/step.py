@@ -14,7 +14,16 @@ from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
 from penstock.stores.gates import Drain, Gate
-from penstock.stores.sqlite.rows import CANCELLED, ENDED, RUNNING, STATES, limits_of, numbers, spec_of
+from penstock.stores.sqlite.rows import (
+    CANCELLED,
+    ENDED,
+    RUNNING,
+    STATES,
+    WAITING,
+    limits_of,
+    numbers,
+    spec_of,
+)
 from penstock.stores.statements import Statements
 from penstock.stores.wording import storable
 
@@ -48,8 +57,10 @@ class Queue:
         "_cx",
         "closed",
         "deltas",
+        "fair",
         "gate",
         "head",
+        "laned",
         "mixed",
         "name",
         "paused",
@@ -65,14 +76,21 @@ class Queue:
         self.qid: int = row[0]
         self.tail: int = row[3]
         self.head: int = row[4]
+        self.laned = row[12] == 1
+        self.fair: int | None = row[13]  # the first tag, if turns are taken here
         paused, closed, limits, held_until = row[1], row[2], row[6], row[7]
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
         #: What may keep its jobs from starting, or new ones from entering; None: nothing.
-        self.gate = None if limits is None and not held_until else _gate(*row[6:])
+        self.gate = None if limits is None and not held_until else _gate(*row[6:12])
         self.refused = 0  # how many new jobs this step has found no room for
         self.mixed = False  # whether the deltas are more than those of new jobs
+
+    @property
+    def tied(self) -> bool:
+        """Whether a job's step may mean something for others: see ties.py."""
+        return self.laned or self.fair is not None
 
     @property
     def counts(self) -> Sequence[int]:
@@ -188,6 +206,7 @@ class Step:
         deltas = self._deltas(queue)
         deltas[state] += n
         deltas[_ENQUEUED] += n
+        queue.mixed = queue.mixed or state == WAITING
         self._generation += n
         self.work = True
 

@@ -28,6 +28,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    LaneInfo,
     Level,
     Offer,
     Page,
@@ -69,6 +70,7 @@ _RECLAIM = Verb(consuming.reclaim, peek=consuming.peek_reclaim, syncs=False)
 _LOOK = Verb(consuming.look, reads=True)
 _LIST = Verb(listing.list_jobs, reads=True)
 _FIND = Verb(listing.find, reads=True)
+_LANE = Verb(listing.lane, reads=True)
 _QUEUES = Verb(listing.queues, reads=True)
 _PARKED = Verb(listing.parked, reads=True)
 _STATS = Verb(listing.stats, reads=True)
@@ -317,6 +319,9 @@ class SqliteStore:
 
     async def drop(self, queue: str) -> bool:
         return await self._runner.ask(_DROP, queue)
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        return await self._runner.ask(_LANE, ref)
 
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000

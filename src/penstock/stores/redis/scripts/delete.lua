@@ -1,6 +1,6 @@
 -- Remove jobs that are not running.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns a letter per job: its state before, - for none.
--- include: clock states record queue places lease letters
+-- include: clock states record queue lanes places lease letters
 local letters = {}
 for i = 2, #ARGV do
   local state, job = look_at(KEYS[1], ARGV[i])
@@ -10,5 +10,6 @@ for i = 2, #ARGV do
     remove(KEYS[1], ARGV[i], job)
   end
 end
+finish()
 finish()
 return table.concat(letters)

@@ -1,12 +1,16 @@
 -- Forget an empty queue.
 -- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused, closed or limited, or
 -- had periodic entries.
--- include: clock states record queue places
+-- include: clock states record queue lanes places
 if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -1 end
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- who waits for its next job waits on: the key of the waiters goes by itself
-for _, name in ipairs({'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens'}) do
-  redis.call('DEL', KEYS[1] .. ':' .. name)
+local NAMES = {
+  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'lanes', 'lanes/over', 'turns',
+}
+for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
+if m.fair then
+  for priority = -100, 100 do redis.call('UNLINK', KEYS[1] .. ':turns/' .. priority) end
 end
 return (m.paused or m.closed or m.limits or entries == 1) and 1 or 0

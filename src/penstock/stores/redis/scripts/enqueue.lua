@@ -32,7 +32,7 @@ end
 local unusual
 local function unusually()
   if unusual then return unusual end
-  -- include: record places replacing newcomer
+  -- include: record lanes places replacing newcomer
   unusual = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
   return unusual
 end
@@ -77,7 +77,7 @@ for i = first, #ARGV, 3 do
     end
     taken[q][id] = true
     count[q] = count[q] + 1
-    if #form == 2 and ms_of(generation) == now then
+    if #form == 2 and ms_of(generation) == now and not meta(queue).fair then
       keep_fresh(q, id, priority - 100, generation, flags, stored)
     else
       unusually().store_new(queue, id, form, generation, flags, stored)

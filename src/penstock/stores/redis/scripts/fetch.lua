@@ -16,11 +16,12 @@ local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so man
 local rare
 local function rarely()
   if rare then return rare end
-  -- include: record places lease
+  -- include: record lanes places lease
   rare = {
     notice_reboot = notice_reboot, under_token = under_token, read = read, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
-    first_segments = first_segments,
+    first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit,
+    started = started, give_back = give_back, turns_fetched = turns_fetched,
     leave_queue = function(queue, id, record) shift_key(queue, id, read(record), QUEUED_PHASE, RUNNING_PHASE) end,
   }
   return rare
@@ -86,9 +87,29 @@ local function pick_parked(queue)
   if not first then return nil end
   local id = string.sub(first, 9)
   local record = redis.call('HGET', queue .. ':jobs', id)
-  rarely().take_parked(queue, id, rarely().read(record))
+  local job = rarely().read(record)
+  if job.lane and not job.admitted and not (job.expires and job.expires <= now) then
+    if not rare.may_enter(queue, id, job) then
+      looked = looked + 1
+      rare.take(queue, id, job)
+      job.state = AVAILABLE
+      rare.put(queue, id, job)
+      return {}, {}
+    end
+    rare.admit(queue, id, job)
+    record = rare.write(job)
+    redis.call('HSET', queue .. ':jobs', id, record)
+  end
+  rare.take_parked(queue, id, job)
   redis.call('ZREM', queue .. ':state/' .. PARKED, id)
   return {id}, {record}
+end
+
+-- Whether this one ends here and the next of its lane comes, which may stand before those that follow.
+local function makes_room(record)
+  if not record or bit.band(string.byte(record), LONG) == 0 then return false end
+  local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
+  return expires ~= NONE and expires <= now and bit.band(has, LANE) ~= 0
 end
 
 -- Taken from the head of a segment: they are in its list no more.
@@ -123,6 +144,7 @@ local function pick_both(queue, priority, n)
     if f > #listed or (a <= #again_ids and tonumber(places[2 * a]) < place_of(listed_records[f])) then
       ids[#ids + 1], records[#records + 1] = again_ids[a], again_records[a]
       a = a + 1
+      if makes_room(again_records[a - 1]) then break end
     else
       ids[#ids + 1], records[#records + 1] = listed[f], listed_records[f]
       f = f + 1
@@ -172,12 +194,13 @@ end
 
 local ANEW = 20    -- what an attempt does not take over from the one before: its progress and reason
 local UNIQUE = 32
-local TIED = 480   -- what its end concerns others by: a unique key, a lane, a turn, a group
+local TIED = 352   -- what its end concerns others by: a unique key, a lane, a group
 
 -- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
 local function begin_anew(queue, id, job)
   if job.expires then redis.call('ZREM', queue .. ':expiring', rare.order(job, id)) end
   if job.expires and job.expires <= now then
+    if job.state == AVAILABLE then rare.give_back(queue, job) end
     rare.end_queued(queue, id, job, EXPIRED)
     return nil
   end
@@ -194,6 +217,7 @@ local function lend(q, queue, ids, records)
   local m = meta(queue)
   local next_start = m.limited and limiting().next_start
   local common = m.limited and limiting().rules_of(m).max_running and charge + LIMITED or charge
+  local fair, place, priority = m.fair, 0, nil
   for i = 1, #ids do
     local id, record = ids[i], records[i]
     local flags, start = common, now
@@ -202,9 +226,16 @@ local function lend(q, queue, ids, records)
       if has >= ASKED_TO_STOP then flags = flags + ASKED end
       if bit.band(has, TIED) ~= 0 then flags = flags + KEYED end
       if expires ~= NONE or bit.band(has, ANEW) ~= 0 then
+        if fair and expires ~= NONE and expires <= now and priority then    -- what comes after these
+          rarely().turns_fetched(queue, priority, place, n / 2)
+        end
         record = begin_anew(queue, id, rarely().read(record))
       end
       if record and bit.band(has, UNIQUE) ~= 0 then rarely().leave_queue(queue, id, record) end
+      if record and bit.band(has, LANE) ~= 0 then rarely().started(queue, id, rarely().read(record)) end
+      if fair and record and state_of(string.byte(record)) == AVAILABLE then
+        place, priority = math.max(place, place_of(record)), string.byte(record, 9) - 128
+      end
     end
     if record then
       local generation = string.sub(record, 2, 8)
@@ -220,6 +251,7 @@ local function lend(q, queue, ids, records)
     end
   end
   n = n / 2
+  if fair and priority and place >= fair * 64 then rarely().turns_fetched(queue, priority, place, n) end
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)

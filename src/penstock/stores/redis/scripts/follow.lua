@@ -2,7 +2,7 @@
 -- taken it is left out, or replaces who has the key.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), id, form,
 -- tail.  Returns the highest generation.
--- include: clock states record queue places new replacing newcomer
+-- include: clock states record queue lanes places new replacing newcomer
 local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
 local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 local verdict, has

@@ -1,7 +1,7 @@
 -- What there is of a queue.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
 -- (run_at; '' if none), limits, held until ('' if not), then how many of each state, in the order of their numbers}.
--- include: clock states record queue places listing
+-- include: clock states record queue lanes places listing
 local queue = KEYS[1]
 local m = meta(queue)
 local oldest

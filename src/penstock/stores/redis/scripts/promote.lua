@@ -1,6 +1,7 @@
 -- Make due jobs available, earliest first over all these queues.
--- KEYS: the queues.  ARGV: clock, limit.  Returns {moved, next due ('' if none), now}.
--- include: room clock states record queue places
+-- KEYS: the queues.  ARGV: clock, limit.  Returns {moved, next due ('' if none), now, how many
+-- were looked at}. A lane whose instant has come stands among them, and counts as one.
+-- include: room clock states record queue lanes places
 local limit, moved = tonumber(ARGV[2]), 0
 
 -- Whose turn it is: of each queue how many of its first are due, no more than the limit over all.
@@ -39,18 +40,28 @@ local function promote(queue, count)
   local records = get_many(queue .. ':jobs', ids)
   local m = meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
+  local plain, tied = {}, 0    -- those promoted here, and how many were promoted with a look at others
   for i = 1, count do
     local id, record = ids[i], records[i]
+    local lane = sub(members[i], 1, 7) == NOBODY
     local flags, generation, priority, state, expires
-    if record then
+    if record and not lane then
       flags, generation, priority = unpacked('>BI7B', record)
       state, expires = flags % 8, unpacked('<d', record, 38)
     end
-    if not record then
+    if lane then
+      tied = tied + advance(queue, id)
+    elseif not record then
       forget_traces(queue, id, members[i])
     elseif expires ~= NONE and expires <= now then
       expire(queue, id, record)
+    elseif m.fair or bit.band(unpacked('<I2', record, 70), LANE) ~= 0 then
+      local job = read(record)
+      take(queue, id, job)
+      put_available(queue, id, job)
+      tied = tied + 1
     else
+      plain[#plain + 1] = members[i]
       local place, places, gone = count_up(m), by_place[priority], left[state]
       if not places then
         places = {first = place, n = 0}
@@ -66,7 +77,11 @@ local function promote(queue, count)
       n = n + 2
     end
   end
-  if n > 0 then redis.call('ZREMRANGEBYRANK', queue .. ':due', 0, n / 2 - 1) end    -- what expired is gone
+  if #plain == count then
+    redis.call('ZREMRANGEBYRANK', queue .. ':due', 0, count - 1)
+  else
+    in_steps('ZREM', queue .. ':due', plain)
+  end
   for state, of_state in pairs(left) do in_steps('ZREM', queue .. ':state/' .. state, of_state) end
   in_steps('ZADD', queue .. ':state/' .. AVAILABLE, by_age)
   in_steps('HSET', queue .. ':jobs', written)
@@ -74,11 +89,13 @@ local function promote(queue, count)
     push_ready(queue, priority - 128, places.first, places, true)
   end
   if n > 0 then made_ready[queue] = true end
-  return n / 2
+  return n / 2 + tied
 end
 
+local looked = 0
 for q, queue in ipairs(KEYS) do
   if turns[q] > 0 then moved = moved + promote(queue, turns[q]) end
+  looked = looked + turns[q]
 end
 finish()
 local due = ''
@@ -86,4 +103,4 @@ for _, queue in ipairs(KEYS) do
   local first = first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
-return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now)}
+return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now), looked}

@@ -1,8 +1,8 @@
 -- Take away what is over.
 -- KEYS: the queue.  ARGV: clock, how many past their retention, how many beyond the newest (completed,
--- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days too.
+-- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle ties too.
 -- Returns {ended jobs that went, expired jobs that were cancelled}.
--- include: room clock states record queue places lease days
+-- include: room clock states record queue lanes places lease days
 local queue = KEYS[1]
 local finished, expired = 0, 0
 
@@ -52,6 +52,7 @@ end
 if ARGV[7] == '1' then
   local old = old_days(queue)
   if #old > 0 then redis.call('HDEL', queue .. ':days', unpack(old)) end
+  prune_ties(queue)
 end
 finish()
 return {finished, expired}

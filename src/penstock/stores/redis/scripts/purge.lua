@@ -1,6 +1,6 @@
 -- Remove the oldest jobs of some states, never running ones.
 -- KEYS: the queue.  ARGV: clock, limit, states (numbers, by commas).  Returns how many went.
--- include: clock states record queue places listing
+-- include: clock states record queue lanes places listing
 local limit, found = tonumber(ARGV[2]), {}
 for state in string.gmatch(ARGV[3], '%d') do
   for _, one in ipairs(of_state(KEYS[1], tonumber(state), 2 ^ 53, limit, false)) do found[#found + 1] = one end
@@ -9,6 +9,7 @@ sort_by_age(found, false)
 local gone = math.min(limit, #found)
 for i = 1, gone do
   local job = read(found[i][3])
+  if job.lane then job = read(redis.call('HGET', KEYS[1] .. ':jobs', found[i][2])) end    -- its turn may have come
   take(KEYS[1], found[i][2], job)
   remove(KEYS[1], found[i][2], job)
 end

@@ -3,7 +3,7 @@
 -- out, the longest first) or the workers' names, "|", and pairs (number of the queue, id): these jobs, if
 -- one of those workers still holds them.
 -- Returns {now, 4 entries each: number of the queue, id, record, lease}.
--- include: room clock states record queue places lease
+-- include: room clock states record queue lanes places lease
 local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local till = steady + tonumber(ARGV[3])
 for _, queue in ipairs(KEYS) do notice_reboot(queue) end

@@ -1,6 +1,6 @@
 -- Make ended or queued jobs available now, as new.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns a letter per job: its state before, - for none.
--- include: room clock states record queue places lease letters
+-- include: room clock states record queue lanes places lease letters
 local letters = {}
 for i = 2, #ARGV do
   local queue, id = KEYS[1], ARGV[i]

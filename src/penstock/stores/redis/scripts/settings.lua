@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is), hold ('' : as it is; 0: none; ms
 -- from now), then the limits in the order of limits.lua (each a number, or '' : as it is).
 -- Returns {1 if anything changed, 1 if the queue was new}.
--- include: room clock states record queue places lease
+-- include: room clock states record queue lanes places lease
 local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
 for i, name in ipairs({'paused', 'closed'}) do
   local wanted = ARGV[i + 1]

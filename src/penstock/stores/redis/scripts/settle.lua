@@ -3,7 +3,8 @@
 -- those (digest, profile), how many transitions, those, then runs: a head (number of the queue, number of the
 -- transition, how many, whether plain) and for each settlement id, what the lease begins with ('' for a bare
 -- Ref), and unless plain its result ('' or "r" and the bytes) and the jobs that follow.
--- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, error, reason.
+-- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its lane is held,
+-- error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
 -- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, names in `out` of
 -- jobs that lie there}.
@@ -17,8 +18,8 @@ local transitions = {}
 for i = 1, tonumber(ARGV[at]) do
   local t = {}
   local text, from = ARGV[at + i]
-  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.hold, t.has_error, t.has_reason, from =
-    struct.unpack('<BBBBdddBB', text)
+  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.hold, t.hold_lane, t.has_error, t.has_reason, from =
+    struct.unpack('<BBBBddddBB', text)
   if t.has_error == 1 then t.error, from = struct.unpack('<I4c0', text, from) end
   if t.has_reason == 1 then t.reason = struct.unpack('<I4c0', text, from) end
   t.removes = t.keep <= 0 and (t.state == COMPLETED or t.state == CANCELLED or t.state == DEAD)
@@ -52,7 +53,7 @@ end
 local other
 local function otherwise()
   if other then return other end
-  -- include: record places replacing newcomer
+  -- include: record lanes places replacing newcomer
 
   local function apply(q, queue, id, job, lease, t, result)
     local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
@@ -60,8 +61,9 @@ local function otherwise()
       job.place = heads[q]
       heads[q] = heads[q] + 1
     elseif t.place == 1 then
-      job.place = count_up(meta(queue))
+      job.place, job.at_tail = count_up(meta(queue)), true
     end
+    if t.hold_lane > 0 and job.lane then hold_lane(queue, job, now + t.hold_lane) end
     job.state, job.asked, job.reason, job.fresh = t.state, asked, t.reason, false
     job.lost, job.fetched = job.lost + t.lost, lease.fetched
     if charged and t.charge == 1 then job.attempt = job.attempt + 1 end

@@ -1,8 +1,9 @@
 -- What a prune would find in these queues.
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
--- ones are kept, expired jobs (likewise), 1 if there are old days, names in `out`, how many unique keys are over}.
--- include: clock states record queue places days
+-- ones are kept, expired jobs (likewise), 1 if there are old days or ties, names in `out`, how many unique keys are
+-- over}.
+-- include: clock states record queue lanes places days
 local limit, answer = tonumber(ARGV[2]), {}
 
 local function past(order)
@@ -16,7 +17,7 @@ for i, queue in ipairs(KEYS) do
     if beyond(queue, meta(queue), state, tonumber(ARGV[3]), tonumber(ARGV[4])) > 0 then crowded = 1 end
   end
   answer[i] = {
-    past(queue .. ':over'), crowded, past(queue .. ':expiring'), #old_days(queue) > 0 and 1 or 0,
+    past(queue .. ':over'), crowded, past(queue .. ':expiring'), (#old_days(queue) > 0 or has_idle_ties(queue)) and 1 or 0,
     redis.call('HKEYS', queue .. ':out'),
     redis.call('ZCOUNT', queue .. ':unique/until', '-inf', now),
   }

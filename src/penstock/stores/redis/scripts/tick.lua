@@ -4,7 +4,7 @@
 -- is replaced, then per job: id, form, tail (as of enqueue).
 -- Returns {a applied, s stale, e early, g gone; the highest generation; how many were asked to stop; n new,
 -- - skipped, a letter per job}.
--- include: clock states record queue places new replacing newcomer lease letters cancelling periodic
+-- include: clock states record queue lanes places new replacing newcomer lease letters cancelling periodic
 local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
 local inline_profile = profile_keeper(4, tonumber(ARGV[3]))
 local name, overlap, reason = ARGV[at], ARGV[at + 5], ARGV[at + 6]

@@ -405,12 +405,13 @@ def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
 
 def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
     """In steps that hold the server for 5 ms at most; the first says whether there is more."""
-    moved = 0
+    moved, left = 0, limit
     while True:
-        step = min(_PROMOTED, limit - moved)
+        step = min(_PROMOTED, left)
         (answer,) = sure((yield [ground.call("promote", queues, [step])]))
         moved += answer[0]
-        if answer[0] < step or moved >= limit:
+        left -= answer[3]
+        if answer[3] < step or left <= 0:
             return Due(moved, int(answer[1]) if answer[1] else None, int(answer[2]))
 
 

@@ -14,8 +14,19 @@ from msgspec import UNSET
 from penstock.errors import ConfigError
 from penstock.job import Job, Ref, State
 from penstock.limits import LimitChange
-from penstock.store import DayCount, Page, Parked, Pruned, QueueInfo, QueueStats, WorkerInfo
+from penstock.store import (
+    LANE_SHOWN,
+    DayCount,
+    LaneInfo,
+    Page,
+    Parked,
+    Pruned,
+    QueueInfo,
+    QueueStats,
+    WorkerInfo,
+)
 from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
+from penstock.stores.redis.keys import packed
 from penstock.stores.redis.records import NUMBER, STATES, limit_values, limits_of
 from penstock.stores.redis.verbs.consuming import deliver, news_call
 from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
@@ -26,6 +37,7 @@ __all__ = [
     "delete",
     "drop",
     "find",
+    "lane",
     "list_jobs",
     "parked",
     "prune",
@@ -359,3 +371,22 @@ def workers(ground: Ground) -> Talk[list[WorkerInfo]]:
 
 def _seen(text: bytes) -> int:
     return int(struct.unpack_from("<d", text)[0])
+
+
+# ── lanes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lane(ground: Ground, ref: Ref) -> Talk[LaneInfo | None]:
+    (answer,) = sure((yield [ground.call("lane", [ref.queue], [packed(ref.id), LANE_SHOWN])]))
+    if answer is None:
+        return None
+    key, waiting, before, due = answer[:4]
+    rows = list(zip(answer[4::3], answer[5::3], answer[6::3], strict=True))
+    admitted = yield from ground.jobs(ref.queue, rows)
+    return LaneInfo(
+        key.decode(),
+        admitted,
+        int(waiting),
+        None if before == b"" else int(before),
+        int(due) if due else None,
+    )

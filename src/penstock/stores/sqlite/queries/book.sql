@@ -1,9 +1,10 @@
 -- What every verb keeps: a queue's row with its counts, and the counts of the day.
 
 -- name: queue
--- A queue's switches, its last places, and the generation of the newest job.  ?1 namespace  ?2 name
+-- A queue's switches, its last places, the generation of the newest job, its limits, its lanes and turns.
+-- ?1 namespace  ?2 name
 SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0),
-       limits, held_until, tat, drained, drained_at, drained_since
+       limits, held_until, tat, drained, drained_at, drained_since, laned, fair
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts

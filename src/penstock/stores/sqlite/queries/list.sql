@@ -45,6 +45,10 @@ SELECT seq FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND stat
 -- ?1 qid  ?2 state
 SELECT seq FROM penstock_job INDEXED BY penstock_running WHERE queue = ?1 AND state = 4 AND state = ?2
 
+-- name: waiting
+-- ?1 qid  ?2 state
+SELECT seq FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = 8 AND state = ?2
+
 -- name: other
 -- Of a state that has no index of its own.  ?1 qid  ?2 state
 SELECT seq FROM penstock_job INDEXED BY penstock_id WHERE queue = ?1 AND state = ?2

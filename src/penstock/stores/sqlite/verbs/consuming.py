@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.job import Job
 from penstock.lifecycle import EXPIRED, LOST_BY
 from penstock.store import Beat, Due, Fetched, Grip, Share, Wake
+from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     PARKED,
@@ -150,6 +151,10 @@ class _Supply:
                 if row[-1] is not None:
                     self._leave_queue(AVAILABLE, row[2], row[-1])
             self._step.move(queue, AVAILABLE, RUNNING, len(rows))
+            if queue.tied:
+                ties.fetched(self._step, queue, rows)
+        elif queue.tied:
+            rows = self._tied(want)
         else:
             rows = self._one_by_one(want)
         self.taken += len(rows)
@@ -178,7 +183,51 @@ class _Supply:
             step.move(queue, state, RUNNING)
             if len(picked) == want:
                 break
-        rows = step.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
+        return self._lease_these(picked)
+
+    def _tied(self, want: int) -> list[Row]:
+        """The same where the end of one that has expired may bring another one before those that follow."""
+        rows: list[Row] = []
+        for _ in range(_MOST_EXPIRED):
+            picked = self._until_one_is_passed(want - len(rows))
+            rows += picked[0]
+            if len(rows) == want or not picked[1]:
+                break
+        return rows
+
+    def _until_one_is_passed(self, want: int) -> tuple[list[Row], bool]:
+        """Leases jobs as long as nothing happens to others; whether something did."""
+        step, queue = self._step, self._queue
+        picked: list[int] = []
+        passed: Row | None = None
+        for row in self._candidates(want, 1):
+            seq, state, expires_at, _, tied = row
+            if len(picked) == want:
+                break
+            if expires_at is not None and expires_at <= step.now:
+                passed = row
+                break
+            if state == PARKED and not ties.has_room(step, queue, seq):
+                passed = row
+                break
+            picked.append(seq)
+            if tied is not None:
+                self._leave_queue(state, seq, tied)
+            step.move(queue, state, RUNNING)
+            if state == PARKED:
+                break
+        rows = self._lease_these(picked)
+        ties.fetched(step, queue, rows)
+        if passed is not None:
+            seq, state, expires_at, spec, _ = passed
+            if expires_at is not None and expires_at <= step.now:
+                ties.end_queued(step, queue, seq, state, spec, EXPIRED)
+            else:
+                ties.to_lane(step, queue, seq)
+        return rows, bool(rows) or passed is not None
+
+    def _lease_these(self, picked: list[int]) -> list[Row]:
+        rows = self._step.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
         order = {seq: i for i, seq in enumerate(picked)}
         return sorted(rows, key=lambda row: order[row[2]])
 
@@ -186,8 +235,8 @@ class _Supply:
         """What its start means to others that it is tied to."""
         shift_key(self._step, self._queue, seq, tied, STATES[state], STATES[RUNNING])
 
-    def _candidates(self, want: int) -> Iterator[Row]:
-        cx, qid, most = self._step.cx, self._queue.qid, want + _MOST_EXPIRED
+    def _candidates(self, want: int, more: int = _MOST_EXPIRED) -> Iterator[Row]:
+        cx, qid, most = self._step.cx, self._queue.qid, want + more
         if self._tasks:
             # all at once: the statements that change jobs run while these are looked at
             yield from cx.execute(_PARKED, (qid, most, texts(self._tasks))).fetchall()
@@ -217,6 +266,10 @@ def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:
     for queue in queues:
         if queue.count(0) or queue.count(1):
             due = step.cx.execute(_NEXT, (queue.qid,)).fetchone()[0]
+            if due is not None and (least is None or due < least):
+                least = due
+        if queue.laned:
+            due = ties.next_due(step, queue)
             if due is not None and (least is None or due < least):
                 least = due
     return least
@@ -257,17 +310,26 @@ def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
     due: list[Row] = []
     for queue in found.values():
         due += step.cx.execute(_DUE, (queue.qid, step.now, max(0, limit))).fetchall()
+        due += [(at, 0, queue.qid, key) for at, key in ties.lanes_due(step, queue, max(0, limit))]
     due.sort()  # by due time, then by generation
     moved: dict[int, list[int]] = {}
-    for _, seq, qid, state, expires_at, spec in due[: max(0, limit)]:
+    admitted = 0
+    for _, seq, qid, *facts in due[: max(0, limit)]:
+        if not seq:
+            admitted += ties.advance(step, found[qid], facts[0])
+            continue
+        state, expires_at, spec = facts
         if expires_at is not None and expires_at <= step.now:
-            step.end_queued(found[qid], seq, state, spec, EXPIRED)
+            ties.end_queued(step, found[qid], seq, state, spec, EXPIRED)
+        elif found[qid].tied:
+            ties.to_tail(step, found[qid], seq)
+            admitted += 1
         else:
             moved.setdefault(qid, []).append(seq)
             step.move(found[qid], state, AVAILABLE)
     for qid, seqs in moved.items():
         step.cx.execute(_TO_TAIL, (step.tails(found[qid], len(seqs)), numbers(seqs)))
-    return Due(sum(map(len, moved.values())), _next_due(step, list(found.values())), step.now)
+    return Due(admitted + sum(map(len, moved.values())), _next_due(step, list(found.values())), step.now)
 
 
 # ── reclaim ──────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.holding import Hold, hold_after, outlives_its_job, replaced, until
 from penstock.job import NewJob, State
 from penstock.store import Enqueued, Verdict
+from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import AVAILABLE, CODE, STATES, job_of, numbers, spec_blob, spec_of
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.unique import UniqueKey
@@ -56,11 +57,15 @@ def _replace(step: Step, queue: Queue, seq: int, new: NewJob) -> bool:
     job = replaced(before, new, step.now)
     if job is None:
         return False
-    code = CODE[job.state]
-    begins = code == AVAILABLE and job.state is not before.state
-    place = step.tails(queue, 1) + 1 if begins else None
+    code, old = CODE[job.state], CODE[before.state]
+    place = step.tails(queue, 1) + 1 if code == AVAILABLE != old else None
+    tie = ties.look(step, seq) if queue.tied and code != old else None
     step.cx.execute(_REPLACE, (seq, code, job.run_at, job.expires_at, spec_blob(job.spec), place))
-    step.move(queue, CODE[before.state], code)
+    if tie is not None:
+        stands = tie.place if place is None else place
+        step.move(queue, old, ties.became(step, queue, tie, code, stands, at_tail=place is not None))
+    else:
+        step.move(queue, old, code)
     return True
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from penstock.errors import ConfigError
-from penstock.job import Job, State
-from penstock.store import DayCount, Page, Parked, QueueInfo, QueueStats, WorkerInfo
+from penstock.job import TERMINAL, Job, Ref, State
+from penstock.store import LANE_SHOWN, DayCount, LaneInfo, Page, Parked, QueueInfo, QueueStats, WorkerInfo
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -29,6 +29,7 @@ __all__ = [
     "find",
     "gather",
     "info",
+    "lane",
     "list_jobs",
     "parked",
     "queues",
@@ -49,13 +50,20 @@ _THESE = SQL["list.these"]
 _HELD = SQL["list.held"]
 _QUEUE = SQL["list.queue"]
 _FIND = SQL["list.find"]
+_GET = SQL["get.one"]
+_LANE_KEY = SQL["ties.key"]
+_LANE_LOOK = SQL["ties.look"]
+_IN_LINE = SQL["ties.in_line"]
+_BEFORE = SQL["ties.before"]
+_ADMITTED = SQL["ties.those_admitted"]
 _IN_STATE = {
     **dict.fromkeys((0, 1), SQL["list.due"]),
     2: SQL["list.parked"],
     AVAILABLE: SQL["list.available"],
     RUNNING: SQL["list.running"],
     **dict.fromkeys(ENDED, SQL["list.ended"]),
-    **dict.fromkeys((WAITING, GROUPED), SQL["list.other"]),
+    WAITING: SQL["list.waiting"],
+    GROUPED: SQL["list.other"],
 }
 
 _DAY = 86_400_000
@@ -183,6 +191,27 @@ def find(step: Step, id: str) -> list[Job]:
     return [job_of(row) for row in step.cx.execute(_FIND, (step.namespace, id))]
 
 
+def lane(step: Step, ref: Ref) -> LaneInfo | None:
+    """How it stands in the lane of a job."""
+    cx = step.cx
+    row = cx.execute(_GET, (step.namespace, ref.queue, ref.id)).fetchone()
+    queue = step.queue(ref.queue)
+    job = None if row is None else job_of(row)
+    if queue is None or job is None or job.state in TERMINAL or (terms := job.spec.lane) is None:
+        return None
+    name = (queue.qid, terms.key)
+    seqs = sorted(seq for (seq,) in cx.execute(_ADMITTED, name))[:LANE_SHOWN]
+    before = None
+    if job.state is State.WAITING:
+        place = cx.execute(_LANE_LOOK, (job.generation,)).fetchone()[3]
+        order = (terms.rank(job.spec.priority), place)
+        before = cx.execute(_BEFORE, (*name, *order)).fetchone()[0]
+    found = cx.execute(_LANE_KEY, name).fetchone()
+    due = None if found is None else found[2]
+    admitted = [job_of(row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
+    return LaneInfo(terms.key, admitted, cx.execute(_IN_LINE, name).fetchone()[0], before, due)
+
+
 # ── queues and workers ───────────────────────────────────────────────────────────────────────────
 
 
@@ -220,14 +249,14 @@ def stats(step: Step, days: int) -> list[QueueStats]:
     return [QueueStats(row[1], *_totals(row), _days(step, row[0], newer_than)) for row in rows]
 
 
-def _totals(row: Row) -> tuple[int, int, int]:
-    enqueued, processed, failed = row[_TOTALS]
-    return enqueued, processed, failed
-
-
 def _days(step: Step, qid: int, newer_than: int) -> list[DayCount]:
     rows = step.cx.execute(_DAYS, (qid, newer_than))
     return [DayCount(_day_name(day), processed, failed) for day, processed, failed in rows]
+
+
+def _totals(row: Row) -> tuple[int, int, int]:
+    enqueued, processed, failed = row[_TOTALS]
+    return enqueued, processed, failed
 
 
 def _day_name(day: int) -> str:

@@ -11,6 +11,7 @@ from penstock.job import Ref, State
 from penstock.lifecycle import EXPIRED
 from penstock.limits import NO_LIMITS, LimitChange
 from penstock.store import Pruned, QueueInfo, WorkerInfo
+from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -99,7 +100,9 @@ def _retry(step: Step, ref: Ref) -> State | None:
         return State.RUNNING
     if expires_at is not None and expires_at <= step.now:
         expires_at = None
-    terms = (seq, step.tails(queue, 1) + 1, step.now, expires_at)
+    place = step.tails(queue, 1) + 1
+    terms = (seq, place, step.now, expires_at)
+    tie = ties.look(step, seq) if queue.tied else None
     if is_queued(state):
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
@@ -108,7 +111,8 @@ def _retry(step: Step, ref: Ref) -> State | None:
         step.cx.execute(_RETRY, (*terms, tied))
         if tied is not None:
             shift_key(step, queue, seq, tied, STATES[state], State.AVAILABLE)
-    step.move(queue, state, AVAILABLE)
+    after = AVAILABLE if tie is None else ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
+    step.move(queue, state, after)
     return STATES[state]
 
 
@@ -123,12 +127,14 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
         return None
     queue, (seq, state, *_) = found
     if is_queued(state) and state != PARKED:
-        if due <= step.now:
-            step.cx.execute(_RESCHEDULE, (seq, AVAILABLE, due, step.tails(queue, 1) + 1))
-            step.move(queue, state, AVAILABLE)
-        else:
-            step.cx.execute(_RESCHEDULE, (seq, CODE[State.SCHEDULED], due, None))
-            step.move(queue, state, CODE[State.SCHEDULED])
+        tie = ties.look(step, seq) if queue.tied else None
+        now = due <= step.now
+        place = step.tails(queue, 1) + 1 if now else None
+        after: int | None = AVAILABLE if now else CODE[State.SCHEDULED]
+        step.cx.execute(_RESCHEDULE, (seq, after, due, place))
+        if tie is not None:
+            after = ties.became(step, queue, tie, after, place or tie.place, at_tail=now)
+        step.move(queue, state, after)
     return STATES[state]
 
 
@@ -148,11 +154,23 @@ def _delete(step: Step, ref: Ref) -> State | None:
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because somebody asks for it."""
-    if seqs:
+    if queue.tied and state not in ENDED:
+        _remove_tied(step, queue, seqs)
+    elif seqs:
         gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
         free_keys(step, _tied(gone))
     return len(seqs)
+
+
+def _remove_tied(step: Step, queue: Queue, seqs: Sequence[int]) -> None:
+    """One by one: who gets room by it may be the next that is removed."""
+    for seq in seqs:
+        tie = ties.look(step, seq)
+        gone = step.cx.execute(_DELETE, (numbers([seq]),)).fetchall()
+        step.move(queue, tie.state, None)
+        free_keys(step, _tied(gone))
+        ties.became(step, queue, tie, None, tie.place)
 
 
 def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
@@ -183,6 +201,9 @@ def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
         seqs = sorted(seq for code in codes for seq in gather(step, queue.qid, code))[:limit]
     else:
         seqs = [seq for (seq,) in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
+    if queue.tied:
+        _remove_tied(step, queue, seqs)
+        return len(seqs)
     gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
     for state, *_ in gone:
         step.move(queue, state, None)
@@ -214,6 +235,7 @@ def drop(step: Step, name: str) -> bool:
     step.cx.execute(_DROP, (queue.qid,))
     step.cx.execute(_DROP_DAYS, (queue.qid,))
     drop_keys(step, queue)
+    ties.drop(step, queue)
     entries = step.cx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
     if queue.paused or queue.closed or entries or (queue.gate and queue.gate.limits != NO_LIMITS):
         step.changes += 1
@@ -244,6 +266,9 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
             return ACT
         if cx.execute(_KEYS_OVER, (qid, now)).fetchone():
             return ACT
+        queue = step.queue(row[1])
+        if queue is not None and queue.tied and ties.has_idle(step, queue):
+            return ACT
     silent = cx.execute(_SILENT, (step.namespace, now - SILENT, 1)).fetchone()
     return ACT if silent else Pruned(0, 0, 0)
 
@@ -252,6 +277,9 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     rows = {row[0]: row for row in step.cx.execute(_ALL, (step.namespace,))}
     queues = {queue.qid: queue for queue in step.known([row[1] for row in rows.values()])}
     limit = max(0, limit)
+    for queue in queues.values():
+        if queue.tied:
+            ties.prune(step, queue)
     finished = _prune_over(step, queues, limit)
     for queue in queues.values():
         for state in ENDED:
@@ -303,7 +331,7 @@ def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:
         expired += step.cx.execute(_EXPIRED, (qid, step.now, limit)).fetchall()
     expired.sort()
     for _, seq, qid, state, spec in expired[:limit]:
-        step.end_queued(queues[qid], seq, state, spec, EXPIRED)
+        ties.end_queued(step, queues[qid], seq, state, spec, EXPIRED)
     return len(expired[:limit])
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
+from penstock.stores.sqlite import ties
+from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.keys import conflict, take_key
 from penstock.stores.sqlite.verbs.limits import refusal
@@ -34,7 +35,7 @@ def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = step.some_queue(job.queue)
-        if queue.closed or queue.gate is not None or job.unique is not None:
+        if queue.closed or queue.gate is not None or job.unique is not None or _is_tied(queue, job):
             plain = False
     if plain and _insert_all(step, jobs):
         return [Enqueued(Verdict.NEW, job.id) for job in jobs]
@@ -117,16 +118,32 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
     refused = None if follows else refusal(step, queue, job)
     if refused is not None:
         return refused
-    if job.unique is None:
+    if job.unique is None and not _is_tied(queue, job):
         _insert(step, queue, job)
-        return Enqueued(Verdict.NEW, job.id)
-    seq = step.generation() + 1
-    row = _row(step, queue, job, seq, step.tails(queue, 1) + 1)
-    cx.execute(_INSERT_TIED, (*row, job.unique.states))
-    if job.unique.states & WHILE_QUEUED:
-        take_key(step, queue, seq, job.id, job.unique, step.now)
-    step.enqueued(queue, row[3], 1)
+    else:
+        _insert_tied(step, queue, job)
     return Enqueued(Verdict.NEW, job.id)
+
+
+def _is_tied(queue: Queue, job: NewJob) -> bool:
+    return queue.fair is not None or job.lane is not None or job.turn is not None
+
+
+def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
+    """One that is tied to others: by a unique key, which is free, by a lane, by a turn."""
+    unique = job.unique
+    row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
+    step.cx.execute(_INSERT_TIED, (*row, None if unique is None else unique.states))
+    seq, state, place = row[0], row[3], row[5]
+    if unique is not None and unique.states & WHILE_QUEUED:
+        take_key(step, queue, seq, job.id, unique, step.now)
+    if _is_tied(queue, job):
+        ties.join(step, queue, seq, job, place)
+        if state == AVAILABLE:
+            lane = None if job.lane is None else job.lane.key
+            tie = ties.Tie(seq, None, job.priority, place, lane, None, row[10])
+            state = ties.became(step, queue, tie, state, place, at_tail=True)
+    step.enqueued(queue, state, 1)
 
 
 # ── get ──────────────────────────────────────────────────────────────────────────────────────────
@@ -169,7 +186,7 @@ def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
         return None
     seq, state, spec, asked = row
     if is_queued(state):
-        step.end_queued(queue, seq, state, spec, reason)
+        ties.end_queued(step, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:
         step.cx.execute(_ASK, (seq,))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.lifecycle import Place, Transition
 from penstock.store import Settled, Settlement
+from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
@@ -146,7 +147,14 @@ def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None
             name, queue, token = lease.queue, step.queue(lease.queue), ""
             if queue is not None:
                 queues[queue.qid] = queue
-        if queue is not None and to.state is _COMPLETED and to.error is None and to.charge and not to.lost:
+        if (
+            queue is not None
+            and not queue.laned
+            and to.state is _COMPLETED
+            and to.error is None
+            and to.charge
+            and not to.lost
+        ):
             if to.keep > 0:
                 held = (lease.generation, queue.qid, lease.id, lease.token)
                 reason = to.reason and storable(to.reason)
@@ -207,6 +215,9 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
     to, now = one.transition, step.now
     if to.hold:
         limits.hold(step, queue, to.hold)
+    tie = ties.look(step, seq) if queue.tied else None
+    if tie is not None and tie.lane is not None and to.hold_lane > 0:
+        ties.hold(step, queue, tie.lane, now + to.hold_lane)
     step.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL
@@ -217,6 +228,8 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         step.move(queue, RUNNING, None)
         if tied is not None:
             forget_key(step, seq, code, tied)
+        if tie is not None:
+            ties.became(step, queue, tie, None, place)
         return
     if to.place is not Place.OWN:
         place = head if to.place is Place.HEAD else step.tails(queue, 1) + 1
@@ -238,6 +251,8 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         ),
     )
     step.move(queue, RUNNING, code)
+    if tie is not None:
+        ties.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
 
 
 def _due(to: Transition, due: int, now: int) -> int:

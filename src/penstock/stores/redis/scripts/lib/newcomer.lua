@@ -55,7 +55,7 @@ local function first_facts(generation, form)
   local said = read_form(form)
   local job = {
     generation = generation, priority = string.byte(form, 2) - 100, enqueued = now, place = generation,
-    attempt = 0, lost = 0,
+    attempt = 0, lost = 0, at_tail = true,
   }
   for _, part in ipairs(TIES) do job[part] = said[part] end
   job.state, job.run, job.expires = first_times(said)
@@ -66,5 +66,6 @@ local function store_new(queue, id, form, generation, flags, tail)
   local job = first_facts(generation, form)
   job.tail_flags, job.tail = flags, tail
   if job.unique then shift_key(queue, id, job, 0, QUEUED_PHASE) end
+  if job.turn then become_fair(queue, job) end
   put(queue, id, job)
 end

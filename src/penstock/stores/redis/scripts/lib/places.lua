@@ -171,12 +171,16 @@ local function ended_state(state)
   return state == COMPLETED or state == CANCELLED or state == DEAD
 end
 
-local function put(queue, id, job, over)
+function put(queue, id, job, over)
+  if job.lane then enter(queue, id, job) end
   local state = job.state
   job.fresh, job.moved = false, false
   if state == AVAILABLE then
+    if job.at_tail and meta(queue).fair then draw(queue, job) end
     put_again(queue, id, job)
     made_ready[queue] = true
+  elseif state == WAITING then
+    redis.call('ZADD', lane_of(queue, terms_of(job)), 1, waiting_order(job, id))
   elseif state == SCHEDULED or state == RETRYABLE then
     redis.call('ZADD', queue .. ':due', job.run, order(job, id))
     made_due[queue] = math.min(made_due[queue] or job.run, job.run)
@@ -195,12 +199,16 @@ local function put(queue, id, job, over)
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
   end
+  if job.lane then advance(queue, terms_of(job).key) end
 end
 
-local function take(queue, id, job)
+function take(queue, id, job)
   local state = job.state
   if state == AVAILABLE then
     if job.fresh or job.moved then take_ready(queue, id, job) else take_again(queue, id, job) end
+    give_back(queue, job)
+  elseif state == WAITING then
+    redis.call('ZREM', lane_of(queue, terms_of(job)), waiting_order(job, id))
   elseif state == SCHEDULED or state == RETRYABLE then
     redis.call('ZREM', queue .. ':due', order(job, id))
   elseif state == PARKED then
@@ -217,7 +225,7 @@ end
 -- Somebody has deleted the record of a job, and with it where it stood: it must not stand in the way of others.
 local function forget_traces(queue, id, order_of_it)
   for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, order_of_it) end
-  for state = SCHEDULED, PARKED do
+  for state = SCHEDULED, GROUPED do
     redis.call('ZREM', queue .. ':state/' .. state, id)
     if ended_state(state) then redis.call('ZREM', queue .. ':ended/' .. state, order_of_it) end
   end
@@ -228,16 +236,20 @@ local function remove(queue, id, job, forgotten)
   if not (forgotten and outlives(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
   tell_ended(queue, id, '')
+  if job.lane then
+    leave(queue, id, job)
+    advance(queue, terms_of(job).key)
+  end
 end
 
 -- A job that was taken, and was not running, is cancelled.
-local function end_queued(queue, id, job, reason)
+function end_queued(queue, id, job, reason)
   job.state, job.ended, job.reason = CANCELLED, now, reason
   put(queue, id, job, now + profile(queue, job))
 end
 
 local function put_available(queue, id, job)
   job.state = AVAILABLE
-  job.place = count_up(meta(queue))
+  job.place, job.at_tail = count_up(meta(queue)), true
   put(queue, id, job)
 end

@@ -30,10 +30,10 @@ local function meta(queue)
   local m = metas[queue]
   if m then return m end
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'head', 'segments', 'enqueued',
-    'paused', 'closed', 'tail0', 'limits', 'held')
+    'paused', 'closed', 'tail0', 'limits', 'held', 'fair')
   m = {
     paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {},
-    limits = v[9], held = tonumber(v[10] or nil), limited = v[9] or v[10],
+    limits = v[9], held = tonumber(v[10] or nil), limited = v[9] or v[10], fair = tonumber(v[11] or nil),
   }
   for i, name in ipairs(COUNTERS) do
     m[name] = tonumber(v[i]) or 0

@@ -26,7 +26,7 @@ local function read(record)
   size, job.enqueued, job.run, job.place, expires, fetched, ended, job.attempt, job.lost, has =
     struct.unpack('<I4ddddddI4I4I2', record, 10)
   job.expires, job.fetched, job.ended = some(expires), some(fetched), some(ended)
-  job.asked = has >= ASKED_TO_STOP
+  job.asked, job.admitted = has >= ASKED_TO_STOP, bit.band(has, ADMITTED) ~= 0
   local at = 72
   for i, part in ipairs(PARTS) do
     if bit.band(has, 2 ^ (i - 1)) ~= 0 then
@@ -39,7 +39,7 @@ local function read(record)
 end
 
 local function write(job)
-  local has, parts = job.asked and ASKED_TO_STOP or 0, {}
+  local has, parts = (job.asked and ASKED_TO_STOP or 0) + (job.admitted and ADMITTED or 0), {}
   for i, part in ipairs(PARTS) do
     if job[part] then
       has = has + 2 ^ (i - 1)

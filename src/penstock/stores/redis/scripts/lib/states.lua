@@ -6,7 +6,7 @@ local WAITING, GROUPED = 8, 9    -- 7 is that of a running job, in answers
 -- flags; 16 (extra) and 32 (inline profile) belong to the tail, the last two say in which list it stands, and
 -- both together that 8 is to be added to the state
 local LONG, FRESH, MOVED, HIGH = 8, 64, 128, 192
-local ASKED_TO_STOP = 32768    -- of the bits that say what a long record has
+local ASKED_TO_STOP, ADMITTED, LANE = 32768, 16384, 64    -- of the bits that say what a long record has
 
 -- A lease: whose it is. Its first bytes, up to the token's end, are what a holder has to show.
 local CHARGED, STARTED, ASKED, KEYED, LIMITED = 1, 2, 4, 8, 64

@@ -1,0 +1,69 @@
+"""Commands to devices: at a set time, in order per device, tried again while a device is offline."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from penstock import App, Worker
+from penstock.errors import Retry
+
+FOLDER = Path(tempfile.mkdtemp(prefix="penstock-devices-"))
+app = App(f"sqlite:///{FOLDER / 'jobs.db'}")
+
+done: dict[str, list[str]] = {"d1": [], "d2": [], "d3": []}
+tries: dict[tuple[str, str], int] = {}
+busy: set[str] = set()
+collisions: list[str] = []
+
+
+@app.task(concurrency_key="device", ordered=True, max_attempts=10)
+async def command(device: str, what: str) -> None:
+    """Tell a device to do something. The next command waits until this one has come through."""
+    if device in busy:
+        collisions.append(device)
+    busy.add(device)
+    try:
+        tries[device, what] = tries.get((device, what), 0) + 1
+        await asyncio.sleep(0.01)
+        if device == "d2" and tries[device, what] < 3 and what == "lock":
+            raise Retry(delay=0.05)  # offline: it blocks its own commands, and no others
+        done[device].append(what)
+    finally:
+        busy.discard(device)
+
+
+async def produce() -> None:
+    """Two producers, at once; a device's own commands come from one of them."""
+
+    async def tell(device: str) -> None:
+        for what in ("lock", "blink", "unlock"):
+            later = "500ms" if (device, what) == ("d3", "lock") else 0
+            await command.using(delay=later).aenqueue(device, what)
+
+    async def one() -> None:
+        await tell("d1")
+        await tell("d2")
+
+    await asyncio.gather(one(), tell("d3"))
+
+
+async def main() -> None:
+    await produce()
+    print("9 commands to 3 devices, stored by 2 producers; the first of d3 is for later")
+    worker = Worker(app, concurrency=10)
+    running = asyncio.create_task(worker.run())
+    while sum(map(len, done.values())) < 9:
+        await asyncio.sleep(0.02)
+    worker.stop()
+    await running
+    for device, commands in done.items():
+        offline = tries[device, "lock"]
+        note = f" (lock was tried {offline} times: the device was offline)" if offline > 1 else ""
+        print(f"{device}: {', '.join(commands)}{note}")
+    print(f"two things at once: {collisions}" if collisions else "no device was ever told two things at once")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,33 @@
+-- How it stands in the lane of a job.
+-- KEYS: the queue.  ARGV: clock, id, how many of those admitted are wanted.  Returns nothing, or {key, how many
+-- wait, how many of these stand before it ('' : it does not wait), when the first is due ('' : other than by time
+-- alone), then 3 entries each of those admitted: id, record, lease or nothing}.
+-- include: clock states record queue lanes places lease letters
+local queue, id = KEYS[1], ARGV[2]
+local record = redis.call('HGET', queue .. ':jobs', id)
+local job = record and read(record)
+if not job or ended_state(job.state) and redis.call('HEXISTS', queue .. ':held', id) == 0 or not job.lane then
+  return false
+end
+local lane, before = lane_of(queue, terms_of(job)), ''
+local running = redis.call('HEXISTS', queue .. ':held', id) == 1
+if job.state == WAITING and not running then
+  before = redis.call('ZRANK', lane, waiting_order(job, id)) - redis.call('ZCOUNT', lane, -1, 0)
+end
+local due = redis.call('ZSCORE', queue .. ':due', NOBODY .. terms_of(job).key)
+local answer = {
+  terms_of(job).key, redis.call('ZCOUNT', lane, 1, 1), before, due and string.format('%.0f', due) or '',
+}
+local found = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', lane, -1, 0, 'LIMIT', 0, 1000)) do
+  local text = redis.call('HGET', queue .. ':jobs', member)
+  local _, generation = struct.unpack('>BI7', text)
+  found[#found + 1] = {generation, member, text}
+end
+table.sort(found, function(a, b) return a[1] < b[1] end)
+for i = 1, math.min(#found, tonumber(ARGV[3])) do
+  answer[#answer + 1] = found[i][2]
+  answer[#answer + 1] = found[i][3]
+  answer[#answer + 1] = redis.call('HGET', queue .. ':held', found[i][2])
+end
+return answer

@@ -1,0 +1,227 @@
+-- Lanes: which jobs of a key are admitted, and who comes next. Turns: where a job stands among those of others.
+--   lane/KEY     those of a lane: -1 admitted, 0 admitted and not started (only with a rate), by id; 1 waiting,
+--                by order. Nothing else says that there is a lane.
+--   lanes        key → until when starts count against its rate, until when it is held; lanes/over: when both end
+--   due          among the jobs, by generation 0 and its key: a lane whose first has only to wait for an instant
+--   turns        now/P, drawn/P: of priority P the greatest tag that was fetched, how many were drawn; turns/P:
+--                key → the tag that it gets next
+
+local STEP, SEATS = 120, 64    -- as in lane.py
+local NOBODY = string.rep('\0', 7)
+local put, take, end_queued    -- places.lua has them
+
+local function terms_of(job)
+  local terms = job.terms
+  if not terms then
+    terms = {key = string.sub(job.lane, 18)}
+    terms.most, terms.ordered, terms.step, terms.burst = struct.unpack('<I4BdI4', job.lane)
+    terms.ordered = terms.ordered == 1
+    job.terms = terms
+  end
+  return terms
+end
+
+local function lane_of(queue, terms)
+  return queue .. ':lane/' .. terms.key
+end
+
+local function waiting_order(job, id)
+  local rank = terms_of(job).ordered and 0 or -job.priority
+  return struct.pack('>BI7', 100 + rank, job.place + 4503599627370496) .. id
+end
+
+local function first_waiting(lane)
+  return redis.call('ZRANGEBYSCORE', lane, 1, 1, 'LIMIT', 0, 1)[1]
+end
+
+local function spent_and_held(queue, key)
+  local known = redis.call('HGET', queue .. ':lanes', key)
+  if not known then return 0, 0 end
+  return struct.unpack('<dd', known)
+end
+
+local function remember(queue, key, spent, held)
+  redis.call('HSET', queue .. ':lanes', key, struct.pack('<dd', spent, held))
+  redis.call('ZADD', queue .. ':lanes/over', math.max(spent, held), key)
+end
+
+-- As Lane.allowed_at: from when on one more may be admitted; nil: not before another one leaves or starts.
+local function allowed_at(queue, terms)
+  local lane = lane_of(queue, terms)
+  if redis.call('ZCOUNT', lane, -1, 0) >= terms.most then return nil end
+  local spent, held = spent_and_held(queue, terms.key)
+  if terms.step == 0 then return held end
+  local left = terms.burst - 1 - redis.call('ZCOUNT', lane, 0, 0)
+  if left < 0 then return nil end
+  return math.max(held, math.ceil(spent - left * terms.step))
+end
+
+local function may_enter(queue, id, job)
+  local terms = terms_of(job)
+  local first = first_waiting(lane_of(queue, terms))
+  if first and first < waiting_order(job, id) then return false end
+  local at = allowed_at(queue, terms)
+  return at ~= nil and at <= now
+end
+
+local function admit(queue, id, job)
+  local terms = terms_of(job)
+  job.admitted = true
+  redis.call('ZADD', lane_of(queue, terms), terms.step > 0 and 0 or -1, id)
+end
+
+local function leave(queue, id, job)
+  if job.admitted then redis.call('ZREM', lane_of(queue, terms_of(job)), id) end
+  job.admitted = false
+end
+
+-- What the job's new state means for its lane; one that finds no room shall wait.
+local function enter(queue, id, job)
+  local terms, state = terms_of(job), job.state
+  if state == AVAILABLE then
+    if job.admitted or may_enter(queue, id, job) then admit(queue, id, job) else job.state = WAITING end
+  elseif terms.ordered and (state == SCHEDULED or state == RETRYABLE or state == PARKED) then
+    if job.admitted then redis.call('ZADD', lane_of(queue, terms), -1, id) end
+  else
+    leave(queue, id, job)
+  end
+end
+
+local busy = {}
+
+-- Admit who may be admitted, then note when the next one may. How many they were.
+local function advance(queue, key)
+  local lane = queue .. ':lane/' .. key
+  if busy[lane] then return 0 end
+  busy[lane] = true
+  local admitted, due = 0, nil
+  while true do
+    local first = first_waiting(lane)
+    if not first then break end
+    local id = string.sub(first, 9)
+    local record = redis.call('HGET', queue .. ':jobs', id)
+    if record then
+      local job = read(record)
+      due = allowed_at(queue, terms_of(job))
+      if not due or due > now then break end
+      due = nil
+      take(queue, id, job)
+      job.state, job.at_tail, job.admitted = AVAILABLE, true, true
+      put(queue, id, job)
+      admitted = admitted + 1
+    else    -- somebody has deleted it
+      redis.call('ZREM', lane, first)
+      redis.call('ZREM', queue .. ':state/' .. WAITING, id)
+    end
+  end
+  busy[lane] = nil
+  if due then
+    redis.call('ZADD', queue .. ':due', due, NOBODY .. key)
+    made_due[queue] = math.min(made_due[queue] or due, due)
+  else
+    redis.call('ZREM', queue .. ':due', NOBODY .. key)
+  end
+  return admitted
+end
+
+-- Nobody else of it is admitted before this instant.
+local function hold_lane(queue, job, till)
+  local key = terms_of(job).key
+  local spent, held = spent_and_held(queue, key)
+  remember(queue, key, spent, math.max(held, till))
+end
+
+-- A job of a lane is fetched; with a rate that is a start. As Lane.after_start.
+local function started(queue, id, job)
+  local terms = terms_of(job)
+  if terms.step == 0 then return end
+  redis.call('ZADD', lane_of(queue, terms), -1, id)
+  local spent, held = spent_and_held(queue, terms.key)
+  spent = math.min(math.max(spent, now), now + terms.burst * terms.step) + terms.step
+  remember(queue, terms.key, spent, held)
+  advance(queue, terms.key)
+end
+
+-- ── turns ──
+
+local function turn_of(job)
+  if not job.turn then return STEP, '' end
+  return struct.unpack('<I2', job.turn), string.sub(job.turn, 3)
+end
+
+-- From the first job on that has one a queue is fair.
+local function become_fair(queue, job)
+  local m = meta(queue)
+  if not m.fair then
+    m.fair = math.floor(job.place / SEATS) + 1
+    redis.call('HSET', queue .. ':meta', 'fair', m.fair)
+  end
+end
+
+local function tag_now(queue, priority)
+  return tonumber(redis.call('HGET', queue .. ':turns', 'now/' .. priority)) or meta(queue).fair
+end
+
+-- A place at the tail of its key.
+local function draw(queue, job)
+  local step, key = turn_of(job)
+  local ends = queue .. ':turns/' .. job.priority
+  local tag = math.max(tag_now(queue, job.priority), tonumber(redis.call('ZSCORE', ends, key)) or 0)
+  redis.call('ZADD', ends, tag + step, key)
+  job.place = tag * SEATS + redis.call('HINCRBY', queue .. ':turns', 'drawn/' .. job.priority, 1) % SEATS
+end
+
+-- An available job goes, and was not fetched.
+local function give_back(queue, job)
+  local fair = meta(queue).fair
+  if not fair or job.place < fair * SEATS then return end
+  local step, key = turn_of(job)
+  local ends = queue .. ':turns/' .. job.priority
+  local tag = tonumber(redis.call('ZSCORE', ends, key))
+  if not tag then return end
+  if tag - step <= tag_now(queue, job.priority) then
+    redis.call('ZREM', ends, key)
+  else
+    redis.call('ZADD', ends, tag - step, key)
+  end
+end
+
+-- Jobs were fetched, this place the last of them; n is how many.
+local function turns_fetched(queue, priority, place, n)
+  local tag = math.floor(place / SEATS)
+  if tag <= tag_now(queue, priority) then return end
+  redis.call('HSET', queue .. ':turns', 'now/' .. priority, tag)
+  local ends = queue .. ':turns/' .. priority
+  local past = redis.call('ZRANGEBYSCORE', ends, '-inf', tag, 'LIMIT', 0, 2 * n + 16)
+  if #past > 0 then redis.call('ZREM', ends, unpack(past)) end
+end
+
+-- ── what nobody has a use for any more ──
+
+local function has_idle_ties(queue)
+  if redis.call('ZCOUNT', queue .. ':lanes/over', '-inf', now) > 0 then return true end
+  if not meta(queue).fair or redis.call('EXISTS', queue .. ':ready') == 1 then return false end
+  for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
+    if redis.call('EXISTS', queue .. ':turns/' .. string.match(field, '[^/]+$')) == 1 then return true end
+  end
+  return false
+end
+
+-- Keys whose rate is as it was; and where nobody is ready all begin alike.
+local function prune_ties(queue)
+  local over = redis.call('ZRANGEBYSCORE', queue .. ':lanes/over', '-inf', now, 'LIMIT', 0, 1000)
+  if #over > 0 then
+    redis.call('HDEL', queue .. ':lanes', unpack(over))
+    redis.call('ZREM', queue .. ':lanes/over', unpack(over))
+  end
+  if not meta(queue).fair or redis.call('EXISTS', queue .. ':ready') == 1 then return end
+  for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
+    local kind, priority = string.match(field, '^(.*)/(.*)$')
+    local last = kind == 'drawn' and redis.call('ZREVRANGE', queue .. ':turns/' .. priority, 0, 0, 'WITHSCORES')
+    if last and last[2] then
+      local tag = math.max(tonumber(last[2]), tag_now(queue, priority))
+      redis.call('HSET', queue .. ':turns', 'now/' .. priority, tag)
+      redis.call('UNLINK', queue .. ':turns/' .. priority)
+    end
+  end
+end

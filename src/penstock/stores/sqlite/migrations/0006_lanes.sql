@@ -1,0 +1,46 @@
+-- Lanes: of a key's jobs few are admitted (available or running), the others wait. Turns: a place among tenants.
+
+-- laned: 1 once a job with a lane has come. fair: the first tag, once a job with a turn has come.
+ALTER TABLE penstock_queue ADD COLUMN laned INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE penstock_queue ADD COLUMN fair INTEGER;
+
+-- lane: its key. rank: its order among those that wait there, before the place. admitted: 1; 2 as long as it has
+-- not started, if its lane has a rate.
+ALTER TABLE penstock_job ADD COLUMN lane TEXT;
+ALTER TABLE penstock_job ADD COLUMN rank INTEGER;
+ALTER TABLE penstock_job ADD COLUMN admitted INTEGER;
+CREATE INDEX penstock_waiting ON penstock_job (queue, lane, rank, place) WHERE state = 8;
+CREATE INDEX penstock_admitted ON penstock_job (queue, lane, admitted) WHERE admitted IS NOT NULL;
+
+-- Keys with more to them than jobs: until when starts count against the rate, until when it is held, when the
+-- first that waits is admitted if it waits for that alone; and when the first two end.
+CREATE TABLE penstock_lane (
+    queue INTEGER NOT NULL,
+    key   TEXT NOT NULL,
+    spent REAL NOT NULL DEFAULT 0,
+    held  INTEGER NOT NULL DEFAULT 0,
+    due   INTEGER,
+    over  INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX penstock_lane_due ON penstock_lane (queue, due, key) WHERE due IS NOT NULL;
+CREATE INDEX penstock_lane_over ON penstock_lane (queue, over) WHERE due IS NULL;
+
+-- Of a fair queue's priority: the greatest tag that was fetched, and how many were drawn.
+CREATE TABLE penstock_turns (
+    queue    INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    now      INTEGER NOT NULL,
+    drawn    INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, priority)
+) STRICT, WITHOUT ROWID;
+
+-- And the tag that a key gets next, while that is a later one.
+CREATE TABLE penstock_turn (
+    queue    INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    key      TEXT NOT NULL,
+    tag      INTEGER NOT NULL,
+    PRIMARY KEY (queue, priority, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX penstock_turn_tag ON penstock_turn (queue, priority, tag);

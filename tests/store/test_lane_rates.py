@@ -1,0 +1,95 @@
+"""A lane's rate: so many of a key start in so long; what waits for that alone is due at an instant."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.job import State
+from penstock.lane import Lane
+from penstock.limits import Rate
+from penstock.store import Share, Store
+from tests.store.facts import LEASE, MINUTE, SECOND, add, end, ids, new, some, take, the, token
+
+
+def lane(count: float, burst: int = 1, **terms: object) -> Lane:
+    return Lane("k", **{"most": 100, "rate": Rate(count, SECOND, burst), **terms})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("burst", [1, 3])
+async def test_no_more_start_than_the_rate_allows_and_no_fewer(
+    store: Store, clock: ManualClock, burst: int
+) -> None:
+    jobs = some(20, lane=lane(4, burst))
+    await add(store, *jobs)
+    starts: list[int] = []
+    for at in range(0, 3_000, 50):
+        await store.promote(["default"], limit=99)
+        starts += [at] * len(await take(store, 99))
+        clock.advance(50)
+    assert starts[:burst] == [0] * burst
+    assert starts[burst:] == [250 * n for n in range(1, len(starts) - burst + 1)]
+    assert len(starts) == burst + 11
+
+
+async def test_the_instant_of_the_next_start_is_told(store: Store, clock: ManualClock) -> None:
+    await add(store, *some(2, lane=lane(1)), new(delay=MINUTE))
+    await take(store, 9)
+    next = clock.now() + SECOND
+    assert (await store.promote(["default"], limit=9)).next == next
+    fetched = await store.fetch([Share("default", 1, 1)], limit=1, lease=LEASE, worker="w", token=token())
+    assert fetched.due == next
+
+
+async def test_a_key_whose_jobs_have_not_started_admits_no_more_than_its_burst(store: Store) -> None:
+    jobs = some(5, lane=lane(1, 2))
+    await add(store, *jobs)
+    assert [(await the(store, job)).state for job in jobs] == [State.AVAILABLE] * 2 + [State.WAITING] * 3
+
+
+async def test_an_ordered_key_keeps_its_order_and_its_rate(store: Store, clock: ManualClock) -> None:
+    jobs = some(3, lane=lane(1, most=1, ordered=True))
+    await add(store, *jobs)
+    seen = []
+    for _ in range(3):
+        (job,) = await take(store, 9)
+        seen.append(job.id)
+        await end(store, job)
+        assert await take(store, 9) == []
+        clock.advance(SECOND)
+        await store.promote(["default"], limit=9)
+    assert seen == ids(jobs)
+
+
+async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, clock: ManualClock) -> None:
+    for _ in range(2):
+        job = new(lane=lane(1))
+        await add(store, job)
+        await store.promote(["default"], limit=9)
+        (found,) = await take(store, 9)
+        await end(store, found)
+        await store.prune()
+        late = new(lane=lane(1))
+        await add(store, late)
+        assert (await the(store, late)).state is State.WAITING
+        await store.delete([late.ref])
+        clock.advance(SECOND)
+        await store.prune()
+
+
+async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, clock: ManualClock) -> None:
+    await add(store, *some(3, lane=lane(2, 2)))
+    await take(store, 9)
+    clock.advance(500)
+    assert (await store.promote(["default"], limit=9)).moved == 1
+    assert len(await take(store, 9)) == 1
+
+
+async def test_a_cancelled_first_in_line_does_not_keep_the_others(store: Store, clock: ManualClock) -> None:
+    jobs = some(3, lane=lane(1))
+    await add(store, *jobs)
+    await take(store, 9)
+    await store.cancel([jobs[1].ref])
+    clock.advance(SECOND)
+    await store.promote(["default"], limit=9)
+    assert ids(await take(store, 9)) == [jobs[2].id]

@@ -1,0 +1,264 @@
+"""Lanes: of one key so many run at once, the others wait outside, and whoever leaves lets the next one in."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.job import State
+from penstock.lane import Lane
+from penstock.lifecycle import Place, Transition
+from penstock.store import LaneInfo, Store, WorkerInfo
+from tests.store.facts import (
+    AGAIN,
+    ENDINGS,
+    HOUR,
+    MINUTE,
+    PARKED,
+    PUT_BACK,
+    RELEASED,
+    SECOND,
+    OpenStore,
+    add,
+    counts,
+    end,
+    ids,
+    new,
+    retryable,
+    some,
+    take,
+    take_one,
+    the,
+)
+
+ONE = Lane("k")
+TWO = Lane("k", most=2)
+GONE = Transition(State.COMPLETED)
+
+
+async def test_only_as_many_as_may_run_at_once_are_available(store: Store) -> None:
+    jobs = some(5, lane=TWO)
+    await add(store, *jobs)
+    assert await counts(store) == {State.AVAILABLE: 2, State.WAITING: 3}
+    assert ids(await take(store, 9)) == ids(jobs[:2])
+    assert await take(store, 9) == []
+
+
+async def test_each_key_and_each_queue_has_a_lane_of_its_own(store: Store) -> None:
+    await add(store, *some(2, lane=ONE), new(lane=Lane("other")), new(lane=ONE, queue="q2"), new())
+    assert await counts(store) == {State.AVAILABLE: 3, State.WAITING: 1}
+    assert await counts(store, "q2") == {State.AVAILABLE: 1}
+
+
+@pytest.mark.parametrize("name", sorted(ENDINGS))
+async def test_who_leaves_lets_the_next_one_in(store: Store, name: str) -> None:
+    first, second = some(2, lane=ONE)
+    await add(store, first, second)
+    await end(store, await take_one(store), ENDINGS[name])
+    stays = ENDINGS[name].state is State.AVAILABLE
+    assert (await the(store, second)).state is (State.WAITING if stays else State.AVAILABLE)
+
+
+@pytest.mark.parametrize("act", ["cancel", "delete", "purge", "reschedule"])
+async def test_who_is_taken_away_lets_the_next_one_in(store: Store, act: str) -> None:
+    first, second = some(2, lane=ONE)
+    await add(store, first, second)
+    if act == "purge":
+        assert await store.purge("default", [State.AVAILABLE], limit=1) == 1
+    elif act == "reschedule":
+        await store.reschedule([first.ref], delay=HOUR)
+    else:
+        await getattr(store, act)([first.ref])
+    assert (await the(store, second)).state is State.AVAILABLE
+
+
+async def test_who_expires_lets_the_next_one_in(store: Store, clock: ManualClock) -> None:
+    await add(store, new(lane=ONE, expires_in=SECOND))
+    second = new(lane=ONE)
+    await add(store, second)
+    clock.advance(SECOND)
+    assert (await store.prune()).expired == 1
+    assert (await the(store, second)).state is State.AVAILABLE
+
+
+async def test_a_fetch_passes_what_has_expired_and_takes_the_next_of_the_lane(
+    store: Store, clock: ManualClock
+) -> None:
+    old = some(3, lane=ONE, expires_in=SECOND)
+    late = new(lane=ONE)
+    other = new()
+    await add(store, *old, late, other)
+    clock.advance(SECOND)
+    assert ids(await take(store, 9)) == [late.id, other.id]
+    assert [(await the(store, job)).state for job in old] == [State.CANCELLED] * 3
+
+
+async def test_the_order_over_keys_stays_that_of_enqueue(store: Store) -> None:
+    a, b = Lane("a"), Lane("b")
+    jobs = [new(lane=lane) for lane in (a, a, b, a, b)]
+    await add(store, *jobs)
+    seen = []
+    for _ in range(5):
+        job = await take_one(store)
+        seen.append(job.id)
+        await end(store, job, GONE)
+    assert seen == ids(jobs)
+
+
+async def test_the_higher_priority_waits_less(store: Store) -> None:
+    first, low, high = new(lane=ONE), new(lane=ONE), new(lane=ONE, priority=5)
+    await add(store, first, low, high)
+    await end(store, await take_one(store))
+    assert (await take_one(store)).id == high.id
+
+
+async def test_a_delayed_job_joins_when_it_is_due(store: Store, clock: ManualClock) -> None:
+    late, first = new(lane=ONE, delay=MINUTE), new(lane=ONE)
+    await add(store, late, first)
+    assert (await the(store, late)).state is State.SCHEDULED
+    clock.advance(MINUTE)
+    assert (await store.promote(["default"], limit=9)).moved == 1
+    assert (await the(store, late)).state is State.WAITING
+    await end(store, await take_one(store))
+    assert (await take_one(store)).id == late.id
+
+
+async def test_a_retried_job_that_finds_no_room_waits(store: Store, clock: ManualClock) -> None:
+    first, second = some(2, lane=ONE)
+    await add(store, first, second)
+    await end(store, await take_one(store), retryable(SECOND))
+    clock.advance(SECOND)
+    await store.promote(["default"], limit=9)
+    assert (await the(store, first)).state is State.WAITING
+    await end(store, await take_one(store))
+    assert (await take_one(store)).id == first.id
+
+
+@pytest.mark.parametrize("transition", [RELEASED, PUT_BACK, AGAIN])
+async def test_a_job_that_goes_back_keeps_its_room(store: Store, transition: Transition) -> None:
+    first, second = some(2, lane=ONE)
+    await add(store, first, second)
+    await end(store, await take_one(store), transition)
+    assert ids(await take(store, 9)) == [first.id]
+
+
+async def test_a_parked_job_that_finds_no_room_waits(store: Store) -> None:
+    first, second = some(2, lane=ONE)
+    await add(store, first, second)
+    await end(store, await take_one(store), PARKED)
+    await take_one(store)
+    await store.announce(WorkerInfo("w2", "host", 1, 0, (), ("t",), 1))
+    assert await take(store, 9, worker="w2") == []
+    assert (await the(store, first)).state is State.WAITING
+
+
+async def test_a_parked_job_that_finds_room_starts(store: Store) -> None:
+    first, second = some(2, lane=ONE)
+    await add(store, first)
+    await end(store, await take_one(store), PARKED)
+    await store.announce(WorkerInfo("w2", "host", 1, 0, (), ("t",), 1))
+    assert (await take_one(store, worker="w2")).id == first.id
+    await add(store, second)
+    assert (await the(store, second)).state is State.WAITING
+
+
+@pytest.mark.parametrize("act", ["cancel", "delete"])
+async def test_a_waiting_job_can_be_taken_away(store: Store, act: str) -> None:
+    first, second, third = some(3, lane=ONE)
+    await add(store, first, second, third)
+    await getattr(store, act)([second.ref])
+    await end(store, await take_one(store))
+    assert (await take_one(store)).id == third.id
+
+
+async def test_a_waiting_job_that_is_rescheduled_joins_anew(store: Store, clock: ManualClock) -> None:
+    first, second, third = some(3, lane=ONE)
+    await add(store, first, second, third)
+    assert await store.reschedule([second.ref], delay=SECOND) == [State.WAITING]
+    assert (await the(store, second)).state is State.SCHEDULED
+    clock.advance(SECOND)
+    await store.promote(["default"], limit=9)
+    for expected in (first, third, second):
+        job = await take_one(store)
+        assert job.id == expected.id
+        await end(store, job)
+
+
+async def test_a_waiting_job_that_is_retried_goes_to_the_tail_of_its_lane(store: Store) -> None:
+    first, second, third = some(3, lane=ONE)
+    await add(store, first, second, third)
+    assert await store.retry([second.ref]) == [State.WAITING]
+    await end(store, await take_one(store))
+    assert (await take_one(store)).id == third.id
+
+
+async def test_the_first_in_line_is_looked_at_by_its_own_terms(store: Store) -> None:
+    running, narrow, wide = new(lane=TWO), new(lane=ONE), new(lane=TWO)
+    await add(store, running, narrow, wide)
+    assert await counts(store) == {State.AVAILABLE: 1, State.WAITING: 2}
+    await store.delete([narrow.ref])
+    assert (await the(store, wide)).state is State.AVAILABLE
+
+
+async def test_an_operator_sees_whom_a_job_waits_for(store: Store) -> None:
+    jobs = some(4, lane=ONE)
+    await add(store, *jobs, new())
+    await take_one(store)
+    info = await store.lane(jobs[2].ref)
+    assert info is not None
+    assert (info.key, ids(info.admitted), info.waiting, info.before) == ("k", [jobs[0].id], 3, 1)
+    assert info.admitted[0].state is State.RUNNING
+    first = await store.lane(jobs[0].ref)
+    assert first is not None
+    assert first.before is None
+    assert await store.lane(new().ref) is None
+
+
+async def test_a_hold_admits_nobody_else_before_its_end(store: Store, clock: ManualClock) -> None:
+    first, second, other = new(lane=ONE), new(lane=ONE), new(lane=Lane("other"))
+    await add(store, first, second, other)
+    held = Transition(State.SCHEDULED, delay=MINUTE, charge=False, hold_lane=MINUTE)
+    await end(store, await take_one(store), held)
+    assert ids(await take(store, 9)) == [other.id]
+    due = await store.promote(["default"], limit=9)
+    assert (due.moved, due.next) == (0, clock.now() + MINUTE)
+    clock.advance(MINUTE)
+    await store.promote(["default"], limit=9)
+    assert ids(await take(store, 9)) == [second.id]
+
+
+async def test_waiting_jobs_are_listed_and_purged(store: Store) -> None:
+    jobs = some(4, lane=ONE)
+    await add(store, *jobs)
+    page = await store.list_jobs(queue="default", state=State.WAITING)
+    assert ids(page.jobs) == ids(jobs[:0:-1])
+    assert await store.purge("default", [State.WAITING]) == 3
+    assert await counts(store) == {State.AVAILABLE: 1}
+
+
+async def test_a_queue_that_is_dropped_forgets_its_lanes(store: Store) -> None:
+    job = new(lane=ONE)
+    await add(store, job)
+    await end(store, await take_one(store), Transition(State.COMPLETED, hold_lane=HOUR))
+    assert await store.drop("default")
+    await add(store, job)
+    assert ids(await take(store, 9)) == [job.id]
+
+
+async def test_every_store_object_sees_the_lane(open_store: OpenStore) -> None:
+    one, other = open_store(), open_store()
+    first, second = some(2, lane=ONE)
+    await add(one, first)
+    await add(other, second)
+    await end(other, await take_one(other))
+    assert (await take_one(one)).id == second.id
+
+
+async def test_a_job_that_leaves_its_place_at_the_head_keeps_its_room(store: Store) -> None:
+    jobs = some(3, lane=TWO)
+    await add(store, *jobs)
+    for job in await take(store, 2):
+        await end(store, job, Transition(State.AVAILABLE, place=Place.HEAD, charge=False))
+    assert (await the(store, jobs[2])).state is State.WAITING
+    info = await store.lane(jobs[2].ref)
+    assert info == LaneInfo("k", [await the(store, jobs[0]), await the(store, jobs[1])], 1, 0)
