@@ -1,4 +1,4 @@
-"""A queue as an app's own code sees it: its settings, which the store keeps, and which hold for all workers."""
+"""A queue as an app's own code sees it: its settings, kept in the store, the same for all workers."""
 
 from __future__ import annotations
 
