@@ -23,8 +23,8 @@ import click
 
 from benchmarks.machine import describe
 from benchmarks.rig import new_runner
+from benchmarks.server import Server
 from penstock import App, Rate, Worker, current_job
-from tests.servers.single import redis_server
 
 _QUEUE = "limited"
 #: The average may be off by so much.
@@ -64,8 +64,11 @@ def _store(store: str, folder: Path) -> Iterator[str]:
     if store == "sqlite":
         yield f"sqlite:///{folder}/jobs.db"
         return
-    with redis_server() as server:
+    server = Server(folder)
+    try:
         yield server.url
+    finally:
+        server.close()
 
 
 def _run(

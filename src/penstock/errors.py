@@ -32,7 +32,7 @@ PenstockError
 Steering (Exception)         raised by a task to choose its own outcome
 ├── Retry                    try again, perhaps at a time of its own
 ├── Snooze                   later, and this attempt does not count
-├── RateLimited              later, and so all of its queue; this attempt does not count
+├── RateLimited              the same for all of its queue
 ├── Discard                  failed for good, at once
 └── Cancel                   no longer wanted
 

@@ -195,15 +195,12 @@ def _info(step: Step, row: Row) -> QueueInfo:
 
 def stats(step: Step, days: int) -> list[QueueStats]:
     newer_than = step.now // _DAY - min(days, _DAYS_KEPT)
-    rows = step.cx.execute(_ALL, (step.namespace,)).fetchall()
-    return [
-        QueueStats(
-            row[1],
-            *row[_TOTALS],
-            [DayCount(_day_name(d), p, f) for d, p, f in step.cx.execute(_DAYS, (row[0], newer_than))],
-        )
-        for row in rows
-    ]
+    found = []
+    for row in step.cx.execute(_ALL, (step.namespace,)).fetchall():
+        enqueued, processed, failed = row[_TOTALS]
+        daily = [DayCount(_day_name(d), p, f) for d, p, f in step.cx.execute(_DAYS, (row[0], newer_than))]
+        found.append(QueueStats(row[1], enqueued, processed, failed, daily))
+    return found
 
 
 def _day_name(day: int) -> str:
