@@ -113,6 +113,13 @@ def test_fairness_finds_nothing_lost_nothing_twice_and_a_sound_file(tmp_path: Pa
     assert not [fault for fault in faults if "fair share" not in fault]
 
 
+def test_limits_are_never_exceeded_by_two_processes() -> None:
+    # whether the average is met is for a quiet machine to say
+    ran = run("benchmarks.limits", "--seconds", "1", "--processes", "2", "--no-judge")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "begun before their instant: 0" in ran.stdout
+
+
 def test_a_soak_reports_a_worker_that_does_not_grow(tmp_path: Path) -> None:
     ran = run("benchmarks.soak", "--jobs", "4000", "--first", "2000", "--dir", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
