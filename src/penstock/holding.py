@@ -15,7 +15,16 @@ from penstock.job import QUEUED, Job, NewJob, State
 from penstock.lifecycle import first_state
 from penstock.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 
-__all__ = ["Hold", "expiry_of", "hold_after", "outlives_its_job", "phase", "replaced", "until"]
+__all__ = [
+    "Hold",
+    "expiry_of",
+    "hold_after",
+    "outlives_its_job",
+    "phase",
+    "replaced",
+    "replaced_spec",
+    "until",
+]
 
 
 class Hold(enum.Enum):
@@ -71,20 +80,27 @@ def replaced(job: Job, new: NewJob, now: int) -> Job | None:
     unique = new.unique
     if unique is None or not unique.replace or job.state not in QUEUED:
         return None
-    if unique.replaces_arguments:
-        job = replace(job, spec=replace(job.spec, payload=new.payload))
+    job = replace(job, spec=replaced_spec(job.spec, new))
     if not unique.replaces_run_at:
         return job
-    spec = replace(
-        job.spec,
-        delay=new.delay,
-        run_at=new.run_at,
-        expires_in=new.expires_in,
-        expires_at=new.expires_at,
-        deadline=new.deadline,
-    )
-    job = replace(job, spec=spec, expires_at=expiry_of(new, now))
+    job = replace(job, expires_at=expiry_of(new, now))
     state, due = first_state(new, now)
     if state is State.SCHEDULED or job.state in (State.SCHEDULED, State.RETRYABLE):
         return replace(job, state=state, run_at=due)
     return job
+
+
+def replaced_spec(spec: NewJob, new: NewJob) -> NewJob:
+    """What the producers of a job that was replaced have asked for, all in all."""
+    if new.unique is not None and new.unique.replaces_arguments:
+        spec = replace(spec, payload=new.payload)
+    if new.unique is not None and new.unique.replaces_run_at:
+        spec = replace(
+            spec,
+            delay=new.delay,
+            run_at=new.run_at,
+            expires_in=new.expires_in,
+            expires_at=new.expires_at,
+            deadline=new.deadline,
+        )
+    return spec

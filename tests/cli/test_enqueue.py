@@ -64,6 +64,14 @@ def test_a_unique_job_that_is_there_already_is_said_to_be(penstock, store, tasks
     assert "was there already" in penstock.ok(*words, url=False)
 
 
+def test_a_key_of_ones_own_makes_it_unique(penstock, store, tasks):
+    first = penstock.json("enqueue", "tasks:app", "tasks.greet", '["x"]', "--unique-key", "k", url=False)
+    words = ("enqueue", "tasks:app", "tasks.greet", '["y"]', "--unique-key", "k", "--unique-for", "1h")
+    second = penstock.json(*words, url=False)
+    assert (second["id"], second["existing"]) == (first["id"], True)
+    assert "unique_key=''" in penstock.says(2, *words[:4], "--unique-key", "", url=False)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 
 from penstock.job import Ref, State
+from penstock.unique import UniqueKey
 from tests.cli.conftest import fetch, kill, put
 
 
@@ -105,6 +107,18 @@ def test_a_job_is_shown_with_its_payload_and_its_errors(penstock, store):
     assert '  {\n    "user": {\n      "id": 42,\n      "name": "Änne"\n    }\n  }' in text
     assert "attempt 1 failed 2023-11-14T22:13:20.000Z" in text
     assert "  ValueError: boom" in text
+
+
+def test_a_unique_job_shows_its_key_and_how_long_it_is_held(penstock, store):
+    put(store, "a", unique=UniqueKey("k1"))
+    put(store, "b", unique=UniqueKey("k2", 60_000, 7))
+    assert "unique     k1 while queued or running\n" in penstock.ok("jobs", "show", "a")
+    line = "k2 while queued or running or finished, until 2"
+    assert line in penstock.ok("jobs", "show", "b")
+    (job,) = penstock.json("jobs", "show", "default/b")["jobs"]
+    assert job["unique"]["states"] == ["queued", "running", "finished"]
+    held = datetime.fromisoformat(job["unique"]["until"]) - datetime.fromisoformat(job["enqueued_at"])
+    assert held == timedelta(minutes=1)
 
 
 def test_a_job_as_json_has_its_payload_as_json(penstock, store):

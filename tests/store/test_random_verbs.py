@@ -43,7 +43,7 @@ from tests.store.facts import DAY, HOUR, MINUTE, QUEUED, error
 STEPS = 50
 #: Memory would be compared with itself: of it only what must be true of every store is checked. Where each
 #: step is a question to a server, fewer runs see all that is legal.
-RUNS = {"memory": 150, "sqlite": 200, "redis": 120, "redis-cluster": 60}
+RUNS = {"memory": 150, "sqlite": 200, "redis": 120, "redis-cluster": 120}
 
 Step = tuple[State | None, State | None]
 
@@ -224,7 +224,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "retry": (1, {"refs": some_refs}),
     "reschedule": (1, {"refs": some_refs, "delay": a_time}),
     "reschedule_at": (1, {"refs": some_refs, "at": an_instant}),
-    "walk": (5, WALK),
+    "walk": (7, WALK),
     "delete": (1, {"refs": some_refs}),
     "purge": (
         1,

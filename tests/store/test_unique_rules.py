@@ -420,6 +420,21 @@ async def test_who_is_ready_keeps_its_place_when_it_is_replaced(store: Store) ->
     ]
 
 
+async def test_who_was_promoted_keeps_its_place_when_it_is_replaced(store: Store, clock: ManualClock) -> None:
+    jobs = [new(id, unique=UniqueKey(id, replace=3), delay=MINUTE) for id in "abc"]
+    await add(store, *jobs)
+    clock.advance(MINUTE)
+    await store.promote(["default"], limit=9)
+    await store.enqueue([new(unique=jobs[1].unique, payload=b"2" * 300, expires_in=DAY)])
+    assert [job.id for job in (await store.list_jobs(state=State.AVAILABLE)).jobs] == ["c", "b", "a"]
+    await store.reschedule([jobs[0].ref], delay=HOUR)
+    await store.cancel([jobs[2].ref])
+    (job,) = await take(store, 9)
+    assert (job.id, job.spec.payload, job.expires_at) == ("b", b"2" * 300, clock.now() + DAY)
+    await end(store, job)
+    assert await counts(store) == {State.SCHEDULED: 1, State.CANCELLED: 1, State.COMPLETED: 1}
+
+
 async def test_who_becomes_ready_by_being_replaced_goes_to_the_tail(store: Store) -> None:
     await add(store, new("a", unique=RUN_AT, delay=MINUTE), new("b"))
     await store.enqueue([new(unique=RUN_AT)])

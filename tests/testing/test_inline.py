@@ -9,7 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from penstock import App, ConfigError, Discard, JobCompleted, Retry, Snooze, State, current_job
+from penstock import App, ConfigError, Discard, JobCompleted, Retry, Snooze, State, Unique, current_job
 from penstock.testing import (
     AttemptFailed,
     StillRunning,
@@ -314,6 +314,17 @@ def test_defaults_count_as_given(shop: Shop) -> None:
     with inline(shop.app):
         shop.welcome.enqueue(1)
         assert_enqueued(shop.app, shop.welcome, 1, lang="en")
+
+
+def test_a_job_that_was_replaced_is_found_by_what_it_was_last_asked_for(shop: Shop) -> None:
+    with inline(shop.app) as box:
+        debounced = shop.welcome.using(unique=Unique(by="user", on_conflict="replace"), delay="30s")
+        debounced.enqueue(1, lang="de")
+        debounced.enqueue(1, lang="fr")
+        box.assert_enqueued(shop.welcome, 1, lang="fr", count=1)
+        box.assert_not_enqueued(shop.welcome, 1, lang="de")
+        box.advance("30s")
+        assert shop.did == [(1, "fr")]
 
 
 def test_a_job_that_has_run_was_enqueued_all_the_same(shop: Shop) -> None:

@@ -120,6 +120,9 @@ def test_neither_order_nor_spelling_makes_a_difference(app: App) -> None:
         x: Any = None, s: frozenset[Any] = frozenset(), n: float = 0.0, d: Decimal = Decimal(0)
     ) -> None: ...
 
+    @app.task(unique=True)
+    def g(s: set[str | float | None]) -> None: ...
+
     pairs = [
         (f.job({"a": 1, "b": [1, {"x": 1, "y": 2}]}), f.job({"b": [1, {"y": 2, "x": 1}], "a": 1})),
         (f.job(1), f.job(1.0)),
@@ -127,6 +130,8 @@ def test_neither_order_nor_spelling_makes_a_difference(app: App) -> None:
         (f.job(0), f.job(-0.0)),
         (f.job(s=frozenset("abcdef")), f.job(s=frozenset("fedcba"))),
         (f.job(n=3), f.job(n=3.0)),
+        (g.job({"a", "b", None}), g.job({None, "b", "a"})),
+        (g.job({"a", "b", 2, 3}), g.job({3, 2.0, "b", "a"})),
         (f.job(d=Decimal("1.50")), f.job(d=Decimal("1.5"))),
         (f.job(d=Decimal("0.00")), f.job()),
     ]

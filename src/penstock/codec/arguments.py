@@ -70,9 +70,12 @@ class ArgsCodec:
 
     def canonical(self, payload: bytes, names: Sequence[str] | None = None) -> bytes:
         """Equal bytes for equal arguments, all or those of these names: however they were passed, left to
-        their defaults, ordered in sets and dicts, or spelled."""
+        their defaults, ordered in sets and dicts, or spelled. What is no payload of the task stays itself."""
         call = self._call or self._prepare()
-        raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
+        try:
+            raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
+        except Exception:  # noqa: BLE001  # boundary: every way of not being JSON
+            return payload
         counted = call.shapes if names is None else sorted(names)
         try:
             values = dict(zip(call.shapes, _VALUES(call.read_bare(_ENCODE(raws))), strict=True))

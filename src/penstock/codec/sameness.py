@@ -18,8 +18,25 @@ _EXACT = 2**53
 
 def one_spelling(value: Any) -> bytes:
     """The same bytes for all that is equal: 1 and 1.0, Decimals, instants in any zone, sets, dicts."""
-    plain = msgspec.to_builtins(value, enc_hook=spell, builtin_types=(Decimal, datetime), str_keys=True)
+    plain = msgspec.to_builtins(
+        _in_order(value),
+        enc_hook=spell,
+        builtin_types=(Decimal, datetime),
+        str_keys=True,
+        order="deterministic",  # sets inside of other objects
+    )
     return _ENCODE(_plain(plain))
+
+
+def _in_order(value: Any) -> Any:
+    """Sets as lists, also those whose members know no order among themselves."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_in_order, value), key=one_spelling)
+    if isinstance(value, dict):
+        return {key: _in_order(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return [_in_order(each) for each in value]
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -31,8 +48,6 @@ def _plain(value: Any) -> Any:
         return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat()
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((_plain(each) for each in value), key=_ENCODE)
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value

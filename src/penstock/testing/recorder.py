@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from penstock.clock import Clock
+from penstock.holding import replaced_spec
 from penstock.job import AttemptError, NewJob, State
 from penstock.store import Enqueued, Settled, Settlement, Store, SyncProducing, Verdict
 from penstock.stores.memory import MemoryStore
@@ -35,6 +36,11 @@ class Recorder:
         for job, answer in zip(jobs, answers, strict=True):
             if answer.verdict is Verdict.NEW:
                 self.remember(job)
+            elif answer.verdict is Verdict.REPLACED:
+                self.enqueued = [
+                    replaced_spec(one, job) if (one.queue, one.id) == (job.queue, answer.id) else one
+                    for one in self.enqueued
+                ]
 
     def remember(self, job: NewJob) -> None:
         self.enqueued.append(job)

@@ -20,6 +20,7 @@ from penstock import (
     State,
     Taken,
     Task,
+    Unique,
     exponential,
 )
 
@@ -53,6 +54,30 @@ async def remind(user_id: int) -> None: ...
 @app.task(run_in="process", retry=[1, "5m"], retention="1d", delivery="at-most-once")
 def count(text: str) -> int:
     return len(text)
+
+
+@app.task(unique=Unique(by=["user_id"], states=("queued",), period="10m", replace="run_at"))
+def digest(user_id: int, text: str) -> None: ...
+
+
+@app.task(unique=Unique(key=lambda user_id: user_id % 10, on_conflict="reject"))
+def shared(user_id: int) -> None: ...
+
+
+@app.task(unique=Unique(states=("ready",)))  # wrong
+def stateless() -> None: ...
+
+
+@app.task(unique=Unique(on_conflict="ignore"))  # wrong
+def tolerant() -> None: ...
+
+
+@app.task(unique=Unique(replace=("payload",)))  # wrong
+def replacing() -> None: ...
+
+
+@app.task(unique_key="k")  # wrong
+def keyed() -> None: ...
 
 
 @app.task(que="mail")  # wrong
@@ -106,6 +131,8 @@ async def produce() -> None:
 # one call
 
 later = send.using(delay="5m", queue="low", priority=10, retention=None)
+assert_type(send.using(unique_key="user-1", unique=Unique(states="queued")).enqueue(1), Handle[str])
+send.using(unique_key=7)  # wrong
 assert_type(later.enqueue(1), Handle[str])
 assert_type(send.using(run_at=datetime.now(UTC), expires=timedelta(hours=1)).job(1), Draft[str])
 later.enqueue("x")  # wrong
