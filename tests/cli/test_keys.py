@@ -15,7 +15,7 @@ def test_a_waiting_job_says_for_whom_it_waits(penstock, store):
     assert "stands behind  1 others that wait" in shown
     assert "waits for      a running" in shown
     assert "turn           acme" in shown
-    lane = penstock.json("jobs", "show", "b")["lane"]
+    lane = penstock.json("jobs", "show", "b")["jobs"][0]["lane"]
     assert (lane["key"], lane["before"], lane["admitted"]) == ("d1", 0, ["a running"])
 
 
@@ -31,5 +31,5 @@ def test_waiting_jobs_are_listed_and_counted(penstock, store):
     put(store, "a", "b", "c", lane=Lane("k"))
     listed = penstock.json("jobs", "list", "--state", "waiting")["jobs"]
     assert [job["id"] for job in listed] == ["c", "b"]
-    (queue,) = penstock.json("queues", "list")
+    (queue,) = penstock.json("queues", "list")["queues"]
     assert queue["counts"] == {"available": 1, "waiting": 2}
