@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from pathlib import Path
+import logging
 
 from penstock import App, Worker
 from penstock.errors import Retry
 
-FOLDER = Path(tempfile.mkdtemp(prefix="penstock-devices-"))
-app = App(f"sqlite:///{FOLDER / 'jobs.db'}")
+logging.getLogger("penstock").setLevel(logging.ERROR)  # a device that is offline is nothing to warn of
+app = App("memory://")  # sqlite:///jobs.db or redis://… and more workers: the order is the same
 
 done: dict[str, list[str]] = {"d1": [], "d2": [], "d3": []}
 tries: dict[tuple[str, str], int] = {}
 busy: set[str] = set()
 collisions: list[str] = []
+finished = asyncio.Event()
 
 
 @app.task(concurrency_key="device", ordered=True, max_attempts=10)
@@ -30,6 +30,8 @@ async def command(device: str, what: str) -> None:
         if device == "d2" and tries[device, what] < 3 and what == "lock":
             raise Retry(delay=0.05)  # offline: it blocks its own commands, and no others
         done[device].append(what)
+        if sum(map(len, done.values())) == 9:
+            finished.set()
     finally:
         busy.discard(device)
 
@@ -54,8 +56,7 @@ async def main() -> None:
     print("9 commands to 3 devices, stored by 2 producers; the first of d3 is for later")
     worker = Worker(app, concurrency=10)
     running = asyncio.create_task(worker.run())
-    while sum(map(len, done.values())) < 9:
-        await asyncio.sleep(0.02)
+    await finished.wait()
     worker.stop()
     await running
     for device, commands in done.items():

@@ -107,6 +107,7 @@ class _Key:
     def __init__(self, option: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
         self._option = option
         self._function: Callable[..., Any] | None = None
+        self._names: tuple[str, ...]
         if callable(value):
             self._function = value
             self._names = _asked_by(option, value, parameters)
@@ -176,7 +177,7 @@ def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
     if rate is None and "burst_per_key" in given:
         raise ConfigError("burst_per_key= is of a rate: say which, with rate_per_key=")
     said = None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
-    key = _Key("concurrency_key", given["concurrency_key"], inspect.signature(function).parameters)
+    key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
     return key, Lane("", most, ordered, said)
 
 
@@ -185,7 +186,7 @@ def _turn_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
         if "fair_weights" in given:
             raise ConfigError("fair_weights= weighs keys: say which, with fair_by=")
         return None
-    key = _Key("fair_by", given["fair_by"], inspect.signature(function).parameters)
+    key = _Key("fair_by", given.get("fair_by"), inspect.signature(function).parameters)
     weights: Any = given.get("fair_weights", {})
     if callable(weights):
         return key, weights

@@ -1,4 +1,4 @@
-"""Task options that tie jobs to others: what may be written, what a call makes of it, and one clear error else."""
+"""Task options that tie jobs to others: what may be written, what a call makes of it, one clear error."""
 
 from __future__ import annotations
 

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_STATES = ["scheduled", "available", "running", "retryable", "completed", "cancelled", "dead", "parked"]
+_STATES = [
+    "scheduled",
+    "waiting",
+    "available",
+    "running",
+    "retryable",
+    "completed",
+    "cancelled",
+    "dead",
+    "parked",
+]
 #: Of a payload or result, this much is shown to people unless they ask for the whole.
 _SHOWN = 4_000
 _AT_ONCE = 500

@@ -110,6 +110,7 @@ _STYLES = {
     "retryable": "yellow",
     "dead": "red",
     "parked": "magenta",
+    "waiting": "magenta",
     "cancelled": "dim",
     "paused": "yellow",
     "closed": "yellow",

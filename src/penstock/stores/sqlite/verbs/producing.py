@@ -142,7 +142,7 @@ def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
         if state == AVAILABLE:
             lane = None if job.lane is None else job.lane.key
             tie = ties.Tie(seq, None, job.priority, place, lane, None, row[10])
-            state = ties.became(step, queue, tie, state, place, at_tail=True)
+            state = ties.became(step, queue, tie, state, place, at_tail=True) or state
     step.enqueued(queue, state, 1)
 
 

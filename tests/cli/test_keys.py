@@ -1,0 +1,35 @@
+"""Why a job waits, as the command line says it."""
+
+from __future__ import annotations
+
+from penstock.lane import Lane, Turn
+from penstock.limits import Rate
+from tests.cli.conftest import fetch, put
+
+
+def test_a_waiting_job_says_for_whom_it_waits(penstock, store):
+    put(store, "a", "b", "c", lane=Lane("d1", ordered=True), turn=Turn("acme"))
+    fetch(store)
+    shown = penstock.ok("jobs", "show", "c")
+    assert "lane           d1 (in order, 2 waiting)" in shown
+    assert "stands behind  1 others that wait" in shown
+    assert "waits for      a running" in shown
+    assert "turn           acme" in shown
+    lane = penstock.json("jobs", "show", "b")["jobs"][0]["lane"]
+    assert (lane["key"], lane["before"], lane["admitted"]) == ("d1", 0, ["a running"])
+
+
+def test_a_job_that_waits_for_its_rate_says_until_when(penstock, store):
+    put(store, "a", "b", lane=Lane("k", most=9, rate=Rate(1, 3_600_000)))
+    fetch(store)
+    shown = penstock.ok("jobs", "show", "b")
+    assert "stands behind  nobody that waits" in shown
+    assert "not before     20" in shown
+
+
+def test_waiting_jobs_are_listed_and_counted(penstock, store):
+    put(store, "a", "b", "c", lane=Lane("k"))
+    listed = penstock.json("jobs", "list", "--state", "waiting")["jobs"]
+    assert [job["id"] for job in listed] == ["c", "b"]
+    (queue,) = penstock.json("queues", "list")["queues"]
+    assert queue["counts"] == {"available": 1, "waiting": 2}
