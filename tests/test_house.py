@@ -26,7 +26,7 @@ ROOT = "penstock"
 # Names are those directly under `penstock`; a package's modules live on its floor.
 FLOORS: dict[int, str] = {
     # words
-    1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
+    1: "batch errors clock duration ids job retry unique codec events config middleware callbacks health options"
     " pool schedule",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
@@ -44,7 +44,7 @@ WORDS_MAY_IMPORT = {"msgspec"}
 WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}}
 
 # What every store may use; all else under `stores` is a concrete store.
-SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings"}
+SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gathering"}
 
 # Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
 # tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.

@@ -17,6 +17,7 @@ from penstock.store import Moved, Store, Tick, Ticked, Wake
 from penstock.unique import UniqueKey
 from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from tests.store.facts import (
+    ALONE,
     CANCELLED,
     COMPLETED,
     DEAD,
@@ -435,8 +436,9 @@ WAYS = {
 async def _with_last(store: Store, state: State) -> Entry:
     """An entry whose last job, `last`, is in this state."""
     first = await put(store, entry())
-    await ticked(store, tick(first, new("last", delay=MINUTE if state is State.SCHEDULED else 0)))
-    if state not in (State.SCHEDULED, State.AVAILABLE):
+    facts = {State.SCHEDULED: {"delay": MINUTE}, State.GROUPED: {"group": ALONE}}.get(state, {})
+    await ticked(store, tick(first, new("last", **facts)))
+    if state not in (State.SCHEDULED, State.AVAILABLE, State.GROUPED):
         job = await take_one(store)
         if state in WAYS:
             await end(store, job, WAYS[state])

@@ -14,6 +14,7 @@ from tests.store.facts import (
     add,
     end,
     ids,
+    STATES,
     in_state,
     new,
     retryable,
@@ -82,7 +83,7 @@ async def test_the_former_time_means_nothing_any_more(store: Store, clock: Manua
     assert (due.moved, due.next) == (0, clock.now() + HOUR - MINUTE)
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - set(MOVABLE)))
+@pytest.mark.parametrize("state", sorted(set(STATES) - {*MOVABLE, State.GROUPED}))
 async def test_others_stay_as_they_are(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await store.reschedule([job.ref], delay=HOUR) == [state]

@@ -23,6 +23,7 @@ from tests.store.facts import (
     error,
     gone,
     ids,
+    STATES,
     in_state,
     new,
     retryable,
@@ -34,7 +35,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
+@pytest.mark.parametrize("state", sorted(set(STATES) - {State.RUNNING, State.GROUPED}))  # test_groups.py
 async def test_a_job_is_available_now_as_new(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(7)

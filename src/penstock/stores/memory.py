@@ -15,14 +15,26 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
+from itertools import count, islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from penstock.batch import batch_id
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
-from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
+from penstock.lifecycle import (
+    ASK_CANCELLED,
+    EXPIRED,
+    LOST_BY,
+    REPLACED,
+    Place,
+    Transition,
+    batch_of,
+    first_state,
+    kept,
+)
 from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.store import (
     Beat,
@@ -31,6 +43,7 @@ from penstock.store import (
     Enqueued,
     Fetched,
     Finding,
+    GroupInfo,
     Grip,
     Moved,
     Offer,
@@ -48,7 +61,9 @@ from penstock.store import (
     Verdict,
     Wake,
     WorkerInfo,
+    no_outcome,
 )
+from penstock.stores.gathering import Gathered, Gathering
 
 __all__ = ["MemoryStore"]
 
@@ -257,6 +272,12 @@ class MemoryStore:
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
         return self.shelf.tick(ticks)
 
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        return self.shelf.groups(queue, limit)
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return self.shelf.flush_group(queue, Gathered(task, key))
+
 
 class _SyncDoor:
     """The producing verbs for callers without an event loop."""
@@ -377,6 +398,7 @@ class _Queue:
         self.ended: dict[State, _Sorted[int]] = {state: _Sorted() for state in TERMINAL}  # by ended_at
         self.holders: dict[str, tuple[int, int | None]] = {}  # unique key: generation, until when
         self.entries: dict[str, Entry] = {}  # periodic ones
+        self.gathering = Gathering()  # grouped, and in no batch yet
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
 
@@ -440,6 +462,7 @@ class _Shelf:
         queue.enqueued += 1
         self._hold(row, now)
         self._put(row)
+        self._batch_if_ripe(row, now)
         return Enqueued(Verdict.NEW, new.id)
 
     def get(self, refs: Sequence[Ref]) -> list[Job | None]:
@@ -455,7 +478,7 @@ class _Shelf:
         row = self._row(ref)
         if row is None:
             return None
-        if row.job.state in QUEUED:
+        if row.job.state in QUEUED and not row.job.in_batch:
             self._end_queued(row, reason, now)
         elif row.job.state is State.RUNNING and not row.job.cancel_asked:
             row.job = replace(row.job, cancel_asked=True)
@@ -545,8 +568,8 @@ class _Shelf:
         return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        if any(one.transition.state is State.RUNNING for one in settlements):
-            raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+        for one in settlements:
+            no_outcome(one.transition)
         with self.lock:
             now = self.clock.now()
             heads = sum(one.transition.place is Place.HEAD for one in settlements)
@@ -612,12 +635,16 @@ class _Shelf:
             now, moved = self.clock.now(), 0
             while limit > 0 and (first := self._first_due(queues)) is not None and first[0] <= now:
                 limit -= 1
-                row = self.rows[first[1]]
+                if first.generation is None:
+                    queue, name = self.queues[first.queue], Gathered(first.task, first.key)
+                    moved += self._batch(queue, queue.gathering.first_of(name), now) is not None
+                    continue
+                row = self.rows[first.generation]
                 if _expired(row.job, now):
                     self._end_queued(row, EXPIRED, now)
                     continue
                 moved += 1
-                self._make_available(row)
+                self._make_available(row, now)
             return Due(moved, self._next_due(queues), now)
 
     def reclaim(
@@ -837,6 +864,9 @@ class _Shelf:
         if row is None:
             return None
         before = row.job.state
+        if row.job.batch in row.queue.rows:  # the members of a batch come back with it, and all together
+            self._retry(Ref(ref.queue, row.job.batch), now)
+            return before
         if before is State.RUNNING:
             return before
         self._take(row)
@@ -853,7 +883,12 @@ class _Shelf:
         )
         if before in TERMINAL and self._holder(row.queue, row.job.spec, now) is None:
             self._hold(row, now)
-        self._put_available(row)
+        if row.job.is_member:
+            self._make_batch(row.queue, [row], now)
+        else:
+            self._put_available(row, now)
+            if before in TERMINAL:
+                self._bring_back_members(row, now)
         return before
 
     def reschedule(self, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
@@ -867,11 +902,13 @@ class _Shelf:
         if row is None:
             return None
         before = row.job.state
-        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE):
+        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE) or (
+            before is State.GROUPED and not row.job.in_batch
+        ):
             self._take(row)
             row.job = replace(row.job, run_at=due)
             if due <= now:
-                self._put_available(row)
+                self._put_available(row, now)
             else:
                 row.job = replace(row.job, state=State.SCHEDULED)
                 self._put(row)
@@ -885,7 +922,7 @@ class _Shelf:
         row = self._row(ref)
         if row is None:
             return None
-        if row.job.state is not State.RUNNING:
+        if row.job.state is not State.RUNNING and not row.job.in_batch:
             self._take(row)
             self._remove(row)
         return row.job.state
@@ -896,7 +933,8 @@ class _Shelf:
             wanted = set(states) - {State.RUNNING}
             if queue is None or not any(queue.counts[state] for state in wanted):
                 return 0
-            rows = [row for row in queue.rows.values() if row.job.state in wanted][: max(0, limit)]
+            those = (row for row in queue.rows.values() if row.job.state in wanted and not row.job.in_batch)
+            rows = list(islice(those, max(0, limit)))
             for row in rows:
                 self._take(row)
                 self._remove(row)
@@ -1066,6 +1104,86 @@ class _Shelf:
         row = self._row(Ref(queue, id))
         return row is not None and not row.job.ended
 
+    # ── groups and batches ──
+
+    def groups(self, name: str | None, limit: int) -> list[GroupInfo]:
+        with self.lock:
+            queues = self._known(sorted(self.queues) if name is None else [name])
+            found = [
+                GroupInfo(queue.name, *gathered, size, oldest, due)
+                for queue in queues
+                for gathered, size, oldest, due in queue.gathering.groups()
+            ]
+            return sorted(found, key=GroupInfo.order)[: max(0, limit)]
+
+    def flush_group(self, name: str, gathered: Gathered) -> str | None:
+        with self.lock:
+            queue = self.queues.get(name)
+            if queue is None:
+                return None
+            return self._batch(queue, queue.gathering.first_of(gathered), self.clock.now())
+
+    def _batch_if_ripe(self, row: _Row, now: int) -> None:
+        """A row that has joined its group may make it full; or its terms are shorter than those before."""
+        if row.job.state is not State.GROUPED:
+            return
+        name, gathering = _group_of(row), row.queue.gathering
+        while ripe := gathering.ripe(name, now):
+            self._batch(row.queue, ripe, now)
+
+    def _batch(self, queue: _Queue, generations: Sequence[int], now: int) -> str | None:
+        """The id of the batch that these members of one group become; those that have expired are cancelled."""
+        members: list[_Row] = []
+        for row in [self.rows[generation] for generation in generations]:
+            if _expired(row.job, now):
+                self._end_queued(row, EXPIRED, now)
+            else:
+                self._take(row)
+                members.append(row)
+        return self._make_batch(queue, members, now) if members else None
+
+    def _make_batch(self, queue: _Queue, members: list[_Row], now: int) -> str:
+        """Members that were taken out of where they lay."""
+        spec = batch_of(self._free_id(queue, members[0]), [row.job.spec for row in members])
+        for row in members:
+            row.job = replace(row.job, state=State.GROUPED, batch=spec.id, expires_at=None)
+            self._put(row)
+        ids = tuple(row.job.id for row in members)
+        self.generation += 1
+        job = Job(spec, State.AVAILABLE, self.generation, enqueued_at=now, run_at=now, members=ids)
+        row = _Row(job, queue, self._tail())
+        queue.rows[spec.id] = self.rows[row.generation] = row
+        self.listing.append(row.generation)
+        self._put(row)
+        return spec.id
+
+    @staticmethod
+    def _free_id(queue: _Queue, first: _Row) -> str:
+        return next(id for n in count(1) if (id := batch_id(first.job.id, n)) not in queue.rows)
+
+    def _members(self, row: _Row) -> list[_Row]:
+        """The members of a batch that are still there."""
+        found = (row.queue.rows.get(id) for id in row.job.members)
+        return [member for member in found if member is not None and member.job.batch == row.job.id]
+
+    def _end_members(self, row: _Row) -> None:
+        """A batch has ended, and its members end with it."""
+        for member in self._members(row):
+            self._take(member)
+            member.over_at = row.over_at
+            ended = {"state": row.job.state, "ended_at": row.job.ended_at, "reason": row.job.reason}
+            member.job = replace(member.job, **ended)
+            self._put(member)
+
+    def _bring_back_members(self, row: _Row, now: int) -> None:
+        """A batch that had ended runs again, and its members are its members again."""
+        for member in self._members(row):
+            self._take(member)
+            member.job = replace(member.job, state=State.GROUPED, ended_at=None, reason=None)
+            if self._holder(row.queue, member.job.spec, now) is None:
+                self._hold(member, now)
+            self._put(member)
+
     # ── a row and where it lies ──
 
     def _queue(self, name: str) -> _Queue:
@@ -1094,9 +1212,15 @@ class _Shelf:
     def _under(self, token: str) -> list[Job]:
         return [row.job for row in self.tokens.get(token, {}).values()]
 
-    def _first_due(self, names: Iterable[str]) -> tuple[int, int] | None:
-        firsts = (queue.due.first() for queue in self._known(names))
-        return min((first for first in firsts if first is not None), default=None)
+    def _first_due(self, names: Iterable[str]) -> _NextDue | None:
+        """The job that is due first, or the group; jobs go before groups of the same instant."""
+        found: list[_NextDue] = []
+        for queue in self._known(names):
+            if (first := queue.due.first()) is not None:
+                found.append(_NextDue(first[0], first[1], "", "", queue.name))
+            if (group := queue.gathering.next()) is not None:
+                found.append(_NextDue(group[0], None, *group[1], queue.name))
+        return min(found, key=_NextDue.order, default=None)
 
     def _next_due(self, names: Iterable[str]) -> int | None:
         first = self._first_due(names)
@@ -1106,14 +1230,19 @@ class _Shelf:
         self.tail += 1
         return self.tail
 
-    def _make_available(self, row: _Row) -> None:
+    def _make_available(self, row: _Row, now: int) -> None:
         self._take(row)
-        self._put_available(row)
+        self._put_available(row, now)
 
-    def _put_available(self, row: _Row) -> None:
+    def _put_available(self, row: _Row, now: int) -> None:
+        """To the tail; a member joins its group instead."""
         row.place = self._tail()
-        row.job = replace(row.job, state=State.AVAILABLE)
+        if row.job.is_member:
+            row.job = replace(row.job, state=State.GROUPED, run_at=now)
+        else:
+            row.job = replace(row.job, state=State.AVAILABLE)
         self._put(row)
+        self._batch_if_ripe(row, now)
 
     def _end_queued(self, row: _Row, reason: str, now: int) -> None:
         """A job that was not running is cancelled."""
@@ -1142,11 +1271,17 @@ class _Shelf:
                 self.tokens.setdefault(job.token, {})[generation] = row
                 self.held.setdefault(job.worker, {})[generation] = row
                 return
+            case State.GROUPED:
+                if job.batch is None:
+                    assert job.spec.group is not None
+                    queue.gathering.join(_group_of(row), generation, job.spec.group, job.run_at)
             case _:
                 queue.ended[job.state].put(generation, job.ended_at or 0)
                 self.over.put(generation, row.over_at)
                 self._free(row)
                 self._tell_ended(row, job)
+                if job.members:
+                    self._end_members(row)
                 return
         if job.expires_at is not None:
             self.expiring.put(generation, job.expires_at)
@@ -1173,6 +1308,9 @@ class _Shelf:
                 queue.leases.drop(generation)
                 _pop(self.tokens, job.token, generation)
                 _pop(self.held, job.worker, generation)
+            case State.GROUPED:
+                if job.batch is None:
+                    queue.gathering.leave(_group_of(row), generation)
             case _:
                 queue.ended[job.state].drop(generation)
                 self.over.drop(generation)
@@ -1180,7 +1318,10 @@ class _Shelf:
             self.expiring.drop(generation)
 
     def _remove(self, row: _Row) -> None:
-        """A row that was taken out does not come back."""
+        """A row that was taken out does not come back; the members of a batch go with it."""
+        for member in self._members(row):
+            self._take(member)
+            self._remove(member)
         self._free(row)
         del row.queue.rows[row.job.id]
         del self.rows[row.generation]
@@ -1216,6 +1357,25 @@ def _expires_at(new: NewJob, now: int) -> int | None:
     if new.expires_at is not None:
         ends.append(new.expires_at)
     return min(ends, default=None)
+
+
+class _NextDue(NamedTuple):
+    """What a promotion looks at next: a job by its generation, or a group."""
+
+    at: int
+    generation: int | None
+    task: str
+    key: str
+    queue: str
+
+    def order(self) -> tuple[Any, ...]:
+        return self.at, self.generation is None, self.generation or 0, self.task, self.key, self.queue
+
+
+def _group_of(row: _Row) -> Gathered:
+    group = row.job.spec.group
+    assert group is not None
+    return Gathered(row.job.task, group.key)
 
 
 def _expired(job: Job, now: int) -> bool:
