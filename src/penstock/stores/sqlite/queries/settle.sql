@@ -4,7 +4,7 @@
 -- Jobs of one token and queue that ended well and are not kept.  ?1 JSON list of seq  ?2 qid  ?3 token
 -- One statement for all: half the time of one each, and the interpreter is let go and taken back once.
 DELETE FROM penstock_job NOT INDEXED
-WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
+WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4 AND members IS NULL
 
 -- name: keep
 -- One job that ended well and stays for a while.
@@ -12,11 +12,12 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND
 UPDATE penstock_job
 SET state = 5, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
     lease_until = NULL, started = 0, ukey = NULL, ukey_until = NULL
-WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4 AND members IS NULL
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, token, attempt, charged, lost, place, due, errors FROM penstock_job WHERE queue = ?1 AND id = ?2
+SELECT seq, state, token, attempt, charged, lost, place, due, errors, members IS NOT NULL
+FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move
 -- One job to whatever state. ukey: ?10 is 1 if it keeps its unique key.

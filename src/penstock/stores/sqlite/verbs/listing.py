@@ -41,7 +41,8 @@ _IN_STATE = {
     AVAILABLE: SQL["list.available"],
     RUNNING: SQL["list.running"],
     **dict.fromkeys(ENDED, SQL["list.ended"]),
-    **dict.fromkeys((WAITING, GROUPED), SQL["list.other"]),
+    WAITING: SQL["list.other"],
+    GROUPED: SQL["groups.grouped"],
 }
 
 _DAY = 86_400_000

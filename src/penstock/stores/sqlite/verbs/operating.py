@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.job import Ref, State
+from penstock.job import NewJob, Ref, State
 from penstock.lifecycle import EXPIRED
 from penstock.store import Pruned, QueueInfo, WorkerInfo
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
     ENDED,
+    GROUPED,
     PARKED,
     RUNNING,
     STATES,
@@ -24,6 +25,7 @@ from penstock.stores.sqlite.rows import (
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.grouping import batch_alone, end_queued, enter, left, removed
 from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
 from penstock.stores.sqlite.verbs.producing import find_holder
 
@@ -46,6 +48,9 @@ _RETRY_QUEUED = SQL["operate.retry_queued"]
 _RESCHEDULE = SQL["operate.reschedule"]
 _DELETE = SQL["operate.delete"]
 _OLDEST_JOBS = SQL["list.oldest"]
+_ALONE = SQL["groups.alone"]
+_ENDED_MEMBERS = SQL["groups.ended"]
+_REVIVE = SQL["groups.revive"]
 _SWITCH = SQL["queues.switch"]
 _ANY_JOB = SQL["queues.any_job"]
 _DROP = SQL["queues.drop"]
@@ -82,7 +87,9 @@ def _retry(step: Step, ref: Ref) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, spec, expires_at, enqueued_at) = found
+    queue, (seq, state, spec, expires_at, enqueued_at, batch, is_batch) = found
+    if batch is not None and _retry(step, Ref(ref.queue, batch)) is not None:
+        return STATES[state]  # the members of a batch come back with it, and all together
     if state == RUNNING:
         return State.RUNNING
     if expires_at is not None and expires_at <= step.now:
@@ -92,8 +99,24 @@ def _retry(step: Step, ref: Ref) -> State | None:
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
         step.cx.execute(_RETRY, (*terms, *_key_again(step, queue, spec, enqueued_at)))
-    step.move(queue, state, AVAILABLE)
+    job = spec_of(spec)
+    if job.group is None or is_batch:
+        step.move(queue, state, AVAILABLE)
+        if is_batch and state in ENDED:
+            _bring_back(step, queue, job.id)
+    else:
+        step.move(queue, state, GROUPED)
+        if state == GROUPED:
+            left(step, queue, job.task, job.group.key)
+        batch_alone(step, queue, seq, job)
     return STATES[state]
+
+
+def _bring_back(step: Step, queue: Queue, batch: str) -> None:
+    """A batch that had ended runs again, and its members are its members again."""
+    for seq, state, spec, enqueued_at in step.cx.execute(_ENDED_MEMBERS, (queue.qid, batch)).fetchall():
+        step.cx.execute(_REVIVE, (seq, *_key_again(step, queue, spec, enqueued_at)))
+        step.move(queue, state, GROUPED)
 
 
 def _key_again(step: Step, queue: Queue, spec: bytes, enqueued_at: int) -> tuple[str | None, int | None]:
@@ -116,15 +139,31 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, *_) = found
-    if is_queued(state) and state != PARKED:
-        if due <= step.now:
+    queue, (seq, state, spec, _, _, batch, is_batch) = found
+    if is_queued(state) and state != PARKED and not (state == GROUPED and batch is not None):
+        job = spec_of(spec)
+        if job.group is not None and not is_batch:
+            _reschedule_member(step, queue, seq, state, job, due)
+        elif due <= step.now:
             step.cx.execute(_RESCHEDULE, (seq, AVAILABLE, due, step.tails(queue, 1) + 1))
             step.move(queue, state, AVAILABLE)
         else:
             step.cx.execute(_RESCHEDULE, (seq, CODE[State.SCHEDULED], due, None))
             step.move(queue, state, CODE[State.SCHEDULED])
     return STATES[state]
+
+
+def _reschedule_member(step: Step, queue: Queue, seq: int, state: int, job: NewJob, due: int) -> None:
+    assert job.group is not None
+    scheduled = CODE[State.SCHEDULED]
+    step.cx.execute(_RESCHEDULE, (seq, scheduled, due, None))
+    if state == GROUPED:
+        left(step, queue, job.task, job.group.key)
+    if due <= step.now:
+        step.move(queue, state, GROUPED)
+        enter(step, queue, seq, job)
+    else:
+        step.move(queue, state, scheduled)
 
 
 def delete(step: Step, refs: Sequence[Ref]) -> list[State | None]:
@@ -135,16 +174,17 @@ def _delete(step: Step, ref: Ref) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, *_) = found
-    if state != RUNNING:
+    queue, (seq, state, _, _, _, batch, _) = found
+    if state != RUNNING and not (state == GROUPED and batch is not None):
         _remove(step, queue, state, [seq])
     return STATES[state]
 
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     if seqs:
-        step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
+        rows = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
+        removed(step, queue, rows)
     return len(seqs)
 
 
@@ -158,12 +198,20 @@ def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
     if queue is None or limit <= 0 or not matches:
         return 0
     if cheaper_to_gather(step, matches, limit):
-        seqs = sorted(seq for code in codes for seq in gather(step, queue.qid, code))[:limit]
+        seqs = sorted(seq for code in codes for seq in _purgeable(step, queue.qid, code))[:limit]
     else:
         seqs = [seq for (seq,) in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
-    for (state,) in step.cx.execute(_DELETE, (numbers(seqs),)).fetchall():
-        step.move(queue, state, None)
+    rows = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
+    for row in rows:
+        step.move(queue, row[0], None)
+    removed(step, queue, rows)
     return len(seqs)
+
+
+def _purgeable(step: Step, qid: int, code: int) -> list[int]:
+    if code == GROUPED:  # those in a batch go with it
+        return [seq for (seq,) in step.cx.execute(_ALONE, (qid,))]
+    return gather(step, qid, code)
 
 
 def settings(step: Step, name: str, paused: bool | None, closed: bool | None) -> QueueInfo:
@@ -259,7 +307,7 @@ def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:
         expired += step.cx.execute(_EXPIRED, (qid, step.now, limit)).fetchall()
     expired.sort()
     for _, seq, qid, state, spec in expired[:limit]:
-        step.end_queued(queues[qid], seq, state, spec, EXPIRED)
+        end_queued(step, queues[qid], seq, state, spec, EXPIRED)
     return len(expired[:limit])
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite.rows import CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
+from penstock.stores.sqlite.rows import CODE, GROUPED, RUNNING, STATES, Row, is_queued, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.grouping import end_queued, entered
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "find_holder", "get", "is_open"]
 
@@ -33,7 +34,7 @@ def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = step.some_queue(job.queue)
-        if queue.closed or job.unique is not None:
+        if queue.closed or job.unique is not None or job.group is not None:
             plain = False
     if plain and _insert_all(step, jobs):
         return [Enqueued(Verdict.NEW, job.id) for job in jobs]
@@ -111,7 +112,10 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
     if queue.closed and not follows:
         return Enqueued(Verdict.CLOSED, job.id)
     if job.unique is None:
+        seq, state = step.generation() + 1, CODE[first_state(job, step.now)[0]]
         _insert(step, queue, job)
+        if job.group is not None:
+            entered(step, queue, seq, job, state)
         return Enqueued(Verdict.NEW, job.id)
     holder = find_holder(step, queue, job.unique.key)
     if holder is not None:
@@ -122,6 +126,8 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
     key = None if period is not None and period <= 0 else job.unique.key
     cx.execute(_INSERT_HOLDER, (*row, key, until))
     step.enqueued(queue, row[3], 1)
+    if job.group is not None:
+        entered(step, queue, row[0], job, row[3])
     return Enqueued(Verdict.NEW, job.id)
 
 
@@ -175,9 +181,11 @@ def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
     row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
         return None
-    seq, state, spec, asked = row
+    seq, state, spec, asked, batch = row
+    if state == GROUPED and batch is not None:
+        return State.GROUPED
     if is_queued(state):
-        step.end_queued(queue, seq, state, spec, reason)
+        end_queued(step, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:
         step.cx.execute(_ASK, (seq,))

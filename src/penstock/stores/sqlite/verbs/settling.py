@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.lifecycle import Place, Transition
-from penstock.store import Settled, Settlement
+from penstock.store import Settled, Settlement, no_outcome
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers, storable
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.grouping import end_members, removed
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 
 __all__ = ["settle"]
@@ -42,8 +43,7 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
 
 
 def _check(one: Settlement) -> None:
-    if one.transition.state is State.RUNNING:
-        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+    no_outcome(one.transition)
 
 
 # ── all that ended well ──────────────────────────────────────────────────────────────────────────
@@ -169,7 +169,7 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
 
 
 def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
-    seq, _, token, attempt, charged, lost, place, due, errors = row
+    seq, _, token, attempt, charged, lost, place, due, errors, is_batch = row
     to, now = one.transition, step.now
     step.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
@@ -177,6 +177,8 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
     if ended and to.keep <= 0:
         step.cx.execute(_DROP, (seq, token))
         step.move(queue, RUNNING, None)
+        if is_batch:
+            removed(step, queue, [(code, one.lease.id, None, None, None, True)])
         return
     if to.place is not Place.OWN:
         place = head if to.place is Place.HEAD else step.tails(queue, 1) + 1
@@ -199,6 +201,8 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         ),
     )
     step.move(queue, RUNNING, code)
+    if is_batch and ended:
+        end_members(step, queue, one.lease.id, code, now + to.keep, to.reason)
 
 
 def _due(to: Transition, due: int, now: int) -> int:
