@@ -76,5 +76,6 @@ class Draft(msgspec.Struct, Generic[R_co]):
 
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
     """The fields of NewJob after the third, in its order."""
-    given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention}
+    group = None if options.batch is None else options.batch.group(options.group_key)
+    given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention, "group": group}
     return tuple(given[name] for name in NewJob.__struct_fields__[3:])

@@ -28,10 +28,11 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
+from penstock.batch import Group
 from penstock.clock import ManualClock
 from penstock.job import TERMINAL, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import LEGAL, Place, Transition
-from penstock.store import Beat, Fetched, Page, Settlement, Share, Store, WorkerInfo
+from penstock.store import Beat, Fetched, GroupInfo, Page, Settlement, Share, Store, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.unique import UniqueKey
 from tests.store.conftest import STORES
@@ -66,6 +67,13 @@ a_worker = st.sampled_from(WORKERS)
 a_token = st.sampled_from(TOKENS)
 a_time = st.sampled_from([0, 0, 0, 0, 1, 10, 1_000, MINUTE])
 a_key = st.builds(UniqueKey, st.sampled_from(["u1", "u2"]), st.sampled_from([None, None, 0, 10, 1_000]))
+a_group = st.builds(
+    Group,
+    st.sampled_from(["", "g"]),
+    st.sampled_from([1, 2, 2, 3]),
+    st.sampled_from([None, 10, 1_000, MINUTE]),
+    st.sampled_from([None, None, 1, 10]),
+)
 an_instant = st.sampled_from([-1_000, -1, 0, 1, 10, 1_000])  # from now
 
 new_jobs = st.fixed_dictionaries(
@@ -80,6 +88,7 @@ new_jobs = st.fixed_dictionaries(
         "expires_in": rarely(st.sampled_from([1, 1_000, MINUTE])),
         "expires_at": rarely(an_instant),
         "unique": rarely(a_key),
+        "group": st.sampled_from([False, False, True]).flatmap(lambda some: a_group if some else st.none()),
         "retention": st.sampled_from([0, 1_000]),
         "headers": rarely(st.just({"k": "v"})),
     }
@@ -97,7 +106,7 @@ transitions = st.one_of(
     ),
     st.builds(
         Transition,
-        state=st.sampled_from(sorted(QUEUED)),
+        state=st.sampled_from(sorted(QUEUED - {State.GROUPED})),
         delay=a_time,
         place=st.sampled_from(list(Place)),
         charge=st.booleans(),
@@ -139,6 +148,7 @@ WALK: dict[str, st.SearchStrategy[Any]] = {
     "way": st.sampled_from(WALKS),
     "lost": st.sampled_from([False, False, True]),
     "keep": st.sampled_from([0, HOUR, HOUR, HOUR]),
+    "group": st.sampled_from([None, None, Group("w", 1)]),
 }
 
 #: Each play, how often it is drawn among the others, and what it is drawn with. One rule plays them all, for
@@ -197,6 +207,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
     "drop": (1, {"queue": a_queue}),
+    "flush_group": (1, {"pick": st.integers(0, 5)}),
     "prune": (1, {}),
     "prune_to_few": (
         1,
@@ -268,6 +279,7 @@ class Verbs(RuleBasedStateMachine):
         self.open()
         self.leases: list[tuple[Lease, Lease]] = []  # as the one store and as the other gave it
         self.before: dict[int, Job] = {}
+        self.groups: list[GroupInfo] = []
 
     def open(self) -> None:
         for store in self.stores:
@@ -410,7 +422,8 @@ class Verbs(RuleBasedStateMachine):
             for job in self.before.values()
             if job.queue in queues and job.state in (State.SCHEDULED, State.RETRYABLE) and job.run_at < end
         ]
-        self.both("wait", queues, timeout=timeout if due else 0)
+        ripe = [g for g in self.groups if g.queue in queues and g.due is not None and g.due < end]
+        self.both("wait", queues, timeout=timeout if due or ripe else 0)
 
     # operating
 
@@ -427,12 +440,14 @@ class Verbs(RuleBasedStateMachine):
         self.both("delete", self.refs(refs))
 
     @initialize(**WALK)
-    def walk(self, queue: str, way: tuple[State, str], lost: bool, keep: int) -> None:
+    def walk(
+        self, queue: str, way: tuple[State, str], lost: bool, keep: int, group: Group | None
+    ) -> None:
         """What happens seldom shall happen too: a job is led to a state and goes on from there."""
         to, then = way
         token = f"{len(self.before)}-{self.clock.now()}-{self.clock.lease_now()}"
         facts = {"limit": 10, "lease": 1_000, "worker": "w1", "token": token}
-        self.enqueue([{"id": "walker", "queue": queue, "task": "t1", "priority": 1}])
+        self.enqueue([{"id": "walker", "queue": queue, "task": "t1", "priority": 1, "group": group}])
         self.both_hold_the_same()
         self.fetch([Share(queue, 10, 10)], **facts)
         self.both_hold_the_same()
@@ -458,6 +473,11 @@ class Verbs(RuleBasedStateMachine):
 
     def drop(self, queue: str) -> None:
         self.both("drop", queue)
+
+    def flush_group(self, pick: int) -> None:
+        there = self.groups
+        one = there[pick % len(there)] if there and pick else GroupInfo("q1", "t1", "nothing", 0, 0, None)
+        self.both("flush_group", one.queue, task=one.task, key=one.key)
 
     def prune_to_few(self, limit: int, newest: int, dead: int) -> None:
         self.both("prune", limit=limit, keep_finished=newest, keep_dead=dead)
@@ -505,6 +525,7 @@ class Verbs(RuleBasedStateMachine):
                 await store.queues(),
                 await store.stats(days=90),
                 await store.workers(),
+                await store.groups(),
             )
 
         async def look_at_both() -> list[tuple[Any, ...]]:
@@ -516,6 +537,8 @@ class Verbs(RuleBasedStateMachine):
         now = {job.generation: job for job in jobs}
         assert list(now) == sorted(now, reverse=True)
         self.counts_are_true(jobs, {queue.name: queue.counts for queue in queues})
+        self.groups = others[-1]
+        self.members_are_somewhere(jobs)
         self.steps_are_legal(now)
         self.before = now
 
@@ -525,6 +548,23 @@ class Verbs(RuleBasedStateMachine):
         for job in jobs:
             true.setdefault(job.queue, Counter())[job.state] += 1
         assert {queue: counts for queue, counts in shown.items() if counts} == true
+
+    def members_are_somewhere(self, jobs: list[Job]) -> None:
+        """Who is grouped is in one group, or in one batch that has not ended."""
+        waiting = Counter((g.queue, g.task, g.key) for g in self.groups for _ in range(g.size))
+        by_id = {(job.queue, job.id): job for job in jobs}
+        for job in jobs:
+            if job.state is State.GROUPED and job.batch is None:
+                assert job.spec.group is not None
+                waiting[job.queue, job.task, job.spec.group.key] -= 1
+            elif job.state is State.GROUPED:
+                batch = by_id[job.queue, job.batch]
+                assert not batch.ended
+                assert job.id in batch.members
+            elif job.members and not job.ended:
+                members = [by_id[job.queue, id] for id in job.members if (job.queue, id) in by_id]
+                assert {m.state for m in members if m.batch == job.id} <= {State.GROUPED}
+        assert not any(waiting.values())
 
     def steps_are_legal(self, now: dict[int, Job]) -> None:
         for generation in self.before.keys() | now.keys():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import Signature
 from typing import Any
 
 import msgspec
@@ -32,6 +33,11 @@ class ArgsCodec:
             self._prepare()
         except ConfigError:
             pass
+
+    @property
+    def signature(self) -> Signature:
+        """How the arguments are passed."""
+        return (self._call or self._prepare()).signature
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of one call; raises ArgumentError, naming the parameter and the way out."""
@@ -65,6 +71,10 @@ class ArgsCodec:
         except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
             values = self._decode_slowly(call, payload)
         return call.spread(values)
+
+    def decode_call(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same for a call that somebody has written down: a JSON object or array of arguments."""
+        return self.decode(payload)
 
     def canonical(self, payload: bytes) -> bytes:
         """Equal bytes for equal arguments, whatever the order of their sets and dicts."""

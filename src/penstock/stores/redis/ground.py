@@ -39,7 +39,9 @@ def _scripts() -> dict[str, Script]:
     found = {}
     for key in files:
         name = key.partition(".")[0]
-        whole = _INCLUDE.sub(lambda line: "\n".join(shared[part] for part in line[1].split()), files[key])
+        whole = files[key]
+        while _INCLUDE.search(whole):  # what is included may include more
+            whole = _INCLUDE.sub(lambda line: "\n".join(shared[part] for part in line[1].split()), whole)
         found[name] = Script(name, _COMMENTS.sub("", whole))
     return found
 

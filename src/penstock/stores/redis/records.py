@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.batch import Group
 from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lifecycle import Place, Transition, kept
 from penstock.retry import RetryPolicy
@@ -65,6 +66,7 @@ _FATE = struct.Struct("<IddddddIIH")
 _LEASE = struct.Struct("<dBH")
 _FORM = struct.Struct("<dddd")
 _TRANSITION = struct.Struct("<BBBBddBB")
+_GROUP = struct.Struct("<HddH")
 _RUNNING = State.RUNNING
 
 
@@ -171,6 +173,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.expires_in is None
         and job.expires_at is None
         and job.unique is None
+        and job.group is None
     ):
         return place
     return (
@@ -189,7 +192,12 @@ def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
     """What ties the job to others: its unique key, lane, turn, group; b"" for what it has not."""
     unique = job.unique
     key = b"" if unique is None else struct.pack("<d", _or_none(unique.period)) + unique.key.encode()
-    return key, b"", b"", b""
+    return key, b"", b"", b"" if job.group is None else _group_tie(job.group)
+
+
+def _group_tie(group: Group) -> bytes:
+    key = group.key.encode()
+    return _GROUP.pack(group.size, _or_none(group.wait), _or_none(group.grace), len(key)) + key
 
 
 def _or_none(value: int | None) -> float:
@@ -235,6 +243,36 @@ def progress_bytes(progress: Progress) -> bytes:
 # ── out of the store ─────────────────────────────────────────────────────────────────────────────
 
 
+class _Tied(NamedTuple):
+    """What a record says of groups: whose member it is, or who its members are."""
+
+    group: Group | None = None
+    batch: str | None = None
+    members: tuple[str, ...] = ()
+
+
+_UNTIED = _Tied()
+
+
+def _tied_of(text: bytes) -> _Tied:
+    size, wait, grace, length = _GROUP.unpack_from(text)
+    at = _GROUP.size + length
+    key = text[_GROUP.size : at].decode()
+    group = Group(key, size, None if wait == _NONE else int(wait), None if grace == _NONE else int(grace))
+    part = text[at:]
+    if part[:1] == b"m":
+        return _Tied(group, id_of(part[1:]))
+    return _Tied(group, None, tuple(_ids_in(part[1:])))
+
+
+def _ids_in(text: bytes) -> Iterable[str]:
+    at = 0
+    while at < len(text):
+        end = at + 1 + text[at]
+        yield id_of(text[at + 1 : end])
+        at = end
+
+
 class _Fate(NamedTuple):
     """What has become of a job, as its record says."""
 
@@ -251,6 +289,7 @@ class _Fate(NamedTuple):
     progress: Progress | None
     checkpoint: bytes | None
     reason: str | None
+    tied: _Tied = _UNTIED
 
 
 def _fate_of(record: bytes) -> tuple[_Fate, int]:
@@ -264,7 +303,7 @@ def _fate_of(record: bytes) -> tuple[_Fate, int]:
             part = record[at + 4 : at + 4 + length]
             at += 4 + length
         parts.append(part)
-    errors, result, progress, checkpoint, reason, *_ = parts
+    errors, result, progress, checkpoint, reason, *_, tie = parts
     fate = _Fate(
         int(enqueued),
         int(run),
@@ -279,6 +318,7 @@ def _fate_of(record: bytes) -> tuple[_Fate, int]:
         None if progress is None else _decode_progress(progress),
         checkpoint,
         None if reason is None else reason.decode(),
+        _UNTIED if tie is None else _tied_of(tie),
     )
     return fate, 9 + size
 
@@ -291,7 +331,9 @@ def _split(parts: bytes) -> Iterable[bytes]:
         at += 4 + size
 
 
-def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) -> NewJob:
+def _spec_of(
+    profiles: Profiles, queue: str, id: str, record: bytes, at: int, group: Group | None = None
+) -> NewJob:
     flags = record[0]
     if flags & _INLINE:
         size = int.from_bytes(record[at : at + 2], "little")
@@ -323,6 +365,7 @@ def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) ->
         profile.retention,
         profile.at_most_once,
         extra.headers,
+        group=group,
     )
 
 
@@ -340,7 +383,7 @@ def leased(
     generation = int.from_bytes(record[1:8], "big")
     if record[0] & _LONG:
         fate, at = _fate_of(record)
-        spec = _spec_of(profiles, queue, id_of(stored), record, at)
+        spec = _spec_of(profiles, queue, id_of(stored), record, at, fate.tied.group)
         return Job(
             spec,
             _RUNNING,
@@ -361,6 +404,8 @@ def leased(
             None,
             fate.checkpoint,
             None,
+            None,
+            fate.tied.members,
         )
     enqueued = ms_of(generation)
     spec = _spec_of(profiles, queue, id_of(stored), record, 9)
@@ -380,7 +425,7 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
     else:
         enqueued = ms_of(generation)
         fate, at = _Fate(enqueued, enqueued, None, None, None, 0, 0, False, (), None, None, None, None), 9
-    spec = _spec_of(profiles, queue, id_of(stored), record, at)
+    spec = _spec_of(profiles, queue, id_of(stored), record, at, fate.tied.group)
     job = Job(
         spec,
         _state_of(record),
@@ -401,6 +446,8 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
         fate.progress,
         fate.checkpoint,
         fate.reason,
+        fate.tied.batch,
+        fate.tied.members,
     )
     return job if held is None else _with_lease(job, held)
 

@@ -1,7 +1,9 @@
 -- Make due jobs available, earliest first over all these queues.
--- KEYS: the queues.  ARGV: clock, limit.  Returns {moved, next due ('' if none), now}.
+-- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
+-- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation}.
 -- include: room clock states record queue places
-local limit, moved = tonumber(ARGV[2]), 0
+local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
+minted = tonumber(ARGV[3])
 
 -- Whose turn it is: of each queue how many of its first are due, no more than the limit over all.
 local turns, several = {}, 0
@@ -31,13 +33,23 @@ local function expire(queue, id, record)
   end_queued(queue, id, job, EXPIRED)
 end
 
--- The first so many of its order are available, each in a record with another state and place: both stand
--- where they stood.
-local function promote(queue, count)
+-- The first so many of its order: their ids and records. Nothing if groups have to do with them.
+local function look_for(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
-  for i = 1, count do ids[i] = sub(members[i], 8) end
+  for i = 1, count do
+    if byte(members[i]) == 255 then return nil end
+    ids[i] = sub(members[i], 8)
+  end
   local records = get_many(queue .. ':jobs', ids)
-  local m = meta(queue)
+  for i = 1, count do
+    if byte(records[i], 71) % 2 == 1 then return nil end    -- it has the last of its ties, a group
+  end
+  return {ids, records}
+end
+
+-- They are available, each in a record with another state and place: both stand where they stood.
+local function promote(queue, count, found)
+  local ids, records, m = found[1], found[2], meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
   for i = 1, count do
     local id, record = ids[i], records[i]
@@ -72,8 +84,26 @@ local function promote(queue, count)
   return n / 2
 end
 
+local found = {}
 for q, queue in ipairs(KEYS) do
-  if turns[q] > 0 then moved = moved + promote(queue, turns[q]) end
+  if turns[q] > 0 then
+    found[q] = look_for(queue, turns[q])
+    if not found[q] then
+      found = nil
+      break
+    end
+  end
+end
+if found then
+  for q, queue in ipairs(KEYS) do
+    if turns[q] > 0 then moved, used = moved + promote(queue, turns[q], found[q]), used + turns[q] end
+  end
+else
+  local function mixed()
+    -- include: promote_groups
+    return promote_with_groups(limit)
+  end
+  moved, used, skipped = mixed()
 end
 finish()
 local due = ''
@@ -81,4 +111,5 @@ for _, queue in ipairs(KEYS) do
   local first = first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
-return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now)}
+return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now), used, skipped and 1 or 0,
+  string.format('%.0f', minted)}

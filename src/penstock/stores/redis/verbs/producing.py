@@ -95,6 +95,8 @@ def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int])
         digest, text = write(job)
         profiles[digest] = text
         args += (packed(job.id), form_of(job, number), tail_of(job, digest))
+    if places and any(job.group is not None for job in jobs):  # a batch may come to stand behind each of them
+        places = [2 * place for place in places]
     head: list[bytes | str | int] = [ground.floor, struct.pack(f"<{len(places)}H", *places), len(profiles)]
     for pair in profiles.items():
         head += pair
@@ -180,16 +182,23 @@ def states_of(
     """A script that answers a letter per job, over refs of any queues; and the sum of its counts, if it has
     any."""
     parts = parts_of(refs, HEAVY)
-    calls = [ground.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
-    answers = sure((yield calls))
     found: list[State | None] = [None] * len(refs)
     total = 0
-    for (_, part), answer in zip(parts, answers, strict=True):
-        if isinstance(answer, list):
-            total += answer[0]
-            answer = answer[1]
-        for place, letter in zip(part, answer.decode(), strict=True):
-            found[place] = None if letter == "-" else STATES[int(letter)]
+    while parts:
+        calls = [ground.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
+        answers = sure((yield calls))
+        rest: list[_Part] = []
+        for (queue, part), answer in zip(parts, answers, strict=True):
+            if isinstance(answer, list):
+                total += answer[0]
+                if len(answer) > 2:
+                    ground.floor = max(ground.floor, int(answer[2]))
+                answer = answer[1]
+            for place, letter in zip(part, answer.decode(), strict=False):
+                found[place] = None if letter == "-" else STATES[int(letter)]
+            if len(answer) < len(part):  # it had to do with so many members of batches that it stopped
+                rest.append((queue, part[len(answer) :]))
+        parts = rest
     return found, total
 
 

@@ -45,5 +45,7 @@ local function store_new(queue, id, form, generation, flags, tail)
   local job = first_facts(generation, form)
   job.tail_flags, job.tail = flags, tail
   if job.unique then hold_key(queue, id, job) end
+  minted = math.max(minted, generation)
+  if job.group and job.state == AVAILABLE then return groups().join(queue, id, job) end
   put(queue, id, job)
 end

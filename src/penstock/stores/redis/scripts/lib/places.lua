@@ -128,9 +128,12 @@ local function ended_state(state)
   return state == COMPLETED or state == CANCELLED or state == DEAD
 end
 
+local groups    -- what is to be done about groups and batches, at its first call
+
 local function put(queue, id, job, over)
   local state = job.state
   job.fresh, job.moved = false, false
+  if state == GROUPED then return groups().put(queue, id, job) end
   if state == AVAILABLE then
     put_again(queue, id, job)
     made_ready[queue] = true
@@ -149,6 +152,7 @@ local function put(queue, id, job, over)
   redis.call('HSET', queue .. ':jobs', id, record)
   if ended_state(state) then
     tell_ended(queue, id, record)
+    if job.group and groups().is_batch(job) then groups().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
   end
@@ -156,6 +160,7 @@ end
 
 local function take(queue, id, job)
   local state = job.state
+  if state == GROUPED then return groups().take(queue, id, job) end
   if state == AVAILABLE then
     if job.fresh or job.moved then take_ready(queue, id, job) else take_again(queue, id, job) end
   elseif state == SCHEDULED or state == RETRYABLE then
@@ -171,8 +176,9 @@ local function take(queue, id, job)
   job.fresh, job.moved = false, false
 end
 
--- What has been taken does not come back.
+-- What has been taken does not come back; the members of a batch go with it.
 local function remove(queue, id, job)
+  if job.group and groups().is_batch(job) then groups().remove_members(queue, id, job) end
   free_key(queue, job)
   redis.call('HDEL', queue .. ':jobs', id)
   tell_ended(queue, id, '')
@@ -184,8 +190,22 @@ local function end_queued(queue, id, job, reason)
   put(queue, id, job, now + profile(queue, job))
 end
 
+-- To the tail; a member joins its group instead.
 local function put_available(queue, id, job)
   job.state = AVAILABLE
   job.place = count_up(meta(queue))
+  if job.group and not groups().is_batch(job) then return groups().join(queue, id, job) end
   put(queue, id, job)
+end
+
+local grouping
+function groups()
+  if grouping then return grouping end
+  -- include: groups
+  grouping = {
+    is_batch = is_batch, in_batch = in_batch, batch_of = batch_of, put = put_grouped, take = take_grouped,
+    join = join, flush = flush, is_due = is_due, make_batch = make_batch, end_members = end_members,
+    remove_members = remove_members, bring_back_members = bring_back_members,
+  }
+  return grouping
 end
