@@ -26,8 +26,8 @@ ROOT = "penstock"
 # Names are those directly under `penstock`; a package's modules live on its floor.
 FLOORS: dict[int, str] = {
     # words
-    1: "batch errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool schedule",
+    1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
+    " pool schedule batch",
     2: "lifecycle",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft inspector outbox waiting following results",

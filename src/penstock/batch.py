@@ -76,7 +76,9 @@ def _span(value: Duration | None, what: str) -> int | None:
     except ConfigError as error:
         raise ConfigError(f"Batch: {error}") from None
     if span == 0:
-        raise ConfigError(f"Batch({what}=0) would collect nothing: use 1ms or more, or None for no such limit")
+        raise ConfigError(
+            f"Batch({what}=0) would collect nothing: use 1ms or more, or None for no such limit"
+        )
     return span
 
 

@@ -72,7 +72,7 @@ class TaskDecorator(Protocol):
 
 
 class BatchDecorator(Protocol):
-    """What `@app.task(batch=...)` is: a function of a list goes in, a task that takes its elements comes out."""
+    """What `@app.task(batch=...)` is: a function of a list goes in, a task of its elements comes out."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -126,7 +126,8 @@ class Registry:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", timeout="30s", …)`.
 
         With `batch=Batch(...)` the function takes a list, and its jobs, enqueued element by element, are
-        collected and run together. Raises ConfigError for an option that is unknown or makes no sense, and for a name that is taken.
+        collected and run together. Raises ConfigError for an option that is unknown or makes no sense, and
+        for a name that is taken.
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:

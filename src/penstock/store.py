@@ -15,12 +15,12 @@ the order of enqueue, and with its token it tells a lease from that of an earlie
 
 Groups: a job with a `group` that becomes due, by whatever verb, is not made available but GROUPED: it joins
 the group of its task, queue and key, as its last member, with `run_at` now. A group becomes a batch
-(`lifecycle.batch_of`) as `Group.due` says: in the step that brings the member which makes it full, else by
-`promote`. Members that have expired by then are cancelled; the others are the batch's `members`, with no expiry
-any more, in the order in which they have joined. They stay GROUPED while the batch has not ended, and end, and
-go, with it and as it does: as long kept, with the same state, reason and `ended_at`, in the same step. Of the
-batch alone: attempts, errors, result, statistics. Single members of a batch that has not ended cannot be
-cancelled, rescheduled or deleted, by no verb; to retry one member is to retry the batch.
+(`lifecycle.batch_of`) as `Group` says: in the step that brings the member which makes it full, else by
+`promote`. Members that have expired by then are cancelled; the others are the batch's `members`, with no
+expiry any more, in the order in which they have joined. They stay GROUPED while the batch has not ended, and
+end, and go, with it and as it does: as long kept, with the same state, reason and `ended_at`, in the same
+step. The batch's alone are attempts, errors, result and statistics. Single members of a batch that has not
+ended cannot be cancelled, rescheduled or deleted, by no verb; to retry one member is to retry the batch.
 
 Time: a job is due from the instant `run_at` on, expired from `expires_at` on, over from the end of its
 retention on; a lease has run out from the end of its time on. Jobs go by the wall clock, leases by the
@@ -188,9 +188,9 @@ class Share(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
-    `due` is the least `run_at` of their scheduled and retryable jobs, or instant at which one of their groups is
-    due, paused queues and instants that have passed included (promotion is not paused); None without any, and
-    always after a reclaim."""
+    `due` is the least `run_at` of their scheduled and retryable jobs, or the instant at which the first of
+    their groups is due, paused queues and instants that have passed included (promotion is not paused); None
+    without any, and always after a reclaim."""
 
     jobs: list[Job]
     now: int
@@ -340,8 +340,8 @@ class Consuming(Protocol):
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
         """Make due jobs available, earliest first over all these queues (ties: order of enqueue), at most
         `limit`. Expired ones are cancelled instead, and count for the limit too, but are not `moved`. So are
-        groups that are due made batches, after jobs of the same instant: each counts as one job, whatever its
-        size, and a store may stop after a few thousand members. A member that joins its group counts as moved.
+        groups that are due made batches, after jobs of the same instant: each counts as one job, whatever
+        its size, and a store may stop after a few thousand members. Who joins its group counts as moved.
 
         Paused and closed queues are promoted like others.
         """
@@ -370,10 +370,10 @@ class Consuming(Protocol):
     async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
         """Sleep until there may be something, at most `timeout` ms.
 
-        WORK: an available job in one of the queues that is not paused, or a scheduled or retryable one or a group
-        in any of them that is due now or before the timeout's end. It comes back at once, so that the caller can
-        fetch, promote, or sleep until that instant instead; who knows of that instant asks for a timeout that
-        ends with it. Parked jobs are no work here, for nobody says which tasks the caller knows.
+        WORK: an available job in one of the queues that is not paused, or a scheduled or retryable one or a
+        group in any of them that is due now or before the timeout's end. It comes back at once, so that the
+        caller can fetch, promote, or sleep until that instant instead; who knows of that instant asks for a
+        timeout that ends with it. Parked jobs are no work here, for nobody says which tasks the caller knows.
         CANCEL: a running job, of any queue, was asked to stop since this store object's last `wait` said so.
         SETTINGS: the settings of any queue changed since then. With no queues only these two are waited for.
         What happened before a store object's first verb is not told. Several waits at once are all told.
@@ -585,15 +585,15 @@ class Operating(Protocol):
         The state before comes back; a running job stays as it is (RUNNING), None: not there. The job goes to
         the tail, due now; it has no result, reason or end any more, nobody has asked it to stop, and if its
         expiry has passed it has none any more. An ended job takes its unique key again, for what is left of
-        the key's period, if nobody else holds it; else it runs without. A job with a group that was not part of
-        a batch is at once a batch of its own, of one; a batch's members are GROUPED again with it.
+        the key's period, if nobody else holds it; else it runs without. A job with a group that was not part
+        of a batch is at once a batch of its own, of one; a batch's members are GROUPED again with it.
         """
         ...
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        """Give queued jobs (scheduled, available, retryable, grouped) a new time; the state before comes back.
+        """Give queued jobs (not parked ones) a new time; the state before comes back.
 
         A time to come makes them SCHEDULED; a time that has come makes them AVAILABLE, at the tail, also if
         they were. Others stay as they are, and their state comes back.
@@ -601,8 +601,8 @@ class Operating(Protocol):
         ...
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        """Remove jobs that are not running; the state before comes back (RUNNING: refused). A batch's members go
-        with it, here and wherever one is removed."""
+        """Remove jobs that are not running; the state before comes back (RUNNING: refused). A batch's members
+        go with it, here and wherever one is removed."""
         ...
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
@@ -673,7 +673,7 @@ class Operating(Protocol):
         ...
 
     async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        """Make a group a batch now, whose id comes back; None if there is no such group, or all have expired."""
+        """Make a group a batch now, whose id comes back; None if it is not there, or all have expired."""
         ...
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:

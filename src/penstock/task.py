@@ -275,10 +275,12 @@ def make_task(
 
 def _check_batch(batch: object, given: TaskOptions, who: str) -> None:
     if not isinstance(batch, Batch):
-        raise ConfigError(f"{who}: batch={batch!r} is not a Batch: write batch=Batch(max_size=100, max_wait='5s')")
+        raise ConfigError(
+            f"{who}: batch={batch!r} is not a Batch: write batch=Batch(max_size=100, max_wait='5s')"
+        )
     if "upgrade" in given:
         raise ConfigError(
-            f"{who}: upgrade= does not go with batch=: let the element's type read what was stored before, too"
+            f"{who}: upgrade= does not go with batch=: let the element's type read what was stored before"
         )
 
 

@@ -161,7 +161,7 @@ async def one_of_each(store: Store, queue: str = "default") -> dict[State, Job]:
 
 
 def member(id: str | None = None, *, key: str = "", size: int = 100, **facts: Any) -> NewJob:
-    """A job that is collected for a batch: until there are `size`, the first is `wait` old, or `grace` is over."""
+    """A job that is collected: until there are `size`, the first is `wait` old, or `grace` is over."""
     terms = Group(key, size, facts.pop("wait", DAY), facts.pop("grace", None))
     facts.setdefault("payload", b"1")
     return new(id, group=terms, **facts)

@@ -108,9 +108,7 @@ async def test_what_is_beyond_the_size_goes_into_the_next_batch(store: Store, cl
     last = member(size=2, payload=b"4")  # the size was made smaller meanwhile: the last one's counts
     await add(store, last)
     assert [b.spec.payload for b in await take(store, 9)] == [b"[[0,1]]", b"[[2,3]]"]
-    assert await store.groups() == [
-        GroupInfo("default", "t", "", 1, clock.now(), clock.now() + DAY)
-    ]
+    assert await store.groups() == [GroupInfo("default", "t", "", 1, clock.now(), clock.now() + DAY)]
 
 
 async def test_a_group_to_which_nobody_comes_is_a_batch_when_its_grace_is_over(
@@ -396,7 +394,9 @@ async def test_with_nothing_to_keep_the_members_go_with_their_batch(store: Store
     assert await store.ended([member.ref for member in members], timeout=0) == [None] * 3
 
 
-@pytest.mark.parametrize("to", [retryable(), snoozed(), AGAIN, RELEASED, PARKED], ids=lambda to: to.state.value)
+@pytest.mark.parametrize(
+    "to", [retryable(), snoozed(), AGAIN, RELEASED, PARKED], ids=lambda to: to.state.value
+)
 async def test_members_wait_for_a_batch_that_runs_again(store: Store, to: Transition) -> None:
     batch, members = await a_running_batch(store)
     await end(store, batch, to)
@@ -459,9 +459,7 @@ async def test_a_cancelled_member_leaves_its_group(store: Store, clock: ManualCl
     await add(store, member("c", wait=MINUTE))
     assert await store.cancel([member("a").ref]) == [State.CANCELLED]
     assert await store.cancel([member("b").ref]) == [State.CANCELLED]
-    assert await store.groups() == [
-        GroupInfo("default", "t", "", 1, clock.now(), clock.now() + MINUTE)
-    ]
+    assert await store.groups() == [GroupInfo("default", "t", "", 1, clock.now(), clock.now() + MINUTE)]
     assert await counts(store) == {State.CANCELLED: 2, G: 1}
     clock.advance(MINUTE)
     await promote(store)

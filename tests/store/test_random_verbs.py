@@ -440,9 +440,7 @@ class Verbs(RuleBasedStateMachine):
         self.both("delete", self.refs(refs))
 
     @initialize(**WALK)
-    def walk(
-        self, queue: str, way: tuple[State, str], lost: bool, keep: int, group: Group | None
-    ) -> None:
+    def walk(self, queue: str, way: tuple[State, str], lost: bool, keep: int, group: Group | None) -> None:
         """What happens seldom shall happen too: a job is led to a state and goes on from there."""
         to, then = way
         token = f"{len(self.before)}-{self.clock.now()}-{self.clock.lease_now()}"

@@ -11,10 +11,10 @@ from penstock.store import Store
 from tests.store.facts import (
     HOUR,
     MINUTE,
+    STATES,
     add,
     end,
     ids,
-    STATES,
     in_state,
     new,
     retryable,

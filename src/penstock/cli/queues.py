@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_STATES = ["available", "scheduled", "running", "retryable", "parked", "dead", "completed", "cancelled"]
+_STATES = [
+    *("available", "scheduled", "running", "retryable", "parked", "grouped"),
+    *("dead", "completed", "cancelled"),
+]
 _ALWAYS_SHOWN = ("available", "running", "dead")
 _NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queue)
 

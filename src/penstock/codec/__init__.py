@@ -4,7 +4,8 @@ A job's arguments are one JSON object, {"user_id": 42, "lang": "de"}: every para
 name, those that were not passed left out. docs/payloads.md is the format for other languages.
 
 From the ground up: `tags` (what JSON lacks), `alike` (did it come back?), `shape` (one annotation),
-`signature` (all of a function's), `arguments` (and `upgrading` of old ones, `elements` of batches) and `results`.
+`signature` (all of a function's), `arguments` (and `upgrading` of old ones, `elements` of batches) and
+`results`.
 """
 
 from penstock.codec.arguments import ArgsCodec

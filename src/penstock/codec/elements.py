@@ -20,7 +20,7 @@ _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ElementCodec(ArgsCodec):
-    """Stored is the element's JSON and no more, so that a store makes the list by putting commas between them."""
+    """Stored is the element's JSON and no more: a store makes the list by putting commas between them."""
 
     def __init__(self, function: Callable[..., Any], *, name: str, max_bytes: int = MAX_BYTES) -> None:
         _the_parameter(signature_of(function, name), name)
@@ -50,7 +50,9 @@ class ElementCodec(ArgsCodec):
         return call
 
 
-_RULE = "the function of a batch takes one argument, a list of what its jobs carry: def index(docs: list[Doc])"
+_RULE = (
+    "the function of a batch takes one argument, a list of what its jobs carry: def index(docs: list[Doc])"
+)
 
 
 def _the_parameter(signature: Signature, name: str) -> Parameter:

@@ -16,7 +16,7 @@ from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
 from penstock.schedule import Entry
-from penstock.store import QueueInfo, QueueStats, WorkerInfo
+from penstock.store import GroupInfo, QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
     "Bulk",
@@ -104,6 +104,9 @@ class JobView(JobRow, frozen=True, kw_only=True):
     retention: float
     retry: dict[str, Any]
     unique: str | None
+    group: str | None
+    batch: str | None  # the id of the batch that it is or was a member of
+    members: list[str]  # of a batch: their ids
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -120,6 +123,17 @@ class JobPage(msgspec.Struct, frozen=True):
 
     jobs: list[JobRow]
     next: str | None
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that is not a batch yet; `due_at` None: not before it is full."""
+
+    queue: str
+    task: str
+    key: str
+    size: int
+    oldest_at: str
+    due_at: str | None
 
 
 class EntryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +285,9 @@ def job_view(job: Job) -> JobView:
         retention=spec.retention / 1000,
         retry=msgspec.to_builtins(spec.retry or DEFAULT),
         unique=None if spec.unique is None else spec.unique.key,
+        group=None if spec.group is None else spec.group.key,
+        batch=job.batch,
+        members=list(job.members),
         waited=_seconds(job.run_at, job.fetched_at),
         ran=_seconds(job.fetched_at, ended),
         headers=dict(spec.headers or {}),
@@ -287,6 +304,18 @@ def queue_view(info: QueueInfo) -> QueueView:
     """A queue's counts in the order of the lifecycle, and its switches."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
     return QueueView(info.name, counts, info.paused, info.closed, iso(info.oldest_available))
+
+
+def group_view(info: GroupInfo) -> GroupView:
+    """A group, with its instants in words."""
+    return GroupView(
+        queue=info.queue,
+        task=info.task,
+        key=info.key,
+        size=info.size,
+        oldest_at=_iso(info.oldest),
+        due_at=iso(info.due),
+    )
 
 
 def entry_view(entry: Entry, now: int) -> EntryView:

@@ -11,7 +11,7 @@ __all__ = ["Gathered", "Gathering"]
 
 
 class Gathered(NamedTuple):
-    """What a group is called within its queue; they go in this order where they are due at the same instant."""
+    """What a group is called within its queue; of those due at the same instant they go in this order."""
 
     task: str
     key: str
@@ -92,4 +92,6 @@ class Gathering:
             if due is not None:
                 heappush(self._order, (due, name))
                 if len(self._order) > 2 * len(self._groups) + 64:
-                    self._order = sorted((g.due, name) for name, g in self._groups.items() if g.due is not None)
+                    self._order = sorted(
+                        (g.due, name) for name, g in self._groups.items() if g.due is not None
+                    )

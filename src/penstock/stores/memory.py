@@ -43,8 +43,8 @@ from penstock.store import (
     Enqueued,
     Fetched,
     Finding,
-    GroupInfo,
     Grip,
+    GroupInfo,
     Moved,
     Offer,
     Page,
@@ -1132,7 +1132,7 @@ class _Shelf:
             self._batch(row.queue, ripe, now)
 
     def _batch(self, queue: _Queue, generations: Sequence[int], now: int) -> str | None:
-        """The id of the batch that these members of one group become; those that have expired are cancelled."""
+        """The id of the batch that these members of one group become; the expired ones are cancelled."""
         members: list[_Row] = []
         for row in [self.rows[generation] for generation in generations]:
             if _expired(row.job, now):

@@ -51,7 +51,15 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.turnstile import vulnerable
-from penstock.stores.sqlite.verbs import consuming, grouping, listing, operating, periodic, producing, settling
+from penstock.stores.sqlite.verbs import (
+    consuming,
+    grouping,
+    listing,
+    operating,
+    periodic,
+    producing,
+    settling,
+)
 
 __all__ = ["SqliteStore"]
 

@@ -396,8 +396,8 @@ def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
 
 
 def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[tuple[Due, int, bool]]:
-    """In steps that hold the server for 5 ms at most; each says whether there is more. Besides, how much of the
-    limit was used, and whether something was not due any more when it was its turn."""
+    """In steps that hold the server for 5 ms at most; each says whether there is more. Besides, how much of
+    the limit was used, and whether something was not due any more when it was its turn."""
     moved, used = 0, 0
     while True:
         step = min(_PROMOTED, limit - used)

@@ -15,9 +15,7 @@ __all__ = ["flush_group", "groups"]
 def groups(ground: Ground, queue: str | None, limit: int) -> Talk[list[GroupInfo]]:
     names = (yield from known(ground)) if queue is None else [queue]
     answers = sure((yield [ground.call("groups", [name], [limit]) for name in names])) if names else []
-    found = [
-        one for name, answer in zip(names, answers, strict=True) for one in _groups_of(name, answer)
-    ]
+    found = [one for name, answer in zip(names, answers, strict=True) for one in _groups_of(name, answer)]
     return sorted(found, key=GroupInfo.order)[: max(0, limit)]
 
 

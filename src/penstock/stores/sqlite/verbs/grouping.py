@@ -11,7 +11,16 @@ from penstock.batch import Group, batch_id
 from penstock.job import NewJob, State
 from penstock.lifecycle import EXPIRED, batch_of, kept
 from penstock.store import GroupInfo
-from penstock.stores.sqlite.rows import AVAILABLE, CANCELLED, GROUPED, Row, numbers, spec_blob, spec_of, storable
+from penstock.stores.sqlite.rows import (
+    AVAILABLE,
+    CANCELLED,
+    GROUPED,
+    Row,
+    numbers,
+    spec_blob,
+    spec_of,
+    storable,
+)
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
 __all__ = [
@@ -134,7 +143,17 @@ def _make_batch(step: Step, queue: Queue, members: Sequence[_Member]) -> str:
     seq, place = step.mint(), step.tails(queue, 1) + 1
     for n in count(1):
         spec = batch_of(batch_id(first.id, n), [spec for _, spec in members])
-        row = (seq, queue.qid, spec.id, spec.priority, place, step.now, spec.task, spec_blob(spec), _ids_blob(ids))
+        row = (
+            seq,
+            queue.qid,
+            spec.id,
+            spec.priority,
+            place,
+            step.now,
+            spec.task,
+            spec_blob(spec),
+            _ids_blob(ids),
+        )
         if step.cx.execute(_INSERT, row).rowcount == 1:
             break
     step.cx.execute(_ASSIGN, (numbers(seq for seq, _ in members), spec.id))
@@ -145,9 +164,7 @@ def _make_batch(step: Step, queue: Queue, members: Sequence[_Member]) -> str:
 # ── the end of members ───────────────────────────────────────────────────────────────────────────
 
 
-def end_queued(
-    step: Step, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str
-) -> None:
+def end_queued(step: Step, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
     """A job that was not running is cancelled: it leaves its group, or its members end with it."""
     if isinstance(spec, bytes):
         spec = spec_of(spec)
@@ -161,9 +178,7 @@ def end_queued(
         end_members(step, queue, spec.id, CANCELLED, until, reason)
 
 
-def end_members(
-    step: Step, queue: Queue, batch: str, state: int, until: int, reason: str | None
-) -> None:
+def end_members(step: Step, queue: Queue, batch: str, state: int, until: int, reason: str | None) -> None:
     """A batch has ended in this state, and is kept until then."""
     terms = (queue.qid, batch, state, step.now, until, reason and storable(reason))
     n = step.cx.execute(_END, terms).rowcount
