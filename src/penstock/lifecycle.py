@@ -333,6 +333,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_X, _A): "retry by an operator",
     (_C, _A): "retry by an operator",
     (NEW, _G): "enqueue of what is run in batches",
+    (NEW, _X): "enqueue: past its expiry as its group becomes a batch",
     (_S, _G): "promote when due; retry, reschedule to now",
     (_G, _G): "reschedule to now: joins its group again; retry: a batch of it alone",
     (_G, _S): "reschedule",

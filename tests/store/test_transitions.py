@@ -222,5 +222,14 @@ async def test_a_job_begins_available_or_scheduled(store: Store, delay: int, sta
 
 def test_these_acts_take_every_legal_step() -> None:
     taken = {(before, after) for _, steps in ACTS.values() for before, after in steps.items()}
-    with_their_batch = {(None, G), (S, G), (G, C), (G, D), (C, G), (X, G), (D, G)}  # test_groups.py
+    with_their_batch = {
+        (None, G),
+        (None, X),
+        (S, G),
+        (G, C),
+        (G, D),
+        (C, G),
+        (X, G),
+        (D, G),
+    }  # test_groups.py
     assert taken | with_their_batch | {(None, A), (None, S)} == set(LEGAL)

@@ -36,6 +36,8 @@ _VERDICTS = {
 _N, _NEW = ord("n"), Verdict.NEW
 #: A queue, and the places of the questions that are about it.
 _Part = tuple[str, Sequence[int]]
+#: In a call over several servers there is room for so many batches behind each job.
+_BATCHES = 32
 #: How many queues one script may span: their numbers are bytes.
 _QUEUES = 250
 
@@ -55,8 +57,9 @@ def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
     parts = _parts(ground, jobs)
     batches = [[jobs[place] for place in part] for part in parts]
     spread = ground.clustered and len(parts) > 1 and len(jobs) <= BATCH
+    room = _BATCHES if spread and any(job.group is not None for job in jobs) else 1
     answers = yield [
-        _enqueue_call(ground, batch, part if spread else ())
+        _enqueue_call(ground, batch, [room * place for place in part] if spread else ())
         for part, batch in zip(parts, batches, strict=True)
     ]
     for part, batch, answer in zip(parts, batches, answers, strict=True):
@@ -95,8 +98,6 @@ def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int])
         digest, text = write(job)
         profiles[digest] = text
         args += (packed(job.id), form_of(job, number), tail_of(job, digest))
-    if places and any(job.group is not None for job in jobs):  # a batch may come to stand behind each of them
-        places = [2 * place for place in places]
     head: list[bytes | str | int] = [ground.floor, struct.pack(f"<{len(places)}H", *places), len(profiles)]
     for pair in profiles.items():
         head += pair
