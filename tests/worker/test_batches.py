@@ -1,4 +1,4 @@
-"""Batches in a worker: the function gets a list, and whatever becomes of the attempt becomes of all members."""
+"""Batches in a worker: the function gets a list, and what becomes of the attempt becomes of all members."""
 
 from __future__ import annotations
 
