@@ -207,6 +207,8 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
     "drop": (1, {"queue": a_queue}),
+    "join_again": (1, {"queue": st.sampled_from(QUEUES)}),
+    "enqueue_a_late_member": (1, {"queue": st.sampled_from(QUEUES)}),
     "flush_group": (1, {"pick": st.integers(0, 5)}),
     "prune": (1, {}),
     "prune_to_few": (
@@ -352,6 +354,16 @@ class Verbs(RuleBasedStateMachine):
 
     def enqueue(self, jobs: list[dict[str, Any]]) -> None:
         self.both("enqueue", [self.new(facts) for facts in jobs])
+
+    def enqueue_a_late_member(self, queue: str) -> None:
+        """It has expired when it would be a batch."""
+        self.enqueue([{"id": "late", "queue": queue, "task": "t1", "group": Group("l", 1), "expires_at": 0}])
+
+    def join_again(self, queue: str) -> None:
+        self.enqueue([{"id": "again", "queue": queue, "task": "t1", "group": Group("again", 3)}])
+        self.both_hold_the_same()
+        self.clock.advance(1)
+        self.both("reschedule", [Ref(queue, "again")])
 
     def cancel(self, refs: list[int]) -> None:
         self.both("cancel", self.refs(refs))
@@ -556,7 +568,7 @@ class Verbs(RuleBasedStateMachine):
                 assert job.spec.group is not None
                 waiting[job.queue, job.task, job.spec.group.key] -= 1
             elif job.state is State.GROUPED:
-                batch = by_id[job.queue, job.batch]
+                batch = by_id[job.queue, str(job.batch)]
                 assert not batch.ended
                 assert job.id in batch.members
             elif job.members and not job.ended:
