@@ -141,14 +141,14 @@ WALKS = [
     *((State.AVAILABLE, then) for then in ("now", "later", "cancel", "delete", "fetch")),
     *((State.RETRYABLE, then) for then in ("now", "later", "cancel", "delete")),
     *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch")),
-    *((state, then) for state in sorted(TERMINAL) for then in ("retry", "delete", "prune")),
+    *((state, then) for state in sorted(TERMINAL) for then in ("retry", "retry", "delete", "prune")),
 ]
 WALK: dict[str, st.SearchStrategy[Any]] = {
     "queue": st.sampled_from(QUEUES),
     "way": st.sampled_from(WALKS),
     "lost": st.sampled_from([False, False, True]),
     "keep": st.sampled_from([0, HOUR, HOUR, HOUR]),
-    "group": st.sampled_from([None, None, Group("w", 1)]),
+    "group": st.sampled_from([None, Group("w", 1)]),
 }
 
 #: Each play, how often it is drawn among the others, and what it is drawn with. One rule plays them all, for
@@ -196,7 +196,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "retry": (1, {"refs": some_refs}),
     "reschedule": (1, {"refs": some_refs, "delay": a_time}),
     "reschedule_at": (1, {"refs": some_refs, "at": an_instant}),
-    "walk": (5, WALK),
+    "walk": (7, WALK),
     "delete": (1, {"refs": some_refs}),
     "purge": (
         1,
