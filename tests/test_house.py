@@ -27,7 +27,7 @@ ROOT = "penstock"
 FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool schedule limits lane",
+    " pool schedule limits lane batch",
     2: "lifecycle holding",  # rule
     3: "store batcher attempt outcome",  # the seam
     4: "stores client handle draft keyed inspector outbox waiting following results pressure queue",
@@ -44,7 +44,7 @@ WORDS_MAY_IMPORT = {"msgspec"}
 WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}}
 
 # What every store may use; all else under `stores` is a concrete store.
-SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gates", "wording"}
+SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gates", "gathering", "wording"}
 
 # Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
 # tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.

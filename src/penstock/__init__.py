@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.attempt import Attempt as Attempt
     from penstock.attempt import NoCurrentJob as NoCurrentJob
     from penstock.attempt import current_job as current_job
+    from penstock.batch import Batch as Batch
     from penstock.draft import Draft as Draft
     from penstock.errors import ArgumentError as ArgumentError
     from penstock.errors import AttemptCancelled as AttemptCancelled
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app": "App",
     "penstock.attempt": "Attempt NoCurrentJob current_job",
+    "penstock.batch": "Batch",
     "penstock.draft": "Draft",
     "penstock.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout Cancel ConfigError Discard "

@@ -58,6 +58,17 @@ class Attempt:
         return self.job.spec.max_attempts
 
     @property
+    def group(self) -> str:
+        """The key of the group that the running batch was collected in; "" for any other job."""
+        group = self.job.spec.group
+        return "" if group is None else group.key
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The ids of the jobs in the running batch, as their elements stand in the list."""
+        return self.job.members
+
+    @property
     def headers(self) -> Mapping[str, str]:
         return self.job.spec.headers or _NO_HEADERS
 

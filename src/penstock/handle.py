@@ -199,6 +199,7 @@ def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) ->
         last = job.errors[-1] if job.errors else None
         why = f"{last.kind}: {last.message}" if last else job.reason or "nobody knows why"
         said = f" ({job.reason})" if last and job.reason and job.reason != why else ""
+        said += f" with its batch {job.batch}" if job.batch else ""
         raise JobDead(f"{name_of(handle)} failed for good{said}: {why}", job.errors)
     if job.state is State.CANCELLED:
         raise JobCancelled(f"{name_of(handle)} was cancelled: {job.reason or 'no reason given'}")

@@ -75,10 +75,11 @@ def replaced(job: Job, new: NewJob, now: int) -> Job | None:
 
     `arguments`: the payload. `run_at`: its times, which are when it is due, its expiry and its deadline. All
     else stays: id, place, enqueued_at, attempts, errors, checkpoint, priority, headers, and its own rule. A
-    job that is ready, parked, or in a line of others stays there unless the new time is yet to come.
+    job that is ready, parked, or in a line of others stays there unless the new time is yet to come. Who is
+    part of a batch already is not replaced.
     """
     unique = new.unique
-    if unique is None or not unique.replace or job.state not in QUEUED:
+    if unique is None or not unique.replace or job.state not in QUEUED or job.in_batch:
         return None
     job = replace(job, spec=replaced_spec(job.spec, new))
     if not unique.replaces_run_at:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.batch import Group
 from penstock.errors import Undecodable
 from penstock.lane import Lane, Turn
 from penstock.retry import RetryPolicy
@@ -153,6 +154,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     headers: dict[str, str] | None = None
     lane: Lane | None = None
     turn: Turn | None = None
+    group: Group | None = None
 
     @property
     def ref(self) -> Ref:
@@ -164,7 +166,9 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     `attempt` counts the charged attempts; while the job runs it is the number of the current one,
     from 1. `lost` counts the leases that ended without a word. `run_at` is when the job is or was
-    due. `started` is whether the store knows that the current attempt's function has begun.
+    due; of a grouped job, when it joined its group. `started` is whether the store knows that the current
+    attempt's function has begun. `batch` is the id of the batch that the job is, or was, a member of; a batch
+    has the ids of its `members`, in the order in which they joined.
 
     Like the other values of the seam it can be in no cycle, so the garbage collector need not look at it.
     """
@@ -188,6 +192,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     progress: Progress | None = None
     checkpoint: bytes | None = None
     reason: str | None = None
+    batch: str | None = None
+    members: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -215,6 +221,16 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     @property
     def ended(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is one of those that are collected; a batch is none of them, and has their group."""
+        return self.spec.group is not None and not self.members
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether it is part of a batch that has not ended, and shares its fate."""
+        return self.batch is not None and self.state is State.GROUPED
 
 
 class RawJob(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Sequence
 
 import msgspec
 
@@ -36,6 +37,7 @@ __all__ = [
     "Transition",
     "Undecodable",
     "Unknown",
+    "batch_of",
     "decide",
     "first_state",
     "kept",
@@ -288,7 +290,33 @@ def kept(spec: NewJob, state: State) -> int:
 def first_state(spec: NewJob, now: int) -> tuple[State, int]:
     """Where a new job begins, and when it is due."""
     due = spec.run_at if spec.run_at is not None else now + spec.delay
-    return (State.SCHEDULED, due) if due > now else (State.AVAILABLE, now if spec.run_at is None else due)
+    if due > now:
+        return State.SCHEDULED, due
+    if spec.group is not None:
+        return State.GROUPED, now
+    return State.AVAILABLE, now if spec.run_at is None else due
+
+
+def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
+    """The job that runs these together: with one argument, the list of what they carry.
+
+    It is as urgent as the most urgent of them, and else what the first of them is.
+    """
+    first = members[0]
+    return NewJob(
+        id=id,
+        task=first.task,
+        payload=b"[[" + b",".join([member.payload for member in members]) + b"]]",
+        queue=first.queue,
+        priority=max(member.priority for member in members),
+        timeout=first.timeout,
+        max_attempts=first.max_attempts,
+        retry=first.retry,
+        retention=first.retention,
+        at_most_once=first.at_most_once,
+        headers=first.headers,
+        group=first.group,
+    )
 
 
 #: Not a state: a job that is not there yet, and one that is gone.
@@ -296,12 +324,12 @@ NEW = None
 
 _S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
-_W = State.WAITING
+_W, _G = State.WAITING, State.GROUPED
 
 #: Every step that a job may take, and the verb that takes it. Nothing else is legal on any store.
 LEGAL: dict[tuple[State | None, State | None], str] = {
     (NEW, _S): "enqueue with a delay",
-    (NEW, _A): "enqueue",
+    (NEW, _A): "enqueue; a group becomes a batch",
     (_S, _A): "promote when due; retry, reschedule to now",
     (_S, _S): "reschedule",
     (_S, _X): "cancel; expiry",
@@ -339,6 +367,18 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_W, _W): "retry, reschedule to now: to the tail of its lane",
     (_W, _S): "reschedule",
     (_W, _X): "cancel; expiry",
+    (NEW, _G): "enqueue of what is run in batches",
+    (NEW, _X): "enqueue: past its expiry as its group becomes a batch",
+    (_S, _G): "promote when due; retry, reschedule to now",
+    (_G, _G): "reschedule to now: joins its group again; retry: a batch of it alone",
+    (_G, _S): "reschedule",
+    (_G, _C): "its batch has completed",
+    (_G, _X): "cancel; expiry; its batch is cancelled",
+    (_G, _D): "its batch is dead",
+    (_D, _G): "retry by an operator",
+    (_X, _G): "retry by an operator",
+    (_C, _G): "retry by an operator",
+    (_G, None): "its batch has ended with nothing to keep; delete, purge",
     **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W)},
     **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
 }

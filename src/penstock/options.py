@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from penstock import retry as _retry
+from penstock.batch import Batch, check_group
 from penstock.callbacks import OnError, OnSuccess
 from penstock.codec import Upgrade
 from penstock.duration import Duration, instant_ms, milliseconds
@@ -123,6 +124,7 @@ class CallOptions(RawOptions, total=False):
     """What `task.using(...)` may set for one call."""
 
     queue: str
+    group: str
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -146,6 +148,8 @@ class Options(msgspec.Struct, frozen=True):
     retention: int | None = None
     at_most_once: bool = False
     headers: dict[str, str] | None = None
+    batch: Batch | None = None
+    group_key: str = ""
 
 
 def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
@@ -178,7 +182,27 @@ def override_call(base: Options, given: Mapping[str, Any], *, who: str) -> Optio
         raise ConfigError(
             f"{who}: a retry function cannot travel with a job; set it on the task, and choose data here"
         )
+    _refuse_of_batches(base, given, who)
     return override(base, given, who=who)
+
+
+#: What is said of an attempt, of which a batch has one for all its members.
+_OF_ATTEMPTS = ("timeout", "deadline", "max_attempts", "retry", "retention")
+
+
+def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> None:
+    if base.batch is None:
+        if "group" in given:
+            raise ConfigError(
+                f"{who}: group= is for tasks that run in batches, and this one does not: give it "
+                "batch=Batch(...), or leave group= out"
+            )
+        return
+    for name in _OF_ATTEMPTS:
+        if name in given:
+            raise ConfigError(
+                f"{who}: {name}= is the same for all that run in one batch: set it on the task, not on a call"
+            )
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], *, who: str) -> None:
@@ -397,6 +421,7 @@ def shown_name(function: Any) -> str:
 _READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "queue": lambda value: {"queue": check_queue(value)},
     "id": _id,
+    "group": lambda value: {"group_key": check_group(value)},
     "priority": _priority,
     "delay": lambda value: {"delay": milliseconds(value, what="delay"), "run_at": None},
     "run_at": _run_at,

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
+from penstock.batch import Batch
 from penstock.callbacks import Callbacks, Moment, OnError, OnSuccess
 from penstock.client import Client
 from penstock.duration import Duration, milliseconds
@@ -20,12 +21,24 @@ from penstock.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
 from penstock.options import HandlerOptions, Options, TaskOptions, check_function, refuse_unknown
 from penstock.periodic import PeriodicOptions, of_task
 from penstock.schedule import NewEntry, Schedule
-from penstock.task import AsyncTask, Handler, Limits, SyncTask, Task, Using, make_handler, make_task
+from penstock.task import (
+    AsyncBatchTask,
+    AsyncTask,
+    Handler,
+    Limits,
+    SyncBatchTask,
+    SyncTask,
+    Task,
+    Using,
+    make_handler,
+    make_task,
+)
 
 __all__ = ["Hooks", "Registry"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 HandlerT = TypeVar("HandlerT", bound=Callable[[RawJob], Any])
 AttemptT = TypeVar("AttemptT", bound=AroundAttempt)
@@ -58,6 +71,17 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
 
 
+class BatchDecorator(Protocol):
+    """What `@app.task(batch=...)` is: a function of a list goes in, a task of its elements comes out."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[[list[T]], Coroutine[Any, Any, R]], /
+    ) -> AsyncBatchTask[T, R]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], R], /) -> SyncBatchTask[T, R]: ...
+
+
 class Registry:
     """The registering half of an app. Registering opens nothing and asks no store."""
 
@@ -88,15 +112,26 @@ class Registry:
     @overload
     def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
+    def task(self, /, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
+    @overload
     def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        batch: Batch | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", timeout="30s", …)`.
 
-        Raises ConfigError for an option that is unknown or makes no sense, and for a name that is taken.
+        With `batch=Batch(...)` the function takes a list, and its jobs, enqueued element by element, are
+        collected and run together. Raises ConfigError for an option that is unknown or makes no sense, and
+        for a name that is taken.
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            task = make_task(function, self._client, self._defaults, self._limits, options)
+            task = make_task(function, self._client, self._defaults, self._limits, options, batch)
             calls = _callbacks_in(options, f"the task {task.name!r}")
             self._refuse_taken(task)
             self.tasks.update(dict.fromkeys([task.name, *task.aliases], task))

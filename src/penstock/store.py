@@ -26,6 +26,14 @@ a lane's rate is a fetch. One that has expired is admitted like others; who fetc
 Turns: from the first job with a turn on a queue is fair. A job that would stand at the tail stands at the
 tail of its key instead, those without a turn being one key, and each priority takes turns of its own: see
 `lane.Turn`. What stood there before comes first. A job that leaves before it is fetched gives its turn back.
+Groups: a job with a `group` that becomes due, by whatever verb, is not made available but GROUPED: it joins
+the group of its task, queue and key, as its last member, with `run_at` now. A group becomes a batch
+(`lifecycle.batch_of`) as `Group` says: in the step that brings the member which makes it full, else by
+`promote`. Members that have expired by then are cancelled; the others are the batch's `members`, with no
+expiry any more, in the order in which they have joined. They stay GROUPED while the batch has not ended, and
+end, and go, with it and as it does: as long kept, with the same state, reason and `ended_at`, in the same
+step. The batch's alone are attempts, errors, result and statistics. Single members of a batch that has not
+ended cannot be cancelled, rescheduled or deleted, by no verb; to retry one member is to retry the batch.
 
 Time: a job is due from the instant `run_at` on, expired from `expires_at` on, over from the end of its
 retention on; a lease has run out from the end of its time on. Jobs go by the wall clock, leases by the
@@ -58,6 +66,7 @@ __all__ = [
     "Fetched",
     "Finding",
     "Grip",
+    "GroupInfo",
     "LaneInfo",
     "Level",
     "Moved",
@@ -79,6 +88,7 @@ __all__ = [
     "Verdict",
     "Wake",
     "WorkerInfo",
+    "no_outcome",
 ]
 
 
@@ -217,10 +227,10 @@ class Share(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
 
-    `due` is the least `run_at` of their scheduled and retryable jobs, or instant of a lane, paused queues and
-    instants that have passed included (promotion is not paused); None without any, and always after a
-    reclaim. `opens` is when a rate or a hold lets the next ready job of those queues go that it keeps back
-    now; None without any.
+    `due` is the least `run_at` of their scheduled and retryable jobs, or the instant of a lane or a group,
+    paused queues and instants that have passed included (promotion is not paused); None without any, and
+    always after a reclaim. `opens` is when a rate or a hold lets the next ready job of those queues go that
+    it keeps back now; None without any.
 
     A job whose `fetched_at` is still to come, by no more than 20 ms, is leased but must not begin before that
     instant, which is its place in the queue's rate."""
@@ -229,6 +239,15 @@ class Fetched(msgspec.Struct, frozen=True):
     now: int
     due: int | None = None
     opens: int | None = None
+
+
+def no_outcome(to: Transition) -> None:
+    """Raise ValueError for a state that no attempt ends in."""
+    if to.state in _NO_OUTCOMES:
+        raise ValueError(f"no attempt ends in the state {to.state.value!r}; nothing of this call was settled")
+
+
+_NO_OUTCOMES = (State.RUNNING, State.GROUPED, State.WAITING)
 
 
 class Beat(msgspec.Struct, frozen=True, gc=False):
@@ -371,7 +390,9 @@ class Consuming(Protocol):
 
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
         """Make due jobs available, earliest first over all these queues (ties: order of enqueue), at most
-        `limit`. Expired ones are cancelled instead, and count for the limit too, but are not `moved`.
+        `limit`. Expired ones are cancelled instead, and count for the limit too, but are not `moved`. So are
+        groups that are due made batches, after jobs of the same instant: each counts as one job, whatever
+        its size, and a store may stop after a few thousand members. Who joins its group counts as moved.
 
         Paused and closed queues are promoted like others.
         """
@@ -401,10 +422,10 @@ class Consuming(Protocol):
         """Sleep until there may be something, at most `timeout` ms.
 
         WORK: an available job in one of the queues that is not paused, and that its limits let go now or
-        before the timeout's end, or a scheduled or retryable one in any of them that is due now or before
-        that. It comes back at once, so that the caller can fetch, promote, or sleep until that instant
-        instead; who knows of that instant asks for a timeout that
-        ends with it. Parked jobs are no work here, for nobody says which tasks the caller knows.
+        before the timeout's end, or a scheduled or retryable one, a lane or a group in any of them that is
+        due now or before that. It comes back at once, so that the caller can fetch, promote, or sleep until
+        that instant instead; who knows of that instant asks for a timeout that ends with it. Parked jobs are
+        no work here, for nobody says which tasks the caller knows.
         CANCEL: a running job, of any queue, was asked to stop since this store object's last `wait` said so.
         SETTINGS: the settings of any queue changed since then. With no queues only these two are waited for.
         What happened before a store object's first verb is not told. Several waits at once are all told.
@@ -504,6 +525,22 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     version: str = ""
     seen_at: int = 0
     handled: tuple[str, ...] = ()  # queues of which it runs every job, whatever its task
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A group that is not a batch yet: how many are in it, since when the first one is, and when it is due
+    (None: not before it is full)."""
+
+    queue: str
+    task: str
+    key: str
+    size: int
+    oldest: int
+    due: int | None
+
+    def order(self) -> tuple[bool, int, str, str, str]:
+        """The one that is due first goes first."""
+        return self.due is None, self.due or 0, self.task, self.key, self.queue
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -642,15 +679,16 @@ class Operating(Protocol):
         The state before comes back; a running job stays as it is (RUNNING), None: not there. The job goes to
         the tail, due now; it has no result, reason or end any more, nobody has asked it to stop, and if its
         expiry has passed it has none any more. An ended job takes its unique key again, as `enqueue` says,
-        for what is left of the key's period, if nobody else holds it; else it runs without.
+        for what is left of the key's period, if nobody else holds it; else it runs without. A job with a
+        group that was not part of a batch is at once a batch of its own, of one; a batch's members are
+        GROUPED again with it.
         """
         ...
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        """Give queued jobs (scheduled, available, retryable, waiting) a new time; their state before comes
-        back.
+        """Give queued jobs (not parked ones) a new time; their state before comes back.
 
         A time to come makes them SCHEDULED; a time that has come makes them AVAILABLE, at the tail, also if
         they were. Others stay as they are, and their state comes back.
@@ -658,7 +696,8 @@ class Operating(Protocol):
         ...
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        """Remove jobs that are not running; the state before comes back (RUNNING: refused)."""
+        """Remove jobs that are not running; the state before comes back (RUNNING: refused). A batch's members
+        go with it, here and wherever one is removed."""
         ...
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
@@ -728,6 +767,14 @@ class Operating(Protocol):
 
     async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
         """Forget periodic entries; False for one that was not there. Their jobs stay."""
+        ...
+
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        """The groups of this queue, or of all, that are not batches yet: those that are due first."""
+        ...
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        """Make a group a batch now, whose id comes back; None if it is not there, or all have expired."""
         ...
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:

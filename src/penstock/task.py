@@ -11,8 +11,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
+from penstock.batch import Batch
 from penstock.client import Client
-from penstock.codec import ArgsCodec, ResultCodec, UpgradingCodec, result_codec_of
+from penstock.codec import ArgsCodec, ElementCodec, ResultCodec, UpgradingCodec, result_codec_of
 from penstock.draft import Draft, Template
 from penstock.errors import ConfigError
 from penstock.handle import Handle
@@ -34,9 +35,11 @@ from penstock.retry import RetryPolicy
 from penstock.unique import Unique
 
 __all__ = [
+    "AsyncBatchTask",
     "AsyncTask",
     "Handler",
     "Limits",
+    "SyncBatchTask",
     "SyncTask",
     "Task",
     "Using",
@@ -47,6 +50,7 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class _Later(Generic[P, R]):
@@ -98,6 +102,7 @@ class Task(_Later[P, R]):
         codecs: tuple[ArgsCodec, ResultCodec],
         aliases: tuple[str, ...] = (),
         keyed: Keyed | None = None,
+        carried: ArgsCodec | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -108,8 +113,10 @@ class Task(_Later[P, R]):
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
         self._keyed = keyed
-        template = Template(name, options, self.result, self.args, keyed)
-        super().__init__(client, template, self.args)
+        #: What one job carries: the arguments, or of a batch one element of its list.
+        self.carried = carried or self.args
+        template = Template(name, options, self.result, self.carried, keyed)
+        super().__init__(client, template, self.carried)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -120,8 +127,9 @@ class Task(_Later[P, R]):
         chosen = override_call(self.options, options, who=who)
         if "unique" in options:
             _check_unique(chosen, self.function, who)
-        template = Template(self.name, chosen, self.result, self.args, self._keyed)
-        return Using(self._client, template, self.args, options.get("id", ""))
+            _check_unique_batch(chosen, who)
+        template = Template(self.name, chosen, self.result, self.carried, self._keyed)
+        return Using(self._client, template, self.carried, options.get("id", ""))
 
     @property
     def queue(self) -> str:
@@ -163,6 +171,10 @@ class Task(_Later[P, R]):
     def at_most_once(self) -> bool:
         return self.options.at_most_once
 
+    @property
+    def batch(self) -> Batch | None:
+        return self.options.batch
+
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
@@ -180,6 +192,22 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return coroutine
+
+
+class SyncBatchTask(Task[[T], None], Generic[T, R]):
+    """A task made of a `def` that takes a list, and is enqueued element by element."""
+
+    def __call__(self, items: list[T], /) -> R:
+        result: R = self.function(items)
+        return result
+
+
+class AsyncBatchTask(Task[[T], None], Generic[T, R]):
+    """The same, made of an `async def`."""
+
+    def __call__(self, items: list[T], /) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(items)
         return coroutine
 
 
@@ -225,6 +253,7 @@ def make_task(
     defaults: Options,
     limits: Limits,
     given: TaskOptions,
+    batch: Batch | None = None,
 ) -> Task[..., Any]:
     """The task of this function; raises ConfigError where function and options do not go together."""
     _check_function(function, "@app.task")
@@ -237,14 +266,44 @@ def make_task(
     result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
     _check_unique(options, function, who)
-    made = (function, client, name, options, run_in, (args, result), aliases)
     keyed = keyed_by(function, args, given, who)
+    carried = None
+    if batch is not None:
+        _check_batch(batch, given, who)
+        carried = ElementCodec(function, name=name, max_bytes=limits.payload)
+        options = msgspec.structs.replace(options, batch=batch)
+        _check_unique_batch(options, who)
+    kinds = (SyncTask, AsyncTask) if batch is None else (SyncBatchTask, AsyncBatchTask)
+    kind: type[Task[..., Any]] = kinds[run_in == "async"]
+    task = kind(function, client, name, options, run_in, (args, result), aliases, keyed, carried)
     if run_in != "async":
-        return SyncTask(*made, keyed)
-    task: AsyncTask[..., Any] = AsyncTask(*made, keyed)
+        return task
     if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives
         inspect.markcoroutinefunction(task)
     return task
+
+
+def _check_batch(batch: object, given: TaskOptions, who: str) -> None:
+    if not isinstance(batch, Batch):
+        raise ConfigError(
+            f"{who}: batch={batch!r} is not a Batch: write batch=Batch(max_size=100, max_wait='5s')"
+        )
+    if "upgrade" in given:
+        raise ConfigError(
+            f"{who}: upgrade= does not go with batch=: let the element's type read what was stored before"
+        )
+    for name in ("concurrency_key", "fair_by"):
+        if given.get(name) is not None:
+            raise ConfigError(f"{who}: {name}= does not go with batch=: a batch has members of many keys")
+
+
+def _check_unique_batch(options: Options, who: str) -> None:
+    rule = options.unique
+    if options.batch is not None and rule is not None and (rule.names is not None or callable(rule.key)):
+        raise ConfigError(
+            f"{who}: a job of a batch carries one element: unique=True compares it, unique_key= names it; "
+            "by= and a function need arguments"
+        )
 
 
 def make_handler(

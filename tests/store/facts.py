@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from penstock.batch import Group
 from penstock.job import QUEUED as EVERY_QUEUED
 from penstock.job import AttemptError, Job, NewJob, Ref, State
 from penstock.lane import Lane
@@ -82,8 +83,11 @@ ENDINGS = {
 }
 
 
+#: A group that only its size makes a batch.
+ALONE = Group("g", 1_000)
+
 #: The states that `in_state` can bring a job to.
-STATES = tuple(state for state in State if state is not State.GROUPED)
+STATES = tuple(State)
 QUEUED = EVERY_QUEUED.intersection(STATES)
 
 
@@ -134,6 +138,9 @@ async def in_state(store: Store, state: State, **facts: Any) -> Job:
         await add(store, spec)
     elif state is State.WAITING:
         spec = await waiting(store, **facts)
+    elif state is State.GROUPED:
+        spec = new(group=facts.pop("group", ALONE), **facts)
+        await add(store, spec)
     else:
         job = await running(store, **facts)
         spec = job.spec
@@ -164,8 +171,15 @@ async def waiting(store: Store, **facts: Any) -> NewJob:
 
 async def one_of_each(store: Store, queue: str = "default") -> dict[State, Job]:
     """A job in every state, the available one last: else it would be leased in the making of others."""
-    states = sorted(State, key=lambda state: state is State.AVAILABLE)
+    states = sorted(STATES, key=lambda state: state is State.AVAILABLE)
     return {state: await in_state(store, state, queue=queue) for state in states}
+
+
+def member(id: str | None = None, *, key: str = "", size: int = 100, **facts: Any) -> NewJob:
+    """A job that is collected: until there are `size`, the first is `wait` old, or `grace` is over."""
+    terms = Group(key, size, facts.pop("wait", DAY), facts.pop("grace", None))
+    facts.setdefault("payload", b"1")
+    return new(id, group=terms, **facts)
 
 
 async def the(store: Store, job: Job | NewJob | Ref) -> Job:

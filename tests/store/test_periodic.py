@@ -18,6 +18,7 @@ from penstock.store import Moved, Store, Tick, Ticked, Wake
 from penstock.unique import UniqueKey
 from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from tests.store.facts import (
+    ALONE,
     CANCELLED,
     COMPLETED,
     DEAD,
@@ -440,8 +441,13 @@ async def _with_last(store: Store, state: State) -> Entry:
     lane = Lane("k") if state is State.WAITING else None
     if lane is not None:
         await running(store, lane=lane, queue="default")
-    await ticked(store, tick(first, new("last", delay=MINUTE if state is State.SCHEDULED else 0, lane=lane)))
-    if state not in (State.SCHEDULED, State.AVAILABLE, State.WAITING):
+    facts: dict[State, dict[str, Any]] = {
+        State.SCHEDULED: {"delay": MINUTE},
+        State.GROUPED: {"group": ALONE},
+        State.WAITING: {"lane": lane},
+    }
+    await ticked(store, tick(first, new("last", **facts.get(state, {}))))
+    if state not in (State.SCHEDULED, State.AVAILABLE, State.WAITING, State.GROUPED):
         job = await take_one(store)
         if state in WAYS:
             await end(store, job, WAYS[state])

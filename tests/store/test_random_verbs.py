@@ -28,13 +28,25 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
+from penstock.batch import Group
 from penstock.clock import ManualClock
 from penstock.holding import phase, until
 from penstock.job import TERMINAL, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lane import Lane, Turn
 from penstock.lifecycle import LEGAL, Place, Transition
 from penstock.limits import Rate
-from penstock.store import Beat, Fetched, LaneInfo, Page, Settlement, Share, Store, Verdict, WorkerInfo
+from penstock.store import (
+    Beat,
+    Fetched,
+    GroupInfo,
+    LaneInfo,
+    Page,
+    Settlement,
+    Share,
+    Store,
+    Verdict,
+    WorkerInfo,
+)
 from penstock.stores.memory import MemoryStore
 from penstock.unique import WHILE_FINISHED, UniqueKey
 from tests.store.conftest import STORES
@@ -76,6 +88,13 @@ a_key = st.builds(
     st.sampled_from([3, 3, 3, 1, 1, 7, 7, 2, 4, 5, 6]),
     st.sampled_from([0, 0, 1, 2, 3]),
 )
+a_group = st.builds(
+    Group,
+    st.sampled_from(["", "g"]),
+    st.sampled_from([1, 2, 2, 3]),
+    st.sampled_from([None, 10, 1_000, MINUTE]),
+    st.sampled_from([None, None, 1, 10]),
+)
 an_instant = st.sampled_from([-1_000, -1, 0, 1, 10, 1_000])  # from now
 
 #: Keys with room for one or two at once, kept in order, or with a rate; and the same key with other terms.
@@ -100,6 +119,7 @@ new_jobs = st.fixed_dictionaries(
         "expires_in": rarely(st.sampled_from([1, 1_000, MINUTE])),
         "expires_at": rarely(an_instant),
         "unique": st.one_of(st.none(), st.none(), st.none(), a_key),
+        "group": st.sampled_from([False, False, True]).flatmap(lambda some: a_group if some else st.none()),
         "retention": st.sampled_from([0, 1_000]),
         "headers": rarely(st.just({"k": "v"})),
         "lane": st.one_of(st.none(), a_lane),
@@ -119,7 +139,7 @@ transitions = st.one_of(
     ),
     st.builds(
         Transition,
-        state=st.sampled_from([State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED]),
+        state=st.sampled_from(sorted(QUEUED - {State.GROUPED, State.WAITING})),
         delay=a_time,
         hold_lane=st.sampled_from([0, 0, 0, 10]),
         place=st.sampled_from(list(Place)),
@@ -161,13 +181,14 @@ WALKS = [
         for state in (State.SCHEDULED, State.RETRYABLE, State.PARKED, *sorted(TERMINAL))
     ),
     *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch", "replace", "replace")),
-    *((state, then) for state in sorted(TERMINAL) for then in ("retry", "delete", "prune")),
+    *((state, then) for state in sorted(TERMINAL) for then in ("retry", "retry", "delete", "prune")),
 ]
 WALK: dict[str, st.SearchStrategy[Any]] = {
     "queue": st.sampled_from(QUEUES),
     "way": st.sampled_from(WALKS),
     "lost": st.sampled_from([False, False, True]),
     "keep": st.sampled_from([0, HOUR, HOUR, HOUR]),
+    "group": st.sampled_from([None, Group("w", 1)]),
 }
 
 #: Each play, how often it is drawn among the others, and what it is drawn with. One rule plays them all, for
@@ -235,6 +256,9 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
     "drop": (1, {"queue": a_queue}),
+    "join_again": (1, {"queue": st.sampled_from(QUEUES)}),
+    "enqueue_a_late_member": (1, {"queue": st.sampled_from(QUEUES)}),
+    "flush_group": (1, {"pick": st.integers(0, 5)}),
     "prune": (1, {}),
     "prune_to_few": (
         1,
@@ -311,6 +335,7 @@ class Verbs(RuleBasedStateMachine):
         self.before: dict[int, Job] = {}
         #: (queue, id, key) of jobs that may have gone while their key was held on.
         self.outlived: set[tuple[str, str, str]] = set()
+        self.groups: list[GroupInfo] = []
 
     def open(self) -> None:
         for store in self.stores:
@@ -377,6 +402,8 @@ class Verbs(RuleBasedStateMachine):
     def new(self, facts: dict[str, Any]) -> NewJob:
         now = self.clock.now()
         at = {name: now + facts[name] for name in ("run_at", "expires_at") if facts.get(name) is not None}
+        if facts.get("group") is not None:  # a batch has members of many keys: such tasks are refused
+            facts = {**facts, "lane": None, "turn": None}
         return NewJob(**{**facts, **at})
 
     # producing
@@ -419,6 +446,16 @@ class Verbs(RuleBasedStateMachine):
         end = until(unique, holder.enqueued_at)
         known = (holder.queue, holder.id, key) in self.outlived
         assert known or end is None or end > self.clock.now(), holder
+
+    def enqueue_a_late_member(self, queue: str) -> None:
+        """It has expired when it would be a batch."""
+        self.enqueue([{"id": "late", "queue": queue, "task": "t1", "group": Group("l", 1), "expires_at": 0}])
+
+    def join_again(self, queue: str) -> None:
+        self.enqueue([{"id": "again", "queue": queue, "task": "t1", "group": Group("again", 3)}])
+        self.both_hold_the_same()
+        self.clock.advance(1)
+        self.both("reschedule", [Ref(queue, "again")])
 
     def cancel(self, refs: list[int]) -> None:
         self.both("cancel", self.refs(refs))
@@ -489,7 +526,8 @@ class Verbs(RuleBasedStateMachine):
             for job in self.before.values()
             if job.queue in queues and job.state in (State.SCHEDULED, State.RETRYABLE) and job.run_at < end
         ]
-        self.both("wait", queues, timeout=timeout if due else 0)
+        ripe = [g for g in self.groups if g.queue in queues and g.due is not None and g.due < end]
+        self.both("wait", queues, timeout=timeout if due or ripe else 0)
 
     # operating
 
@@ -510,13 +548,15 @@ class Verbs(RuleBasedStateMachine):
             self.both("lane", ref)
 
     @initialize(**WALK)
-    def walk(self, queue: str, way: tuple[State, str], lost: bool, keep: int) -> None:
+    def walk(self, queue: str, way: tuple[State, str], lost: bool, keep: int, group: Group | None) -> None:
         """What happens seldom shall happen too: a job is led to a state and goes on from there."""
         to, then = way
         walker, blocker = Ref(queue, "walker"), Ref(queue, "blocker")
-        facts = {"queue": queue, "task": "t1", "priority": 1}
+        facts: dict[str, Any] = {"queue": queue, "task": "t1", "priority": 1}
         if to is State.WAITING or then == "into a lane":
             facts["lane"] = Lane(f"walk-{self.clock.now()}-{self.clock.lease_now()}")
+        else:
+            facts["group"] = group
         self.both("delete", [walker, blocker])
         if to is State.WAITING:
             self.enqueue([{"id": "blocker", **facts}, {"id": "walker", **facts}])
@@ -562,6 +602,11 @@ class Verbs(RuleBasedStateMachine):
 
     def drop(self, queue: str) -> None:
         self.both("drop", queue)
+
+    def flush_group(self, pick: int) -> None:
+        there = self.groups
+        one = there[pick % len(there)] if there and pick else GroupInfo("q1", "t1", "nothing", 0, 0, None)
+        self.both("flush_group", one.queue, task=one.task, key=one.key)
 
     def prune_to_few(self, limit: int, newest: int, dead: int) -> None:
         self.both("prune", limit=limit, keep_finished=newest, keep_dead=dead)
@@ -609,6 +654,7 @@ class Verbs(RuleBasedStateMachine):
                 await store.queues(),
                 await store.stats(days=90),
                 await store.workers(),
+                await store.groups(),
             )
 
         async def look_at_both() -> list[tuple[Any, ...]]:
@@ -620,6 +666,8 @@ class Verbs(RuleBasedStateMachine):
         now = {job.generation: job for job in jobs}
         assert list(now) == sorted(now, reverse=True)
         self.counts_are_true(jobs, {queue.name: queue.counts for queue in queues})
+        self.groups = others[-1]
+        self.members_are_somewhere(jobs)
         self.steps_are_legal(now)
         for generation in self.before.keys() - now.keys():
             gone = self.before[generation]
@@ -650,6 +698,23 @@ class Verbs(RuleBasedStateMachine):
             assert info is not None
             assert info.waiting
             assert info.admitted or info.due is not None
+
+    def members_are_somewhere(self, jobs: list[Job]) -> None:
+        """Who is grouped is in one group, or in one batch that has not ended."""
+        waiting = Counter((g.queue, g.task, g.key) for g in self.groups for _ in range(g.size))
+        by_id = {(job.queue, job.id): job for job in jobs}
+        for job in jobs:
+            if job.state is State.GROUPED and job.batch is None:
+                assert job.spec.group is not None
+                waiting[job.queue, job.task, job.spec.group.key] -= 1
+            elif job.state is State.GROUPED:
+                batch = by_id[job.queue, str(job.batch)]
+                assert not batch.ended
+                assert job.id in batch.members
+            elif job.members and not job.ended:
+                members = [by_id[job.queue, id] for id in job.members if (job.queue, id) in by_id]
+                assert {m.state for m in members if m.batch == job.id} <= {State.GROUPED}
+        assert not any(waiting.values())
 
     def steps_are_legal(self, now: dict[int, Job]) -> None:
         for generation in self.before.keys() | now.keys():

@@ -30,6 +30,7 @@ After = dict[State, State | None]
 S, A, R, T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 C, X, D, P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
 W = State.WAITING
+G = State.GROUPED
 
 #: What each act makes of a job in each state; a state that is not named stays, and so does its whole job.
 ACTS: dict[str, tuple[Act, After]] = {}
@@ -60,34 +61,34 @@ async def replace_by_a_call_for_now(store: Store, clock: ManualClock, job: Job) 
     return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY)])
 
 
-@act({S: X, A: X, T: X, P: X, W: X})
+@act({S: X, A: X, T: X, P: X, W: X, G: X})
 async def cancel(store: Store, clock: ManualClock, job: Job) -> object:
     if job.state is R:
         return None  # it is asked to, which changes a fact but not its state: test_cancel.py
     return await store.cancel([job.ref])
 
 
-@act({S: A, A: A, T: A, P: A, C: A, X: A, D: A, W: W})
+@act({S: A, A: A, T: A, P: A, C: A, X: A, D: A, W: W, G: G})
 async def retry(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.retry([job.ref])
 
 
-@act({S: S, A: S, T: S, W: S})
+@act({S: S, A: S, T: S, W: S, G: S})
 async def reschedule_to_later(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.reschedule([job.ref], delay=2 * HOUR)
 
 
-@act({S: A, A: A, T: A, W: W})
+@act({S: A, A: A, T: A, W: W, G: G})
 async def reschedule_to_now(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.reschedule([job.ref])
 
 
-@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None})
+@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None})
 async def delete(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.delete([job.ref])
 
 
-@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None})
+@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None})
 async def purge(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.purge(job.queue, list(State))
 
@@ -145,7 +146,7 @@ async def prune_too_early(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.prune()
 
 
-@act({S: X, A: X, T: X, P: X, W: X, C: None, X: None, D: None})
+@act({S: X, A: X, T: X, P: X, W: X, G: X, C: None, X: None, D: None})
 async def prune_when_over(store: Store, clock: ManualClock, job: Job) -> object:
     clock.advance(DAY)
     return await store.prune()
@@ -234,4 +235,6 @@ async def test_a_job_begins_available_or_scheduled(store: Store, delay: int, sta
 def test_these_acts_take_every_legal_step() -> None:
     taken = {(before, after) for _, steps in ACTS.values() for before, after in steps.items()}
     into_a_full_lane = {(before, W) for before in (None, S, T, P, C, X, D)}  # test_lanes.py
-    assert taken | {(None, A), (None, S), (W, A)} | into_a_full_lane == set(LEGAL)
+    grouped_later = {(None, G), (None, X), (S, G), (C, G), (X, G), (D, G)}
+    with_their_batch = {(G, C), (G, D)} | grouped_later  # test_groups.py
+    assert taken | {(None, A), (None, S), (W, A)} | into_a_full_lane | with_their_batch == set(LEGAL)

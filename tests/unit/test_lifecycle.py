@@ -472,4 +472,4 @@ def test_every_state_can_be_reached_and_left() -> None:
 def test_an_ended_job_leaves_only_by_retry_or_for_good() -> None:
     for before, after in LEGAL:
         if before in TERMINAL:
-            assert after in (State.AVAILABLE, State.WAITING, None)
+            assert after in (State.AVAILABLE, State.WAITING, State.GROUPED, None)

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.app import App
 from penstock.attempt import current_job
+from penstock.batch import Batch
 from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, Retry, Snooze
 from penstock.job import Job
 from penstock.task import Task
@@ -247,6 +248,22 @@ async def fill_async(size: int) -> str:
     return fill(size)
 
 
+#: How the collecting deeds are collected.
+COLLECTED = Batch(max_size=3, max_wait="50ms")
+
+
+def collect(items: list[str]) -> dict[str, Any]:
+    """A batch: fails as long as one of its items says so, and else tells what it knows of itself."""
+    job = current_job()
+    if "dead" in items or ("fail once" in items and job.attempt == 1):
+        raise ValueError("one of them is wrong")
+    return {"items": items, "group": job.group, "members": list(job.members), "attempt": job.attempt}
+
+
+async def collect_async(items: list[str]) -> dict[str, Any]:
+    return collect(items)
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
@@ -255,6 +272,7 @@ for _deed in (act, linger, heed, obey, swallow, typed, tell, fill):
     app.task(name=_deed.__name__, run_in="process")(_deed)
 app.task(name="judged", run_in="process", **RULES)(judged)
 app.task(name="forgiven", run_in="process", **FORGIVING)(forgiven)
+app.task(name="collect", run_in="process", batch=COLLECTED, retry="1ms", max_attempts=2)(collect)
 app.task(name="greet", run_in="process", **MOVED)(greet)
 app.task(name="fail_soon", run_in="process", retry=soon)(fail_soon)
 app.task(name="fail_without_idea", run_in="process", retry=no_idea)(fail_without_idea)

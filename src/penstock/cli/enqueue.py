@@ -121,7 +121,7 @@ def find_task(app: App, name: str) -> Task[..., Any]:
 def read_arguments(task: Task[..., Any], payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, if they fit the task."""
     try:
-        return task.args.decode(payload)
+        return task.carried.decode_call(payload)
     except Undecodable as error:
         raise ArgumentError(str(error)) from None
 

@@ -21,15 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _STATES = [
-    "available",
-    "scheduled",
-    "running",
-    "retryable",
-    "waiting",
-    "parked",
-    "dead",
-    "completed",
-    "cancelled",
+    *("available", "scheduled", "running", "retryable", "waiting", "grouped", "parked"),
+    *("dead", "completed", "cancelled"),
 ]
 _ALWAYS_SHOWN = ("available", "running", "dead")
 _NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queue)

@@ -4,10 +4,12 @@ A job's arguments are one JSON object, {"user_id": 42, "lang": "de"}: every para
 name, those that were not passed left out. docs/payloads.md is the format for other languages.
 
 From the ground up: `tags` (what JSON lacks), `alike` (did it come back?), `shape` (one annotation),
-`signature` (all of a function's), `arguments` (and `upgrading` of old ones) and `results`.
+`signature` (all of a function's), `arguments` (and `upgrading` of old ones, `elements` of batches) and
+`results`.
 """
 
 from penstock.codec.arguments import ArgsCodec
+from penstock.codec.elements import ElementCodec
 from penstock.codec.results import ANY_RESULT, ResultCodec, result_codec_of
 from penstock.codec.shape import MAX_BYTES
 from penstock.codec.upgrading import Upgrade, UpgradingCodec
@@ -16,6 +18,7 @@ __all__ = [
     "ANY_RESULT",
     "MAX_BYTES",
     "ArgsCodec",
+    "ElementCodec",
     "ResultCodec",
     "Upgrade",
     "UpgradingCodec",

@@ -35,6 +35,11 @@ class ArgsCodec:
         except ConfigError:
             pass
 
+    @property
+    def signature(self) -> Signature:
+        """How the arguments are passed."""
+        return (self._call or self._prepare()).signature
+
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of one call; raises ArgumentError, naming the parameter and the way out."""
         call = self._call or self._prepare()
@@ -68,6 +73,10 @@ class ArgsCodec:
             values = self._decode_slowly(call, payload)
         return call.spread(values)
 
+    def decode_call(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same for a call that somebody has written down: a JSON object or array of arguments."""
+        return self.decode(payload)
+
     def canonical(self, payload: bytes, names: Sequence[str] | None = None) -> bytes:
         """Equal bytes for equal arguments, all or those of these names: however they were passed, left to
         their defaults, ordered in sets and dicts, or spelled. What is no payload of the task stays itself."""
@@ -82,11 +91,6 @@ class ArgsCodec:
             return one_spelling({name: values[name] for name in counted if values[name] is not UNSET})
         except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
             return one_spelling({name: _DECODE(raws[name]) for name in counted if name in raws})
-
-    @property
-    def signature(self) -> Signature:
-        """The function's own, with types for annotations."""
-        return (self._call or self._prepare()).signature
 
     def by_name(self, payload: bytes) -> dict[str, Any]:
         """The arguments as the function gets them, with its defaults; raises Undecodable."""

@@ -12,6 +12,7 @@ from penstock.inspector.views import (
     Change,
     EntryView,
     Filter,
+    GroupView,
     JobPage,
     JobView,
     ParkedView,
@@ -19,6 +20,7 @@ from penstock.inspector.views import (
     QueueView,
     WorkerView,
     entry_view,
+    group_view,
     iso,
     job_row,
     job_view,
@@ -89,15 +91,17 @@ class Inspector:
     async def delete(self, refs: Sequence[Ref]) -> list[Change]:
         """Remove jobs that are not running, whatever has become of them."""
         before = await self._store.delete(refs)
-        return [_changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
+        done = [_changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
+        return await self._but_of_batches(done, before)
 
     async def reschedule(self, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
         """Make queued jobs due in `delay` ms."""
         before = await self._store.reschedule(refs, delay=delay)
-        return [
+        done = [
             _changed(ref, state, "rescheduled", QUEUED - {State.PARKED})
             for ref, state in zip(refs, before, strict=True)
         ]
+        return await self._but_of_batches(done, before)
 
     async def retry_all(self, filter: Filter, *, limit: int) -> Bulk:
         """Retry what the filter finds; without a state, the dead."""
@@ -117,6 +121,16 @@ class Inspector:
             return None
         queues = [q for q in await self._store.queues() if filter.queue in (None, q.name)]
         return sum(n for q in queues for state, n in q.counts.items() if filter.state in (None, state))
+
+    # groups
+
+    async def groups(self, queue: str | None = None, *, limit: int = 50) -> list[GroupView]:
+        """What is collected for batches, of one queue or of all: the groups that are due first."""
+        return [group_view(info) for info in await self._store.groups(queue, limit=limit)]
+
+    async def flush_group(self, queue: str, task: str, key: str = "") -> str | None:
+        """Make a group a batch now, whose id comes back; None if there is no such group."""
+        return await self._store.flush_group(queue, task=task, key=key)
 
     # queues
 
@@ -236,6 +250,16 @@ class Inspector:
         name = found.id if isinstance(found, Ref) else found
         return table, [entry for entry in table.entries if entry.spec.name == name]
 
+    async def _but_of_batches(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
+        """Single members of a batch are left alone, and their state tells them not from others of a group."""
+        doubtful = [n for n, state in enumerate(before) if state is State.GROUPED]
+        refs = [Ref(done[n].queue, done[n].id) for n in doubtful]
+        for n, job in zip(doubtful, await self._store.get(refs) if refs else [], strict=True):
+            if job is not None and job.in_batch:
+                why = f"part of the batch {job.batch}: do it to that"
+                done[n] = Change(job.queue, job.id, "refused", why)
+        return done
+
     async def _pause(self, address: str, paused: bool) -> list[EntryView]:
         table, found = await self._found(address)
         then = await self._store.pause_entries([entry.ref for entry in found], paused)
@@ -258,8 +282,9 @@ class Inspector:
                 if left <= 0:  # this page was only to see whether there is more
                     limited = bool(page.jobs)
                     break
-                left -= len(page.jobs)
-                for change in await self._apply(act, [job.ref for job in page.jobs]):
+                refs = [job.ref for job in page.jobs if not job.in_batch]  # these go as their batch does
+                left -= len(refs)
+                for change in await self._apply(act, refs):
                     tally[change.outcome] += 1
                 after = page.next
                 if after is None:
@@ -308,6 +333,6 @@ def _cancelled(ref: Ref, state: State | None) -> Change:
         return Change(ref.queue, ref.id, "missing", "no such job")
     if state is State.RUNNING:
         return Change(ref.queue, ref.id, "asked", "running: asked to stop")
-    if state in (State.COMPLETED, State.DEAD):
+    if state in (State.COMPLETED, State.DEAD, State.GROUPED):
         return Change(ref.queue, ref.id, "refused", f"not cancelled: it is {state.value}")
     return Change(ref.queue, ref.id, "done", "cancelled")

@@ -17,7 +17,7 @@ from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
 from penstock.schedule import Entry
-from penstock.store import LaneInfo, QueueInfo, QueueStats, WorkerInfo
+from penstock.store import GroupInfo, LaneInfo, QueueInfo, QueueStats, WorkerInfo
 from penstock.unique import UniqueKey
 
 __all__ = [
@@ -134,6 +134,9 @@ class JobView(JobRow, frozen=True, kw_only=True):
     unique: UniqueView | None
     lane: LaneView | None
     turn: str | None
+    group: str | None
+    batch: str | None  # the id of the batch that it is or was a member of
+    members: list[str]  # of a batch: their ids
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -150,6 +153,17 @@ class JobPage(msgspec.Struct, frozen=True):
 
     jobs: list[JobRow]
     next: str | None
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that is not a batch yet; `due_at` None: not before it is full."""
+
+    queue: str
+    task: str
+    key: str
+    size: int
+    oldest_at: str
+    due_at: str | None
 
 
 class EntryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,6 +345,9 @@ def job_view(job: Job, lane: LaneInfo | None = None) -> JobView:
         unique=None if spec.unique is None else _unique_view(job, spec.unique),
         lane=_lane(job, lane),
         turn=None if spec.turn is None else spec.turn.key,
+        group=None if spec.group is None else spec.group.key,
+        batch=job.batch,
+        members=list(job.members),
         waited=_seconds(job.run_at, job.fetched_at),
         ran=_seconds(job.fetched_at, ended),
         headers=dict(spec.headers or {}),
@@ -385,6 +402,18 @@ def _waits_for(info: QueueInfo) -> str | None:
     if most is not None and running >= most:
         return f"{running} of its jobs run, as many as its max_running allows"
     return None if info.limits.rate is None else f"its rate is {info.limits.rate}"
+
+
+def group_view(info: GroupInfo) -> GroupView:
+    """A group, with its instants in words."""
+    return GroupView(
+        queue=info.queue,
+        task=info.task,
+        key=info.key,
+        size=info.size,
+        oldest_at=_iso(info.oldest),
+        due_at=iso(info.due),
+    )
 
 
 def entry_view(entry: Entry, now: int) -> EntryView:

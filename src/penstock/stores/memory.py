@@ -16,16 +16,28 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
+from itertools import count, islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from penstock.batch import batch_id
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.holding import Hold, expiry_of, hold_after, outlives_its_job, replaced, until
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
 from penstock.lane import SEATS, Lane, Turn, first_tag
-from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
+from penstock.lifecycle import (
+    ASK_CANCELLED,
+    EXPIRED,
+    LOST_BY,
+    REPLACED,
+    Place,
+    Transition,
+    batch_of,
+    first_state,
+    kept,
+)
 from penstock.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.store import (
@@ -37,6 +49,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    GroupInfo,
     LaneInfo,
     Moved,
     Offer,
@@ -55,8 +68,10 @@ from penstock.store import (
     Verdict,
     Wake,
     WorkerInfo,
+    no_outcome,
 )
 from penstock.stores.gates import Gate
+from penstock.stores.gathering import Gathered, Gathering
 from penstock.stores.wording import storable, storable_error, storable_progress
 
 __all__ = ["MemoryStore"]
@@ -276,6 +291,12 @@ class MemoryStore:
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
         return self.shelf.tick(ticks)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        return self.shelf.groups(queue, limit)
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return self.shelf.flush_group(queue, Gathered(task, key))
 
 
 class _SyncDoor:
@@ -510,6 +531,7 @@ class _Queue:
         self.fair: int | None = None  # since a job came that has a turn: the first tag
         self.turns: dict[int, _Turns] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
+        self.gathering = Gathering()  # grouped, and in no batch yet
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
 
@@ -610,6 +632,7 @@ class _Shelf:
         queue.enqueued += 1
         self._shift_key(row, None, now)
         self._put(row)
+        self._batch_if_ripe(row, now)
         return Enqueued(Verdict.NEW, new.id)
 
     def _replace(self, queue: _Queue, holder: _Holder, new: NewJob, now: int) -> Enqueued:
@@ -618,11 +641,17 @@ class _Shelf:
         job = None if row is None else replaced(row.job, new, now)
         if row is None or job is None:
             return Enqueued(Verdict.DUPLICATE, holder.id)
-        begins = job.state is State.AVAILABLE and row.job.state is not State.AVAILABLE
+        if job.state is State.GROUPED is row.job.state:  # it stays where it stands
+            self.expiring.drop(row.generation)
+            if job.expires_at is not None:
+                self.expiring.put(row.generation, job.expires_at)
+            row.job = job
+            return Enqueued(Verdict.REPLACED, holder.id)
         self._take(row)
+        begins = job.state in (State.AVAILABLE, State.GROUPED) and row.job.state is not job.state
         row.job = job
         if begins:
-            self._put_available(row)
+            self._put_available(row, now)
         else:
             self._put(row)
         return Enqueued(Verdict.REPLACED, holder.id)
@@ -640,7 +669,7 @@ class _Shelf:
         row = self._row(ref)
         if row is None:
             return None
-        if row.job.state in QUEUED:
+        if row.job.state in QUEUED and not row.job.in_batch:
             self._end_queued(row, storable(reason), now)
         elif row.job.state is State.RUNNING and not row.job.cancel_asked:
             row.job = replace(row.job, cancel_asked=True)
@@ -699,7 +728,7 @@ class _Shelf:
                 self._end_queued(row, EXPIRED, now)
             elif row.job.state is State.PARKED and not self._has_room(row):
                 self._take(row)
-                self._put_available(row, row.place)
+                self._put_available(row, now, row.place)
             else:
                 return row
         return None
@@ -745,8 +774,8 @@ class _Shelf:
         return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        if any(one.transition.state is State.RUNNING for one in settlements):
-            raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+        for one in settlements:
+            no_outcome(one.transition)
         with self.lock:
             now = self.clock.now()
             heads = sum(one.transition.place is Place.HEAD for one in settlements)
@@ -817,15 +846,15 @@ class _Shelf:
             now, moved = self.clock.now(), 0
             while limit > 0 and (first := self._first_due(queues)) is not None and first[0] <= now:
                 limit -= 1
-                if first[2] is not None:
-                    moved += self._advance(first[3], first[2], now)
+                if first.generation is None:
+                    moved += self._promote_together(first, now)
                     continue
-                row = self.rows[first[1]]
+                row = self.rows[first.generation]
                 if _expired(row.job, now):
                     self._end_queued(row, EXPIRED, now)
                     continue
                 moved += 1
-                self._make_available(row)
+                self._make_available(row, now)
             return Due(moved, self._next_due(queues), now)
 
     def reclaim(
@@ -1058,6 +1087,9 @@ class _Shelf:
         if row is None:
             return None
         before = row.job.state
+        if row.job.batch in row.queue.rows:  # the members of a batch come back with it, and all together
+            self._retry(Ref(ref.queue, row.job.batch), now)
+            return before
         if before is State.RUNNING:
             return before
         self._take(row)
@@ -1074,7 +1106,12 @@ class _Shelf:
         )
         row.job = replace(row.job, state=State.AVAILABLE)
         self._shift_key(row, before, now)
-        self._put_available(row)
+        if row.job.is_member:
+            self._make_batch(row.queue, [row], now)
+        else:
+            self._put_available(row, now)
+            if before in TERMINAL:
+                self._bring_back_members(row, now)
         return before
 
     def reschedule(self, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
@@ -1088,11 +1125,13 @@ class _Shelf:
         if row is None:
             return None
         before = row.job.state
-        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING):
+        if before in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING) or (
+            before is State.GROUPED and not row.job.in_batch
+        ):
             self._take(row)
             row.job = replace(row.job, run_at=due)
             if due <= now:
-                self._put_available(row)
+                self._put_available(row, now)
             else:
                 row.job = replace(row.job, state=State.SCHEDULED)
                 self._put(row)
@@ -1106,7 +1145,7 @@ class _Shelf:
         row = self._row(ref)
         if row is None:
             return None
-        if row.job.state is not State.RUNNING:
+        if row.job.state is not State.RUNNING and not row.job.in_batch:
             self._take(row)
             self._remove(row)
         return row.job.state
@@ -1117,7 +1156,8 @@ class _Shelf:
             wanted = set(states) - {State.RUNNING}
             if queue is None or not any(queue.counts[state] for state in wanted):
                 return 0
-            rows = [row for row in queue.rows.values() if row.job.state in wanted][: max(0, limit)]
+            those = (row for row in queue.rows.values() if row.job.state in wanted and not row.job.in_batch)
+            rows = list(islice(those, max(0, limit)))
             for row in rows:
                 self._take(row)
                 self._remove(row)
@@ -1302,6 +1342,87 @@ class _Shelf:
         row = self._row(Ref(queue, id))
         return row is not None and not row.job.ended
 
+    # ── groups and batches ──
+
+    def groups(self, name: str | None, limit: int) -> list[GroupInfo]:
+        with self.lock:
+            queues = self._known(sorted(self.queues) if name is None else [name])
+            found = [
+                GroupInfo(queue.name, *gathered, size, oldest, due)
+                for queue in queues
+                for gathered, size, oldest, due in queue.gathering.groups()
+            ]
+            return sorted(found, key=GroupInfo.order)[: max(0, limit)]
+
+    def flush_group(self, name: str, gathered: Gathered) -> str | None:
+        with self.lock:
+            queue = self.queues.get(name)
+            if queue is None:
+                return None
+            return self._batch(queue, queue.gathering.first_of(gathered), self.clock.now())
+
+    def _batch_if_ripe(self, row: _Row, now: int) -> None:
+        """A row that has joined its group may make it full; or its terms are shorter than those before."""
+        if row.job.state is not State.GROUPED:
+            return
+        name, gathering = _group_of(row), row.queue.gathering
+        while ripe := gathering.ripe(name, now):
+            self._batch(row.queue, ripe, now)
+
+    def _batch(self, queue: _Queue, generations: Sequence[int], now: int) -> str | None:
+        """The id of the batch that these members of one group become; the expired ones are cancelled."""
+        members: list[_Row] = []
+        for row in [self.rows[generation] for generation in generations]:
+            if _expired(row.job, now):
+                self._end_queued(row, EXPIRED, now)
+            else:
+                self._take(row)
+                members.append(row)
+        return self._make_batch(queue, members, now) if members else None
+
+    def _make_batch(self, queue: _Queue, members: list[_Row], now: int) -> str:
+        """Members that were taken out of where they lay."""
+        spec = batch_of(self._free_id(queue, members[0]), [row.job.spec for row in members])
+        for row in members:
+            row.job = replace(row.job, state=State.GROUPED, batch=spec.id, expires_at=None)
+            self._put(row)
+        ids = tuple(row.job.id for row in members)
+        self.generation += 1
+        job = Job(spec, State.AVAILABLE, self.generation, enqueued_at=now, run_at=now, members=ids)
+        row = _Row(job, queue, self._tail())
+        queue.rows[spec.id] = self.rows[row.generation] = row
+        self.listing.append(row.generation)
+        self._put(row)
+        return spec.id
+
+    @staticmethod
+    def _free_id(queue: _Queue, first: _Row) -> str:
+        return next(id for n in count(1) if (id := batch_id(first.job.id, n)) not in queue.rows)
+
+    def _members(self, row: _Row) -> list[_Row]:
+        """The members of a batch that are still there."""
+        found = (row.queue.rows.get(id) for id in row.job.members)
+        return [member for member in found if member is not None and member.job.batch == row.job.id]
+
+    def _end_members(self, row: _Row) -> None:
+        """A batch has ended, and its members end with it."""
+        for member in self._members(row):
+            self._take(member)
+            member.over_at = row.over_at
+            ended = {"state": row.job.state, "ended_at": row.job.ended_at, "reason": row.job.reason}
+            member.job = replace(member.job, **ended)
+            self._shift_key(member, State.GROUPED, row.job.ended_at or 0)
+            self._put(member)
+
+    def _bring_back_members(self, row: _Row, now: int) -> None:
+        """A batch that had ended runs again, and its members are its members again."""
+        for member in self._members(row):
+            self._take(member)
+            before = member.job.state
+            member.job = replace(member.job, state=State.GROUPED, ended_at=None, reason=None)
+            self._shift_key(member, before, now)
+            self._put(member)
+
     # ── a row and where it lies ──
 
     def _queue(self, name: str) -> _Queue:
@@ -1330,19 +1451,25 @@ class _Shelf:
     def _under(self, token: str) -> list[Job]:
         return [row.job for row in self.tokens.get(token, {}).values()]
 
-    def _first_due(self, names: Iterable[str]) -> tuple[int, int, _Lane | None, _Queue] | None:
-        """When, and what is due first: a job, by its generation, or before all jobs of that instant a
-        lane."""
-        found: list[tuple[int, int, str, _Queue]] = []
+    def _first_due(self, names: Iterable[str]) -> _NextDue | None:
+        """What is due first: a job, a lane, or a group."""
+        found: list[_NextDue] = []
         for queue in self._known(names):
             if (job := queue.due.first()) is not None:
-                found.append((*job, "", queue))
+                found.append(_NextDue(job[0], job[1], None, "", queue.name))
             if (lane := queue.lane_due.first()) is not None:
-                found.append((lane[0][0], 0, lane[0][1], queue))
-        if not found:
-            return None
-        due, generation, key, queue = min(found, key=lambda one: one[:3])
-        return due, generation, None if generation else queue.lanes[key], queue
+                found.append(_NextDue(lane[0][0], None, None, lane[0][1], queue.name))
+            if (group := queue.gathering.next()) is not None:
+                found.append(_NextDue(group[0], None, *group[1], queue.name))
+        return min(found, key=_NextDue.order, default=None)
+
+    def _promote_together(self, due: _NextDue, now: int) -> int:
+        """How many became available, of a lane or a group."""
+        queue = self.queues[due.queue]
+        if due.task is None:
+            return self._advance(queue, queue.lanes[due.key], now)
+        members = queue.gathering.first_of(Gathered(due.task, due.key))
+        return int(self._batch(queue, members, now) is not None)
 
     def _next_due(self, names: Iterable[str]) -> int | None:
         first = self._first_due(names)
@@ -1352,14 +1479,19 @@ class _Shelf:
         self.tail += 1
         return self.tail
 
-    def _make_available(self, row: _Row) -> None:
+    def _make_available(self, row: _Row, now: int) -> None:
         self._take(row)
-        self._put_available(row)
+        self._put_available(row, now)
 
-    def _put_available(self, row: _Row, place: int | None = None) -> None:
+    def _put_available(self, row: _Row, now: int, place: int | None = None) -> None:
+        """To the tail, unless there is a place; a member joins its group instead."""
         row.place, row.at_tail = self._tail() if place is None else place, True
-        row.job = replace(row.job, state=State.AVAILABLE)
+        if row.job.is_member:
+            row.job = replace(row.job, state=State.GROUPED, run_at=now)
+        else:
+            row.job = replace(row.job, state=State.AVAILABLE)
         self._put(row)
+        self._batch_if_ripe(row, now)
 
     def _end_queued(self, row: _Row, reason: str, now: int) -> None:
         """A job that was not running is cancelled."""
@@ -1406,12 +1538,18 @@ class _Shelf:
                 self.tokens.setdefault(job.token, {})[generation] = row
                 self.held.setdefault(job.worker, {})[generation] = row
                 return
+            case State.GROUPED:
+                if job.batch is None:
+                    assert job.spec.group is not None
+                    queue.gathering.join(_group_of(row), generation, job.spec.group, job.run_at)
             case _:
                 queue.ended[job.state].put(generation, job.ended_at or 0)
                 self.over.put(generation, row.over_at)
                 if job.spec.unique is not None and not outlives_its_job(job.spec.unique.states, job.state):
                     self._free(generation)
                 self._tell_ended(row, job)
+                if job.members:
+                    self._end_members(row)
                 return
         if job.expires_at is not None:
             self.expiring.put(generation, job.expires_at)
@@ -1445,6 +1583,9 @@ class _Shelf:
                 _pop(self.held, job.worker, generation)
                 if queue.gate.limits.max_running is not None and queue.ready.first():
                     self._ring(self.queue_bells.get(queue.name, ()))
+            case State.GROUPED:
+                if job.batch is None:
+                    queue.gathering.leave(_group_of(row), generation)
             case _:
                 queue.ended[job.state].drop(generation)
                 self.over.drop(generation)
@@ -1452,7 +1593,11 @@ class _Shelf:
             self.expiring.drop(generation)
 
     def _remove(self, row: _Row, *, forgotten: bool = False) -> None:
-        """A row that was taken out does not come back. Forgotten: nobody has asked for that."""
+        """A row that was taken out does not come back; the members of a batch go with it. Forgotten: nobody
+        has asked for that."""
+        for member in self._members(row):
+            self._take(member)
+            self._remove(member, forgotten=forgotten)
         if not (forgotten and self._key_stays(row)):
             self._free(row.generation)
         if (terms := row.job.spec.lane) is not None and terms.key in row.queue.lanes:
@@ -1636,6 +1781,27 @@ class _Shelf:
             queue, key = held
             del queue.holders[key]
             queue.key_ends.drop(generation)
+
+
+class _NextDue(NamedTuple):
+    """What a promotion looks at next: a job by its generation, a lane, or a group."""
+
+    at: int
+    generation: int | None
+    task: str | None  # None: it is a job, or a lane
+    key: str
+    queue: str
+
+    def order(self) -> tuple[Any, ...]:
+        """Of one instant lanes go before jobs, and these before groups."""
+        kind = 1 if self.generation is not None else 0 if self.task is None else 2
+        return self.at, kind, self.generation or 0, self.task or "", self.key, self.queue
+
+
+def _group_of(row: _Row) -> Gathered:
+    group = row.job.spec.group
+    assert group is not None
+    return Gathered(row.job.task, group.key)
 
 
 def _expired(job: Job, now: int) -> bool:

@@ -50,7 +50,7 @@ class EnqueuedJob:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         if task is not None:
-            self.args, self.kwargs = task.args.decode(new.payload)
+            self.args, self.kwargs = task.carried.decode(new.payload)
 
     @property
     def id(self) -> str:
@@ -130,7 +130,7 @@ class _Asked:
     ) -> None:
         self._name = _name(app, task)
         self._task = app.tasks.get(self._name)
-        signature = inspect.signature(self._task.function) if self._task else inspect.Signature()
+        signature = self._task.carried.signature if self._task else inspect.Signature()
         own = {key for key in kwargs if key in _FACTS and key not in signature.parameters}
         self._facts = {key: value for key, value in kwargs.items() if key in own}
         self.count: int | None = self._facts.pop("count", None)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock.batch import Group
 from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
 from penstock.lane import Lane, Turn
 from penstock.lifecycle import Place, Transition, kept
@@ -74,6 +75,7 @@ _TRANSITION = struct.Struct("<BBBBddddBB")
 _LIMITS = struct.Struct("<10d")
 _RULE = struct.Struct("<dBB")
 _LANE = struct.Struct("<IBdI")
+_GROUP = struct.Struct("<HddH")
 _RUNNING = State.RUNNING
 
 
@@ -192,6 +194,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.unique is None
         and job.lane is None
         and job.turn is None
+        and job.group is None
     ):
         return place
     return (
@@ -212,7 +215,8 @@ def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
     key = b""
     if unique is not None:
         key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
-    return key, _lane_bytes(job.lane), _turn_bytes(job.turn), b""
+    group = b"" if job.group is None else _group_tie(job.group)
+    return key, _lane_bytes(job.lane), _turn_bytes(job.turn), group
 
 
 def _lane_bytes(lane: Lane | None) -> bytes:
@@ -225,6 +229,11 @@ def _lane_bytes(lane: Lane | None) -> bytes:
 
 def _turn_bytes(turn: Turn | None) -> bytes:
     return b"" if turn is None else turn.step.to_bytes(2, "little") + turn.key.encode()
+
+
+def _group_tie(group: Group) -> bytes:
+    key = group.key.encode()
+    return _GROUP.pack(group.size, _or_none(group.wait), _or_none(group.grace), len(key)) + key
 
 
 def _or_none(value: int | None) -> float:
@@ -299,6 +308,36 @@ def progress_bytes(progress: Progress) -> bytes:
 # ── out of the store ─────────────────────────────────────────────────────────────────────────────
 
 
+class _Tied(NamedTuple):
+    """What a record says of groups: whose member it is, or who its members are."""
+
+    group: Group | None = None
+    batch: str | None = None
+    members: tuple[str, ...] = ()
+
+
+_UNTIED = _Tied()
+
+
+def _tied_of(text: bytes) -> _Tied:
+    size, wait, grace, length = _GROUP.unpack_from(text)
+    at = _GROUP.size + length
+    key = text[_GROUP.size : at].decode()
+    group = Group(key, size, None if wait == _NONE else int(wait), None if grace == _NONE else int(grace))
+    part = text[at:]
+    if part[:1] == b"m":
+        return _Tied(group, id_of(part[1:]))
+    return _Tied(group, None, tuple(_ids_in(part[1:])))
+
+
+def _ids_in(text: bytes) -> Iterable[str]:
+    at = 0
+    while at < len(text):
+        end = at + 1 + text[at]
+        yield id_of(text[at + 1 : end])
+        at = end
+
+
 class _Fate(NamedTuple):
     """What has become of a job, as its record says."""
 
@@ -315,6 +354,7 @@ class _Fate(NamedTuple):
     progress: Progress | None
     checkpoint: bytes | None
     reason: str | None
+    tied: _Tied = _UNTIED
 
 
 def _fate_of(record: bytes) -> tuple[_Fate, int]:
@@ -328,7 +368,7 @@ def _fate_of(record: bytes) -> tuple[_Fate, int]:
             part = record[at + 4 : at + 4 + length]
             at += 4 + length
         parts.append(part)
-    errors, result, progress, checkpoint, reason, *_ = parts
+    errors, result, progress, checkpoint, reason, *_, tie = parts
     fate = _Fate(
         int(enqueued),
         int(run),
@@ -343,6 +383,7 @@ def _fate_of(record: bytes) -> tuple[_Fate, int]:
         None if progress is None else _decode_progress(progress),
         checkpoint,
         None if reason is None else reason.decode(),
+        _UNTIED if tie is None else _tied_of(tie),
     )
     return fate, 9 + size
 
@@ -355,7 +396,9 @@ def _split(parts: bytes) -> Iterable[bytes]:
         at += 4 + size
 
 
-def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) -> NewJob:
+def _spec_of(
+    profiles: Profiles, queue: str, id: str, record: bytes, at: int, group: Group | None = None
+) -> NewJob:
     flags = record[0]
     if flags & _INLINE:
         size = int.from_bytes(record[at : at + 2], "little")
@@ -389,6 +432,7 @@ def _spec_of(profiles: Profiles, queue: str, id: str, record: bytes, at: int) ->
         extra.headers,
         extra.lane,
         extra.turn,
+        group=group,
     )
 
 
@@ -406,7 +450,7 @@ def leased(
     generation = int.from_bytes(record[1:8], "big")
     if record[0] & _LONG:
         fate, at = _fate_of(record)
-        spec = _spec_of(profiles, queue, id_of(stored), record, at)
+        spec = _spec_of(profiles, queue, id_of(stored), record, at, fate.tied.group)
         return Job(
             spec,
             _RUNNING,
@@ -427,6 +471,8 @@ def leased(
             None,
             fate.checkpoint,
             None,
+            None,
+            fate.tied.members,
         )
     enqueued = ms_of(generation)
     spec = _spec_of(profiles, queue, id_of(stored), record, 9)
@@ -446,7 +492,7 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
     else:
         enqueued = ms_of(generation)
         fate, at = _Fate(enqueued, enqueued, None, None, None, 0, 0, False, (), None, None, None, None), 9
-    spec = _spec_of(profiles, queue, id_of(stored), record, at)
+    spec = _spec_of(profiles, queue, id_of(stored), record, at, fate.tied.group)
     job = Job(
         spec,
         _state_of(record),
@@ -467,6 +513,8 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
         fate.progress,
         fate.checkpoint,
         fate.reason,
+        fate.tied.batch,
+        fate.tied.members,
     )
     return job if held is None else _with_lease(job, held)
 

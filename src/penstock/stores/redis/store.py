@@ -28,6 +28,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    GroupInfo,
     LaneInfo,
     Offer,
     Page,
@@ -54,7 +55,7 @@ from penstock.stores.redis.hearing import Hearing, read_end
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.offering import Offering, is_fresh
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
-from penstock.stores.redis.verbs import consuming, operating, periodic, producing
+from penstock.stores.redis.verbs import consuming, grouping, operating, periodic, producing
 
 __all__ = ["RedisStore"]
 
@@ -379,6 +380,12 @@ class RedisStore:
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
         return await self._do(periodic.tick(self._ground, ticks))
+
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        return await self._do(grouping.groups(self._ground, queue, limit))
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return await self._do(grouping.flush_group(self._ground, queue, task, key))
 
     async def checkup(self) -> list[Finding]:
         before = int(time.time() * 1000)

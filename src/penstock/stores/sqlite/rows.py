@@ -59,6 +59,7 @@ spec_of = msgspec.msgpack.Decoder(NewJob).decode
 worker_blob = msgspec.msgpack.Encoder().encode
 worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
 errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
+_ids_of = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _progress_of = msgspec.msgpack.Decoder(Progress).decode
 _limits_of = msgspec.msgpack.Decoder(QueueLimits).decode
 _json = msgspec.json.Encoder().encode
@@ -95,6 +96,8 @@ def job_of(row: Row) -> Job:
         None if progress is None else _progress_of(progress),
         row[17],
         row[18],
+        row[19],
+        () if row[20] is None else _ids_of(row[20]),
     )
 
 
@@ -121,8 +124,26 @@ def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
             None,
             None,
             checkpoint,
+            None,
+            None,
+            () if members is None else _ids_of(members),
         )
-        for _, _, seq, spec, attempt, lost, enqueued_at, due, expires_at, asked, errors, checkpoint, _ in rows
+        for (
+            _,
+            _,
+            seq,
+            spec,
+            attempt,
+            lost,
+            enqueued_at,
+            due,
+            expires_at,
+            asked,
+            errors,
+            checkpoint,
+            _,
+            members,
+        ) in rows
     ]
 
 

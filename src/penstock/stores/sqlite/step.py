@@ -19,7 +19,6 @@ from penstock.stores.sqlite.rows import (
     ENDED,
     RUNNING,
     STATES,
-    WAITING,
     limits_of,
     numbers,
     spec_of,
@@ -46,6 +45,8 @@ _END = SQL["cancel.end"]
 _FREE = SQL["keys.free"]
 
 _DAY = 86_400_000
+#: What most new jobs are, and `book.new` counts: scheduled, available.
+_FIRST = (0, 3)
 _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
 
 
@@ -115,6 +116,7 @@ class Step:
     __slots__ = (
         "_generation",
         "_lease_now",
+        "_minted",
         "_queues",
         "cancels",
         "changes",
@@ -145,6 +147,7 @@ class Step:
         """Forget what an earlier verb of the transaction has seen: it may have been undone."""
         self._queues.clear()
         self._generation = -1
+        self._minted = 0
         self.cancels = self.changes = 0
 
     @property
@@ -206,7 +209,7 @@ class Step:
         deltas = self._deltas(queue)
         deltas[state] += n
         deltas[_ENQUEUED] += n
-        queue.mixed = queue.mixed or state == WAITING
+        queue.mixed = queue.mixed or state not in _FIRST
         self._generation += n
         self.work = True
 
@@ -220,6 +223,12 @@ class Step:
     def generation(self) -> int:
         """That of the newest job of the file; a queue must have been looked at before."""
         assert self._generation >= 0
+        return self._generation
+
+    def mint(self) -> int:
+        """A generation for a job that nobody enqueued: it counts for nothing else."""
+        self._generation += 1
+        self._minted += 1
         return self._generation
 
     def tails(self, queue: Queue, n: int) -> int:
@@ -238,7 +247,7 @@ class Step:
 
     def flush(self) -> None:
         """Write down what the verb has changed of the counts."""
-        new = 0
+        new = self._minted
         for queue in self._queues.values():
             if queue is not None and queue.deltas is not None:
                 new += self._flush(queue, queue.deltas)

@@ -28,6 +28,7 @@ from penstock.store import (
     Fetched,
     Finding,
     Grip,
+    GroupInfo,
     LaneInfo,
     Level,
     Offer,
@@ -53,7 +54,15 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.turnstile import vulnerable
-from penstock.stores.sqlite.verbs import consuming, listing, operating, periodic, producing, settling
+from penstock.stores.sqlite.verbs import (
+    consuming,
+    grouping,
+    listing,
+    operating,
+    periodic,
+    producing,
+    settling,
+)
 
 __all__ = ["SqliteStore"]
 
@@ -89,6 +98,8 @@ _PUT_ENTRIES = Verb(periodic.put_entries, peek=periodic.peek_put_entries)
 _PAUSE_ENTRIES = Verb(periodic.pause_entries)
 _DELETE_ENTRIES = Verb(periodic.delete_entries)
 _TICK = Verb(periodic.tick)
+_GROUPS = Verb(grouping.groups, reads=True)
+_FLUSH_GROUP = Verb(grouping.flush_group)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 1.0
@@ -351,6 +362,12 @@ class SqliteStore:
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
         return await self._runner.ask(_TICK, ticks)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        return await self._runner.ask(_GROUPS, queue, limit)
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return await self._runner.ask(_FLUSH_GROUP, queue, task, key)
 
 
 class _SyncDoor:

@@ -81,6 +81,7 @@ for i = first, #ARGV, 3 do
       keep_fresh(q, id, priority - 100, generation, flags, stored)
     else
       unusually().store_new(queue, id, form, generation, flags, stored)
+      if places == '' then floor = math.max(floor, minted) end
     end
   end
   verdicts[#verdicts + 1] = verdict

@@ -13,6 +13,7 @@ elseif verdict == 'n' then
   local flags, stored = tail_of(tail, profile_keeper(4, tonumber(ARGV[3]))(queue, string.sub(tail, 2, 5)))
   floor = count_up(meta(queue), floor)
   store_new(queue, id, form, floor, flags, stored)
+  floor = math.max(floor, minted)
   meta(queue).enqueued = meta(queue).enqueued + 1
 end
 finish()

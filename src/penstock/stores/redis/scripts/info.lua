@@ -33,4 +33,5 @@ for state = SCHEDULED, PARKED do
 end
 answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
 for state = WAITING, GROUPED do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
+answer[#answer] = answer[#answer] + redis.call('ZCARD', queue .. ':state/9+')    -- members of batches
 return answer

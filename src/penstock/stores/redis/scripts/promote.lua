@@ -1,8 +1,10 @@
 -- Make due jobs available, earliest first over all these queues.
--- KEYS: the queues.  ARGV: clock, limit.  Returns {moved, next due ('' if none), now, how many
--- were looked at}. A lane whose instant has come stands among them, and counts as one.
+-- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
+-- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation}. A lane whose
+-- instant has come stands among the jobs, and counts as one.
 -- include: room clock states record queue lanes places
-local limit, moved = tonumber(ARGV[2]), 0
+local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
+minted = tonumber(ARGV[3])
 
 -- Whose turn it is: of each queue how many of its first are due, no more than the limit over all.
 local turns, several = {}, 0
@@ -32,13 +34,23 @@ local function expire(queue, id, record)
   end_queued(queue, id, job, EXPIRED)
 end
 
--- The first so many of its order are available, each in a record with another state and place: both stand
--- where they stood.
-local function promote(queue, count)
+-- The first so many of its order, their ids and records. Nothing if groups have to do with them.
+local function look_for(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
-  for i = 1, count do ids[i] = sub(members[i], 8) end
+  for i = 1, count do
+    if byte(members[i]) == 255 then return nil end
+    ids[i] = sub(members[i], 8)
+  end
   local records = get_many(queue .. ':jobs', ids)
-  local m = meta(queue)
+  for i = 1, count do
+    if records[i] and byte(records[i], 71) % 2 == 1 then return nil end    -- it has the last of its ties, a group
+  end
+  return {members, ids, records}
+end
+
+-- They are available, each in a record with another state and place: both stand where they stood.
+local function promote(queue, count, found)
+  local members, ids, records, m = found[1], found[2], found[3], meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
   local plain, tied = {}, 0    -- those promoted here, and how many were promoted with a look at others
   for i = 1, count do
@@ -92,10 +104,26 @@ local function promote(queue, count)
   return n / 2 + tied
 end
 
-local looked = 0
+local found = {}
 for q, queue in ipairs(KEYS) do
-  if turns[q] > 0 then moved = moved + promote(queue, turns[q]) end
-  looked = looked + turns[q]
+  if turns[q] > 0 then
+    found[q] = look_for(queue, turns[q])
+    if not found[q] then
+      found = nil
+      break
+    end
+  end
+end
+if found then
+  for q, queue in ipairs(KEYS) do
+    if turns[q] > 0 then moved, used = moved + promote(queue, turns[q], found[q]), used + turns[q] end
+  end
+else
+  local function mixed()
+    -- include: promote_groups
+    return promote_with_groups(limit)
+  end
+  moved, used, skipped = mixed()
 end
 finish()
 local due = ''
@@ -103,4 +131,5 @@ for _, queue in ipairs(KEYS) do
   local first = first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
-return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now), looked}
+return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now), used, skipped and 1 or 0,
+  string.format('%.0f', minted)}

@@ -1,13 +1,16 @@
 -- Give queued jobs a new time.
--- KEYS: the queue.  ARGV: clock, delay, run_at ('' : now + delay), ids.
--- Returns a letter per job: its state before, - for none.
+-- KEYS: the queue.  ARGV: clock, floor (as of enqueue), delay, run_at ('' : now + delay), ids.
+-- Returns {0, a letter per job: its state before, - for none, the highest generation}.
 -- include: room clock states record queue lanes places lease letters
-local due, letters = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3]), {}
-for i = 4, #ARGV do
+local due, letters = ARGV[4] == '' and now + tonumber(ARGV[3]) or tonumber(ARGV[4]), {}
+minted = tonumber(ARGV[2])
+for i = 5, #ARGV do
+  if work >= 2000 then break end    -- the rest is asked again
   local queue, id = KEYS[1], ARGV[i]
   local state, job = look_at(queue, id)
   letters[#letters + 1] = letter_of(state)
-  if state == SCHEDULED or state == AVAILABLE or state == RETRYABLE or state == WAITING then
+  if state == SCHEDULED or state == AVAILABLE or state == RETRYABLE or state == WAITING
+    or (state == GROUPED and not groups().in_batch(job)) then
     take(queue, id, job)
     job.run = due
     if due <= now then
@@ -19,4 +22,4 @@ for i = 4, #ARGV do
   end
 end
 finish()
-return table.concat(letters)
+return {0, table.concat(letters), string.format('%.0f', minted)}

@@ -1,19 +1,38 @@
 -- Make ended or queued jobs available now, as new.
--- KEYS: the queue.  ARGV: clock, ids.  Returns a letter per job: its state before, - for none.
+-- KEYS: the queue.  ARGV: clock, floor (as of enqueue), ids.
+-- Returns {0, a letter per job: its state before, - for none, the highest generation}.
 -- include: room clock states record queue lanes places lease letters
-local letters = {}
-for i = 2, #ARGV do
-  local queue, id = KEYS[1], ARGV[i]
-  local state, job = look_at(queue, id)
-  letters[#letters + 1] = letter_of(state)
-  if state and state ~= RUNNING then
-    take(queue, id, job)
-    job.attempt, job.lost, job.run, job.ended, job.asked = 0, 0, now, nil, false
-    job.result, job.reason = nil, nil
-    if job.expires and job.expires <= now then job.expires = nil end
-    if job.unique then shift_key(queue, id, job, phase_of(state), QUEUED_PHASE) end
+local queue, letters = KEYS[1], {}
+minted = tonumber(ARGV[2])
+
+local function begin_again(id, job)
+  local before, ended = job.state, ended_state(job.state)
+  take(queue, id, job)
+  job.attempt, job.lost, job.run, job.ended, job.asked = 0, 0, now, nil, false
+  job.result, job.reason = nil, nil
+  if job.expires and job.expires <= now then job.expires = nil end
+  if job.unique then shift_key(queue, id, job, phase_of(before), QUEUED_PHASE) end
+  if not job.group then
     put_available(queue, id, job)
+  elseif groups().is_batch(job) then
+    put_available(queue, id, job)
+    if ended then groups().bring_back_members(queue, id, job) end
+  else
+    groups().make_batch(queue, {{id, job}})
   end
 end
+
+for i = 3, #ARGV do
+  if work >= 2000 then break end    -- the rest is asked again
+  local id = ARGV[i]
+  local state, job = look_at(queue, id)
+  letters[#letters + 1] = letter_of(state)
+  local batch = job and job.group and groups().batch_of(job)
+  if batch then    -- the members of a batch come back with it, and all together
+    local batch_state, batch_job = look_at(queue, batch)
+    if batch_state then id, state, job = batch, batch_state, batch_job end
+  end
+  if state and state ~= RUNNING then begin_again(id, job) end
+end
 finish()
-return table.concat(letters)
+return {0, table.concat(letters), string.format('%.0f', minted)}

@@ -6,7 +6,8 @@
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its lane is held,
 -- error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
--- Returns {a letter per settlement (a applied, s stale, g gone), the highest generation, names in `out` of
+-- Returns {a letter per settlement (a applied, s stale, g gone, l ask again: so many members of batches have
+-- ended that the rest shall come in another script), the highest generation, names in `out` of
 -- jobs that lie there}.
 -- include: room clock states queue new
 local DAY = 86400000
@@ -22,7 +23,8 @@ for i = 1, tonumber(ARGV[at]) do
     struct.unpack('<BBBBddddBB', text)
   if t.has_error == 1 then t.error, from = struct.unpack('<I4c0', text, from) end
   if t.has_reason == 1 then t.reason = struct.unpack('<I4c0', text, from) end
-  t.removes = t.keep <= 0 and (t.state == COMPLETED or t.state == CANCELLED or t.state == DEAD)
+  t.ends = t.state == COMPLETED or t.state == CANCELLED or t.state == DEAD
+  t.removes = t.keep <= 0 and t.ends
   transitions[i] = t
 end
 at = at + 1 + #transitions
@@ -79,7 +81,9 @@ local function otherwise()
       if result ~= '' then job.result = string.sub(result, 2) end
     end
     if job.unique then shift_key(queue, id, job, RUNNING_PHASE, phase_of(t.state)) end
-    if t.removes then remove(queue, id, job, true) else put(queue, id, job, now + t.keep) end
+    if not t.removes then return put(queue, id, job, now + t.keep) end
+    if job.group and groups().is_batch(job) then groups().end_members(queue, id, job, now) end
+    remove(queue, id, job, true)
   end
 
   local function follow(queue, generation, blob)
@@ -103,6 +107,7 @@ local function otherwise()
           local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
           floor = count_up(meta(to), floor)
           store_new(to, id, form, floor, flags, stored)
+          floor = math.max(floor, minted)
           meta(to).enqueued = meta(to).enqueued + 1
         end
       end
@@ -134,16 +139,24 @@ while at <= #ARGV do
         letter = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and 's' or 'g'
       end
     else
-      letter, done = 'a', done + 1
       local token_size = string.byte(lease, 8)
       local token = string.sub(lease, 9, 8 + token_size)
-      tokens[token] = (tokens[token] or 0) + 1
-      orders[#orders + 1] = string.sub(lease, 1, 7) .. id
-      gone[#gone + 1] = id
       local flags = string.byte(lease, 17 + token_size)
-      if flags >= LIMITED then flags, made_room[queue] = flags - LIMITED, true end
+      local limited = flags >= LIMITED
+      if limited then flags = flags - LIMITED end
       local keyed = flags >= KEYED
-      if quick and not keyed then
+      if keyed and work >= 2000 and t.ends then
+        letter = 'l'
+      else
+        letter, done = 'a', done + 1
+        tokens[token] = (tokens[token] or 0) + 1
+        orders[#orders + 1] = string.sub(lease, 1, 7) .. id
+        gone[#gone + 1] = id
+        if limited then made_room[queue] = true end
+      end
+      if letter == 'l' then
+        seen[id] = nil
+      elseif quick and not keyed then
         seen[id] = 'removed'
       else
         seen[id] = 'applied'

@@ -41,6 +41,7 @@ for i = at + 7, #ARGV, 3 do
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
     floor = count_up(meta(queue), floor)
     store_new(queue, id, form, floor, flags, stored)
+    floor = math.max(floor, minted)
     meta(queue).enqueued = meta(queue).enqueued + 1
     entry.last, entry.enqueued = id, entry.enqueued + 1
     letters[#letters + 1] = 'n'

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.job import MAX_ERRORS, Job, Lease, NewJob, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Due, Fetched, Grip, Offer, Settled, Settlement, Share
+from penstock.store import Beat, Due, Fetched, Grip, Offer, Settled, Settlement, Share, no_outcome
 from penstock.stores.redis.calls import Call
 from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, sure
 from penstock.stores.redis.handover import Handover
@@ -49,6 +49,7 @@ _TURN = struct.Struct("<d")
 _PROMOTED = 1_000
 #: The quota of a queue that is only asked what it has leased under the token.
 _TOKEN_ONLY = -1
+_LATER = ord("l")
 _SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settled.GONE}
 
 
@@ -247,8 +248,8 @@ def extend(ground: Ground, beats: Sequence[Beat]) -> Talk[list[Grip]]:
 
 
 def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settled]]:
-    if any(one.transition.state is State.RUNNING for one in settlements):
-        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+    for one in settlements:
+        no_outcome(one.transition)
     calls: list[Call] = []
     places: list[Sequence[int]] = []
     queues = [one.lease.queue for one in settlements] + [
@@ -268,14 +269,22 @@ def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settl
         calls.append(register(ground, following))
     if calls:
         lying: list[tuple[str, bytes]] = []
+        later: list[int] = []  # they would have made the script too long
         answers = sure((yield calls))
         for part, (letters, highest, out) in zip(places, answers, strict=not following):
             ground.floor = max(ground.floor, int(highest))
             for place, letter in zip(part, letters, strict=True):
-                settled[place] = _SETTLED[letter]
+                if letter == _LATER:
+                    later.append(place)
+                else:
+                    settled[place] = _SETTLED[letter]
             lying += [(settlements[part[0]].lease.queue, name) for name in out]
         if lying:
             yield from deliver(ground, lying)
+        if later:
+            rest = yield from settle(ground, [settlements[place] for place in later])
+            for place, answer in zip(later, rest, strict=True):
+                settled[place] = answer
     return settled
 
 
@@ -392,27 +401,33 @@ def _follower_call(ground: Ground, new: NewJob, turn: int) -> Call:
 
 def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
     if not ground.clustered or len(queues) < 2:
-        return (yield from _promote(ground, queues, limit))
-    firsts = yield from _firsts(ground, queues, ":due", limit)
-    moved, now, dues = 0, 0, []
-    for queue in queues:
-        part = yield from _promote(ground, [queue], firsts.count(queue))
-        moved, now = moved + part.moved, max(now, part.now)
-        if part.next is not None:
-            dues.append(part.next)
+        return (yield from _promote(ground, queues, limit))[0]
+    moved, again = 0, True
+    while again:  # what one queue has left of its share of the limit goes to all of them once more
+        firsts = yield from _firsts(ground, queues, ":due", limit)
+        now, dues, again, left = 0, [], False, limit
+        for queue in queues:
+            part, used, skipped = yield from _promote(ground, [queue], firsts.count(queue))
+            moved, now, left = moved + part.moved, max(now, part.now), left - used
+            again = again or skipped
+            if part.next is not None:
+                dues.append(part.next)
+        limit, again = left, again and left > 0
     return Due(moved, min(dues, default=None), now)
 
 
-def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
-    """In steps that hold the server for 5 ms at most; the first says whether there is more."""
-    moved, left = 0, limit
+def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[tuple[Due, int, bool]]:
+    """In steps that hold the server for 5 ms at most; each says whether there is more. Besides, how much of
+    the limit was used, and whether something was not due any more when it was its turn."""
+    moved, used = 0, 0
     while True:
-        step = min(_PROMOTED, left)
-        (answer,) = sure((yield [ground.call("promote", queues, [step])]))
-        moved += answer[0]
-        left -= answer[3]
-        if answer[3] < step or left <= 0:
-            return Due(moved, int(answer[1]) if answer[1] else None, int(answer[2]))
+        step = min(_PROMOTED, limit - used)
+        (answer,) = sure((yield [ground.call("promote", queues, [step, ground.floor])]))
+        moved, used = moved + answer[0], used + answer[3]
+        ground.floor = max(ground.floor, int(answer[5]))
+        if answer[3] < step or used >= limit:
+            due = Due(moved, int(answer[1]) if answer[1] else None, int(answer[2]))
+            return due, used, answer[4] == 1
 
 
 def _firsts(ground: Ground, queues: Sequence[str], order: str, limit: int) -> Talk[list[str]]:

@@ -231,14 +231,14 @@ def settings(
 
 
 def retry(ground: Ground, refs: Sequence[Ref]) -> Talk[list[State | None]]:
-    found, _ = yield from states_of(ground, "retry", refs, [])
+    found, _ = yield from states_of(ground, "retry", refs, [ground.floor])
     return found
 
 
 def reschedule(
     ground: Ground, refs: Sequence[Ref], delay: int, run_at: int | None
 ) -> Talk[list[State | None]]:
-    args = [delay, "" if run_at is None else run_at]
+    args = [ground.floor, delay, "" if run_at is None else run_at]
     found, _ = yield from states_of(ground, "reschedule", refs, args)
     return found
 
@@ -254,8 +254,8 @@ def purge(ground: Ground, queue: str, states: Sequence[State], limit: int) -> Ta
     while gone < limit and wanted:
         step = min(HEAVY, limit - gone)
         (n,) = sure((yield [ground.call("purge", [queue], [step, wanted])]))
-        gone += n
-        if n < step:
+        gone += abs(n)
+        if 0 <= n < step:
             break
     return gone
 

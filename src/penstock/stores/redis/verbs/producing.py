@@ -40,6 +40,8 @@ _OF_ANOTHER = (Verdict.DUPLICATE, Verdict.REPLACED)
 _N, _NEW = ord("n"), Verdict.NEW
 #: A queue, and the places of the questions that are about it.
 _Part = tuple[str, Sequence[int]]
+#: In a call over several servers there is room for so many batches behind each job.
+_BATCHES = 32
 #: How many queues one script may span: their numbers are bytes.
 _QUEUES = 250
 
@@ -59,8 +61,9 @@ def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
     parts = _parts(ground, jobs)
     batches = [[jobs[place] for place in part] for part in parts]
     spread = ground.clustered and len(parts) > 1 and len(jobs) <= BATCH
+    room = _BATCHES if spread and any(job.group is not None for job in jobs) else 1
     answers = yield [
-        _enqueue_call(ground, batch, part if spread else ())
+        _enqueue_call(ground, batch, [room * place for place in part] if spread else ())
         for part, batch in zip(parts, batches, strict=True)
     ]
     for part, batch, answer in zip(parts, batches, answers, strict=True):
@@ -187,16 +190,23 @@ def states_of(
     """A script that answers a letter per job, over refs of any queues; and the sum of its counts, if it has
     any."""
     parts = parts_of(refs, HEAVY)
-    calls = [ground.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
-    answers = sure((yield calls))
     found: list[State | None] = [None] * len(refs)
     total = 0
-    for (_, part), answer in zip(parts, answers, strict=True):
-        if isinstance(answer, list):
-            total += answer[0]
-            answer = answer[1]
-        for place, letter in zip(part, answer.decode(), strict=True):
-            found[place] = None if letter == "-" else STATES[int(letter)]
+    while parts:
+        calls = [ground.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
+        answers = sure((yield calls))
+        rest: list[_Part] = []
+        for (queue, part), answer in zip(parts, answers, strict=True):
+            if isinstance(answer, list):
+                total += answer[0]
+                if len(answer) > 2:
+                    ground.floor = max(ground.floor, int(answer[2]))
+                answer = answer[1]
+            for place, letter in zip(part, answer.decode(), strict=False):
+                found[place] = None if letter == "-" else STATES[int(letter)]
+            if len(answer) < len(part):  # it had to do with so many members of batches that it stopped
+                rest.append((queue, part[len(answer) :]))
+        parts = rest
     return found, total
 
 

@@ -2,7 +2,7 @@
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, spec, cancel_asked FROM penstock_job WHERE queue = ?1 AND id = ?2
+SELECT seq, state, spec, cancel_asked, batch FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: end
 -- A queued job is cancelled.  ?1 seq  ?2 now  ?3 kept until  ?4 reason

@@ -3,7 +3,7 @@
 -- name: under
 -- What is leased under a token already.  ?1 token
 SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason
+       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
 FROM penstock_job INDEXED BY penstock_running
 WHERE state = 4 AND token = ?1
 
@@ -22,7 +22,7 @@ WHERE seq IN (
     WHERE queue = ?1 AND state = 3 ORDER BY priority DESC, place LIMIT ?2
 )
 RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint,
-          tied
+       tied, members
 
 -- name: lease_these
 -- Jobs that were picked one by one.  ?1 JSON list of seq  ?2 (unused)  ?3 … ?7 as above
@@ -31,7 +31,7 @@ SET state = 4, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5
     lease_until = ?7, started = 0, progress = NULL, reason = NULL
 WHERE seq IN (SELECT value FROM json_each(?1)) AND ?2 IS NULL
 RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint,
-          tied
+       tied, members
 
 -- name: ready
 -- The first of a queue, to be looked at one by one.  ?1 qid  ?2 limit

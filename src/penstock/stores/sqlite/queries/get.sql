@@ -3,7 +3,7 @@
 -- name: one
 -- ?1 namespace  ?2 queue  ?3 id
 SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason
+       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
 FROM penstock_job
 WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2) AND id = ?3
 

@@ -3,7 +3,7 @@
 -- name: by_age
 -- Down from a generation.  ?1 below  ?2 qid or NULL  ?3 state or NULL  ?4 task or NULL  ?5 namespace  ?6 limit
 SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason
+       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
 FROM penstock_job
 WHERE seq < ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR task = ?4)
   AND (?2 IS NOT NULL OR queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?5))
@@ -17,7 +17,7 @@ FROM penstock_queue
 -- name: these
 -- Jobs by their generations.  ?1 JSON list of seq
 SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason
+       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
 FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) ORDER BY seq DESC
 
 -- name: held
@@ -60,12 +60,14 @@ SELECT seq FROM penstock_job INDEXED BY penstock_ended WHERE queue = ?1 AND stat
 -- name: oldest
 -- Up from the first job of the file: what purge takes when it takes most of it.  ?1 qid  ?2 JSON list of states  ?3 limit
 SELECT seq FROM penstock_job NOT INDEXED
-WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) ORDER BY seq LIMIT ?3
+WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (state <> 9 OR batch IS NULL)
+ORDER BY seq LIMIT ?3
 
 -- name: find
 -- Jobs of one id in all queues of a namespace, by the queue's name.  ?1 namespace  ?2 id
 SELECT j.spec, j.state, j.seq, j.attempt, j.lost, j.enqueued_at, j.due, j.fetched_at, j.ended_at, j.expires_at,
-       j.token, j.worker, j.started, j.cancel_asked, j.errors, j.result, j.progress, j.checkpoint, j.reason
+       j.token, j.worker, j.started, j.cancel_asked, j.errors, j.result, j.progress, j.checkpoint, j.reason, j.batch,
+       j.members
 FROM penstock_queue AS q CROSS JOIN penstock_job AS j
 WHERE q.namespace = ?1 AND q.qid <> 0 AND j.queue = q.qid AND j.id = ?2
 ORDER BY q.name

@@ -2,7 +2,7 @@
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, spec, expires_at FROM penstock_job WHERE queue = ?1 AND id = ?2
+SELECT seq, state, spec, expires_at, batch, members IS NOT NULL FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: retry
 -- Available now, as new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 tied
@@ -24,4 +24,5 @@ UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE 
 
 -- name: delete
 -- Jobs of whatever state.  ?1 JSON list of seq
-DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) RETURNING state, seq, tied
+DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1))
+RETURNING state, id, task, gkey, batch, members IS NOT NULL, seq, tied

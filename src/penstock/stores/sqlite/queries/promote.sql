@@ -2,7 +2,7 @@
 
 -- name: due
 -- What is due in a queue, earliest first.  ?1 qid  ?2 now  ?3 limit
-SELECT due, seq, queue, state, expires_at, spec FROM penstock_job INDEXED BY penstock_due
+SELECT due, seq, queue, state, expires_at, spec, gkey FROM penstock_job INDEXED BY penstock_due
 WHERE queue = ?1 AND state < 2 AND due <= ?2 ORDER BY due, seq LIMIT ?3
 
 -- name: move

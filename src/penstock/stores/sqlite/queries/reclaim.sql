@@ -18,4 +18,4 @@ ORDER BY seq LIMIT ?3
 UPDATE penstock_job SET reason = ?5 || worker, worker = ?2, token = ?3, lease_until = ?4
 WHERE seq IN (SELECT value FROM json_each(?1)) AND state = 4
 RETURNING spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-          started, cancel_asked, errors, result, progress, checkpoint, reason
+          started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members

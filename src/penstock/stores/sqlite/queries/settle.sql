@@ -6,10 +6,10 @@
 -- One statement for all: half the time of one each, and the interpreter is let go and taken back once.
 DELETE FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
-  AND tied IS NULL
+  AND tied IS NULL AND members IS NULL
 
 -- name: left
--- Those of them that are tied: the others have gone.  ?1 … ?3 as above
+-- Those of them that are tied, or batches: the others have gone.  ?1 … ?3 as above
 SELECT seq FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
 
@@ -19,11 +19,12 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND
 UPDATE penstock_job
 SET state = 5, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
     lease_until = NULL, started = 0
-WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4 AND tied IS NULL
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4 AND tied IS NULL AND members IS NULL
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied FROM penstock_job WHERE queue = ?1 AND id = ?2
+SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied, members IS NOT NULL
+FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move
 -- One job to whatever state.

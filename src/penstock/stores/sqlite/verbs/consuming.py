@@ -11,6 +11,7 @@ from penstock.store import Beat, Due, Fetched, Grip, Share, Wake
 from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
+    GROUPED,
     PARKED,
     RUNNING,
     STATES,
@@ -19,12 +20,14 @@ from penstock.stores.sqlite.rows import (
     leased,
     numbers,
     progress_blob,
+    spec_of,
     texts,
     worker_of,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.grouping import due_groups, end_queued, enter, flush, is_ripe, next_due
 from penstock.stores.sqlite.verbs.keys import shift_key
 
 __all__ = [
@@ -61,6 +64,8 @@ _HEARD = SQL["book.heard"]
 
 #: How many expired jobs one fetch cancels on its way: its transaction must stay short.
 _MOST_EXPIRED = 2_000
+#: After so many members of batches a promotion leaves the rest to the next one.
+_MOST_MEMBERS = 5_000
 
 
 # ── fetch ────────────────────────────────────────────────────────────────────────────────────────
@@ -148,8 +153,8 @@ class _Supply:
             rows = self._step.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
             rows.sort()  # by priority and place, which no two of a queue share
             for row in rows:
-                if row[-1] is not None:
-                    self._leave_queue(AVAILABLE, row[2], row[-1])
+                if row[-2] is not None:
+                    self._leave_queue(AVAILABLE, row[2], row[-2])
             self._step.move(queue, AVAILABLE, RUNNING, len(rows))
             if queue.tied:
                 ties.fetched(self._step, queue, rows)
@@ -175,7 +180,7 @@ class _Supply:
         picked: list[int] = []
         for seq, state, expires_at, spec, tied in self._candidates(want):
             if expires_at is not None and expires_at <= step.now:
-                step.end_queued(queue, seq, state, spec, EXPIRED)
+                end_queued(step, queue, seq, state, spec, EXPIRED)
                 continue
             picked.append(seq)
             if tied is not None:
@@ -268,8 +273,7 @@ def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:
             due = step.cx.execute(_NEXT, (queue.qid,)).fetchone()[0]
             if due is not None and (least is None or due < least):
                 least = due
-        if queue.laned:
-            due = ties.next_due(step, queue)
+        for due in (ties.next_due(step, queue), next_due(step, queue)):
             if due is not None and (least is None or due < least):
                 least = due
     return least
@@ -310,26 +314,71 @@ def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
     due: list[Row] = []
     for queue in found.values():
         due += step.cx.execute(_DUE, (queue.qid, step.now, max(0, limit))).fetchall()
-        due += [(at, 0, queue.qid, key) for at, key in ties.lanes_due(step, queue, max(0, limit))]
+        due += [
+            (at, 0, queue.qid, key, None, None, None)
+            for at, key in ties.lanes_due(step, queue, max(0, limit))
+        ]
     due.sort()  # by due time, then by generation
+    if any(queue.count(GROUPED) for queue in found.values()) or any(row[6] is not None for row in due):
+        moved_here = _promote_with_groups(step, found, due, limit)
+        return Due(moved_here, _next_due(step, list(found.values())), step.now)
     moved: dict[int, list[int]] = {}
     admitted = 0
-    for _, seq, qid, *facts in due[: max(0, limit)]:
-        if not seq:
-            admitted += ties.advance(step, found[qid], facts[0])
-            continue
-        state, expires_at, spec = facts
-        if expires_at is not None and expires_at <= step.now:
-            ties.end_queued(step, found[qid], seq, state, spec, EXPIRED)
-        elif found[qid].tied:
-            ties.to_tail(step, found[qid], seq)
-            admitted += 1
+    for row in due[: max(0, limit)]:
+        _, seq, qid, state, expires_at, _, _ = row
+        if found[qid].tied or (expires_at is not None and expires_at <= step.now):
+            admitted += _promote_one(step, found[qid], row)
         else:
             moved.setdefault(qid, []).append(seq)
             step.move(found[qid], state, AVAILABLE)
     for qid, seqs in moved.items():
         step.cx.execute(_TO_TAIL, (step.tails(found[qid], len(seqs)), numbers(seqs)))
     return Due(admitted + sum(map(len, moved.values())), _next_due(step, list(found.values())), step.now)
+
+
+def _promote_with_groups(step: Step, found: dict[int, Queue], jobs: Sequence[Row], limit: int) -> int:
+    """One by one, in the order of their times: a member that joins may put its group off, or complete it."""
+    turns: list[tuple[int, bool, int, str, str, str, Row]] = [
+        (row[0], False, row[1], "", "", "", row) for row in jobs
+    ]
+    for queue in found.values():
+        # some may not be due any more when it is their turn: as many as members join before them
+        for due, task, key in due_groups(step, queue, 2 * max(0, limit)):
+            turns.append((due, True, 0, task, key, queue.name, (queue.qid,)))
+    moved, handled = 0, 0
+    for _, is_group, _, task, key, _, row in sorted(turns, key=lambda turn: turn[:6]):
+        if limit <= 0 or handled >= _MOST_MEMBERS:
+            break
+        if is_group:
+            queue = found[row[0]]
+            if not is_ripe(step, queue, task, key, full=False):
+                continue
+            made, n = flush(step, queue, task, key)
+            handled += n
+            moved += made is not None
+        else:
+            moved += _promote_one(step, found[row[2]], row)
+        limit -= 1
+    return moved
+
+
+def _promote_one(step: Step, queue: Queue, row: Row) -> int:
+    """How many became available, or joined a group: of a lane several, none of one that has expired."""
+    _, seq, _, state, expires_at, spec, gkey = row
+    if not seq:
+        return ties.advance(step, queue, state)
+    if expires_at is not None and expires_at <= step.now:
+        end_queued(step, queue, seq, state, spec, EXPIRED)
+        return 0
+    if gkey is None and queue.tied:
+        ties.to_tail(step, queue, seq)
+    elif gkey is None:
+        step.cx.execute(_TO_TAIL, (step.tails(queue, 1), numbers([seq])))
+        step.move(queue, state, AVAILABLE)
+    else:
+        step.move(queue, state, GROUPED)
+        enter(step, queue, seq, spec_of(spec))
+    return 1
 
 
 # ── reclaim ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,18 +1,16 @@
-"""Unique keys: who takes one, who gives one up, and what a new job makes of the holder of its key."""
+"""Unique keys: who takes one, who holds it, and who gives it up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.holding import Hold, hold_after, outlives_its_job, replaced, until
-from penstock.job import NewJob, State
-from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite import ties
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, STATES, job_of, numbers, spec_blob, spec_of
+from penstock.holding import Hold, hold_after, outlives_its_job, until
+from penstock.job import State
+from penstock.stores.sqlite.rows import STATES, numbers, spec_of
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.unique import UniqueKey
 
-__all__ = ["conflict", "drop_keys", "forget_key", "free_keys", "prune_keys", "shift_key", "take_key"]
+__all__ = ["drop_keys", "forget_key", "free_keys", "holder", "prune_keys", "shift_key", "take_key"]
 
 _HOLDER = SQL["keys.holder"]
 _TAKE = SQL["keys.take"]
@@ -21,23 +19,9 @@ _FREE_ENDLESS = SQL["keys.free_endless"]
 _PRUNE = SQL["keys.prune"]
 _DROP = SQL["keys.drop"]
 _JOB = SQL["keys.job"]
-_LOOK = SQL["keys.look"]
-_REPLACE = SQL["keys.replace"]
 
 
-def conflict(step: Step, queue: Queue, new: NewJob) -> Enqueued | None:
-    """What the holder of its key makes of a new job; None if nobody holds it."""
-    assert new.unique is not None
-    found = _holder(step, queue, new.unique.key)
-    if found is None:
-        return None
-    id, seq = found
-    if new.unique.replace and _replace(step, queue, seq, new):
-        return Enqueued(Verdict.REPLACED, id)
-    return Enqueued(Verdict.DUPLICATE, id)
-
-
-def _holder(step: Step, queue: Queue, key: str) -> tuple[str, int] | None:
+def holder(step: Step, queue: Queue, key: str) -> tuple[str, int] | None:
     """Who holds a key; one whose period is over loses it here."""
     found = step.cx.execute(_HOLDER, (queue.qid, key)).fetchone()
     if found is None:
@@ -49,30 +33,10 @@ def _holder(step: Step, queue: Queue, key: str) -> tuple[str, int] | None:
     return id, seq
 
 
-def _replace(step: Step, queue: Queue, seq: int, new: NewJob) -> bool:
-    row = step.cx.execute(_LOOK, (seq,)).fetchone()
-    if row is None:  # the key has outlived its job
-        return False
-    before = job_of(row)
-    job = replaced(before, new, step.now)
-    if job is None:
-        return False
-    code, old = CODE[job.state], CODE[before.state]
-    place = step.tails(queue, 1) + 1 if code == AVAILABLE != old else None
-    tie = ties.look(step, seq) if queue.tied and code != old else None
-    step.cx.execute(_REPLACE, (seq, code, job.run_at, job.expires_at, spec_blob(job.spec), place))
-    if tie is not None:
-        stands = tie.place if place is None else place
-        step.move(queue, old, ties.became(step, queue, tie, code, stands, at_tail=place is not None))
-    else:
-        step.move(queue, old, code)
-    return True
-
-
 def take_key(step: Step, queue: Queue, seq: int, id: str, unique: UniqueKey, enqueued_at: int) -> None:
     """If nobody else holds it, for what is left of its period."""
     end = until(unique, enqueued_at)
-    if (end is None or end > step.now) and _holder(step, queue, unique.key) is None:
+    if (end is None or end > step.now) and holder(step, queue, unique.key) is None:
         step.cx.execute(_TAKE, (queue.qid, unique.key, seq, id, end))
 
 

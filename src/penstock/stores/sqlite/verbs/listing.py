@@ -63,7 +63,7 @@ _IN_STATE = {
     RUNNING: SQL["list.running"],
     **dict.fromkeys(ENDED, SQL["list.ended"]),
     WAITING: SQL["list.waiting"],
-    GROUPED: SQL["list.other"],
+    GROUPED: SQL["groups.grouped"],
 }
 
 _DAY = 86_400_000

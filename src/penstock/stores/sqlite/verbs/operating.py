@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from penstock.job import Ref, State
+from penstock.job import NewJob, Ref, State
 from penstock.lifecycle import EXPIRED
 from penstock.limits import NO_LIMITS, LimitChange
 from penstock.store import Pruned, QueueInfo, WorkerInfo
@@ -16,6 +16,7 @@ from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
     ENDED,
+    GROUPED,
     PARKED,
     RUNNING,
     STATES,
@@ -29,6 +30,7 @@ from penstock.stores.sqlite.rows import (
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.verbs.grouping import batch_alone, end_queued, enter, left, removed
 from penstock.stores.sqlite.verbs.keys import (
     drop_keys,
     forget_key,
@@ -57,6 +59,9 @@ _RETRY_QUEUED = SQL["operate.retry_queued"]
 _RESCHEDULE = SQL["operate.reschedule"]
 _DELETE = SQL["operate.delete"]
 _OLDEST_JOBS = SQL["list.oldest"]
+_ALONE = SQL["groups.alone"]
+_ENDED_MEMBERS = SQL["groups.ended"]
+_REVIVE = SQL["groups.revive"]
 _SWITCH = SQL["queues.switch"]
 _ANY_JOB = SQL["queues.any_job"]
 _DROP = SQL["queues.drop"]
@@ -95,7 +100,9 @@ def _retry(step: Step, ref: Ref) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, spec, expires_at) = found
+    queue, (seq, state, spec, expires_at, batch, is_batch) = found
+    if batch is not None and _retry(step, Ref(ref.queue, batch)) is not None:
+        return STATES[state]  # the members of a batch come back with it, and all together
     if state == RUNNING:
         return State.RUNNING
     if expires_at is not None and expires_at <= step.now:
@@ -111,9 +118,28 @@ def _retry(step: Step, ref: Ref) -> State | None:
         step.cx.execute(_RETRY, (*terms, tied))
         if tied is not None:
             shift_key(step, queue, seq, tied, STATES[state], State.AVAILABLE)
-    after = AVAILABLE if tie is None else ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
-    step.move(queue, state, after)
+    job = spec_of(spec)
+    if job.group is None or is_batch:
+        after = AVAILABLE if tie is None else ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
+        step.move(queue, state, after)
+        if is_batch and state in ENDED:
+            _bring_back(step, queue, job.id)
+    else:
+        step.move(queue, state, GROUPED)
+        if state == GROUPED:
+            left(step, queue, job.task, job.group.key)
+        batch_alone(step, queue, seq, job)
     return STATES[state]
+
+
+def _bring_back(step: Step, queue: Queue, batch: str) -> None:
+    """A batch that had ended runs again, and its members are its members again."""
+    for seq, state, spec in step.cx.execute(_ENDED_MEMBERS, (queue.qid, batch)).fetchall():
+        step.cx.execute(_REVIVE, (seq,))
+        unique = spec_of(spec).unique
+        if unique is not None:
+            shift_key(step, queue, seq, unique.states, STATES[state], State.GROUPED)
+        step.move(queue, state, GROUPED)
 
 
 def reschedule(step: Step, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
@@ -125,8 +151,12 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, *_) = found
-    if is_queued(state) and state != PARKED:
+    queue, (seq, state, spec, _, batch, is_batch) = found
+    if is_queued(state) and state != PARKED and not (state == GROUPED and batch is not None):
+        job = spec_of(spec)
+        if job.group is not None and not is_batch:
+            _reschedule_member(step, queue, seq, state, job, due)
+            return STATES[state]
         tie = ties.look(step, seq) if queue.tied else None
         now = due <= step.now
         place = step.tails(queue, 1) + 1 if now else None
@@ -138,6 +168,19 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
     return STATES[state]
 
 
+def _reschedule_member(step: Step, queue: Queue, seq: int, state: int, job: NewJob, due: int) -> None:
+    assert job.group is not None
+    scheduled = CODE[State.SCHEDULED]
+    step.cx.execute(_RESCHEDULE, (seq, scheduled, due, None))
+    if state == GROUPED:
+        left(step, queue, job.task, job.group.key)
+    if due <= step.now:
+        step.move(queue, state, GROUPED)
+        enter(step, queue, seq, job)
+    else:
+        step.move(queue, state, scheduled)
+
+
 def delete(step: Step, refs: Sequence[Ref]) -> list[State | None]:
     return [_delete(step, ref) for ref in refs]
 
@@ -146,8 +189,8 @@ def _delete(step: Step, ref: Ref) -> State | None:
     found = _look(step, ref)
     if found is None:
         return None
-    queue, (seq, state, *_) = found
-    if state != RUNNING:
+    queue, (seq, state, _, _, batch, _) = found
+    if state != RUNNING and not (state == GROUPED and batch is not None):
         _remove(step, queue, state, [seq])
     return STATES[state]
 
@@ -159,7 +202,7 @@ def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     elif seqs:
         gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
-        free_keys(step, _tied(gone))
+        _gone(step, queue, gone)
     return len(seqs)
 
 
@@ -169,23 +212,26 @@ def _remove_tied(step: Step, queue: Queue, seqs: Sequence[int]) -> None:
         tie = ties.look(step, seq)
         gone = step.cx.execute(_DELETE, (numbers([seq]),)).fetchall()
         step.move(queue, tie.state, None)
-        free_keys(step, _tied(gone))
+        _gone(step, queue, gone)
         ties.became(step, queue, tie, None, tie.place)
+
+
+def _gone(step: Step, queue: Queue, rows: Sequence[Row]) -> None:
+    """What these jobs, which somebody has removed, leave behind: keys, groups, members."""
+    free_keys(step, [seq for *_, seq, tied in rows if tied is not None])
+    removed(step, queue, [row[:6] for row in rows])
 
 
 def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because these ended jobs have been kept for long enough."""
     if seqs:
-        gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
+        rows = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
-        for _, seq, tied in gone:
+        for *_, seq, tied in rows:
             if tied is not None:
                 forget_key(step, seq, state, tied)
+        removed(step, queue, [row[:6] for row in rows], forgotten=True)
     return len(seqs)
-
-
-def _tied(gone: Sequence[Row]) -> list[int]:
-    return [seq for _, seq, tied in gone if tied is not None]
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────
@@ -198,17 +244,23 @@ def purge(step: Step, name: str, states: Sequence[State], limit: int) -> int:
     if queue is None or limit <= 0 or not matches:
         return 0
     if cheaper_to_gather(step, matches, limit):
-        seqs = sorted(seq for code in codes for seq in gather(step, queue.qid, code))[:limit]
+        seqs = sorted(seq for code in codes for seq in _purgeable(step, queue.qid, code))[:limit]
     else:
         seqs = [seq for (seq,) in step.cx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
     if queue.tied:
         _remove_tied(step, queue, seqs)
         return len(seqs)
     gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
-    for state, *_ in gone:
-        step.move(queue, state, None)
-    free_keys(step, _tied(gone))
+    for row in gone:
+        step.move(queue, row[0], None)
+    _gone(step, queue, gone)
     return len(seqs)
+
+
+def _purgeable(step: Step, qid: int, code: int) -> list[int]:
+    if code == GROUPED:  # those in a batch go with it
+        return [seq for (seq,) in step.cx.execute(_ALONE, (qid,))]
+    return gather(step, qid, code)
 
 
 def settings(
@@ -331,7 +383,7 @@ def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:
         expired += step.cx.execute(_EXPIRED, (qid, step.now, limit)).fetchall()
     expired.sort()
     for _, seq, qid, state, spec in expired[:limit]:
-        ties.end_queued(step, queues[qid], seq, state, spec, EXPIRED)
+        end_queued(step, queues[qid], seq, state, spec, EXPIRED)
     return len(expired[:limit])
 
 

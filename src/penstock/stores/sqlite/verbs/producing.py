@@ -8,10 +8,22 @@ from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import first_state
 from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite import ties
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING, STATES, Row, is_queued, job_of, spec_blob
+from penstock.stores.sqlite.rows import (
+    AVAILABLE,
+    CODE,
+    GROUPED,
+    RUNNING,
+    STATES,
+    Row,
+    is_queued,
+    job_of,
+    spec_blob,
+)
 from penstock.stores.sqlite.step import SQL, Queue, Step
-from penstock.stores.sqlite.verbs.keys import conflict, take_key
+from penstock.stores.sqlite.verbs.grouping import end_queued, entered
+from penstock.stores.sqlite.verbs.keys import take_key
 from penstock.stores.sqlite.verbs.limits import refusal
+from penstock.stores.sqlite.verbs.replacing import conflict
 from penstock.unique import WHILE_QUEUED
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "get", "is_open"]
@@ -35,7 +47,8 @@ def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = step.some_queue(job.queue)
-        if queue.closed or queue.gate is not None or job.unique is not None or _is_tied(queue, job):
+        alone = job.unique is None and job.group is None and not _is_tied(queue, job)
+        if queue.closed or queue.gate is not None or not alone:
             plain = False
     if plain and _insert_all(step, jobs):
         return [Enqueued(Verdict.NEW, job.id) for job in jobs]
@@ -118,7 +131,7 @@ def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
     refused = None if follows else refusal(step, queue, job)
     if refused is not None:
         return refused
-    if job.unique is None and not _is_tied(queue, job):
+    if job.unique is None and job.group is None and not _is_tied(queue, job):
         _insert(step, queue, job)
     else:
         _insert_tied(step, queue, job)
@@ -130,7 +143,7 @@ def _is_tied(queue: Queue, job: NewJob) -> bool:
 
 
 def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
-    """One that is tied to others: by a unique key, which is free, by a lane, by a turn."""
+    """One that is tied to others: by a unique key, which is free, by a lane, by a turn, by a group."""
     unique = job.unique
     row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
     step.cx.execute(_INSERT_TIED, (*row, None if unique is None else unique.states))
@@ -144,6 +157,8 @@ def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
             tie = ties.Tie(seq, None, job.priority, place, lane, None, row[10])
             state = ties.became(step, queue, tie, state, place, at_tail=True) or state
     step.enqueued(queue, state, 1)
+    if job.group is not None:
+        entered(step, queue, seq, job, state)
 
 
 # ── get ──────────────────────────────────────────────────────────────────────────────────────────
@@ -184,9 +199,11 @@ def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
     row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
         return None
-    seq, state, spec, asked = row
+    seq, state, spec, asked, batch = row
+    if state == GROUPED and batch is not None:
+        return State.GROUPED
     if is_queued(state):
-        ties.end_queued(step, queue, seq, state, spec, reason)
+        end_queued(step, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:
         step.cx.execute(_ASK, (seq,))

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.lifecycle import Place, Transition
-from penstock.store import Settled, Settlement
+from penstock.store import Settled, Settlement, no_outcome
 from penstock.stores.sqlite import ties
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
+from penstock.stores.sqlite.verbs.grouping import end_members, removed
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 from penstock.stores.wording import storable
@@ -48,8 +49,7 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
 
 
 def _check(one: Settlement) -> None:
-    if one.transition.state is State.RUNNING:
-        raise ValueError("no attempt ends in the state 'running'; nothing of this call was settled")
+    no_outcome(one.transition)
 
 
 def _generation(one: Settlement) -> int:
@@ -211,7 +211,7 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
 
 
 def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
-    seq, _, token, attempt, charged, lost, place, due, errors, tied = row
+    seq, _, token, attempt, charged, lost, place, due, errors, tied, is_batch = row
     to, now = one.transition, step.now
     if to.hold:
         limits.hold(step, queue, to.hold)
@@ -228,6 +228,9 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         step.move(queue, RUNNING, None)
         if tied is not None:
             forget_key(step, seq, code, tied)
+        if is_batch:
+            end_members(step, queue, one.lease.id, code, now, to.reason)
+            removed(step, queue, [(code, one.lease.id, None, None, None, True)], forgotten=True)
         if tie is not None:
             ties.became(step, queue, tie, None, place)
         return
@@ -251,6 +254,8 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         ),
     )
     step.move(queue, RUNNING, code)
+    if is_batch and ended:
+        end_members(step, queue, one.lease.id, code, now + to.keep, to.reason)
     if tie is not None:
         ties.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
 

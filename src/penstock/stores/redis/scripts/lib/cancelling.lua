@@ -12,6 +12,7 @@ local function cancel_job(queue, id, reason)
     return state, true
   end
   if not state or ended_state(state) then return state, false end
+  if state == GROUPED and groups().in_batch(job) then return state, false end
   take(queue, id, job)
   end_queued(queue, id, job, reason)
   return CANCELLED, false

@@ -66,6 +66,9 @@ local function of_state(queue, state, before, n, newest)
     local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
       or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
     add_ids(queue, found, ids)
+    if state == GROUPED and newest then    -- the oldest are for purge, which leaves those in batches alone
+      add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', queue .. ':state/9+', limit, '-inf', 'LIMIT', 0, n))
+    end
     if state == AVAILABLE then
       for _, priority in ipairs(bands(queue)) do add_fresh(queue, found, priority, before, n, newest) end
     end

@@ -67,5 +67,7 @@ local function store_new(queue, id, form, generation, flags, tail)
   job.tail_flags, job.tail = flags, tail
   if job.unique then shift_key(queue, id, job, 0, QUEUED_PHASE) end
   if job.turn then become_fair(queue, job) end
+  minted = math.max(minted, generation)
+  if job.group and job.state == AVAILABLE then return groups().join(queue, id, job) end
   put(queue, id, job)
 end

@@ -171,10 +171,13 @@ local function ended_state(state)
   return state == COMPLETED or state == CANCELLED or state == DEAD
 end
 
+local groups    -- what is to be done about groups and batches, at its first call
+
 function put(queue, id, job, over)
   if job.lane then enter(queue, id, job) end
   local state = job.state
   job.fresh, job.moved = false, false
+  if state == GROUPED then return groups().put(queue, id, job) end
   if state == AVAILABLE then
     if job.at_tail and meta(queue).fair then draw(queue, job) end
     put_again(queue, id, job)
@@ -196,6 +199,7 @@ function put(queue, id, job, over)
   redis.call('HSET', queue .. ':jobs', id, record)
   if ended_state(state) then
     tell_ended(queue, id, record)
+    if job.group and groups().is_batch(job) then groups().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
   end
@@ -204,6 +208,7 @@ end
 
 function take(queue, id, job)
   local state = job.state
+  if state == GROUPED then return groups().take(queue, id, job) end
   if state == AVAILABLE then
     if job.fresh or job.moved then take_ready(queue, id, job) else take_again(queue, id, job) end
     give_back(queue, job)
@@ -231,8 +236,9 @@ local function forget_traces(queue, id, order_of_it)
   end
 end
 
--- What has been taken does not come back. Forgotten: nobody has asked for that.
+-- What has been taken does not come back; the members of a batch go with it. Forgotten: nobody has asked for that.
 local function remove(queue, id, job, forgotten)
+  if job.group and groups().is_batch(job) then groups().remove_members(queue, id, job, forgotten) end
   if not (forgotten and outlives(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
   tell_ended(queue, id, '')
@@ -248,8 +254,22 @@ function end_queued(queue, id, job, reason)
   put(queue, id, job, now + profile(queue, job))
 end
 
+-- To the tail; a member joins its group instead.
 local function put_available(queue, id, job)
   job.state = AVAILABLE
   job.place, job.at_tail = count_up(meta(queue)), true
+  if job.group and not groups().is_batch(job) then return groups().join(queue, id, job) end
   put(queue, id, job)
+end
+
+local grouping
+function groups()
+  if grouping then return grouping end
+  -- include: groups
+  grouping = {
+    is_batch = is_batch, in_batch = in_batch, batch_of = batch_of, put = put_grouped, take = take_grouped,
+    join = join, flush = flush, is_due = is_due, make_batch = make_batch, end_members = end_members,
+    remove_members = remove_members, bring_back_members = bring_back_members,
+  }
+  return grouping
 end

@@ -158,6 +158,8 @@ local function wake_for(queue, due)
 end
 
 local made_ready, made_due = {}, {}    -- the queues that got work by this script
+local minted = 0    -- the highest generation that a batch, which nobody has enqueued, is to be above; or has
+local work = 0      -- how many members of batches this script has dealt with
 
 local function first_due(queue)
   local first = redis.call('ZRANGE', queue .. ':due', 0, 0, 'WITHSCORES')

@@ -9,7 +9,8 @@ local function replaceable(queue, id, generation)
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then return false end    -- the key has outlived its job
   local job = read(record)
-  return job.generation == generation and not (job.state == COMPLETED or job.state == CANCELLED or job.state == DEAD)
+  if job.generation ~= generation or ended_state(job.state) then return false end
+  return not (job.state == GROUPED and groups().in_batch(job))
 end
 
 -- The parts of a tail: profile, what only some jobs have (a msgpack array), payload.

@@ -1,0 +1,68 @@
+"""`penstock groups`: jobs that are collected for a batch; see them, and make a batch of them now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.completing import complete_queue
+from penstock.cli.faults import not_found
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, emit, table
+
+if TYPE_CHECKING:
+    from penstock.inspector import GroupView, Inspector
+
+__all__ = ["command"]
+
+
+@click.group("groups", short_help="See which jobs are collected for a batch; make one of them now.")
+def command() -> None:
+    """See which jobs are collected for a batch; make one of them now."""
+
+
+@command.command("list", cls=Command)
+@click.option("--queue", "-q", shell_complete=complete_queue, help="Of this queue only.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), default=50, help="Show so many (50).")
+def list_(queue: str | None, limit: int) -> None:
+    """The groups that are not batches yet, those that are due first before others."""
+    session = Session.current()
+    groups = session.run(lambda i: i.groups(queue, limit=limit))
+    if session.json:
+        emit({"groups": groups})
+        return
+    table(
+        ("QUEUE", "TASK", "GROUP", "SIZE", "OLDEST", "DUE"),
+        [
+            (g.queue, g.task, g.key or "-", f"{g.size}", age(g.oldest_at), age(g.due_at) or "when full")
+            for g in groups
+        ],
+        empty="nothing is collected",
+    )
+
+
+@command.command("flush", cls=Command)
+@click.argument("queue", shell_complete=complete_queue)
+@click.argument("task")
+@click.option("--key", "-k", default="", help="The group's key; none is a key, too.")
+def flush(queue: str, task: str, key: str) -> None:
+    """Make a group a batch now, whatever its size."""
+    session = Session.current()
+
+    async def acting(inspector: Inspector) -> str:
+        batch = await inspector.flush_group(queue, task, key)
+        if batch is None:
+            there = await inspector.groups(queue, limit=5)
+            raise not_found(f"the queue {queue!r} has no group {key!r} of the task {task!r}{_others(there)}")
+        return batch
+
+    batch = session.run(acting)
+    if session.json:
+        emit({"queue": queue, "batch": batch})
+    else:
+        click.echo(f"{queue}/{batch}: available")
+
+
+def _others(groups: list[GroupView]) -> str:
+    return "".join(f"; there is {g.key!r} of {g.task}" for g in groups)

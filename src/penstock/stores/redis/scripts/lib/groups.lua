@@ -1,0 +1,260 @@
+-- Groups. `grouping` has, by name (task, zero, key), the terms of who joined last (size, wait, grace), and when the
+-- last and the first have joined; `group/NAME` its members, by place; in `due` a group stands as NAME behind
+-- bytes that no generation has. A job's tie: size, wait, grace, key, and its part: nothing, "m" and the id of
+-- its batch, or "b" and its members' ids, each with its size. Members of a batch stand in `state/9+`.
+
+local IN_DUE = string.rep('\255', 7)
+
+local function part_at(job)
+  return 21 + struct.unpack('<I2', job.group, 19)
+end
+
+local function part_of(job)
+  return string.sub(job.group, part_at(job))
+end
+
+local function with_part(job, part)
+  return string.sub(job.group, 1, part_at(job) - 1) .. part
+end
+
+local function is_batch(job)
+  return string.byte(job.group, part_at(job)) == 98
+end
+
+-- The stored id of the batch that it is or was a member of, or nothing.
+local function batch_of(job)
+  local part = part_of(job)
+  if string.byte(part) == 109 then return string.sub(part, 2) end
+end
+
+local function in_batch(job)
+  return job.state == GROUPED and string.byte(job.group, part_at(job)) == 109
+end
+
+local names = {}    -- by queue and profile, and key
+
+local function name_of_group(queue, job)
+  local size = struct.unpack('<I2', job.group, 19)
+  local key = string.sub(job.group, 21, 20 + size)
+  local known = job.tail_flags < 32 and queue .. string.sub(job.tail, 1, 4) .. key
+  if known and names[known] then return names[known] end
+  local _, task = profile(queue, job)
+  local name = task .. '\0' .. key
+  if known then names[known] = name end
+  return name
+end
+
+local function set_due(queue, name, due)
+  if due then
+    redis.call('ZADD', queue .. ':due', due, IN_DUE .. name)
+    made_due[queue] = math.min(made_due[queue] or due, due)
+  else
+    redis.call('ZREM', queue .. ':due', IN_DUE .. name)
+  end
+end
+
+local function due_of(wait, grace, first, last)
+  local due
+  if wait ~= NONE then due = first + wait end
+  if grace ~= NONE then due = math.min(due or last + grace, last + grace) end
+  return due
+end
+
+-- What has become of a group that some have left.
+local function recount(queue, name)
+  local first_id = redis.call('ZRANGE', queue .. ':group/' .. name, 0, 0)[1]
+  if not first_id then
+    redis.call('HDEL', queue .. ':grouping', name)
+    set_due(queue, name, nil)
+    return
+  end
+  local known = redis.call('HGET', queue .. ':grouping', name)
+  local _, wait, grace, last = struct.unpack('<I2ddd', known)
+  local first = struct.unpack('<d', redis.call('HGET', queue .. ':jobs', first_id), 22)
+  redis.call('HSET', queue .. ':grouping', name, string.sub(known, 1, 26) .. struct.pack('<d', first))
+  set_due(queue, name, due_of(wait, grace, first, last))
+end
+
+local function put_grouped(queue, id, job)
+  if in_batch(job) then
+    redis.call('ZADD', queue .. ':state/9+', job.generation, id)
+  else
+    redis.call('ZADD', queue .. ':group/' .. name_of_group(queue, job), job.place, id)
+    redis.call('ZADD', queue .. ':state/' .. GROUPED, job.generation, id)
+    if job.expires then redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id)) end
+  end
+  redis.call('HSET', queue .. ':jobs', id, write(job))
+end
+
+local function take_grouped(queue, id, job)
+  if in_batch(job) then
+    redis.call('ZREM', queue .. ':state/9+', id)
+    return
+  end
+  local name = name_of_group(queue, job)
+  redis.call('ZREM', queue .. ':group/' .. name, id)
+  redis.call('ZREM', queue .. ':state/' .. GROUPED, id)
+  if job.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
+  recount(queue, name)
+end
+
+-- ── becoming a batch ──
+
+local function text_of(id)
+  if #id ~= 16 then return (string.gsub(id, '^%z+', '')) end
+  local hex = string.gsub(id, '.', function(c) return string.format('%02x', string.byte(c)) end)
+  return string.format('%s-%s-%s-%s-%s', string.sub(hex, 1, 8), string.sub(hex, 9, 12), string.sub(hex, 13, 16),
+    string.sub(hex, 17, 20), string.sub(hex, 21))
+end
+
+-- batch.batch_id, and as keys.py stores it.
+local function free_id(queue, first)
+  local stem, n = string.sub(text_of(first), 1, 110) .. '.batch', 1
+  while true do
+    local text = stem .. (n > 1 and n or '')
+    local id = (#text == 15 and '\0\0' or '\0') .. text
+    if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then return id end
+    n = n + 1
+  end
+end
+
+-- A tail's parts: the profile as it stands there, what only some jobs have, the payload.
+local function tail_parts(job)
+  local at = 5
+  if job.tail_flags >= 32 then at = 3 + struct.unpack('<I2', job.tail) end
+  local head, extra = string.sub(job.tail, 1, at - 1), nil
+  if bit.band(job.tail_flags, 16) ~= 0 then extra, at = struct.unpack('<I4c0', job.tail, at) end
+  return head, extra, string.sub(job.tail, at)
+end
+
+-- The tail of a batch: its first member's profile and headers (the seventh of records._Extra), all payloads.
+local function tail_of_batch(members)
+  local first = members[1][2]
+  local head, extra = tail_parts(first)
+  local payloads = {}
+  for i = 1, #members do
+    local _, _, payload = tail_parts(members[i][2])
+    payloads[i] = payload
+  end
+  local flags, headers = first.tail_flags - bit.band(first.tail_flags, 16), extra and cmsgpack.unpack(extra)[7]
+  if headers then
+    local text = '\151\0\192\192\192\192\192' .. cmsgpack.pack(headers)
+    head, flags = head .. struct.pack('<I4c0', #text, text), flags + 16
+  end
+  return flags, head .. '[[' .. table.concat(payloads, ',') .. ']]'
+end
+
+-- members: pairs of id and job, which stand nowhere. The batch's stored id.
+local function make_batch(queue, members)
+  local id, priority, ids, written, by_age = free_id(queue, members[1][1]), -100, {}, {}, {}
+  local flags, tail = tail_of_batch(members)
+  for i, member in ipairs(members) do
+    local job = member[2]
+    job.state, job.expires, job.group = GROUPED, nil, with_part(job, 'm' .. id)
+    job.fresh, job.moved = false, false
+    priority = math.max(priority, job.priority)
+    ids[i] = string.char(#member[1]) .. member[1]
+    written[2 * i - 1], written[2 * i] = member[1], write(job)
+    by_age[2 * i - 1], by_age[2 * i] = job.generation, member[1]
+  end
+  in_steps('HSET', queue .. ':jobs', written)
+  in_steps('ZADD', queue .. ':state/9+', by_age)
+  minted = count_up(meta(queue), minted)
+  put(queue, id, {
+    state = AVAILABLE, generation = minted, priority = priority, enqueued = now, run = now, place = minted,
+    attempt = 0, lost = 0, tail_flags = flags, tail = tail,
+    group = with_part(members[1][2], 'b' .. table.concat(ids)),
+  })
+  work = work + #members
+  return id
+end
+
+-- The first of a group become a batch, whose id comes back: nothing if all of them have expired.
+local function flush(queue, name)
+  local size = struct.unpack('<I2', redis.call('HGET', queue .. ':grouping', name))
+  local ids = redis.call('ZRANGE', queue .. ':group/' .. name, 0, size - 1)
+  local records, members, expiring, made = get_many(queue .. ':jobs', ids), {}, {}, nil
+  redis.call('ZREMRANGEBYRANK', queue .. ':group/' .. name, 0, #ids - 1)
+  in_steps('ZREM', queue .. ':state/' .. GROUPED, ids)
+  for i, id in ipairs(ids) do
+    local job = read(records[i])
+    if job.expires then expiring[#expiring + 1] = order(job, id) end
+    if job.expires and job.expires <= now then
+      end_queued(queue, id, job, EXPIRED)
+      work = work + 1
+    else
+      members[#members + 1] = {id, job}
+    end
+  end
+  in_steps('ZREM', queue .. ':expiring', expiring)
+  if #members > 0 then made = make_batch(queue, members) end
+  recount(queue, name)
+  return made
+end
+
+local function is_due(queue, name)
+  local due = redis.call('ZSCORE', queue .. ':due', IN_DUE .. name)
+  return due and tonumber(due) <= now
+end
+
+-- A member that stands nowhere, and has its place, joins its group.
+local function join(queue, id, job)
+  job.state, job.run = GROUPED, now
+  put_grouped(queue, id, job)
+  local name = name_of_group(queue, job)
+  local size, wait, grace = struct.unpack('<I2dd', job.group)
+  local known = redis.call('HGET', queue .. ':grouping', name)
+  local first = known and struct.unpack('<d', known, 27) or now
+  redis.call('HSET', queue .. ':grouping', name, struct.pack('<I2dddd', size, wait, grace, now, first))
+  set_due(queue, name, due_of(wait, grace, first, now))
+  local n = redis.call('ZCARD', queue .. ':group/' .. name)
+  while n > 0 and (n >= size or is_due(queue, name)) do
+    flush(queue, name)
+    n = redis.call('ZCARD', queue .. ':group/' .. name)
+  end
+end
+
+-- ── a batch and its members ──
+
+local function each_member(queue, id, batch, act)
+  local part, at, ids = part_of(batch), 2, {}
+  while at <= #part do
+    ids[#ids + 1], at = struct.unpack('<Bc0', part, at)
+  end
+  local records = #ids > 0 and get_many(queue .. ':jobs', ids) or {}
+  for i, member_id in ipairs(ids) do
+    if records[i] then
+      local member = read(records[i])
+      if member.group and batch_of(member) == id then act(member_id, member) end
+    end
+  end
+  work = work + #ids
+end
+
+local function end_members(queue, id, batch, over)
+  local gone = {}
+  each_member(queue, id, batch, function(member_id, member)
+    gone[#gone + 1] = member_id
+    member.state, member.ended, member.reason = batch.state, batch.ended, batch.reason
+    if member.unique then shift_key(queue, member_id, member, QUEUED_PHASE, phase_of(batch.state)) end
+    put(queue, member_id, member, over)
+  end)
+  in_steps('ZREM', queue .. ':state/9+', gone)
+end
+
+local function remove_members(queue, id, batch, forgotten)
+  each_member(queue, id, batch, function(member_id, member)
+    take(queue, member_id, member)
+    remove(queue, member_id, member, forgotten)
+  end)
+end
+
+local function bring_back_members(queue, id, batch)
+  each_member(queue, id, batch, function(member_id, member)
+    take(queue, member_id, member)
+    local before = phase_of(member.state)
+    member.state, member.ended, member.reason = GROUPED, nil, nil
+    if member.unique then shift_key(queue, member_id, member, before, QUEUED_PHASE) end
+    put_grouped(queue, member_id, member)
+  end)
+end

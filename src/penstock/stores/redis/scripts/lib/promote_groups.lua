@@ -1,0 +1,47 @@
+-- Promotion where some join groups, and some groups are due: one by one over all queues, in the order of their
+-- times, for a member that joins may put its group off, or complete it.
+
+local function promote_one(queue, id, member)
+  if string.sub(member, 1, 7) == NOBODY then return advance(queue, id) end    -- a lane
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  if not record then
+    forget_traces(queue, id, member)
+    return 0
+  end
+  local job = read(record)
+  take(queue, id, job)
+  if job.expires and job.expires <= now then
+    end_queued(queue, id, job, EXPIRED)
+    return 0
+  end
+  put_available(queue, id, job)
+  return 1
+end
+
+-- How many were promoted; how many of the limit were used up; whether some were not due when it was their turn.
+local function promote_with_groups(limit)
+  local all, moved, used, skipped = {}, 0, 0, false
+  for _, queue in ipairs(KEYS) do
+    local found =
+      redis.call('ZRANGEBYSCORE', queue .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 2 * limit)
+    for i = 1, #found, 2 do all[#all + 1] = {tonumber(found[i + 1]), found[i], queue} end
+  end
+  table.sort(all, function(a, b)
+    if a[1] ~= b[1] then return a[1] < b[1] end
+    if a[2] ~= b[2] then return a[2] < b[2] end
+    return a[3] < b[3]
+  end)
+  for _, one in ipairs(all) do
+    if used >= limit or work >= 2000 then break end
+    local member, queue = one[2], one[3]
+    local id = string.sub(member, 8)
+    if string.byte(member) ~= 255 then
+      moved, used = moved + promote_one(queue, id, member), used + 1
+    elseif groups().is_due(queue, id) then
+      moved, used = moved + (groups().flush(queue, id) and 1 or 0), used + 1
+    else
+      skipped = true
+    end
+  end
+  return moved, used, skipped
+end
