@@ -150,7 +150,7 @@ async def test_a_heartbeat_carries_no_payload(store: RedisStore, client: driver.
     before = received()
     await store.announce(info)
     await store.extend([Beat(job.lease, by=LEASE, started=True) for job in jobs])
-    assert received() - before < 20_000
+    assert received() - before < 50_000  # the script itself, which is sent once, and no payload
 
 
 async def test_a_fetch_does_not_ask_for_every_task_that_a_worker_knows(

@@ -25,7 +25,15 @@ MAY_WALK = {
     "queues.any_job": "",
 }
 #: What may sort: few rows, or those of an operator.
-MAY_SORT = {"reclaim.run_out", "reclaim.held_by", "fetch.parked", "list.these", "list.find", "prune.silent"}
+MAY_SORT = {
+    "reclaim.run_out",
+    "reclaim.held_by",
+    "fetch.parked",
+    "list.these",
+    "list.find",
+    "prune.silent",
+    "groups.show",
+}
 
 
 @pytest.fixture(scope="module")
