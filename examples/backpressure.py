@@ -76,10 +76,14 @@ class Imports(BaseHTTPRequestHandler):
         """What the customers hear is enough."""
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # connections that wait to be accepted; five would turn customers away unheard
+
+
 @contextlib.contextmanager
 def service() -> Iterator[int]:
     """The port on which it answers, until the block is left."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Imports) as server:
+    with Server(("127.0.0.1", 0), Imports) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -306,7 +306,7 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
     ("options", "says"),
     [
         ({"que": "mail"}, r"no option 'que' \(did you mean 'queue'\?\)"),
-        ({"zzz": 1}, "no option 'zzz'; it has aliases, delivery"),
+        ({"zzz": 1}, "no option 'zzz'; it has aliases"),
         ({"delay": 1}, "no option 'delay'"),
         ({"queue": "a b"}, "cannot be a queue's name"),
         ({"priority": 101}, "priority=101 is not a whole number from -100 to 100"),
