@@ -1558,6 +1558,8 @@ class _Shelf:
         if to.hold_lane > 0 and (terms := row.job.spec.lane) is not None:
             lane = self._lane(row.queue, terms)
             lane.held = max(lane.held, now + to.hold_lane)
+            if to.state is State.AVAILABLE:  # else it would keep its room
+                self._leave(row, lane)
 
     def lane(self, ref: Ref) -> LaneInfo | None:
         with self.lock:
