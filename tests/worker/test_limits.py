@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock import App, QueueFull, RateLimited, State, Worker, current_job
+from penstock import App, EnqueueManyError, QueueFull, RateLimited, State, Worker, current_job
 from penstock.store import QueueInfo
 
 # how long anything may take to be obeyed, also on a busy machine; the promise is 0.2 s
@@ -281,6 +281,22 @@ async def test_a_wait_for_room_ends_with_its_time(tmp_path: Any) -> None:
     assert caught.value.retry_after is not None
     with pytest.raises(QueueFull, match="use aenqueue"):  # at once: the loop is not blocked
         kit.note.enqueue()
+
+
+@pytest.mark.parametrize("door", ["enqueue_many", "aenqueue_many"])
+def test_many_jobs_wait_no_longer_than_one(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.CHUNK", 1)
+    kit = Kit(App("memory://", full_timeout="300ms"))
+    kit.set(max_size=1, on_full="wait")
+    jobs = [kit.note.job() for _ in range(20)]
+    began = time.monotonic()
+    with pytest.raises(EnqueueManyError) as caught:
+        if door == "enqueue_many":
+            kit.app.enqueue_many(jobs)
+        else:
+            asyncio.run(kit.app.aenqueue_many(jobs))
+    assert 0.3 <= time.monotonic() - began < 0.3 + SOON  # and not 19 times as long
+    assert len(caught.value.errors) == 19
 
 
 def test_a_thread_waits_for_room(tmp_path: Any) -> None:
