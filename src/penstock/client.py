@@ -91,7 +91,7 @@ class Client:
     def enqueue(self, draft: Draft[R]) -> Handle[R]:
         """Store one job; raises EnqueueError or StoreError."""
         new = self._rewritten(draft.new())
-        (answer,) = self._placed([new])
+        (answer,) = placed([new], self._answers([new]), self._full_timeout, self._answers)
         return self._handle(new, answer, draft)
 
     async def aenqueue(self, draft: Draft[R]) -> Handle[R]:
@@ -105,9 +105,13 @@ class Client:
     def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
         """Store many; handles in their order. EnqueueManyError says which were stored if some were not."""
         many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
+        left = self._full_timeout  # of the whole call, however many chunks it has
         for chunk in many.chunks():
             try:
-                many.answered(self._placed(chunk))
+                answers = self._answers(chunk)
+                began = time.monotonic()
+                many.answered(placed(chunk, answers, left, self._answers))
+                left -= time.monotonic() - began
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
@@ -115,10 +119,13 @@ class Client:
     async def aenqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
         """The same, without blocking the event loop."""
         many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
+        left = self._full_timeout
         for chunk in many.chunks():
             try:
                 answers = await self._aanswers(chunk)
-                many.answered(await aplaced(chunk, answers, self._full_timeout, self._aanswers))
+                began = time.monotonic()
+                many.answered(await aplaced(chunk, answers, left, self._aanswers))
+                left -= time.monotonic() - began
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
@@ -165,10 +172,6 @@ class Client:
         self.outbox.close()
         for store in self._made.values():
             store.close()
-
-    def _placed(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
-        """The answers, after a wait for room where a queue is full and its rule is to wait."""
-        return placed(jobs, self._answers(jobs), self._full_timeout, self._answers)
 
     async def _put_again(self, jobs: list[NewJob]) -> list[Enqueued | None]:
         return [await self._batcher().put(job) for job in jobs]

@@ -33,7 +33,7 @@ PenstockError
 Steering (Exception)         raised by a task to choose its own outcome
 ├── Retry                    try again, perhaps at a time of its own
 ├── Snooze                   later, and this attempt does not count
-├── RateLimited              the same for all of its queue
+├── RateLimited              the same for all of its key, or queue
 ├── Discard                  failed for good, at once
 └── Cancel                   no longer wanted
 
@@ -321,15 +321,23 @@ class Snooze(Steering):
 
 
 class RateLimited(Steering):
-    """What the task needs (a server that answered 429) is used too fast: the queue, with this job at its
-    head, waits so long, for all workers. This attempt does not count."""
+    """What the task needs (a server that answered 429) is used too fast: the jobs of this one's key, which
+    stands first among them, wait so long, for all workers. This attempt does not count.
+
+    Where the job has no `concurrency_key`, and with `key=False`, all of its queue waits.
+    """
 
     def __init__(
-        self, retry_after: float | str | timedelta, reason: str = "the task was told to slow down"
+        self,
+        retry_after: float | str | timedelta,
+        reason: str = "the task was told to slow down",
+        *,
+        key: bool = True,
     ) -> None:
-        super().__init__(f"{reason}; its queue waits for {retry_after}")
+        super().__init__(f"{reason}; to wait for {retry_after}")
         self.retry_after = retry_after
         self.reason = reason
+        self.key = key
 
 
 class Discard(Steering):

@@ -91,7 +91,7 @@ class JobCancelledEvent(_JobEvent, frozen=True):
 
 
 class JobSnoozed(_JobEvent, frozen=True):
-    """The attempt asked to run again later, `delay` ms from now; by RateLimited for all of its queue."""
+    """The attempt asked to run again later, `delay` ms from now; by RateLimited for its key or queue."""
 
     delay: int
 

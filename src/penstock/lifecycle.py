@@ -61,7 +61,7 @@ class Transition(msgspec.Struct, frozen=True):
     `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
     the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
     stays (ms); 0 removes it in the same step. `reason` says why, in words. `hold`: so long (ms) its queue
-    gives nothing, `hold_lane`: so long nobody else of the job's lane is admitted; 0: it goes on.
+    gives nothing, `hold_lane`: so long nobody of the job's lane is admitted, nor it itself; 0: it goes on.
     """
 
     state: State
@@ -101,11 +101,12 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """What it needs is used too fast: it, and all of its queue, shall wait for `delay` ms. The attempt does
-    not count."""
+    """What it needs is used too fast: it, and all of its lane, shall wait for `delay` ms; without a lane, or
+    with `lane=False`, all of its queue. The attempt does not count."""
 
     error: AttemptError
     delay: int
+    lane: bool = True
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -197,8 +198,10 @@ def decide(
             move = _dead(job, error)
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=delay, charge=False)
-        case Throttled(error, delay):
+        case Throttled(error, delay, lane):
             move = _throttled(job, error, delay, now, luck)
+            if lane and job.spec.lane is not None:
+                move = msgspec.structs.replace(move, hold=0, hold_lane=delay)
         case Cancelled(reason):
             return _cancelled(job, reason)
         case Expired():
@@ -360,6 +363,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_S, _W): "promote when due; retry, reschedule to now: its lane has no room",
     (_T, _W): "promote when due; retry, reschedule to now: its lane has no room",
     (_P, _W): "fetch by a worker that knows the task, retry: its lane has no room",
+    (_R, _W): "settle: again as soon as its lane is held no more",
     (_D, _W): "retry by an operator: its lane has no room",
     (_X, _W): "retry by an operator: its lane has no room",
     (_C, _W): "retry by an operator: its lane has no room",

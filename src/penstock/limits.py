@@ -71,6 +71,11 @@ class Rate(msgspec.Struct, frozen=True):
         return f"{self.count:.12g}/{self.per_ms}ms"
 
     def _check(self, what: str, value: str | Rate) -> None:
+        numbers = (self.count, self.per_ms)
+        if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+            raise ConfigError(f"{what}={value!r} is not a rate: its count= and per_ms= are numbers")
+        if not isinstance(self.per_ms, int):
+            raise ConfigError(f"{what}={value!r} is not a rate: its per_ms= is a whole number")
         said = f"{what}={str(value)!r}"
         if not math.isfinite(self.count) or self.count <= 0 or self.per_ms < 1:
             raise ConfigError(f"{said} lets nothing start, ever: pause the queue instead, or write '1/min'")

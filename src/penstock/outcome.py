@@ -58,6 +58,7 @@ def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY
                 return Throttled(
                     error_of(job, now, error),
                     bounded_hold(milliseconds(error.retry_after, what="RateLimited(retry_after)")),
+                    bool(error.key),
                 )
             case Cancel():
                 return Cancelled(error.reason)

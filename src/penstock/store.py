@@ -229,8 +229,8 @@ class Fetched(msgspec.Struct, frozen=True):
 
     `due` is the least `run_at` of their scheduled and retryable jobs, or the instant of a lane or a group,
     paused queues and instants that have passed included (promotion is not paused); None without any, and
-    always after a reclaim. `opens` is when a rate or a hold lets the next ready job of those queues go that
-    it keeps back now; None without any.
+    always after a reclaim. `opens` is when a rate or a hold lets the next job of those queues go that it
+    keeps back now: ready, or parked and of a task that the worker knows; None without any.
 
     A job whose `fetched_at` is still to come, by no more than 20 ms, is leased but must not begin before that
     instant, which is its place in the queue's rate."""

@@ -8,6 +8,7 @@ from penstock.clock import ManualClock
 from penstock.job import State
 from penstock.lane import Lane
 from penstock.lifecycle import Place, Transition
+from penstock.limits import Rate
 from penstock.store import LaneInfo, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
@@ -225,6 +226,45 @@ async def test_a_hold_admits_nobody_else_before_its_end(store: Store, clock: Man
     clock.advance(MINUTE)
     await store.promote(["default"], limit=9)
     assert ids(await take(store, 9)) == [second.id]
+
+
+@pytest.mark.parametrize("lane", [ONE, TWO, Lane("k", ordered=True), Lane("k", most=3, rate=Rate(1, 10, 9))])
+async def test_who_comes_back_to_a_lane_that_it_holds_is_the_first_when_the_hold_ends(
+    store: Store, clock: ManualClock, lane: Lane
+) -> None:
+    jobs, other = some(5, lane=lane), new(lane=Lane("other"))
+    await add(store, *jobs, other)
+    first = await take_one(store)
+    assert first.id == jobs[0].id
+    held = Transition(State.AVAILABLE, place=Place.HEAD, charge=False, reason="429", hold_lane=MINUTE)
+    await end(store, first, held)
+    seen = await the(store, jobs[0])
+    assert (seen.state, seen.attempt, seen.reason) == (State.WAITING, 0, "429")
+    info = await store.lane(first.ref)
+    assert info is not None
+    assert (info.before, info.due) == (0, clock.now() + MINUTE if lane.most == 1 else info.due)
+    for job in await take(store, 9):  # those that were let in before, and the other key
+        await end(store, job, GONE)
+    clock.advance(MINUTE - 1)
+    assert (await store.promote(["default"], limit=9)).next == clock.now() + 1
+    assert await take(store, 9) == []
+    clock.advance(1)
+    await store.promote(["default"], limit=9)
+    again = await take_one(store)
+    assert (again.id, again.attempt) == (jobs[0].id, 1)
+    assert (await counts(store))[State.RUNNING] == 1
+
+
+async def test_a_hold_of_a_lane_outlives_the_others_that_end_in_it(store: Store, clock: ManualClock) -> None:
+    jobs = some(4, lane=TWO)
+    await add(store, *jobs)
+    one, two = await take(store, 2)
+    await end(store, one, Transition(State.AVAILABLE, place=Place.HEAD, charge=False, hold_lane=MINUTE))
+    await end(store, two, Transition(State.AVAILABLE, place=Place.HEAD, charge=False, hold_lane=SECOND))
+    assert await counts(store) == {State.WAITING: 4}
+    clock.advance(MINUTE)
+    await store.promote(["default"], limit=9)
+    assert ids(await take(store, 9)) == [two.id, one.id]
 
 
 async def test_waiting_jobs_are_listed_and_purged(store: Store) -> None:

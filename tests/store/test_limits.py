@@ -11,7 +11,7 @@ from penstock.clock import ManualClock
 from penstock.job import Job, State
 from penstock.lifecycle import Place, Transition
 from penstock.limits import LimitChange, QueueLimits, Rate
-from penstock.store import Fetched, Share, Store, Wake
+from penstock.store import Fetched, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -289,6 +289,41 @@ async def test_a_changed_rate_holds_at_once(store: Store, clock: ManualClock) ->
     assert len((await fetch(store)).jobs) == 1
     await limit(store, rate=None)
     assert len((await fetch(store)).jobs) == 7
+
+
+async def test_a_queue_that_loses_all_limits_remembers_none_of_them(store: Store) -> None:
+    await store.settings("default", limits=LimitChange.of(rate="1/min"))
+    await add(store, *some(3))
+    assert len(await take(store, 9)) == 1
+    await store.settings("default", limits=LimitChange(rate=None))
+    await store.settings("default", limits=LimitChange.of(rate="1/min"))
+    assert len(await take(store, 9)) == 1
+    await store.settings("default", limits=LimitChange.of(max_size=9))
+    await store.settings("default", limits=LimitChange(rate=None))
+    await store.settings("default", limits=LimitChange.of(rate="1/min"))
+    assert await take(store, 9) == []  # this one had a limit all the time
+
+
+@pytest.mark.parametrize("by", ["rate", "hold"])
+async def test_who_knows_parked_jobs_learns_when_their_queue_opens(
+    store: Store, clock: ManualClock, by: str
+) -> None:
+    jobs = some(3)
+    await add(store, *jobs)
+    for job in await take(store, 3):
+        await end(store, job, PARKED)
+    change = {"rate": "1/min"} if by == "rate" else {"hold": "1m"}
+    await limit(store, **change)
+    await store.announce(WorkerInfo("knows", "host", 1, 0, (), (jobs[0].task,), 1))
+    assert (await fetch(store, worker="other")).opens is None
+    found = await fetch(store, worker="knows")
+    assert len(found.jobs) == (1 if by == "rate" else 0)
+    assert found.opens is not None
+    assert (await fetch(store, worker="knows")).opens == found.opens  # also where nothing is leased
+    assert (await fetch(store, worker="other")).opens is None
+    assert clock.now() < found.opens <= clock.now() + MINUTE
+    clock.advance(MINUTE)
+    assert len((await fetch(store, worker="knows")).jobs) == (1 if by == "rate" else 3)
 
 
 async def test_expired_jobs_use_up_no_start(store: Store, clock: ManualClock) -> None:

@@ -234,7 +234,7 @@ async def test_a_job_begins_available_or_scheduled(store: Store, delay: int, sta
 
 def test_these_acts_take_every_legal_step() -> None:
     taken = {(before, after) for _, steps in ACTS.values() for before, after in steps.items()}
-    into_a_full_lane = {(before, W) for before in (None, S, T, P, C, X, D)}  # test_lanes.py
+    into_a_full_lane = {(before, W) for before in (None, S, R, T, P, C, X, D)}  # test_lanes.py
     grouped_later = {(None, G), (None, X), (S, G), (C, G), (X, G), (D, G)}
     with_their_batch = {(G, C), (G, D)} | grouped_later  # test_groups.py
     assert taken | {(None, A), (None, S), (W, A)} | into_a_full_lane | with_their_batch == set(LEGAL)

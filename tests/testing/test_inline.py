@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 
-from penstock import App, ConfigError, Discard, JobCompleted, Retry, Snooze, State, Unique, current_job
+from penstock import (
+    App,
+    ConfigError,
+    Discard,
+    JobCompleted,
+    RateLimited,
+    Retry,
+    Snooze,
+    State,
+    Unique,
+    current_job,
+)
 from penstock.testing import (
     AttemptFailed,
     StillRunning,
@@ -428,3 +440,25 @@ def test_what_recurs_is_left_to_the_test(shop: Shop) -> None:
         box.advance("1h")
         box.run_all()
     assert ran == [1]
+
+
+@pytest.mark.parametrize("key", [True, False])
+def test_time_passes_for_what_is_told_to_slow_down(key: bool) -> None:
+    app = App("sqlite:///must-not-be-made.db")
+    did: list[tuple[str, int]] = []
+
+    @app.task(concurrency_key="host", max_attempts=1)
+    async def call(host: str) -> None:
+        did.append((host, current_job().attempt))
+        if len(did) == 1:
+            raise RateLimited("1h", key=key)
+
+    with inline(app, clock=MORNING, patience="5s") as jobs:
+        for host in ("slow", "slow", "quick"):
+            call.enqueue(host)
+        ran = jobs.run()
+        assert did == ([("slow", 1), ("quick", 1)] if key else [("slow", 1)])
+        assert (ran.completed, ran.failed) == (len(did) - 1, 0)
+        jobs.run_all()
+        assert Counter(did) == {("slow", 1): 3, ("quick", 1): 1}
+        assert jobs.now == MORNING + timedelta(hours=1)

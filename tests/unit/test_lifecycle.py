@@ -18,6 +18,7 @@ from penstock.job import (
     NewJob,
     State,
 )
+from penstock.lane import Lane
 from penstock.lifecycle import (
     EXPIRED,
     LEGAL,
@@ -232,6 +233,24 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Throttled(ERROR, 500),
         Transition(State.RETRYABLE, delay=500, error=ERROR, hold=500),
     ),
+    (
+        "throttled, of a lane",
+        young(lane=Lane("k")),
+        Throttled(ERROR, 500),
+        Transition(**{**THROTTLED, "hold": 0, "hold_lane": 500}),
+    ),
+    (
+        "throttled, of a lane, for its whole queue",
+        young(lane=Lane("k")),
+        Throttled(ERROR, 500, lane=False),
+        Transition(**THROTTLED),
+    ),
+    (
+        "throttled for a week, of a lane",
+        young(NO_FAILURE_FOR, lane=Lane("k")),
+        Throttled(ERROR, 500),
+        Transition(State.RETRYABLE, delay=500, error=ERROR, hold_lane=500),
+    ),
     ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
     (
         "snoozed in the last attempt",
@@ -349,7 +368,8 @@ def test_every_step_out_of_running_follows_from_some_outcome() -> None:
         return None if then.state in TERMINAL and not then.keep else then.state
 
     reached = {to(given, outcome) for _, given, outcome, _ in TABLE}
-    assert reached == {after for before, after in LEGAL if before is State.RUNNING} - {State.RUNNING}
+    others = {State.RUNNING, State.WAITING}  # by other verbs; by its lane, which the store knows of
+    assert reached == {after for before, after in LEGAL if before is State.RUNNING} - others
 
 
 def test_luck_moves_the_wait_of_a_policy_with_jitter() -> None:

@@ -60,6 +60,9 @@ def test_the_step_is_the_time_between_two_starts() -> None:
         ("5000000/s", None, "million a second"),
         (Rate(float("inf"), 1), None, "nothing start"),
         (Rate(float("nan"), 1), None, "nothing start"),
+        (Rate(5, 1_500.5), None, "per_ms= is a whole number"),  # type: ignore[arg-type]
+        (Rate(True, 1_000), None, "not a rate"),
+        (Rate("5", 1_000), None, "not a rate"),  # type: ignore[arg-type]
         ("5/s", 0, "burst=0"),
         ("5/s", -1, "burst=-1"),
         ("5/s", 2.5, r"burst=2\.5"),

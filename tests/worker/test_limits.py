@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock import App, QueueFull, RateLimited, State, Worker, current_job
+from penstock import App, EnqueueManyError, QueueFull, RateLimited, State, Worker, current_job
 from penstock.store import QueueInfo
 
 # how long anything may take to be obeyed, also on a busy machine; the promise is 0.2 s
@@ -183,6 +183,47 @@ async def test_a_worker_that_is_told_to_slow_down_slows_all(kit: Kit) -> None:
     await asyncio.gather(*runs)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_key_that_is_told_to_slow_down_slows_no_other(kit: Kit, whole: bool) -> None:
+    refused: list[str] = []
+    starts: list[tuple[str, float]] = []
+
+    @kit.app.task(name="call", queue=MAIL, retention=None, max_attempts=1, concurrency_key="host")
+    async def call(host: str) -> None:
+        if host == "slow" and not refused:
+            refused.append(current_job().id)
+            raise RateLimited(0.6, "429", key=not whole)
+        starts.append((host, time.monotonic()))
+
+    workers = [Worker(kit.app, [MAIL], concurrency=2) for _ in range(2)]
+    runs = [asyncio.create_task(worker.run()) for worker in workers]
+    began = time.monotonic()
+    first = await call.aenqueue("slow")
+    await until(lambda: bool(refused))
+
+    async def is_held() -> bool:
+        job = await first.ajob()
+        return job is not None and job.state in (State.AVAILABLE, State.WAITING)
+
+    async with asyncio.timeout(5):
+        while not await is_held():
+            await asyncio.sleep(0.005)
+    for host in ("slow", "quick", "slow", "quick"):
+        await call.aenqueue(host)
+    await until(lambda: len(starts) == 5)
+    slow = [at - began for host, at in starts if host == "slow"]
+    quick = [at - began for host, at in starts if host == "quick"]
+    assert min(slow) >= 0.55
+    assert max(slow) < 0.6 + SOON
+    assert (min(quick) >= 0.55) is whole
+    if not whole:
+        assert [host for host, _ in starts] == ["quick", "quick", "slow", "slow", "slow"]
+    job = await first.ajob()
+    assert job is None or job.attempt == 1
+    await stopped(*workers)
+    await asyncio.gather(*runs)
+
+
 async def test_a_queue_that_opens_by_time_starts_its_jobs_then(kit: Kit) -> None:
     kit.set(hold="300ms")
     kit.put(3)
@@ -240,6 +281,22 @@ async def test_a_wait_for_room_ends_with_its_time(tmp_path: Any) -> None:
     assert caught.value.retry_after is not None
     with pytest.raises(QueueFull, match="use aenqueue"):  # at once: the loop is not blocked
         kit.note.enqueue()
+
+
+@pytest.mark.parametrize("door", ["enqueue_many", "aenqueue_many"])
+def test_many_jobs_wait_no_longer_than_one(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.CHUNK", 1)
+    kit = Kit(App("memory://", full_timeout="300ms"))
+    kit.set(max_size=1, on_full="wait")
+    jobs = [kit.note.job() for _ in range(20)]
+    began = time.monotonic()
+    with pytest.raises(EnqueueManyError) as caught:
+        if door == "enqueue_many":
+            kit.app.enqueue_many(jobs)
+        else:
+            asyncio.run(kit.app.aenqueue_many(jobs))
+    assert 0.3 <= time.monotonic() - began < 0.3 + SOON  # and not 19 times as long
+    assert len(caught.value.errors) == 19
 
 
 def test_a_thread_waits_for_room(tmp_path: Any) -> None:

@@ -71,7 +71,9 @@ class Gate:
         before = self.limits, self.held(now)
         self.limits = change.applied(self.limits)
         rate = self.limits.rate
-        if rate is not None and rate != before[0].rate:
+        if self.limits == NO_LIMITS:
+            self.tat = 0.0  # a queue without limits remembers nothing of them
+        elif rate is not None and rate != before[0].rate:
             self.tat = min(self.tat, now + rate.burst * rate.step)
         if isinstance(change.hold, int):
             self.held_until = now + change.hold

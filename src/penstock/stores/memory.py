@@ -550,9 +550,11 @@ class _Queue:
         """Whether a fetch would get something that is ready."""
         return not self.paused and bool(self.ready.first()) and self.gate.room(self.running, now) != 0
 
-    def opens(self, now: int) -> int | None:
-        """When it gives what it keeps back now, by the time that passes."""
-        if self.paused or not self.ready.first() or self.gate.room(self.running, now) != 0:
+    def opens(self, now: int, info: WorkerInfo | None = None) -> int | None:
+        """When it gives what it keeps back now, by the time that passes; to this worker parked jobs, too."""
+        if self.paused or not (self.ready.first() or _first_parked(self, info)):
+            return None
+        if self.gate.room(self.running, now) != 0:
             return None
         return self.gate.opens(self.running, now)
 
@@ -693,7 +695,8 @@ class _Shelf:
                     self._lease(row, worker, token, until, now if at is None else at[0], charge)
                     jobs.append(row.job)
             names = [share.queue for share in queues]
-            opens = (queue.opens(now) for queue in self._known(names))
+            info = self.workers.get(worker)
+            opens = (queue.opens(now, info) for queue in self._known(names))
             opens_at = min((instant for instant in opens if instant is not None), default=None)
             return Fetched(jobs, now, self._next_due(names), opens_at)
 
@@ -1703,6 +1706,8 @@ class _Shelf:
         if to.hold_lane > 0 and (terms := row.job.spec.lane) is not None:
             lane = self._lane(row.queue, terms)
             lane.held = max(lane.held, now + to.hold_lane)
+            if to.state is State.AVAILABLE:  # else it would keep its room
+                self._leave(row, lane)
 
     def lane(self, ref: Ref) -> LaneInfo | None:
         with self.lock:

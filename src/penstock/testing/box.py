@@ -16,8 +16,9 @@ from penstock.app import App
 from penstock.clock import ManualClock
 from penstock.duration import Duration, format_ms, instant_ms, milliseconds
 from penstock.errors import ConfigError
+from penstock.ids import mint_token
 from penstock.job import AttemptError, State
-from penstock.store import QueueInfo, Store
+from penstock.store import QueueInfo, Share, Store
 from penstock.task import Task
 from penstock.testing.asking import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.recorder import Recorder, recording
@@ -29,7 +30,7 @@ __all__ = ["AttemptFailed", "Inline", "Ran", "StillRunning", "arun_all", "inline
 T = TypeVar("T")
 
 _STARTABLE = (State.AVAILABLE, State.RUNNING)
-_WAITING = (State.SCHEDULED, State.RETRYABLE)
+_WAITING = (State.SCHEDULED, State.RETRYABLE, State.WAITING)
 #: A job that snoozes or retries itself for ever must not keep a test busy for ever.
 _MOST_STEPS = 10_000
 _MOST_JOBS = 1_000_000
@@ -177,10 +178,12 @@ class Inline(Box):
                 due = await self._store.promote(await self._queues(), limit=_MOST_JOBS)
                 if names := await self._busy_queues():
                     await self._quiet(names, hand, await hand.serving(names))
-                elif due.next is None or (until is not None and due.next > until):
+                    continue
+                instants = [due.next, await self._opens(await self._queues())]
+                soonest = min((instant for instant in instants if instant is not None), default=None)
+                if soonest is None or (until is not None and soonest > until):
                     break
-                else:
-                    self.clock.advance(max(0, due.next - self.clock.now()))
+                self.clock.advance(max(0, soonest - self.clock.now()))
             else:
                 raise StillRunning(f"{_MOST_STEPS} steps of time were not enough for {await self._left()}")
         if until is not None:
@@ -207,7 +210,18 @@ class Inline(Box):
         return [info.name for info in await self._store.queues()]
 
     async def _busy_queues(self) -> list[str]:
-        return [info.name for info in await self._store.queues() if _is_busy(info)]
+        """Those with a job that runs, or could start now."""
+        return [
+            info.name
+            for info in await self._store.queues()
+            if info.counts.get(State.RUNNING, 0)
+            or (_is_startable(info) and await self._opens([info.name]) is None)
+        ]
+
+    async def _opens(self, names: list[str]) -> int | None:
+        """When the first of these queues lets go what a rate or a hold keeps back now."""
+        look = [Share(name, quota=0, cap=0) for name in names]
+        return (await self._store.fetch(look, limit=0, lease=0, worker="inline", token=mint_token())).opens
 
     async def _left(self) -> str:
         jobs = [
@@ -318,9 +332,8 @@ async def arun_all(app: App, *, concurrency: int = 20) -> None:
         await Worker(app, names, concurrency=concurrency, burst=True).run()
 
 
-def _is_busy(info: QueueInfo) -> bool:
-    startable = 0 if info.paused else info.counts.get(State.AVAILABLE, 0)
-    return startable + info.counts.get(State.RUNNING, 0) > 0
+def _is_startable(info: QueueInfo) -> bool:
+    return not info.paused and info.counts.get(State.AVAILABLE, 0) > 0
 
 
 def _describe(errors: list[tuple[str, str, AttemptError]]) -> str:

@@ -209,8 +209,8 @@ class Settler:
             emit(JobCancelledEvent(*about, reason=move.reason or ""))
         elif move.error is not None:
             emit(JobFailed(*about, error=error, delay=move.delay))
-        elif move.hold:
-            emit(JobSnoozed(*about, delay=move.hold))
+        elif move.hold or move.hold_lane:
+            emit(JobSnoozed(*about, delay=move.hold or move.hold_lane))
         elif move.state in (State.SCHEDULED, State.RETRYABLE):  # the latter by what is no failure
             emit(JobSnoozed(*about, delay=move.delay))
         elif move.state is not State.PARKED:  # of that TaskUnknown has told

@@ -221,10 +221,14 @@ def advance(step: Step, queue: Queue, key: str) -> int:
     return admitted
 
 
-def hold(step: Step, queue: Queue, key: str, until: int) -> None:
-    """Nobody else of it is admitted before this instant."""
+def hold(step: Step, queue: Queue, tie: Tie, key: str, until: int, *, back: bool) -> Tie:
+    """Nobody of it is admitted before this instant, nor this job where it comes back at once."""
     spent, held, _ = step.cx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
     _remember(step, queue, key, spent, max(held, until))
+    if not back:
+        return tie
+    step.cx.execute(_ADMITTED, (tie.seq, None))
+    return tie._replace(admitted=None)
 
 
 def _remember(step: Step, queue: Queue, key: str, spent: float, held: int) -> None:

@@ -293,7 +293,8 @@ end
 
 for _, queue in ipairs(queues) do
   local m = metas[queue]
-  if m and m.limited and not m.paused and redis.call('EXISTS', queue .. ':ready') == 1 then
+  if m and m.limited and not m.paused
+    and (redis.call('EXISTS', queue .. ':ready') == 1 or (knows and #wanted_of(queue) > 0)) then
     local room, opens = limiting().room_of(queue, m)
     if room == 0 and opens and (answer[4] == '' or opens < tonumber(answer[4])) then
       answer[4] = string.format('%.0f', opens)

@@ -65,7 +65,7 @@ local function otherwise()
     elseif t.place == 1 then
       job.place, job.at_tail = count_up(meta(queue)), true
     end
-    if t.hold_lane > 0 and job.lane then hold_lane(queue, job, now + t.hold_lane) end
+    if t.hold_lane > 0 and job.lane then hold_lane(queue, id, job, now + t.hold_lane, t.state == AVAILABLE) end
     job.state, job.asked, job.reason, job.fresh = t.state, asked, t.reason, false
     job.lost, job.fetched = job.lost + t.lost, lease.fetched
     if charged and t.charge == 1 then job.attempt = job.attempt + 1 end

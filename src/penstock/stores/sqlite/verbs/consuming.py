@@ -81,7 +81,7 @@ def peek_fetch(
     for queue in found if limit > 0 else ():
         if limits.room(step, queue) != 0 and (queue.counts[AVAILABLE] or _wanted(step, queue, worker)):
             return ACT
-    return Fetched([], step.now, _next_due(step, found), limits.opens(step, found))
+    return Fetched([], step.now, _next_due(step, found), _opens(step, found, worker))
 
 
 def fetch(
@@ -95,7 +95,7 @@ def fetch(
         starts: dict[int, int] = {}
         jobs = leased(_take(step, queues, limit, terms, starts), step.now, token, worker)
         jobs = limits.started(jobs, starts)
-    return Fetched(jobs, step.now, _next_due(step, found), limits.opens(step, found))
+    return Fetched(jobs, step.now, _next_due(step, found), _opens(step, found, worker))
 
 
 _Terms = tuple[int, int, str, str, int]
@@ -250,6 +250,12 @@ class _Supply:
 
 def _some_expired(step: Step, queue: Queue) -> bool:
     return step.cx.execute(_EXPIRED, (queue.qid, step.now)).fetchone() is not None
+
+
+def _opens(step: Step, queues: Sequence[Queue], worker: str) -> int | None:
+    """When a gate opens behind which there is something for this worker, which knows some parked jobs."""
+    wanted = {queue.qid for queue in queues if queue.gate is not None and _wanted(step, queue, worker)}
+    return limits.opens(step, queues, wanted)
 
 
 def _wanted(step: Step, queue: Queue, worker: str) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -39,12 +39,16 @@ def gives(step: Step, queue: Queue) -> bool:
     return queue.count(AVAILABLE) > 0 and room(step, queue) != 0
 
 
-def opens(step: Step, queues: Sequence[Queue]) -> int | None:
-    """When one of these queues gives what it keeps back now, by the time that passes."""
+def opens(step: Step, queues: Sequence[Queue], parked: Collection[int] = ()) -> int | None:
+    """When one of these queues gives what it keeps back now, by the time that passes. In those of `parked`
+    there are parked jobs for who asks."""
     instants = [
         queue.gate.opens(queue.count(RUNNING), step.now)
         for queue in queues
-        if queue.gate is not None and not queue.paused and queue.count(AVAILABLE) and room(step, queue) == 0
+        if queue.gate is not None
+        and not queue.paused
+        and (queue.count(AVAILABLE) or queue.qid in parked)
+        and room(step, queue) == 0
     ]
     return min((instant for instant in instants if instant is not None), default=None)
 

@@ -217,7 +217,7 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         limits.hold(step, queue, to.hold)
     tie = ties.look(step, seq) if queue.tied else None
     if tie is not None and tie.lane is not None and to.hold_lane > 0:
-        ties.hold(step, queue, tie.lane, now + to.hold_lane)
+        tie = ties.hold(step, queue, tie, tie.lane, now + to.hold_lane, back=to.state is State.AVAILABLE)
     step.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL
@@ -253,11 +253,12 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
             token,
         ),
     )
-    step.move(queue, RUNNING, code)
     if is_batch and ended:
         end_members(step, queue, one.lease.id, code, now + to.keep, to.reason)
+    after: int | None = code
     if tie is not None:
-        ties.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
+        after = ties.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
+    step.move(queue, RUNNING, after)
 
 
 def _due(to: Transition, due: int, now: int) -> int:

@@ -124,11 +124,12 @@ local function advance(queue, key)
   return admitted
 end
 
--- Nobody else of it is admitted before this instant.
-local function hold_lane(queue, job, till)
+-- Nobody of it is admitted before this instant, nor this job where it comes back at once.
+local function hold_lane(queue, id, job, till, back)
   local key = terms_of(job).key
   local spent, held = spent_and_held(queue, key)
   remember(queue, key, spent, math.max(held, till))
+  if back then leave(queue, id, job) end
 end
 
 -- A job of a lane is fetched; with a rate that is a start. As Lane.after_start.
