@@ -50,7 +50,7 @@ async def enqueue_again(store: Store, clock: ManualClock, job: Job) -> object:
     return answer
 
 
-@act({S: S, A: S, T: S, P: S})
+@act({S: S, A: S, T: S, P: S, W: S})
 async def replace_by_a_later_call(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY, delay=HOUR)])
 
