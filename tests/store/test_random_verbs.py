@@ -148,6 +148,13 @@ transitions = st.one_of(
         error=st.sampled_from([None, error()]),
         reason=st.sampled_from([None, "because"]),
     ),
+    st.builds(
+        Transition,
+        state=st.just(State.AVAILABLE),
+        place=st.sampled_from(list(Place)),
+        charge=st.just(False),
+        hold_lane=st.sampled_from([1, 10, 15_000]),
+    ),
 )
 
 #: Which lease is shown: one of those ever given, and whether something about it is made up.

@@ -289,14 +289,9 @@ def test_many_jobs_wait_no_longer_than_one(door: str, monkeypatch: pytest.Monkey
     kit = Kit(App("memory://", full_timeout="300ms"))
     kit.set(max_size=1, on_full="wait")
     jobs = [kit.note.job() for _ in range(20)]
-    began = time.monotonic()
-    def enqueue() -> object:
-        if door == "enqueue_many":
-            return kit.app.enqueue_many(jobs)
-        return asyncio.run(kit.app.aenqueue_many(jobs))
-
+    app, began = kit.app, time.monotonic()
     with pytest.raises(EnqueueManyError) as caught:
-        enqueue()
+        app.enqueue_many(jobs) if door == "enqueue_many" else asyncio.run(app.aenqueue_many(jobs))
     assert 0.3 <= time.monotonic() - began < 0.3 + SOON  # and not 19 times as long
     assert len(caught.value.errors) == 19
 

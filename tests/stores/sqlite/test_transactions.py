@@ -15,6 +15,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.job import State
+from penstock.lifecycle import Place, Transition
 from penstock.store import Pruned, Settled, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import OpenStore, new, settlements, take, token
@@ -84,6 +85,21 @@ def test_many_threads_and_loops_share_a_store(store: SqliteStore) -> None:
         thread.join()
     (queue,) = store.sync.queues()
     assert queue.counts == {State.AVAILABLE: 160}
+
+
+async def test_a_hold_that_is_over_costs_a_queue_nothing(path: Path, open_store: OpenStore) -> None:
+    clock = ManualClock()
+    store = open_store(clock=clock)
+    await store.enqueue([new()])
+    throttled = Transition(State.AVAILABLE, place=Place.HEAD, charge=False, hold=1_000)
+    await store.settle(settlements(await take(store), throttled))
+    assert await take(store) == []
+    clock.advance(1_000)
+    with traced(store) as statements:
+        await store.enqueue([new(), new()])
+        assert len(await take(store, 3)) == 3
+    assert not [one for one in statements if "drained = " in one]
+    assert not [one for one in statements if "SELECT 1 FROM penstock_job WHERE queue" in one]  # one by one
 
 
 # ── without the write lock ──

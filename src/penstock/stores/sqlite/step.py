@@ -70,7 +70,7 @@ class Queue:
         "tail",
     )
 
-    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[Any]) -> None:
+    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[Any], now: int) -> None:
         self._cx = cx
         self._counts: Sequence[int] | None = None
         self.name = name
@@ -84,7 +84,7 @@ class Queue:
         self.closed = closed == 1
         self.deltas: list[int] | None = None
         #: What may keep its jobs from starting, or new ones from entering; None: nothing.
-        self.gate = None if limits is None and not held_until else _gate(*row[6:12])
+        self.gate = None if limits is None and held_until <= now else _gate(*row[6:12])
         self.refused = 0  # how many new jobs this step has found no room for
         self.mixed = False  # whether the deltas are more than those of new jobs
 
@@ -168,7 +168,7 @@ class Step:
         if row is not None:
             if self._generation < 0:
                 self._generation = row[5]
-            found = Queue(self.cx, name, row)
+            found = Queue(self.cx, name, row, self.now)
         self._queues[name] = found
         return found
 
