@@ -13,16 +13,15 @@ import msgspec
 
 from penstock.limits import Rate
 
-__all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "SEATS", "STEP", "Lane", "Turn", "first_tag"]
+__all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "STEP", "Lane", "Turn"]
 
 #: Most bytes of a key.
 MOST_KEY = 200
 MOST_AT_ONCE = 1_000_000
 MOST_WEIGHT = 100
-#: How far apart the tags of a key of weight 1 are: divisible by all small weights.
-STEP = 120
-#: Jobs of the same tag stand in the order of their coming: each has one of so many places.
-SEATS = 64
+#: How far apart the places of a key of weight 1 are: divisible by all small weights, and with room between two
+#: for others, who stand there one behind the other in the order of their coming.
+STEP = 7_680
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,9 +67,4 @@ class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def step(self) -> int:
-        return STEP // self.weight or 1
-
-
-def first_tag(place: int) -> int:
-    """The first tag whose places lie behind this one."""
-    return place // SEATS + 1
+        return STEP // self.weight

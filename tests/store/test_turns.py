@@ -15,6 +15,7 @@ from tests.store.facts import (
     add,
     end,
     ids,
+    new,
     retryable,
     some,
     take,
@@ -55,6 +56,21 @@ async def test_weights_are_turns_per_round(store: Store) -> None:
     assert Counter(await order(store, 40)) == {"a": 10, "b": 30}
 
 
+async def test_keys_that_come_anew_stand_in_the_order_of_their_coming(store: Store) -> None:
+    jobs = [new(turn=Turn(f"k{n}")) for n in range(200)]
+    await add(store, *jobs)
+    assert ids(await take(store, 200)) == ids(jobs)
+
+
+async def test_others_that_come_without_end_do_not_starve_a_keys_next_job(store: Store) -> None:
+    await add(store, *of("a", 2, weight=100))
+    seen = ""
+    for n in range(100):
+        await add(store, new(turn=Turn(f"k{n}")))
+        seen += await order(store, 1)
+    assert seen.count("a") == 2
+
+
 async def test_what_stood_there_before_comes_first_as_it_stood(store: Store) -> None:
     before = some(3)
     await add(store, *before)
@@ -88,7 +104,7 @@ async def test_one_that_goes_before_its_turn_gives_it_back(store: Store) -> None
     await store.cancel([a[2].ref])
     await store.delete([a[1].ref])
     await add(store, *of("a", 1))
-    assert await order(store) == "abbabb"
+    assert await order(store) == "ababbb"
 
 
 async def test_delayed_and_retried_jobs_take_a_new_turn(store: Store, clock: ManualClock) -> None:
@@ -106,7 +122,7 @@ async def test_a_job_of_a_lane_takes_its_turn_when_it_is_admitted(store: Store) 
     assert await order(store, 2) == "ab"
     (held,) = [job for job in (await store.list_jobs(state=State.RUNNING)).jobs if job.spec.lane]
     await end(store, held)
-    assert await order(store) == "bab"
+    assert await order(store) == "abb"
 
 
 async def test_who_rests_is_forgotten_and_all_begin_alike(store: Store) -> None:

@@ -24,7 +24,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.holding import Hold, expiry_of, hold_after, outlives_its_job, replaced, until
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
-from penstock.lane import SEATS, Lane, Turn, first_tag
+from penstock.lane import Lane, Turn
 from penstock.lifecycle import ASK_CANCELLED, EXPIRED, LOST_BY, REPLACED, Place, Transition, first_state, kept
 from penstock.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.schedule import Entry, NewEntry, Overlap
@@ -441,34 +441,41 @@ class _Lane:
 class _Turns:
     """Whose turn it is, among the jobs of one priority."""
 
-    __slots__ = ("_order", "drawn", "ends", "now")
+    __slots__ = ("_order", "_tail", "ends", "now")
 
     def __init__(self, now: int) -> None:
-        self.now = now  # the greatest tag that was fetched
-        self.ends: dict[str, int] = {}  # the tag that a key gets next, if it is a later one
+        self.now = now  # the greatest place that was fetched
+        self.ends: dict[str, int] = {}  # the place that a key gets next, if it is a later one
         self._order: list[tuple[int, str]] = []  # a heap of them, with some that are no more
-        self.drawn = 0
+        self._tail = 0
+
+    @property
+    def first(self) -> int:
+        """The place of a key that comes anew: behind what was fetched, and behind others that came anew."""
+        return max(self._tail, self.now + 1)
 
     def draw(self, turn: Turn) -> int:
         """A place at the tail of this key."""
-        tag = max(self.now, self.ends.get(turn.key, 0))
-        self._ends(turn.key, tag + turn.step)
-        self.drawn += 1
-        return tag * SEATS + self.drawn % SEATS
+        first = self.first
+        place = max(first, self.ends.get(turn.key, 0))
+        if place == first:
+            self._tail = first + 1
+        self._ends(turn.key, place + turn.step)
+        return place
 
     def give_back(self, turn: Turn) -> None:
         if turn.key in self.ends:
             self._ends(turn.key, self.ends[turn.key] - turn.step)
 
     def fetched(self, place: int) -> None:
-        self.now = max(self.now, place // SEATS)
+        self.now = max(self.now, place)
         while self._order and self._order[0][0] <= self.now:
             end, key = heappop(self._order)
             if self.ends.get(key) == end:
                 del self.ends[key]
 
     def _ends(self, key: str, end: int) -> None:
-        if end <= self.now:
+        if end < self.first:
             del self.ends[key]
             return
         self.ends[key] = end
@@ -507,7 +514,7 @@ class _Queue:
         self.key_ends: _Sorted[int] = _Sorted()  # holders of a key with a period: by its end
         self.lanes: dict[str, _Lane] = {}
         self.lane_due: _Sorted[tuple[int, str]] = _Sorted()  # lanes, by number: when, and by key
-        self.fair: int | None = None  # since a job came that has a turn: the first tag
+        self.fair: int | None = None  # since a job came that has a turn: places of turns lie behind this one
         self.turns: dict[int, _Turns] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
         self.enqueued = self.processed = self.failed = 0
@@ -604,7 +611,7 @@ class _Shelf:
         job = Job(new, state, self.generation, enqueued_at=now, run_at=run_at, expires_at=expires_at)
         row = _Row(job, queue, self._tail())
         if new.turn is not None and queue.fair is None:
-            queue.fair = first_tag(row.place)
+            queue.fair = row.place
         queue.rows[new.id] = self.rows[row.generation] = row
         self.listing.append(row.generation)
         queue.enqueued += 1
@@ -1583,7 +1590,7 @@ class _Shelf:
     def _turn_of(self, row: _Row) -> _Turns | None:
         """The turns among which this available job has its place, if it has one there."""
         fair = row.queue.fair
-        return None if fair is None or row.place < fair * SEATS else self._turns(row, fair)
+        return None if fair is None or row.place <= fair else self._turns(row, fair)
 
     def _prune_ties(self, queue: _Queue, now: int) -> None:
         """What nobody has a use for: keys whose rate is as it was, the turns of a queue with no job."""
