@@ -19,8 +19,8 @@ __all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "STEP", "Lane", "Turn"]
 MOST_KEY = 200
 MOST_AT_ONCE = 1_000_000
 MOST_WEIGHT = 100
-#: How far apart the places of a key of weight 1 are: divisible by all small weights, and with room between two
-#: for others, who stand there one behind the other in the order of their coming.
+#: How far apart the places of a key of weight 1 are: divisible by all small weights, and with room between
+#: two for others, who stand there one behind the other in the order of their coming.
 STEP = 7_680
 
 

@@ -789,7 +789,7 @@ class _Shelf:
         job, ended = row.job, to.state in TERMINAL
         if to.place is not Place.OWN:
             row.place = head if to.place is Place.HEAD else self._tail()
-            row.at_tail = to.place is Place.TAIL
+        row.at_tail = to.place is Place.TAIL
         run_at = job.run_at
         if to.state in (State.SCHEDULED, State.RETRYABLE):
             run_at = now + to.delay
