@@ -40,16 +40,19 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Among waiting jobs of the key: the lower first; then by place."""
         return 0 if self.ordered else -priority
 
-    def allowed_at(self, ready: int, spent: float, held: int) -> int | None:
+    def allowed_at(self, ready: int, spent: float, held: int, now: int) -> int | None:
         """From when on one more may be admitted, if there is room; None: not before another one has started.
 
         `ready` is how many are admitted and not started. `spent` is the instant at which none of the starts
         so far counts any more: a start moves it on by one step of the rate, from now on or from where it is.
+        What lies further ahead than starts can have moved it is of a clock that was set back.
         """
         if self.rate is None:
             return held
-        left = self.rate.burst - 1 - ready
-        return None if left < 0 else max(held, math.ceil(spent - left * self.rate.step))
+        step, left = self.rate.step, self.rate.burst - 1 - ready
+        if spent > now + (self.rate.burst + 1) * step:
+            spent = now
+        return None if left < 0 else max(held, math.ceil(spent - left * step))
 
     def after_start(self, spent: float, now: int) -> float:
         """`spent`, when one more has started. What a clock that was set back has left there is forgiven."""

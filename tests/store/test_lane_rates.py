@@ -95,6 +95,19 @@ async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, cl
         await store.prune()
 
 
+async def test_a_clock_that_is_set_back_does_not_close_a_key_for_as_long(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new(lane=lane(1)))
+    await end(store, *await take(store, 9))
+    clock.set_wall(clock.now() - 10 * MINUTE)
+    late = new(lane=lane(1))
+    await add(store, late)
+    clock.advance(2 * SECOND)
+    await store.promote(["default"], limit=9)
+    assert ids(await take(store, 9)) == [late.id]
+
+
 async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, clock: ManualClock) -> None:
     await add(store, *some(3, lane=lane(2, 2)))
     await take(store, 9)

@@ -430,12 +430,12 @@ class _Lane:
         self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
         self.busy = False
 
-    def allowed_at(self, terms: Lane) -> int | None:
+    def allowed_at(self, terms: Lane, now: int) -> int | None:
         """From when on one more of these terms may be admitted; None: not before another one leaves or
         starts."""
         if len(self.admitted) >= terms.most:
             return None
-        return terms.allowed_at(len(self.ready), self.spent, self.held)
+        return terms.allowed_at(len(self.ready), self.spent, self.held, now)
 
 
 class _Turns:
@@ -1491,8 +1491,9 @@ class _Shelf:
         first, order = lane.waiting.first(), (terms.rank(row.job.spec.priority), row.place)
         if first is not None and first[0] < order:
             return False
-        at = lane.allowed_at(terms)
-        return at is not None and at <= self.clock.now()
+        now = self.clock.now()
+        at = lane.allowed_at(terms, now)
+        return at is not None and at <= now
 
     def _enter(self, row: _Row, terms: Lane, lane: _Lane) -> None:
         """What the job's new state means for its lane; one that finds no room shall wait."""
@@ -1540,7 +1541,7 @@ class _Shelf:
             row = self.rows[first[1]]
             terms = row.job.spec.lane
             assert terms is not None
-            at = lane.allowed_at(terms)
+            at = lane.allowed_at(terms, now)
             if at is None or at > now:
                 lane.due = at
                 break

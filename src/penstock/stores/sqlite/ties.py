@@ -180,7 +180,7 @@ def _allowed_at(step: Step, queue: Queue, terms: Lane) -> int | None:
         return None
     spent, held, _ = cx.execute(_KEY, name).fetchone() or (0.0, 0, None)
     ready = 0 if terms.rate is None else cx.execute(_READY, name).fetchone()[0]
-    return terms.allowed_at(ready, spent, held)
+    return terms.allowed_at(ready, spent, held, step.now)
 
 
 def _admit(step: Step, seq: int, terms: Lane) -> None:

@@ -53,6 +53,7 @@ local function allowed_at(queue, terms)
   if terms.step == 0 then return held end
   local left = terms.burst - 1 - redis.call('ZCOUNT', lane, 0, 0)
   if left < 0 then return nil end
+  if spent > now + (terms.burst + 1) * terms.step then spent = now end
   return math.max(held, math.ceil(spent - left * terms.step))
 end
 
