@@ -104,7 +104,17 @@ async def test_one_that_goes_before_its_turn_gives_it_back(store: Store) -> None
     await store.cancel([a[2].ref])
     await store.delete([a[1].ref])
     await add(store, *of("a", 1))
-    assert await order(store) == "ababbb"
+    assert await order(store) == "abbabb"
+
+
+async def test_jobs_of_one_key_never_share_a_place(store: Store) -> None:
+    jobs = [new(name, turn=Turn("a")) for name in ("d", "c", "b", "a")]
+    await add(store, *jobs)
+    for job in jobs[1:3]:
+        await store.reschedule([job.ref])
+    late = new("0", turn=Turn("a"))
+    await add(store, late)
+    assert ids(await take(store, 9)) == ["d", "a", "c", "b", "0"]
 
 
 async def test_delayed_and_retried_jobs_take_a_new_turn(store: Store, clock: ManualClock) -> None:

@@ -464,8 +464,8 @@ class _Turns:
         return place
 
     def give_back(self, turn: Turn) -> None:
-        if turn.key in self.ends:
-            self._ends(turn.key, self.ends[turn.key] - turn.step)
+        if turn.key in self.ends:  # not quite: another job of the key may stand there
+            self._ends(turn.key, self.ends[turn.key] - turn.step + 1)
 
     def fetched(self, place: int) -> None:
         self.now = max(self.now, place)

@@ -298,7 +298,8 @@ def _give_back(step: Step, queue: Queue, tie: Tie) -> None:
     found = cx.execute(_TURN, (*of, turn.key)).fetchone()
     if found is None:
         return
-    (now, tail), place = cx.execute(_TURNS, of).fetchone(), found[0] - turn.step
+    now, tail = cx.execute(_TURNS, of).fetchone()
+    place = found[0] - turn.step + 1  # not quite: another job of the key may stand there
     if place < max(tail, now + 1):
         cx.execute(_DROP_TURN, (*of, turn.key))
     else:

@@ -187,10 +187,11 @@ local function give_back(queue, job)
   local ends = queue .. ':turns/' .. job.priority
   local next_one = tonumber(redis.call('ZSCORE', ends, key))
   if not next_one then return end
-  if next_one - step < first_place(queue, job.priority) then
+  next_one = next_one - step + 1    -- not quite: another job of the key may stand there
+  if next_one < first_place(queue, job.priority) then
     redis.call('ZREM', ends, key)
   else
-    redis.call('ZADD', ends, next_one - step, key)
+    redis.call('ZADD', ends, next_one, key)
   end
 end
 
