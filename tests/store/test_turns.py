@@ -44,6 +44,12 @@ async def test_a_late_key_waits_for_one_round_at_most(store: Store) -> None:
     assert "c" in await order(store, 3)
 
 
+async def test_a_single_job_is_next_behind_thousands_of_another_key(store: Store) -> None:
+    await add(store, *of("a", 5_000))
+    await add(store, *of("b", 1))
+    assert "b" in await order(store, 2)
+
+
 async def test_a_key_that_was_away_saves_no_turns_up(store: Store) -> None:
     await add(store, *of("a", 9), *of("b", 1))
     await order(store, 7)
