@@ -9,7 +9,22 @@ from penstock.job import State
 from penstock.lane import Lane
 from penstock.limits import Rate
 from penstock.store import Share, Store, WorkerInfo
-from tests.store.facts import LEASE, MINUTE, PARKED, SECOND, add, end, ids, new, some, take, the, token
+from tests.store.facts import (
+    COMPLETED,
+    HOUR,
+    LEASE,
+    MINUTE,
+    PARKED,
+    SECOND,
+    add,
+    end,
+    ids,
+    new,
+    some,
+    take,
+    the,
+    token,
+)
 
 
 def lane(count: float, burst: int = 1, **terms: object) -> Lane:
@@ -114,6 +129,18 @@ async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, c
     clock.advance(500)
     assert (await store.promote(["default"], limit=9)).moved == 1
     assert len(await take(store, 9)) == 1
+
+
+@pytest.mark.parametrize("how", ["delete", "prune"])
+async def test_whoever_looks_at_a_key_lets_in_whom_its_time_lets_in(
+    store: Store, clock: ManualClock, how: str
+) -> None:
+    first, second = some(2, lane=lane(1))
+    await add(store, first, second)
+    await end(store, *await take(store, 9), COMPLETED)
+    clock.advance(2 * HOUR)
+    await (store.delete([first.ref]) if how == "delete" else store.prune())
+    assert (await the(store, second)).state is State.AVAILABLE
 
 
 async def test_a_cancelled_first_in_line_does_not_keep_the_others(store: Store, clock: ManualClock) -> None:

@@ -154,7 +154,7 @@ def _delete(step: Step, ref: Ref) -> State | None:
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because somebody asks for it."""
-    if queue.tied and state not in ENDED:
+    if queue.tied:
         _remove_tied(step, queue, seqs)
     elif seqs:
         gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
@@ -176,11 +176,15 @@ def _remove_tied(step: Step, queue: Queue, seqs: Sequence[int]) -> None:
 def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because these ended jobs have been kept for long enough."""
     if seqs:
+        lanes = dict.fromkeys(ties.look(step, seq).lane for seq in seqs) if queue.laned else {}
         gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
         for _, seq, tied in gone:
             if tied is not None:
                 forget_key(step, seq, state, tied)
+        for lane in lanes:  # whoever looks at a key lets in whom its time lets in
+            if lane is not None:
+                ties.advance(step, queue, lane)
     return len(seqs)
 
 
