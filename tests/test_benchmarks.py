@@ -124,3 +124,10 @@ def test_a_soak_reports_a_worker_that_does_not_grow(tmp_path: Path) -> None:
     ran = run("benchmarks.soak", "--jobs", "4000", "--first", "2000", "--dir", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "stable" in ran.stdout
+
+
+@pytest.mark.slow
+def test_ordered_keys_stay_in_order_though_workers_are_killed() -> None:
+    ran = run("benchmarks.keyed", "--jobs", "600", "--keys", "10", "--workers", "3")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "0 workers were killed" not in ran.stdout

@@ -13,16 +13,15 @@ import msgspec
 
 from penstock.limits import Rate
 
-__all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "SEATS", "STEP", "Lane", "Turn", "first_tag"]
+__all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "STEP", "Lane", "Turn"]
 
 #: Most bytes of a key.
 MOST_KEY = 200
 MOST_AT_ONCE = 1_000_000
 MOST_WEIGHT = 100
-#: How far apart the tags of a key of weight 1 are: divisible by all small weights.
-STEP = 120
-#: Jobs of the same tag stand in the order of their coming: each has one of so many places.
-SEATS = 64
+#: How far apart the places of a key of weight 1 are: divisible by all small weights, and with room between
+#: two for others, who stand there one behind the other in the order of their coming.
+STEP = 7_680
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -41,16 +40,19 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Among waiting jobs of the key: the lower first; then by place."""
         return 0 if self.ordered else -priority
 
-    def allowed_at(self, ready: int, spent: float, held: int) -> int | None:
+    def allowed_at(self, ready: int, spent: float, held: int, now: int) -> int | None:
         """From when on one more may be admitted, if there is room; None: not before another one has started.
 
         `ready` is how many are admitted and not started. `spent` is the instant at which none of the starts
         so far counts any more: a start moves it on by one step of the rate, from now on or from where it is.
+        What lies further ahead than starts can have moved it is of a clock that was set back.
         """
         if self.rate is None:
             return held
-        left = self.rate.burst - 1 - ready
-        return None if left < 0 else max(held, math.ceil(spent - left * self.rate.step))
+        step, left = self.rate.step, self.rate.burst - 1 - ready
+        if spent > now + (self.rate.burst + 1) * step:
+            spent = now
+        return None if left < 0 else max(held, math.ceil(spent - left * step))
 
     def after_start(self, spent: float, now: int) -> float:
         """`spent`, when one more has started. What a clock that was set back has left there is forgiven."""
@@ -68,9 +70,4 @@ class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def step(self) -> int:
-        return STEP // self.weight or 1
-
-
-def first_tag(place: int) -> int:
-    """The first tag whose places lie behind this one."""
-    return place // SEATS + 1
+        return STEP // self.weight

@@ -8,8 +8,23 @@ from penstock.clock import ManualClock
 from penstock.job import State
 from penstock.lane import Lane
 from penstock.limits import Rate
-from penstock.store import Share, Store
-from tests.store.facts import LEASE, MINUTE, SECOND, add, end, ids, new, some, take, the, token
+from penstock.store import Share, Store, WorkerInfo
+from tests.store.facts import (
+    COMPLETED,
+    HOUR,
+    LEASE,
+    MINUTE,
+    PARKED,
+    SECOND,
+    add,
+    end,
+    ids,
+    new,
+    some,
+    take,
+    the,
+    token,
+)
 
 
 def lane(count: float, burst: int = 1, **terms: object) -> Lane:
@@ -41,6 +56,14 @@ async def test_the_instant_of_the_next_start_is_told(store: Store, clock: Manual
     assert fetched.due == next
 
 
+async def test_the_fetch_that_starts_a_job_tells_when_the_next_one_may(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(2, lane=lane(1)))
+    fetched = await store.fetch([Share("default", 1, 1)], limit=1, lease=LEASE, worker="w", token=token())
+    assert (len(fetched.jobs), fetched.due) == (1, clock.now() + SECOND)
+
+
 async def test_a_key_whose_jobs_have_not_started_admits_no_more_than_its_burst(store: Store) -> None:
     jobs = some(5, lane=lane(1, 2))
     await add(store, *jobs)
@@ -61,6 +84,16 @@ async def test_an_ordered_key_keeps_its_order_and_its_rate(store: Store, clock: 
     assert seen == ids(jobs)
 
 
+async def test_a_parked_job_that_starts_counts(store: Store, clock: ManualClock) -> None:
+    jobs = some(2, lane=lane(1, most=1, ordered=True))
+    await add(store, *jobs)
+    await end(store, *await take(store, 9), PARKED)
+    clock.advance(MINUTE)
+    await store.announce(WorkerInfo("w1", "host", 1, 0, (), ("t",), 1))
+    await end(store, *await take(store, 9))
+    assert (await the(store, jobs[1])).state is State.WAITING
+
+
 async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, clock: ManualClock) -> None:
     for _ in range(2):
         job = new(lane=lane(1))
@@ -77,12 +110,37 @@ async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, cl
         await store.prune()
 
 
+async def test_a_clock_that_is_set_back_does_not_close_a_key_for_as_long(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new(lane=lane(1)))
+    await end(store, *await take(store, 9))
+    clock.set_wall(clock.now() - 10 * MINUTE)
+    late = new(lane=lane(1))
+    await add(store, late)
+    clock.advance(2 * SECOND)
+    await store.promote(["default"], limit=9)
+    assert ids(await take(store, 9)) == [late.id]
+
+
 async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, clock: ManualClock) -> None:
     await add(store, *some(3, lane=lane(2, 2)))
     await take(store, 9)
     clock.advance(500)
     assert (await store.promote(["default"], limit=9)).moved == 1
     assert len(await take(store, 9)) == 1
+
+
+@pytest.mark.parametrize("how", ["delete", "prune"])
+async def test_whoever_looks_at_a_key_lets_in_whom_its_time_lets_in(
+    store: Store, clock: ManualClock, how: str
+) -> None:
+    first, second = some(2, lane=lane(1))
+    await add(store, first, second)
+    await end(store, *await take(store, 9), COMPLETED)
+    clock.advance(2 * HOUR)
+    await (store.delete([first.ref]) if how == "delete" else store.prune())
+    assert (await the(store, second)).state is State.AVAILABLE
 
 
 async def test_a_cancelled_first_in_line_does_not_keep_the_others(store: Store, clock: ManualClock) -> None:

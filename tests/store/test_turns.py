@@ -15,6 +15,7 @@ from tests.store.facts import (
     add,
     end,
     ids,
+    new,
     retryable,
     some,
     take,
@@ -43,6 +44,12 @@ async def test_a_late_key_waits_for_one_round_at_most(store: Store) -> None:
     assert "c" in await order(store, 3)
 
 
+async def test_a_single_job_is_next_behind_thousands_of_another_key(store: Store) -> None:
+    await add(store, *of("a", 5_000))
+    await add(store, *of("b", 1))
+    assert "b" in await order(store, 2)
+
+
 async def test_a_key_that_was_away_saves_no_turns_up(store: Store) -> None:
     await add(store, *of("a", 9), *of("b", 1))
     await order(store, 7)
@@ -53,6 +60,21 @@ async def test_a_key_that_was_away_saves_no_turns_up(store: Store) -> None:
 async def test_weights_are_turns_per_round(store: Store) -> None:
     await add(store, *of("a", 40), *of("b", 40, 3))
     assert Counter(await order(store, 40)) == {"a": 10, "b": 30}
+
+
+async def test_keys_that_come_anew_stand_in_the_order_of_their_coming(store: Store) -> None:
+    jobs = [new(turn=Turn(f"k{n}")) for n in range(200)]
+    await add(store, *jobs)
+    assert ids(await take(store, 200)) == ids(jobs)
+
+
+async def test_others_that_come_without_end_do_not_starve_a_keys_next_job(store: Store) -> None:
+    await add(store, *of("a", 2, weight=100))
+    seen = ""
+    for n in range(100):
+        await add(store, new(turn=Turn(f"k{n}")))
+        seen += await order(store, 1)
+    assert seen.count("a") == 2
 
 
 async def test_what_stood_there_before_comes_first_as_it_stood(store: Store) -> None:
@@ -91,6 +113,16 @@ async def test_one_that_goes_before_its_turn_gives_it_back(store: Store) -> None
     assert await order(store) == "abbabb"
 
 
+async def test_jobs_of_one_key_never_share_a_place(store: Store) -> None:
+    jobs = [new(name, turn=Turn("a")) for name in ("d", "c", "b", "a")]
+    await add(store, *jobs)
+    for job in jobs[1:3]:
+        await store.reschedule([job.ref])
+    late = new("0", turn=Turn("a"))
+    await add(store, late)
+    assert ids(await take(store, 9)) == ["d", "a", "c", "b", "0"]
+
+
 async def test_delayed_and_retried_jobs_take_a_new_turn(store: Store, clock: ManualClock) -> None:
     await add(store, *of("a", 4), *of("b", 1, delay=SECOND))
     job = await take_one(store)
@@ -106,7 +138,7 @@ async def test_a_job_of_a_lane_takes_its_turn_when_it_is_admitted(store: Store) 
     assert await order(store, 2) == "ab"
     (held,) = [job for job in (await store.list_jobs(state=State.RUNNING)).jobs if job.spec.lane]
     await end(store, held)
-    assert await order(store) == "bab"
+    assert await order(store) == "abb"
 
 
 async def test_who_rests_is_forgotten_and_all_begin_alike(store: Store) -> None:

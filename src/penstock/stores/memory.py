@@ -26,7 +26,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, StoreError
 from penstock.holding import Hold, expiry_of, hold_after, outlives_its_job, replaced, until
 from penstock.job import MAX_ERRORS, QUEUED, TERMINAL, Job, Lease, NewJob, Ref, State
-from penstock.lane import SEATS, Lane, Turn, first_tag
+from penstock.lane import Lane, Turn
 from penstock.lifecycle import (
     ASK_CANCELLED,
     EXPIRED,
@@ -451,45 +451,52 @@ class _Lane:
         self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
         self.busy = False
 
-    def allowed_at(self, terms: Lane) -> int | None:
+    def allowed_at(self, terms: Lane, now: int) -> int | None:
         """From when on one more of these terms may be admitted; None: not before another one leaves or
         starts."""
         if len(self.admitted) >= terms.most:
             return None
-        return terms.allowed_at(len(self.ready), self.spent, self.held)
+        return terms.allowed_at(len(self.ready), self.spent, self.held, now)
 
 
 class _Turns:
     """Whose turn it is, among the jobs of one priority."""
 
-    __slots__ = ("_order", "drawn", "ends", "now")
+    __slots__ = ("_order", "_tail", "ends", "now")
 
     def __init__(self, now: int) -> None:
-        self.now = now  # the greatest tag that was fetched
-        self.ends: dict[str, int] = {}  # the tag that a key gets next, if it is a later one
+        self.now = now  # the greatest place that was fetched
+        self.ends: dict[str, int] = {}  # the place that a key gets next, if it is a later one
         self._order: list[tuple[int, str]] = []  # a heap of them, with some that are no more
-        self.drawn = 0
+        self._tail = 0
+
+    @property
+    def first(self) -> int:
+        """The place of a key that comes anew: behind what was fetched, and behind others that came anew."""
+        return max(self._tail, self.now + 1)
 
     def draw(self, turn: Turn) -> int:
         """A place at the tail of this key."""
-        tag = max(self.now, self.ends.get(turn.key, 0))
-        self._ends(turn.key, tag + turn.step)
-        self.drawn += 1
-        return tag * SEATS + self.drawn % SEATS
+        first = self.first
+        place = max(first, self.ends.get(turn.key, 0))
+        if place == first:
+            self._tail = first + 1
+        self._ends(turn.key, place + turn.step)
+        return place
 
     def give_back(self, turn: Turn) -> None:
-        if turn.key in self.ends:
-            self._ends(turn.key, self.ends[turn.key] - turn.step)
+        if turn.key in self.ends:  # not quite: another job of the key may stand there
+            self._ends(turn.key, self.ends[turn.key] - turn.step + 1)
 
     def fetched(self, place: int) -> None:
-        self.now = max(self.now, place // SEATS)
+        self.now = max(self.now, place)
         while self._order and self._order[0][0] <= self.now:
             end, key = heappop(self._order)
             if self.ends.get(key) == end:
                 del self.ends[key]
 
     def _ends(self, key: str, end: int) -> None:
-        if end <= self.now:
+        if end < self.first:
             del self.ends[key]
             return
         self.ends[key] = end
@@ -528,7 +535,7 @@ class _Queue:
         self.key_ends: _Sorted[int] = _Sorted()  # holders of a key with a period: by its end
         self.lanes: dict[str, _Lane] = {}
         self.lane_due: _Sorted[tuple[int, str]] = _Sorted()  # lanes, by number: when, and by key
-        self.fair: int | None = None  # since a job came that has a turn: the first tag
+        self.fair: int | None = None  # since a job came that has a turn: places of turns lie behind this one
         self.turns: dict[int, _Turns] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
         self.gathering = Gathering()  # grouped, and in no batch yet
@@ -628,7 +635,7 @@ class _Shelf:
         job = Job(new, state, self.generation, enqueued_at=now, run_at=run_at, expires_at=expires_at)
         row = _Row(job, queue, self._tail())
         if new.turn is not None and queue.fair is None:
-            queue.fair = first_tag(row.place)
+            queue.fair = row.place
         queue.rows[new.id] = self.rows[row.generation] = row
         self.listing.append(row.generation)
         queue.enqueued += 1
@@ -814,7 +821,7 @@ class _Shelf:
         job, ended = row.job, to.state in TERMINAL
         if to.place is not Place.OWN:
             row.place = head if to.place is Place.HEAD else self._tail()
-            row.at_tail = to.place is Place.TAIL
+        row.at_tail = to.place is Place.TAIL
         run_at = job.run_at
         if to.state in (State.SCHEDULED, State.RETRYABLE):
             run_at = now + to.delay
@@ -1632,8 +1639,9 @@ class _Shelf:
         first, order = lane.waiting.first(), (terms.rank(row.job.spec.priority), row.place)
         if first is not None and first[0] < order:
             return False
-        at = lane.allowed_at(terms)
-        return at is not None and at <= self.clock.now()
+        now = self.clock.now()
+        at = lane.allowed_at(terms, now)
+        return at is not None and at <= now
 
     def _enter(self, row: _Row, terms: Lane, lane: _Lane) -> None:
         """What the job's new state means for its lane; one that finds no room shall wait."""
@@ -1681,7 +1689,7 @@ class _Shelf:
             row = self.rows[first[1]]
             terms = row.job.spec.lane
             assert terms is not None
-            at = lane.allowed_at(terms)
+            at = lane.allowed_at(terms, now)
             if at is None or at > now:
                 lane.due = at
                 break
@@ -1733,7 +1741,7 @@ class _Shelf:
     def _turn_of(self, row: _Row) -> _Turns | None:
         """The turns among which this available job has its place, if it has one there."""
         fair = row.queue.fair
-        return None if fair is None or row.place < fair * SEATS else self._turns(row, fair)
+        return None if fair is None or row.place <= fair else self._turns(row, fair)
 
     def _prune_ties(self, queue: _Queue, now: int) -> None:
         """What nobody has a use for: keys whose rate is as it was, the turns of a queue with no job."""

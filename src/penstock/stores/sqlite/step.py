@@ -78,7 +78,7 @@ class Queue:
         self.tail: int = row[3]
         self.head: int = row[4]
         self.laned = row[12] == 1
-        self.fair: int | None = row[13]  # the first tag, if turns are taken here
+        self.fair: int | None = row[13]  # places of turns lie behind this one, if they are taken here
         paused, closed, limits, held_until = row[1], row[2], row[6], row[7]
         self.paused = paused == 1
         self.closed = closed == 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.job import NewJob
-from penstock.lane import SEATS, Lane, Turn, first_tag
+from penstock.lane import Lane, Turn
 from penstock.stores.sqlite.rows import AVAILABLE, CANCELLED, PARKED, RUNNING, WAITING, Row, numbers, spec_of
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
@@ -53,8 +53,8 @@ _FORGET = SQL["ties.forget"]
 _FAIR = SQL["ties.fair"]
 _TURNS = SQL["ties.turns"]
 _TURN = SQL["ties.turn"]
-_DRAWN = SQL["ties.drawn"]
-_NEXT_TAG = SQL["ties.next_tag"]
+_TAIL = SQL["ties.tail"]
+_NEXT_PLACE = SQL["ties.next_place"]
 _DROP_TURN = SQL["ties.drop_turn"]
 _FETCHED = SQL["ties.fetched"]
 _PAST = SQL["ties.past"]
@@ -94,7 +94,7 @@ def look(step: Step, seq: int) -> Tie:
 def join(step: Step, queue: Queue, seq: int, job: NewJob, place: int) -> None:
     """A new job has a lane or a turn."""
     if job.turn is not None and queue.fair is None:
-        queue.fair = first_tag(place)
+        queue.fair = place
         step.cx.execute(_FAIR, (queue.qid, queue.fair))
     if job.lane is not None:
         if not queue.laned:
@@ -180,7 +180,7 @@ def _allowed_at(step: Step, queue: Queue, terms: Lane) -> int | None:
         return None
     spent, held, _ = cx.execute(_KEY, name).fetchone() or (0.0, 0, None)
     ready = 0 if terms.rate is None else cx.execute(_READY, name).fetchone()[0]
-    return terms.allowed_at(ready, spent, held)
+    return terms.allowed_at(ready, spent, held, step.now)
 
 
 def _admit(step: Step, seq: int, terms: Lane) -> None:
@@ -190,9 +190,9 @@ def _admit(step: Step, seq: int, terms: Lane) -> None:
 def has_room(step: Step, queue: Queue, seq: int) -> bool:
     """Whether its lane, if it has one, lets this parked job start at once; then it is admitted there."""
     tie = look(step, seq)
-    if tie.lane is None or tie.admitted:
+    if tie.lane is None:
         return True
-    if not _may_enter(step, queue, tie, tie.place):
+    if not tie.admitted and not _may_enter(step, queue, tie, tie.place):
         return False
     _admit(step, seq, tie.terms)
     return True
@@ -259,12 +259,11 @@ def fetched(step: Step, queue: Queue, rows: Iterable[Row]) -> None:
         return
     last: dict[int, int] = {}
     for minus, place, *_ in rows:
-        if place >= queue.fair * SEATS and place > last.get(-minus, -1):
+        if place > last.get(-minus, queue.fair):
             last[-minus] = place
     for priority, place in last.items():
-        tag = place // SEATS
-        if step.cx.execute(_FETCHED, (queue.qid, priority, tag)).rowcount:
-            step.cx.execute(_PAST, (queue.qid, priority, tag, 2 * len(rows) + 16))
+        if step.cx.execute(_FETCHED, (queue.qid, priority, place)).rowcount:
+            step.cx.execute(_PAST, (queue.qid, priority, place, 2 * len(rows) + 16))
 
 
 def _started(step: Step, queue: Queue, seqs: list[int]) -> None:
@@ -285,28 +284,30 @@ def _draw(step: Step, queue: Queue, tie: Tie) -> int:
     """A place at the tail of its key."""
     assert queue.fair is not None
     cx, of, turn = step.cx, (queue.qid, tie.priority), tie.turn
-    now, drawn = cx.execute(_TURNS, of).fetchone() or (queue.fair, 0)
+    now, tail = cx.execute(_TURNS, of).fetchone() or (queue.fair, 0)
+    first: int = max(tail, now + 1)
     found = cx.execute(_TURN, (*of, turn.key)).fetchone()
-    tag: int = now if found is None else max(now, found[0])
-    drawn = (drawn + 1) % SEATS
-    cx.execute(_NEXT_TAG, (*of, turn.key, tag + turn.step))
-    cx.execute(_DRAWN, (*of, now, drawn))
-    return tag * SEATS + drawn
+    place: int = first if found is None else max(first, found[0])
+    if place == first:
+        cx.execute(_TAIL, (*of, now, first + 1))
+    cx.execute(_NEXT_PLACE, (*of, turn.key, place + turn.step))
+    return place
 
 
 def _give_back(step: Step, queue: Queue, tie: Tie) -> None:
     """An available job goes, and was not fetched."""
-    if queue.fair is None or tie.place < queue.fair * SEATS:
+    if queue.fair is None or tie.place <= queue.fair:
         return
     cx, of, turn = step.cx, (queue.qid, tie.priority), tie.turn
     found = cx.execute(_TURN, (*of, turn.key)).fetchone()
     if found is None:
         return
-    (now, _), tag = cx.execute(_TURNS, of).fetchone(), found[0] - turn.step
-    if tag <= now:
+    now, tail = cx.execute(_TURNS, of).fetchone()
+    place = found[0] - turn.step + 1  # not quite: another job of the key may stand there
+    if place < max(tail, now + 1):
         cx.execute(_DROP_TURN, (*of, turn.key))
     else:
-        cx.execute(_NEXT_TAG, (*of, turn.key, tag))
+        cx.execute(_NEXT_PLACE, (*of, turn.key, place))
 
 
 # ── what nobody has a use for any more ───────────────────────────────────────────────────────────

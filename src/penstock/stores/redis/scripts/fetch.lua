@@ -251,7 +251,7 @@ local function lend(q, queue, ids, records)
     end
   end
   n = n / 2
-  if fair and priority and place >= fair * 64 then rarely().turns_fetched(queue, priority, place, n) end
+  if fair and priority and place > fair then rarely().turns_fetched(queue, priority, place, n) end
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)
@@ -300,6 +300,11 @@ for _, queue in ipairs(queues) do
       answer[4] = string.format('%.0f', opens)
     end
   end
+end
+
+for q, queue in ipairs(queues) do    -- lanes whose next one waits for an instant since a job of theirs was looked at
+  local first = made_due[queue] and tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
+  if first and (answer[2] == '' or first < tonumber(answer[2])) then answer[2] = string.format('%.0f', first) end
 end
 
 -- One waiter is woken by an enqueue; who leaves something behind wakes the next.

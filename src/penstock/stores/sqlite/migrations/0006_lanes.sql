@@ -1,6 +1,7 @@
 -- Lanes: of a key's jobs few are admitted (available or running), the others wait. Turns: a place among tenants.
 
--- laned: 1 once a job with a lane has come. fair: the first tag, once a job with a turn has come.
+-- laned: 1 once a job with a lane has come. fair: the place behind
+-- which those of turns lie, once a job with a turn has come.
 ALTER TABLE penstock_queue ADD COLUMN laned INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE penstock_queue ADD COLUMN fair INTEGER;
 
@@ -26,21 +27,21 @@ CREATE TABLE penstock_lane (
 CREATE INDEX penstock_lane_due ON penstock_lane (queue, due, key) WHERE due IS NOT NULL;
 CREATE INDEX penstock_lane_over ON penstock_lane (queue, over) WHERE due IS NULL;
 
--- Of a fair queue's priority: the greatest tag that was fetched, and how many were drawn.
+-- Of a fair queue's priority: the greatest place that was fetched, and where a key that comes anew stands.
 CREATE TABLE penstock_turns (
     queue    INTEGER NOT NULL,
     priority INTEGER NOT NULL,
     now      INTEGER NOT NULL,
-    drawn    INTEGER NOT NULL DEFAULT 0,
+    tail     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, priority)
 ) STRICT, WITHOUT ROWID;
 
--- And the tag that a key gets next, while that is a later one.
+-- And the place that a key gets next, while that is a later one.
 CREATE TABLE penstock_turn (
     queue    INTEGER NOT NULL,
     priority INTEGER NOT NULL,
     key      TEXT NOT NULL,
-    tag      INTEGER NOT NULL,
+    next     INTEGER NOT NULL,
     PRIMARY KEY (queue, priority, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX penstock_turn_tag ON penstock_turn (queue, priority, tag);
+CREATE INDEX penstock_turn_next ON penstock_turn (queue, priority, next);

@@ -102,40 +102,40 @@ SELECT seq FROM penstock_job INDEXED BY penstock_admitted
 WHERE queue = ?1 AND lane = ?2 AND admitted IS NOT NULL
 
 -- name: fair
--- A queue is fair from now on.  ?1 qid  ?2 the first tag
+-- A queue is fair from now on.  ?1 qid  ?2 the place behind which those of turns lie
 UPDATE penstock_queue SET fair = ?2 WHERE qid = ?1
 
 -- name: turns
 -- ?1 qid  ?2 priority
-SELECT now, drawn FROM penstock_turns WHERE queue = ?1 AND priority = ?2
+SELECT now, tail FROM penstock_turns WHERE queue = ?1 AND priority = ?2
 
 -- name: turn
 -- ?1 qid  ?2 priority  ?3 key
-SELECT tag FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
+SELECT next FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
 
--- name: drawn
--- ?1 qid  ?2 priority  ?3 now (if it is the first)  ?4 drawn
-INSERT INTO penstock_turns (queue, priority, now, drawn) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (queue, priority) DO UPDATE SET drawn = ?4
+-- name: tail
+-- ?1 qid  ?2 priority  ?3 now (if it is the first)  ?4 tail
+INSERT INTO penstock_turns (queue, priority, now, tail) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, priority) DO UPDATE SET tail = ?4
 
--- name: next_tag
--- ?1 qid  ?2 priority  ?3 key  ?4 tag
-INSERT INTO penstock_turn (queue, priority, key, tag) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (queue, priority, key) DO UPDATE SET tag = ?4
+-- name: next_place
+-- ?1 qid  ?2 priority  ?3 key  ?4 place
+INSERT INTO penstock_turn (queue, priority, key, next) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, priority, key) DO UPDATE SET next = ?4
 
 -- name: drop_turn
 -- ?1 qid  ?2 priority  ?3 key
 DELETE FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
 
 -- name: fetched
--- A later tag was fetched.  ?1 qid  ?2 priority  ?3 tag
+-- A later place was fetched.  ?1 qid  ?2 priority  ?3 place
 UPDATE penstock_turns SET now = ?3 WHERE queue = ?1 AND priority = ?2 AND now < ?3
 
 -- name: past
--- Tags that say nothing any more.  ?1 qid  ?2 priority  ?3 tag  ?4 how many
+-- Places that say nothing any more.  ?1 qid  ?2 priority  ?3 place  ?4 how many
 DELETE FROM penstock_turn WHERE (queue, priority, key) IN (
-    SELECT queue, priority, key FROM penstock_turn INDEXED BY penstock_turn_tag
-    WHERE queue = ?1 AND priority = ?2 AND tag <= ?3 LIMIT ?4
+    SELECT queue, priority, key FROM penstock_turn INDEXED BY penstock_turn_next
+    WHERE queue = ?1 AND priority = ?2 AND next <= ?3 LIMIT ?4
 )
 
 -- name: any_turn
@@ -145,7 +145,7 @@ SELECT 1 FROM penstock_turn WHERE queue = ?1 LIMIT 1
 -- name: rest
 -- All keys begin alike.  ?1 qid
 UPDATE penstock_turns SET now = max(now, coalesce(
-    (SELECT max(tag) FROM penstock_turn AS t WHERE t.queue = ?1 AND t.priority = penstock_turns.priority), now))
+    (SELECT max(next) FROM penstock_turn AS t WHERE t.queue = ?1 AND t.priority = penstock_turns.priority), now))
 WHERE queue = ?1
 
 -- name: drop_turns

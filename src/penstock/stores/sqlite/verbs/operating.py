@@ -197,7 +197,7 @@ def _delete(step: Step, ref: Ref) -> State | None:
 
 def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because somebody asks for it."""
-    if queue.tied and state not in ENDED:
+    if queue.tied:
         _remove_tied(step, queue, seqs)
     elif seqs:
         gone = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
@@ -225,12 +225,16 @@ def _gone(step: Step, queue: Queue, rows: Sequence[Row]) -> None:
 def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because these ended jobs have been kept for long enough."""
     if seqs:
+        lanes = dict.fromkeys(ties.look(step, seq).lane for seq in seqs) if queue.laned else {}
         rows = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
         for *_, seq, tied in rows:
             if tied is not None:
                 forget_key(step, seq, state, tied)
         removed(step, queue, [row[:6] for row in rows], forgotten=True)
+        for lane in lanes:  # whoever looks at a key lets in whom its time lets in
+            if lane is not None:
+                ties.advance(step, queue, lane)
     return len(seqs)
 
 

@@ -3,10 +3,10 @@
 --                by order. Nothing else says that there is a lane.
 --   lanes        key → until when starts count against its rate, until when it is held; lanes/over: when both end
 --   due          among the jobs, by generation 0 and its key: a lane whose first has only to wait for an instant
---   turns        now/P, drawn/P: of priority P the greatest tag that was fetched, how many were drawn; turns/P:
---                key → the tag that it gets next
+--   turns        now/P, tail/P: of priority P the greatest place that was fetched, where a key that comes anew
+--                stands; turns/P: key → the place that it gets next
 
-local STEP, SEATS = 120, 64    -- as in lane.py
+local STEP = 7680    -- as in lane.py
 local NOBODY = string.rep('\0', 7)
 local put, take, end_queued    -- places.lua has them
 
@@ -53,6 +53,7 @@ local function allowed_at(queue, terms)
   if terms.step == 0 then return held end
   local left = terms.burst - 1 - redis.call('ZCOUNT', lane, 0, 0)
   if left < 0 then return nil end
+  if spent > now + (terms.burst + 1) * terms.step then spent = now end
   return math.max(held, math.ceil(spent - left * terms.step))
 end
 
@@ -154,46 +155,53 @@ end
 local function become_fair(queue, job)
   local m = meta(queue)
   if not m.fair then
-    m.fair = math.floor(job.place / SEATS) + 1
+    m.fair = job.place
     redis.call('HSET', queue .. ':meta', 'fair', m.fair)
   end
 end
 
-local function tag_now(queue, priority)
+local function place_now(queue, priority)
   return tonumber(redis.call('HGET', queue .. ':turns', 'now/' .. priority)) or meta(queue).fair
+end
+
+-- The place of a key that comes anew: behind what was fetched, and behind others that came anew.
+local function first_place(queue, priority)
+  local tail = tonumber(redis.call('HGET', queue .. ':turns', 'tail/' .. priority)) or 0
+  return math.max(tail, place_now(queue, priority) + 1)
 end
 
 -- A place at the tail of its key.
 local function draw(queue, job)
   local step, key = turn_of(job)
   local ends = queue .. ':turns/' .. job.priority
-  local tag = math.max(tag_now(queue, job.priority), tonumber(redis.call('ZSCORE', ends, key)) or 0)
-  redis.call('ZADD', ends, tag + step, key)
-  job.place = tag * SEATS + redis.call('HINCRBY', queue .. ':turns', 'drawn/' .. job.priority, 1) % SEATS
+  local first = first_place(queue, job.priority)
+  job.place = math.max(first, tonumber(redis.call('ZSCORE', ends, key)) or 0)
+  if job.place == first then redis.call('HSET', queue .. ':turns', 'tail/' .. job.priority, first + 1) end
+  redis.call('ZADD', ends, job.place + step, key)
 end
 
 -- An available job goes, and was not fetched.
 local function give_back(queue, job)
   local fair = meta(queue).fair
-  if not fair or job.place < fair * SEATS then return end
+  if not fair or job.place <= fair then return end
   local step, key = turn_of(job)
   local ends = queue .. ':turns/' .. job.priority
-  local tag = tonumber(redis.call('ZSCORE', ends, key))
-  if not tag then return end
-  if tag - step <= tag_now(queue, job.priority) then
+  local next_one = tonumber(redis.call('ZSCORE', ends, key))
+  if not next_one then return end
+  next_one = next_one - step + 1    -- not quite: another job of the key may stand there
+  if next_one < first_place(queue, job.priority) then
     redis.call('ZREM', ends, key)
   else
-    redis.call('ZADD', ends, tag - step, key)
+    redis.call('ZADD', ends, next_one, key)
   end
 end
 
 -- Jobs were fetched, this place the last of them; n is how many.
 local function turns_fetched(queue, priority, place, n)
-  local tag = math.floor(place / SEATS)
-  if tag <= tag_now(queue, priority) then return end
-  redis.call('HSET', queue .. ':turns', 'now/' .. priority, tag)
+  if place <= place_now(queue, priority) then return end
+  redis.call('HSET', queue .. ':turns', 'now/' .. priority, place)
   local ends = queue .. ':turns/' .. priority
-  local past = redis.call('ZRANGEBYSCORE', ends, '-inf', tag, 'LIMIT', 0, 2 * n + 16)
+  local past = redis.call('ZRANGEBYSCORE', ends, '-inf', place, 'LIMIT', 0, 2 * n + 16)
   if #past > 0 then redis.call('ZREM', ends, unpack(past)) end
 end
 
@@ -218,10 +226,10 @@ local function prune_ties(queue)
   if not meta(queue).fair or redis.call('EXISTS', queue .. ':ready') == 1 then return end
   for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
     local kind, priority = string.match(field, '^(.*)/(.*)$')
-    local last = kind == 'drawn' and redis.call('ZREVRANGE', queue .. ':turns/' .. priority, 0, 0, 'WITHSCORES')
+    local last = kind == 'tail' and redis.call('ZREVRANGE', queue .. ':turns/' .. priority, 0, 0, 'WITHSCORES')
     if last and last[2] then
-      local tag = math.max(tonumber(last[2]), tag_now(queue, priority))
-      redis.call('HSET', queue .. ':turns', 'now/' .. priority, tag)
+      local place = math.max(tonumber(last[2]), place_now(queue, priority))
+      redis.call('HSET', queue .. ':turns', 'now/' .. priority, place)
       redis.call('UNLINK', queue .. ':turns/' .. priority)
     end
   end
