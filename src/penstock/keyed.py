@@ -110,7 +110,7 @@ class _Key:
         self._names: tuple[str, ...]
         if callable(value):
             self._function = value
-            self._names = _asked_by(option, value, parameters)
+            self._names: tuple[str, ...] = _asked_by(option, value, parameters)
             return
         names = (value,) if isinstance(value, str) else value
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):

@@ -402,10 +402,11 @@ def _follower_call(ground: Ground, new: NewJob, turn: int) -> Call:
 def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
     if not ground.clustered or len(queues) < 2:
         return (yield from _promote(ground, queues, limit))[0]
-    moved, again = 0, True
+    moved, now, again = 0, 0, True
+    dues: list[int] = []
     while again:  # what one queue has left of its share of the limit goes to all of them once more
         firsts = yield from _firsts(ground, queues, ":due", limit)
-        now, dues, again, left = 0, [], False, limit
+        dues, again, left = [], False, limit
         for queue in queues:
             part, used, skipped = yield from _promote(ground, [queue], firsts.count(queue))
             moved, now, left = moved + part.moved, max(now, part.now), left - used

@@ -142,29 +142,22 @@ def batch_alone(step: Step, queue: Queue, seq: int, spec: NewJob) -> None:
 
 def _make_batch(step: Step, queue: Queue, members: Sequence[_Member]) -> str:
     first = members[0][1]
-    ids = [spec.id for _, spec in members]
+    ids = _ids_blob([spec.id for _, spec in members])
     seq, place = step.mint(), step.tails(queue, 1) + 1
-    for n in count(1):
-        spec = batch_of(batch_id(first.id, n), [spec for _, spec in members])
-        row = (
-            seq,
-            queue.qid,
-            spec.id,
-            spec.priority,
-            place,
-            step.now,
-            spec.task,
-            spec_blob(spec),
-            _ids_blob(ids),
-        )
-        if step.cx.execute(_INSERT, row).rowcount == 1:
-            break
+    batches = (batch_of(batch_id(first.id, n), [spec for _, spec in members]) for n in count(1))
+    spec = next(batch for batch in batches if _insert(step, queue, seq, place, batch, ids))
     step.cx.execute(_ASSIGN, (numbers(seq for seq, _ in members), spec.id))
     if queue.tied:
         tie = ties.Tie(seq, None, spec.priority, place, None, None, spec_blob(spec))
         ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
     step.move(queue, None, AVAILABLE)
     return spec.id
+
+
+def _insert(step: Step, queue: Queue, seq: int, place: int, spec: NewJob, ids: bytes) -> bool:
+    """Whether its id was free."""
+    row = (seq, queue.qid, spec.id, spec.priority, place, step.now, spec.task, spec_blob(spec), ids)
+    return step.cx.execute(_INSERT, row).rowcount == 1
 
 
 # ── the end of members ───────────────────────────────────────────────────────────────────────────
