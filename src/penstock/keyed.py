@@ -110,7 +110,7 @@ class _Key:
         self._names: tuple[str, ...]
         if callable(value):
             self._function = value
-            self._names: tuple[str, ...] = _asked_by(option, value, parameters)
+            self._names = _asked_by(option, value, parameters)
             return
         names = (value,) if isinstance(value, str) else value
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -126,9 +126,10 @@ class _Key:
     def of(self, arguments: Mapping[str, Any]) -> Any:
         if self._function is not None:
             return self._function(**{name: arguments[name] for name in self._names})
-        if len(self._names) > 1:
+        first, *others = self._names
+        if others:
             return _encode([arguments[name] for name in self._names]).decode()
-        value = arguments[self._names[0]]
+        value = arguments[first]
         plain = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
         return value if plain else _encode(value).decode()
 
