@@ -4,6 +4,8 @@ PYTHON ?= python3
 ARGS ?=
 URL ?=
 PYTEST_ARGS ?=
+# Many tests wait for something: two of them to a core keep it busy.
+WORKERS ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +26,7 @@ demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost
 # Tests of real processes have real deadlines, and a machine may be busy with something else: what fails
 # gets another try, and the summary counts it ("rerun"). `make check` and a plain pytest give none.
 test: servers lint types ## Set up, lint, types and every test (what CI runs)
-	@$(BIN)/python -m pytest -q -n auto --reruns 2 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --reruns 2 $(PYTEST_ARGS)
 
 check: lint types ## Lint, types and the fast tests
 	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system" $(PYTEST_ARGS)
