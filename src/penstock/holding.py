@@ -85,7 +85,7 @@ def replaced(job: Job, new: NewJob, now: int) -> Job | None:
     if not unique.replaces_run_at:
         return job
     job = replace(job, expires_at=expiry_of(new, now))
-    state, due = first_state(new, now)
+    state, due = first_state(job.spec, now)  # by its own group, if it has one
     if state is State.SCHEDULED or job.state in (State.SCHEDULED, State.RETRYABLE):
         return replace(job, state=state, run_at=due)
     return job

@@ -162,7 +162,7 @@ local function make_batch(queue, members)
   minted = count_up(meta(queue), minted)
   put(queue, id, {
     state = AVAILABLE, generation = minted, priority = priority, enqueued = now, run = now, place = minted,
-    attempt = 0, lost = 0, tail_flags = flags, tail = tail,
+    attempt = 0, lost = 0, tail_flags = flags, tail = tail, at_tail = true,
     group = with_part(members[1][2], 'b' .. table.concat(ids)),
   })
   work = work + #members
