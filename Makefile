@@ -26,7 +26,7 @@ demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost
 # Tests of real processes have real deadlines, and a machine may be busy with something else: what fails
 # gets another try, and the summary counts it ("rerun"). `make check` and a plain pytest give none.
 test: servers lint types ## Set up, lint, types and every test (what CI runs)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --reruns 2 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --reruns 2 $(PYTEST_ARGS)
 
 check: lint types ## Lint, types and the fast tests
 	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system" $(PYTEST_ARGS)
