@@ -132,7 +132,8 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a producer asks a store to keep. Stores write it as it is; add fields only at the end.
 
     `delay` counts from the store's clock at the enqueue, `run_at` is an instant; likewise `expires_in`
-    and `expires_at`. `payload` is JSON as docs/payloads.md says, or any bytes for raw jobs.
+    and `expires_at`. `payload` is JSON as docs/payloads.md says, or any bytes for raw jobs. `keep_dead` (ms)
+    is how long the job stays if it ends dead; None: as long as its worker says.
     """
 
     id: str
@@ -155,6 +156,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lane: Lane | None = None
     turn: Turn | None = None
     group: Group | None = None
+    keep_dead: int | None = None
 
     @property
     def ref(self) -> Ref:

@@ -183,7 +183,8 @@ def decide(
     """What follows from this outcome of the job's current attempt.
 
     `job` is the job as it was leased (its `attempt` is the current one's number), `now` the store's
-    clock, `luck` in [0, 1) moves the jitter of a retry policy, `keep_dead` is how long a dead job is kept.
+    clock, `luck` in [0, 1) moves the jitter of a retry policy, `keep_dead` is how long a dead job is kept
+    that says nothing of it itself.
     """
     match outcome:
         case Returned():
@@ -211,7 +212,7 @@ def decide(
             return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
         case Released(place):
             return released(place)
-    if move.state is State.DEAD and keep_dead != DEAD_KEPT:
+    if move.state is State.DEAD and keep_dead != DEAD_KEPT and job.spec.keep_dead is None:
         return msgspec.structs.replace(move, keep=max(job.spec.retention, keep_dead))
     return move
 
@@ -287,7 +288,7 @@ def kept(spec: NewJob, state: State) -> int:
         return spec.retention
     if state is State.CANCELLED:
         return max(spec.retention, FINISHED_KEPT)
-    return max(spec.retention, DEAD_KEPT)
+    return max(spec.retention, DEAD_KEPT) if spec.keep_dead is None else spec.keep_dead
 
 
 def first_state(spec: NewJob, now: int) -> tuple[State, int]:
@@ -319,6 +320,7 @@ def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
         at_most_once=first.at_most_once,
         headers=first.headers,
         group=first.group,
+        keep_dead=first.keep_dead,
     )
 
 

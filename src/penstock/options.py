@@ -77,6 +77,7 @@ class HandlerOptions(DefaultOptions, total=False):
     """What `@app.handler(...)` may set: how its function runs, and the jobs of `app.enqueue_raw`."""
 
     priority: int
+    keep_dead: Duration | None
     expires: Duration | None
     unique: bool | Duration | Unique
     run_in: RunIn
@@ -117,6 +118,7 @@ class RawOptions(TypedDict, total=False):
     unique: bool | Duration | Unique
     unique_key: str
     retention: Duration | None
+    keep_dead: Duration | None
     headers: Mapping[str, str]
 
 
@@ -150,6 +152,7 @@ class Options(msgspec.Struct, frozen=True):
     headers: dict[str, str] | None = None
     batch: Batch | None = None
     group_key: str = ""
+    keep_dead: int | None = None
 
 
 def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
@@ -187,7 +190,7 @@ def override_call(base: Options, given: Mapping[str, Any], *, who: str) -> Optio
 
 
 #: What is said of an attempt, of which a batch has one for all its members.
-_OF_ATTEMPTS = ("timeout", "deadline", "max_attempts", "retry", "retention")
+_OF_ATTEMPTS = ("timeout", "deadline", "max_attempts", "retry", "retention", "keep_dead")
 
 
 def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> None:
@@ -271,6 +274,10 @@ def _max_attempts(value: Any) -> dict[str, Any]:
 
 def _retention(value: Any) -> dict[str, Any]:
     return {"retention": 0 if value is None else milliseconds(value, what="retention")}
+
+
+def _keep_dead(value: Any) -> dict[str, Any]:
+    return {"keep_dead": 0 if value is None else milliseconds(value, what="keep_dead")}
 
 
 def _unique(value: Any) -> dict[str, Any]:
@@ -434,6 +441,7 @@ _READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "discard_on": _discard_on,
     "is_failure": _is_failure,
     "retention": _retention,
+    "keep_dead": _keep_dead,
     "unique": _unique,
     "delivery": _delivery,
     "headers": _headers,

@@ -259,7 +259,7 @@ def make_task(
     _check_function(function, "@app.task")
     name = check_task_name(given["name"] if "name" in given else _name_of(function))
     who = f"the task {name!r}"
-    refuse_unknown(given, TaskOptions.__optional_keys__, who=who)
+    refuse_unknown(given, TaskOptions.__optional_keys__ | {"batch"}, who=who)
     run_in = _run_in(function, given, who)
     aliases = _aliases(given, name, who)
     args = _args_codec(function, given, name, limits.payload, who)

@@ -36,7 +36,7 @@ def test_arguments_can_come_from_stdin(penstock, store, tasks):
 def test_each_option_reaches_the_job(penstock, store, tasks):
     options = (
         "--id a --queue slow --delay 5m --expires 1h --priority 7 --timeout none --max-attempts 3 "
-        "--retention 1h --header trace=1=2"
+        "--retention 1h --keep-dead 2d --header trace=1=2"
     )
     penstock.ok("enqueue", "tasks:app", "tasks.greet", '["x"]', *options.split(), url=False)
     stored = job(store, "slow", "a")
@@ -44,6 +44,7 @@ def test_each_option_reaches_the_job(penstock, store, tasks):
     assert stored.state is State.SCHEDULED
     assert stored.run_at - stored.enqueued_at == 300_000
     assert (spec.priority, spec.timeout, spec.max_attempts, spec.retention) == (7, None, 3, 3_600_000)
+    assert spec.keep_dead == 2 * 86_400_000
     assert spec.headers == {"trace": "1=2"}
     assert spec.expires_in == 3_600_000
 

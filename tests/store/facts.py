@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from penstock.batch import Group
-from penstock.job import QUEUED as EVERY_QUEUED
 from penstock.job import AttemptError, Job, NewJob, Ref, State
 from penstock.lane import Lane
 from penstock.lifecycle import Place, Transition
@@ -85,10 +84,6 @@ ENDINGS = {
 
 #: A group that only its size makes a batch.
 ALONE = Group("g", 1_000)
-
-#: The states that `in_state` can bring a job to.
-STATES = tuple(State)
-QUEUED = EVERY_QUEUED.intersection(STATES)
 
 
 # the verbs, with their usual arguments
@@ -171,7 +166,7 @@ async def waiting(store: Store, **facts: Any) -> NewJob:
 
 async def one_of_each(store: Store, queue: str = "default") -> dict[State, Job]:
     """A job in every state, the available one last: else it would be leased in the making of others."""
-    states = sorted(STATES, key=lambda state: state is State.AVAILABLE)
+    states = sorted(State, key=lambda state: state is State.AVAILABLE)
     return {state: await in_state(store, state, queue=queue) for state in states}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.job import FINISHED_KEPT, TERMINAL, Ref, State
+from penstock.job import FINISHED_KEPT, QUEUED, TERMINAL, Ref, State
 from penstock.lifecycle import ASK_CANCELLED
 from penstock.store import Beat, Grip, Store
 from tests.store.facts import (
@@ -14,7 +14,6 @@ from tests.store.facts import (
     DAY,
     HOUR,
     LEASE,
-    QUEUED,
     RELEASED,
     add,
     counts,

@@ -10,7 +10,6 @@ from penstock.store import Store
 from tests.store.facts import (
     COMPLETED,
     DAY,
-    STATES,
     add,
     all_jobs,
     counts,
@@ -27,7 +26,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(set(STATES) - {State.RUNNING}))
+@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
 async def test_a_deleted_job_is_gone(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     assert await store.delete([job.ref]) == [state]
@@ -68,18 +67,18 @@ async def test_many_are_deleted_at_once(store: Store) -> None:
 # ── purge ──
 
 
-@pytest.mark.parametrize("state", sorted(set(STATES) - {State.RUNNING}))
+@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
 async def test_purge_removes_the_jobs_of_a_state(store: Store, state: State) -> None:
     await one_of_each(store, "q")
     assert await store.purge("q", [state]) == 1
-    assert await counts(store, "q") == {each: 1 for each in STATES if each is not state}
+    assert await counts(store, "q") == {each: 1 for each in State if each is not state}
     assert await store.purge("q", [state]) == 0
 
 
 async def test_purge_never_removes_running_jobs(store: Store) -> None:
     await one_of_each(store, "q")
     assert await store.purge("q", [State.RUNNING]) == 0
-    assert await store.purge("q", list(State)) == len(STATES) - 1
+    assert await store.purge("q", list(State)) == len(State) - 1
     assert await counts(store, "q") == {State.RUNNING: 1}
 
 

@@ -23,7 +23,6 @@ from tests.store.facts import (
     COMPLETED,
     HOUR,
     MINUTE,
-    STATES,
     add,
     all_jobs,
     counts,
@@ -64,6 +63,7 @@ async def test_every_field_of_a_new_job_is_kept(store: Store, clock: ManualClock
         retry=Steps((1_000, 2_000)),
         unique=UniqueKey("k", 5 * MINUTE),
         retention=12_345,
+        keep_dead=54_321,
         at_most_once=True,
         headers={"traceparent": "00-ab", "ключ": "значение \0 \n"},
     )
@@ -111,7 +111,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
     assert await counts(store) == {State.AVAILABLE: 3}
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", State)
 async def test_a_taken_id_exists_whatever_became_of_its_job(store: Store, state: State) -> None:
     job = await in_state(store, state)
     again = new(job.id, task="another")

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.job import Ref, State
 from penstock.store import Store
-from tests.store.facts import STATES, add, in_state, new, some
+from tests.store.facts import add, in_state, new, some
 
 
 async def test_what_is_not_there_is_none(store: Store) -> None:
@@ -32,7 +32,7 @@ async def test_a_ref_names_its_queue(store: Store) -> None:
     assert [job and job.task for job in found] == ["two", "one", None]
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", State)
 async def test_a_job_is_found_in_every_state(store: Store, state: State) -> None:
     job = await in_state(store, state)
     (found,) = await store.get([job.ref])

@@ -225,7 +225,14 @@ async def test_a_large_group_is_one_batch(store: Store) -> None:
 
 async def test_a_batch_is_as_its_first_member_and_as_urgent_as_any(store: Store) -> None:
     first = member(
-        size=3, priority=1, timeout=5, max_attempts=2, retention=7, headers={"k": "v"}, at_most_once=True
+        size=3,
+        priority=1,
+        timeout=5,
+        max_attempts=2,
+        retention=7,
+        headers={"k": "v"},
+        at_most_once=True,
+        keep_dead=9,
     )
     await add(store, first, member(size=3, priority=9, timeout=6), member(size=3, headers={"k": "w"}))
     spec = (await take_one(store)).spec
@@ -237,6 +244,7 @@ async def test_a_batch_is_as_its_first_member_and_as_urgent_as_any(store: Store)
         timeout=5,
         max_attempts=2,
         retention=7,
+        keep_dead=9,
         headers={"k": "v"},
         at_most_once=True,
         group=first.group,

@@ -9,7 +9,6 @@ from penstock.job import State
 from penstock.store import Store
 from tests.store.facts import (
     AGAIN,
-    STATES,
     add,
     all_jobs,
     end,
@@ -52,11 +51,11 @@ async def test_what_becomes_of_a_job_does_not_move_it_in_the_list(store: Store) 
     assert ids(await all_jobs(store)) == ids(jobs[::-1])
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", State)
 async def test_by_state(store: Store, state: State) -> None:
-    made = [await in_state(store, each, queue=each) for each in STATES]
+    made = [await in_state(store, each, queue=each) for each in State]
     assert await all_jobs(store, state=state) == [job for job in made if job.state is state]
-    assert len(await all_jobs(store)) == len(STATES)
+    assert len(await all_jobs(store)) == len(State)
 
 
 async def test_by_queue_task_and_worker(store: Store) -> None:

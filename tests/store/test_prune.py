@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.clock import ManualClock
-from penstock.job import DEAD_KEPT, FINISHED_KEPT, Job, State
+from penstock.job import DEAD_KEPT, FINISHED_KEPT, QUEUED, Job, State
 from penstock.lifecycle import EXPIRED, Transition
 from penstock.store import Pruned, Store, WorkerInfo
 from tests.store.facts import (
@@ -14,7 +14,6 @@ from tests.store.facts import (
     HOUR,
     MINUTE,
     PARKED,
-    QUEUED,
     add,
     all_jobs,
     counts,

@@ -21,7 +21,6 @@ from tests.store.facts import (
     PARKED,
     PUT_BACK,
     RELEASED,
-    STATES,
     add,
     all_jobs,
     end,
@@ -54,9 +53,9 @@ async def test_queues_come_by_name_with_exact_counts(store: Store, clock: Manual
 
 
 async def test_every_state_is_counted_and_states_without_jobs_are_absent(store: Store) -> None:
-    for state in STATES:
+    for state in State:
         await in_state(store, state, queue=state)
-    assert {q.name: q.counts for q in await store.queues()} == {state: {state: 1} for state in STATES}
+    assert {q.name: q.counts for q in await store.queues()} == {state: {state: 1} for state in State}
 
 
 async def test_a_queue_that_is_empty_again_is_still_a_queue(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.job import State
 from penstock.store import QueueInfo, Store, Verdict
-from tests.store.facts import STATES, OpenStore, add, all_jobs, end, gone, in_state, new, running, take, the
+from tests.store.facts import OpenStore, add, all_jobs, end, gone, in_state, new, running, take, the
 
 
 async def test_a_queue_comes_to_be_with_its_first_setting(store: Store) -> None:
@@ -66,7 +66,7 @@ async def test_an_empty_queue_is_dropped_with_its_settings_and_statistics(store:
 
 
 async def test_a_queue_with_jobs_is_not_dropped(store: Store) -> None:
-    for state in STATES:
+    for state in State:
         job = await in_state(store, state, queue=state)
         before = await store.queues()
         assert not await store.drop(state)

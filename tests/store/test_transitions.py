@@ -16,7 +16,6 @@ from tests.store.facts import (
     ENDINGS,
     HOUR,
     LEASE,
-    STATES,
     add,
     in_state,
     new,
@@ -197,7 +196,7 @@ for _name in ENDINGS:
     settle_as(_name)
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("name", sorted(ACTS))
 async def test_an_act_takes_its_steps_and_no_others(
     store: Store, clock: ManualClock, name: str, state: State

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.clock import ManualClock
 from penstock.holding import Hold, hold_after, phase, replaced
-from penstock.job import Job, NewJob, State
+from penstock.job import QUEUED, Job, NewJob, State
 from penstock.lifecycle import Transition
 from penstock.store import Enqueued, Settlement, Share, Store, Verdict, Wake
 from penstock.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
@@ -25,9 +25,7 @@ from tests.store.facts import (
     MINUTE,
     PARKED,
     PUT_BACK,
-    QUEUED,
     RELEASED,
-    STATES,
     add,
     counts,
     end,
@@ -60,7 +58,7 @@ ARGUMENTS, RUN_AT, BOTH = (rule(replace=n) for n in (1, 2, 3))
 
 
 @pytest.mark.parametrize("states", EVERY_RULE)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", State)
 async def test_a_key_is_held_in_the_phases_that_the_rule_names(
     store: Store, state: State, states: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""The setting `keep_dead` reaches each job that dies, and no other."""
+"""The setting `keep_dead` reaches each job that dies and says nothing of it itself, and no other."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ def test_a_dead_job_is_kept_as_long_as_the_setting_says(outcome):
 
 def test_a_job_that_asks_for_longer_is_kept_longer():
     assert decide(last_attempt(retention=2 * HOUR), Raised(ERROR), 0, keep_dead=HOUR).keep == 2 * HOUR
+
+
+@pytest.mark.parametrize("own", [0, 5, 3 * HOUR])
+def test_what_the_job_itself_says_is_exact(own):
+    dying = last_attempt(keep_dead=own, retention=2 * HOUR)
+    assert decide(dying, Raised(ERROR), 0).keep == own
+    assert decide(dying, Raised(ERROR), 0, keep_dead=HOUR).keep == own
+    assert decide(dying, Returned(), 0).keep == 2 * HOUR
 
 
 def test_a_completed_job_does_not_mind_the_setting():

@@ -306,7 +306,13 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
     ("options", "says"),
     [
         ({"que": "mail"}, r"no option 'que' \(did you mean 'queue'\?\)"),
-        ({"zzz": 1}, "no option 'zzz'; it has aliases"),
+        (
+            {"zzz": 1},
+            "has no option 'zzz'; it has aliases, batch, burst_per_key, concurrency_key, delivery, "
+            "discard_on, expires, fair_by, fair_weights, headers, is_failure, keep_dead, max_attempts, "
+            "max_running_per_key, name, on_dead, on_failure, on_success, ordered, priority, queue, "
+            "rate_per_key, retention, retry, retry_on, run_in, timeout, unique, upgrade",
+        ),
         ({"delay": 1}, "no option 'delay'"),
         ({"queue": "a b"}, "cannot be a queue's name"),
         ({"priority": 101}, "priority=101 is not a whole number from -100 to 100"),
@@ -319,6 +325,7 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
         ({"timeout": "soon"}, "timeout='soon' is not a duration"),
         ({"expires": 0}, "could never start"),
         ({"retention": "-5m"}, "retention='-5m' is negative"),
+        ({"keep_dead": -1}, "keep_dead=-1 is negative"),
         ({"unique": 0}, "unique=0 would hold for no time"),
         ({"delivery": "once"}, "neither 'at-least-once' nor 'at-most-once'"),
         ({"delivery": "at-most-once", "max_attempts": 5}, "allows a single attempt"),

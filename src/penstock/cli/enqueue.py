@@ -40,6 +40,7 @@ _APP = re.compile(r"[\w.]+:[\w.]+\Z")
 @click.option("--timeout", metavar="DURATION", help="Limit on one attempt; none for no limit.")
 @click.option("--max-attempts", type=int, help="How often it may be tried.")
 @click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
+@click.option("--keep-dead", metavar="DURATION", help="How long it is kept if it ends dead.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="May be given several times.")
 def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given: Any) -> None:
     """Enqueue one job.

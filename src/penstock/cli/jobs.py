@@ -264,7 +264,8 @@ def _show(job: JobView, limit: int | None) -> None:
             ("expires", _instant(job.expires_at)),
             ("deadline", _instant(job.deadline)),
             ("timeout", "none" if job.timeout is None else span(job.timeout)),
-            ("retention", span(job.retention) if job.retention else "none"),
+            ("retention", _span_or_none(job.retention)),
+            ("if dead, kept", None if job.keep_dead is None else _span_or_none(job.keep_dead)),
             ("retry", _policy(job.retry)),
             ("unique", None if job.unique is None else _unique(job.unique)),
             *_lane(job),
@@ -317,6 +318,10 @@ def _note_of_progress(job: JobView) -> str:
 def _unique(unique: UniqueView) -> str:
     until = "" if unique.until is None else f", until {unique.until}"
     return f"{unique.key} while {' or '.join(unique.states)}{until}"
+
+
+def _span_or_none(seconds: float) -> str:
+    return span(seconds) if seconds else "none"
 
 
 def _policy(policy: dict[str, Any]) -> str:

@@ -130,6 +130,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     deadline: str | None
     timeout: float | None
     retention: float
+    keep_dead: float | None  # None: as its worker says
     retry: dict[str, Any]
     unique: UniqueView | None
     lane: LaneView | None
@@ -341,6 +342,7 @@ def job_view(job: Job, lane: LaneInfo | None = None) -> JobView:
         deadline=iso(spec.deadline),
         timeout=None if spec.timeout is None else spec.timeout / 1000,
         retention=spec.retention / 1000,
+        keep_dead=None if spec.keep_dead is None else spec.keep_dead / 1000,
         retry=msgspec.to_builtins(spec.retry or DEFAULT),
         unique=None if spec.unique is None else _unique_view(job, spec.unique),
         lane=_lane(job, lane),

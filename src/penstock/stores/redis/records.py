@@ -88,6 +88,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
     retry: RetryPolicy | None
     retention: int
     at_most_once: bool
+    keep_dead: int | None = None
 
 
 class _Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -132,7 +133,15 @@ class Profiles:
 
     def write(self, job: NewJob) -> tuple[bytes, bytes]:
         """Digest and bytes of the profile of this job."""
-        facts = (job.task, job.timeout, job.max_attempts, job.retry, job.retention, job.at_most_once)
+        facts = (
+            job.task,
+            job.timeout,
+            job.max_attempts,
+            job.retry,
+            job.retention,
+            job.at_most_once,
+            job.keep_dead,
+        )
         found = self._written.get(facts)
         if found is None:
             if len(self._written) >= self._MOST:
@@ -432,7 +441,8 @@ def _spec_of(
         extra.headers,
         extra.lane,
         extra.turn,
-        group=group,
+        group,
+        profile.keep_dead,
     )
 
 
