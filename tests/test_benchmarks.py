@@ -126,6 +126,12 @@ def test_a_soak_reports_a_worker_that_does_not_grow(tmp_path: Path) -> None:
     assert "stable" in ran.stdout
 
 
+def test_two_trees_are_compared_by_their_cpu_per_job() -> None:
+    ran = run("benchmarks.compare", ".", "--jobs", "200", "--rounds", "1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [line.partition(":")[0] for line in ran.stdout.splitlines()] == ["async", "thread"]
+
+
 @pytest.mark.slow
 def test_ordered_keys_stay_in_order_though_workers_are_killed() -> None:
     ran = run("benchmarks.keyed", "--jobs", "600", "--keys", "10", "--workers", "3")

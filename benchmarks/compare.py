@@ -1,0 +1,90 @@
+"""What a change costs: the worker's CPU time per no-op job, in this tree and in another one, by turns.
+
+    git worktree add /tmp/before COMMIT
+    python -m benchmarks.compare /tmp/before [--url redis://localhost/9] [--jobs 20000] [--rounds 6]
+
+A machine that others share gives the same code half its speed now and then: jobs per second of two trees
+cannot be told apart to a few percent. CPU time of a process can, by the median of many short drains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from penstock import App, Worker
+
+_HERE = Path(__file__).parents[1]
+_BATCH = 5_000
+_DRAINS = 4
+
+
+async def _drains(app: App, how: str, jobs: int) -> list[float]:
+    """µs of CPU per job, of some drains by an embedded worker."""
+
+    async def wait_for_nothing() -> None: ...
+
+    def do_nothing() -> None: ...
+
+    task = app.task(name="noop", retention=None)(wait_for_nothing if how == "async" else do_nothing)
+    taken = []
+    for _ in range(_DRAINS):
+        for start in range(0, jobs, _BATCH):
+            await app.aenqueue_many([task.job() for _ in range(min(_BATCH, jobs - start))])
+        gc.collect()
+        gc.freeze()
+        began = time.process_time()
+        await Worker(app, burst=True).run()
+        taken.append((time.process_time() - began) / jobs * 1e6)
+    return taken
+
+
+def _measure(url: str, how: str, jobs: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        app = App(url or f"sqlite:///{folder}/jobs.db", namespace=f"compare-{os.getpid()}")
+        print(*asyncio.run(_drains(app, how, jobs)))
+        app.close()
+
+
+def _ask(tree: Path, how: str, url: str, jobs: int) -> list[float]:
+    """The same in a process that imports Penstock from this tree."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--measure", how]
+    command += ["--url", url, "--jobs", str(jobs)]
+    env = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    said = subprocess.run(command, env=env, cwd=tree, check=True, stdout=subprocess.PIPE, text=True)
+    return [float(word) for word in said.stdout.split()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tree", nargs="?", type=Path, help="the other tree: a worktree of the commit before")
+    parser.add_argument("--url", default="", help="a store that nobody else uses now  [a new SQLite file]")
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--measure", choices=["async", "thread"], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        _measure(given.url, given.measure, given.jobs)
+        return
+    if given.tree is None:
+        parser.error("name the other tree")
+    trees = {"there": given.tree.resolve(), "here": _HERE}
+    for how in ("async", "thread"):
+        taken: dict[str, list[float]] = {name: [] for name in trees}
+        for n in range(given.rounds):
+            for name in sorted(trees, reverse=n % 2 == 0):
+                taken[name] += _ask(trees[name], how, given.url, given.jobs)
+        there, here = (statistics.median(taken[name]) for name in trees)
+        print(f"{how}: {there:.2f} µs of CPU per job there, {here:.2f} here: {here / there:.3f}")
+
+
+if __name__ == "__main__":
+    main()
