@@ -110,6 +110,10 @@ class Server:
         deadline = time.monotonic() + _READY
         while self._info("clients")["connected_clients"] > 1 and time.monotonic() < deadline:
             time.sleep(0.01)
+        return self.used()
+
+    def used(self) -> int:
+        """Bytes in use, with the buffers of whoever is connected."""
         return int(self._info("memory")["used_memory"])
 
     def keys(self) -> list[Left]:

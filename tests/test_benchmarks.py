@@ -8,10 +8,13 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from benchmarks.server import Server
+from benchmarks.soak.samples import KEEP_DEAD, Sample, faults
 from tests.servers.programs import redis_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -124,6 +127,37 @@ def test_a_soak_reports_a_worker_that_does_not_grow(tmp_path: Path) -> None:
     ran = run("benchmarks.soak", "--jobs", "4000", "--first", "2000", "--dir", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "stable" in ran.stdout
+
+
+def test_a_soak_over_some_time_is_drawn(tmp_path: Path) -> None:
+    redis_program()
+    drawn = tmp_path / "soak.svg"
+    facts = ("--jobs", "2000", "--first", "500", "--minutes", "0.03", "--samples", "4")
+    ran = run("benchmarks.soak", "--store", "redis", *facts, "--picture", str(drawn))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(ElementTree.parse(drawn).getroot().findall("{*}polyline")) == 6
+
+
+def sample(**facts: float) -> Sample:
+    usual = dict.fromkeys(Sample.__struct_fields__, 0.0)
+    return msgspec.convert({**usual, **facts}, Sample, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("grows", "says"),
+    [
+        ({"worker_pss": 2.0}, "GREW: the worker by 16.0 MB"),
+        ({"descriptors": 1}, "GREW: the descriptors from 1 to 9"),
+        ({"threads": 1}, "GREW: the threads from 1 to 9"),
+        ({"size": 10.0}, "GREW: the store from 10.0 MB"),
+        ({"p99": 5.0}, "SLOWER: p99 from 10.0 ms in the first third to 40.0 ms in the last"),
+    ],
+)
+def test_a_soak_says_what_has_grown(grows: dict[str, float], says: str) -> None:
+    ((name, by),) = grows.items()
+    samples = [sample(jobs=n, dead=KEEP_DEAD, **{name: by * n}) for n in range(1, 10)]
+    assert [fault[: len(says)] for fault in faults(samples)] == [says]
+    assert faults([sample(dead=KEEP_DEAD)] * 9) == []
 
 
 def test_two_trees_are_compared_by_their_cpu_per_job() -> None:

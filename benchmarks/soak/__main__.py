@@ -1,9 +1,9 @@
-"""A million no-ops through one worker process, a few of them failing: does anything grow?
+"""Millions of no-ops through one worker process, a few of them failing: does anything grow?
 
-Jobs come in waves, so that the queue stays short. Half of those that fail do so once and are tried again;
-half fail for good and are kept as dead, of which the store is told to keep few, so that a steady state is
-reached early. The worker is measured after its first 50 000 jobs and at the end; its file from the time
-on when as many dead jobs are kept as ever will be.
+Jobs come in waves, so that the queue stays short; with `--minutes` they come evenly over that time. Half of
+those that fail do so once and are tried again; half fail for good and are kept as dead, of which the store
+is told to keep few, so that a steady state is reached early. One job in a hundred says how long after its
+enqueue it began. The worker is looked at after its first jobs and then again and again.
 """
 
 from __future__ import annotations
@@ -17,85 +17,111 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
 
-from benchmarks.machine import describe, memory, session
+from benchmarks.machine import describe
 from benchmarks.rig import Rig, Setup, worker_process
-from penstock import Draft, State
+from benchmarks.soak.picture import picture
+from benchmarks.soak.samples import KEEP_DEAD, Sample, faults, growth, look
+from penstock import Draft
 
 _WAVE = 1_000
-_KEEP_DEAD = 500
-_LIMIT_MB = 10.0
-_FILE_SLACK = 1.10, 4e6
-
-
-class Sample(msgspec.Struct):
-    """What the worker and its file were like after so many jobs. MB; `size` has the log with it."""
-
-    jobs: int
-    seconds: float
-    worker_rss: float
-    worker_pss: float
-    all_pss: float
-    size: float
-    dead: int
+#: One in so many jobs is a stamp: it says how long it has waited.
+_STAMP = 100
+#: Waves that come evenly are small, so that no job waits for those of its own wave (s between two).
+_BEAT = 0.02
 
 
 @click.command()
 @click.option("--jobs", default=1_000_000, show_default=True)
+@click.option("--minutes", type=float, help="Spread them over so long.  [as fast as they are done]")
 @click.option("--failing", default=0.01, show_default=True, help="The share of jobs that fail.")
 @click.option("--first", default=50_000, show_default=True, help="Growth counts from there on.")
-@click.option("--durability", type=click.Choice(["full", "normal"]), default="full", show_default=True)
+@click.option("--samples", "count", default=10, show_default=True, help="How often it is looked at.")
+@click.option("--store", type=click.Choice(["sqlite", "redis"]), default="sqlite", show_default=True)
+@click.option("--durability", type=click.Choice(["full", "normal", "aof"]), help="SQLite's  [full], Redis's.")
+@click.option("--picture", "drawn", type=click.Path(path_type=Path, dir_okay=False), help="An SVG file.")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where the file goes.  [the system's for temporary files]",
 )
-def main(jobs: int, failing: float, first: int, durability: str, folder: Path | None) -> None:
-    """Exit code 1: the worker grew by more than 10 MB after its first 50 000 jobs, or its file grew on."""
+def main(
+    jobs: int,
+    minutes: float | None,
+    failing: float,
+    first: int,
+    count: int,
+    store: str,
+    durability: str | None,
+    drawn: Path | None,
+    folder: Path | None,
+) -> None:
+    """Exit code 1: after the first jobs the worker grew by more than 10 MB, or gained descriptors or threads;
+    its store grew on; or jobs began later and later."""
     if first * 2 > jobs:
         raise click.UsageError(f"--jobs={jobs} is not twice as many as --first={first}")
+    if (durability == "aof") != (store == "redis") and durability is not None:
+        raise click.UsageError(f"{store} has no --durability={durability}")
+    setup = Setup(store, durability or ("full" if store == "sqlite" else ""))
     print(describe())
-    with Rig(Setup("sqlite", durability), folder or Path(tempfile.gettempdir())) as rig:
-        samples = list(_run(rig, jobs, failing, first))
-    faults = _faults(samples, first)
+    rate = None if minutes is None else jobs / (minutes * 60)
+    marks = sorted({first, *(jobs * part // count for part in range(1, count + 1))})
+    with Rig(setup, folder or Path(tempfile.gettempdir())) as rig:
+        samples = list(_run(rig, [mark for mark in marks if mark >= first], failing, rate))
+    if drawn is not None:
+        drawn.write_text(picture(samples, f"{setup.name}: {jobs:,} jobs through one worker process"))
+    found = faults(samples)
     print(
-        "\n".join(faults)
-        or f"stable: the worker grew by {_growth(samples):+.1f} MB after its first {first:,} jobs"
+        "\n".join(found)
+        or f"stable: the worker grew by {growth(samples):+.1f} MB after its first {first:,} jobs"
     )
-    sys.exit(1 if faults else 0)
+    sys.exit(1 if found else 0)
 
 
-def _run(rig: Rig, jobs: int, failing: float, first: int) -> Iterator[Sample]:
-    """Show and give a sample after the first jobs, and after every tenth of all."""
-    marks = sorted({first, *(jobs * tenth // 10 for tenth in range(1, 11))})
-    marks = [mark for mark in marks if mark >= first]
+def _run(rig: Rig, marks: list[int], failing: float, rate: float | None) -> Iterator[Sample]:
+    """Show and give a sample at each mark."""
     drafts = _drafts(rig, failing)
-    knobs = {"PENSTOCK_KEEP_DEAD_COUNT": str(_KEEP_DEAD), "PENSTOCK_PRUNE_EVERY": "1s"}
+    knobs = {"PENSTOCK_KEEP_DEAD_COUNT": str(KEEP_DEAD), "PENSTOCK_PRUNE_EVERY": "1s"}
     log = rig.shm / "worker.log"
-    print(f"{'jobs':>10} {'jobs/s':>8} {'worker RSS':>11} {'PSS':>7} {'all PSS':>8} {'file':>8} {'dead':>6}")
-    busy, sent = 0.0, 0
+    print(
+        f"{'jobs':>10} {'jobs/s':>8} {'worker RSS':>11} {'PSS':>7} {'all PSS':>8} {'fds':>4} {'threads':>8} "
+        f"{'store':>8} {'dead':>6} {'p50':>8} {'p99':>8}"
+    )
+    busy, sent, waits = 0.0, 1, 0
     with worker_process(rig.url, rig.shm, log, knobs=knobs) as process:
+        rig.app.enqueue_many(itertools.islice(drafts, sent))
+        _wait(rig, sent, process, log)  # it serves
         for mark in marks:
-            started = time.monotonic()
+            started, before = time.monotonic(), sent
             while sent < mark:
-                wave = min(_WAVE, mark - sent)
+                wave = min(_wave(rate), mark - sent)
                 rig.app.enqueue_many(itertools.islice(drafts, wave))
                 sent += wave
-                _wait(rig, sent - _WAVE, process, log)
+                if rate is not None:
+                    time.sleep(max(0.0, started + (sent - before) / rate - time.monotonic()))
+                _wait(rig, sent - max(_WAVE, 2 * wave), process, log)
             _wait(rig, sent, process, log)
             busy += time.monotonic() - started
-            yield _shown(_sample(rig, process.pid, sent, busy))
+            time.sleep(1.5)  # a prune, and the settling of the last outcomes
+            elapsed = rig.counters.elapsed()
+            yield _shown(look(rig, process.pid, sent, busy, elapsed[waits:]))
+            waits = len(elapsed)
+
+
+def _wave(rate: float | None) -> int:
+    return _WAVE if rate is None else max(1, round(rate * _BEAT))
 
 
 def _drafts(rig: Rig, failing: float) -> Iterator[Draft[None]]:
-    """No-ops without end; among them, evenly, the failing ones."""
-    noop, fail = rig.tasks.noop.job, rig.tasks.fail.job
+    """No-ops without end; among them, evenly, the failing ones and those that say how long they waited."""
+    noop, fail, stamp = rig.tasks.noop.job, rig.tasks.fail.job, rig.tasks.stamp.job
     due, failed = 0.0, 0
-    while True:
+    for n in itertools.count(1):
         due += failing
-        if due >= 1:
+        if n % _STAMP == 0:
+            yield stamp(time.monotonic_ns())
+        elif due >= 1:
             due -= 1
             failed += 1
             yield fail(failed % 2 == 0)
@@ -105,7 +131,7 @@ def _drafts(rig: Rig, failing: float) -> Iterator[Draft[None]]:
 
 def _wait(rig: Rig, n: int, process: subprocess.Popen[bytes], log: Path) -> None:
     total, since = -1, time.monotonic()
-    while (now := rig.counters.total()) < n:
+    while (now := rig.counters.total() + rig.counters.instants()) < n:
         if now != total:
             total, since = now, time.monotonic()
         if process.poll() is not None or time.monotonic() - since > 60:
@@ -113,53 +139,14 @@ def _wait(rig: Rig, n: int, process: subprocess.Popen[bytes], log: Path) -> None
         time.sleep(0.002)
 
 
-def _sample(rig: Rig, supervisor: int, jobs: int, seconds: float) -> Sample:
-    time.sleep(1.5)  # a prune, and the settling of the last outcomes
-    pids = session(supervisor)
-    worker_rss, worker_pss = memory([pid for pid in pids if pid != supervisor])
-    files = [path for path in (rig.file, Path(f"{rig.file}-wal")) if path.exists()]
-    dead = sum(queue.counts.get(State.DEAD, 0) for queue in rig.app.store.sync.queues())
-    return Sample(
-        jobs,
-        seconds,
-        worker_rss,
-        worker_pss,
-        memory(pids)[1],
-        sum(path.stat().st_size for path in files) / 1e6,
-        dead,
-    )
-
-
 def _shown(sample: Sample) -> Sample:
     print(
         f"{sample.jobs:>10,} {sample.jobs / sample.seconds:>8,.0f} {sample.worker_rss:>8.1f} MB "
-        f"{sample.worker_pss:>7.1f} {sample.all_pss:>8.1f} {sample.size:>8.1f} {sample.dead:>6,}",
+        f"{sample.worker_pss:>7.1f} {sample.all_pss:>8.1f} {sample.descriptors:>4} {sample.threads:>8} "
+        f"{sample.size:>8.1f} {sample.dead:>6,} {sample.p50:>5.1f} ms {sample.p99:>5.1f} ms",
         flush=True,
     )
     return sample
-
-
-def _growth(samples: list[Sample]) -> float:
-    return samples[-1].worker_pss - samples[0].worker_pss
-
-
-def _faults(samples: list[Sample], first: int) -> list[str]:
-    faults = []
-    if _growth(samples) > _LIMIT_MB:
-        faults.append(
-            f"GREW: the worker by {_growth(samples):.1f} MB after its first {first:,} jobs "
-            f"(limit {_LIMIT_MB:.0f})"
-        )
-    # until as many dead jobs are kept as ever will be, the file may grow
-    settled = [sample for sample in samples[:-1] if sample.dead >= _KEEP_DEAD] or samples[-2:-1]
-    factor, slack = _FILE_SLACK
-    allowed = settled[0].size * factor + slack / 1e6
-    if samples[-1].size > allowed:
-        faults.append(
-            f"GREW: the file from {settled[0].size:.1f} MB after {settled[0].jobs:,} jobs "
-            f"to {samples[-1].size:.1f} MB at the end"
-        )
-    return faults
 
 
 if __name__ == "__main__":
