@@ -36,7 +36,20 @@ from penstock.upkeep.reclaimer import judge
 from penstock.worker.executor import _starts_on_record
 from tests.model.checker import Step
 
-__all__ = ["Act", "Hold", "Kept", "LeaseProtocol", "Move", "Phase", "Process", "Shelf", "Told", "World"]
+__all__ = [
+    "Act",
+    "Hold",
+    "Kept",
+    "LeaseProtocol",
+    "Move",
+    "Phase",
+    "Possible",
+    "Process",
+    "Shelf",
+    "Told",
+    "World",
+    "put",
+]
 
 NOW = 1_700_000_000_000
 ERROR = AttemptError(1, NOW, "ValueError", "no luck")
@@ -278,9 +291,9 @@ class LeaseProtocol:
     def plain(self, world: World) -> World:
         return _plain(world, self.specs)
 
-    def _all(self, world: World) -> Iterable[_Possible]:
+    def _all(self, world: World) -> Iterable[Possible]:
         return chain(
-            *(chain(self._produce(world, j), self._operate(world, j)) for j in range(len(self.specs))),
+            *(chain(self.produce(world, j), self._operate(world, j)) for j in range(len(self.specs))),
             *(self._pass_time(world, j) for j in range(len(self.specs))),
             self._deliver(world),
             *(self._work(world, p) for p in range(self._processes)),
@@ -288,25 +301,25 @@ class LeaseProtocol:
 
     # ── producers ──
 
-    def _produce(self, world: World, j: int) -> Iterator[_Possible]:
+    def produce(self, world: World, j: int) -> Iterator[Possible]:
         told = world.told[j]
-        if told == Told.STORED or (told == Told.UNSURE and not self._repeats()):
+        if told == Told.STORED or (told == Told.UNSURE and not self.repeats()):
             return
         sent = _job(world, j, self._enqueued(world.jobs[j], j))
         act = Act("the producer", "enqueues", j)
-        yield _Possible(act, self.acknowledged(sent, j))
-        unsure = _put(world.told, j, Told.UNSURE)
+        yield Possible(act, self.acknowledged(sent, j))
+        unsure = put(world.told, j, Told.UNSURE)
         lost = world._replace(told=unsure)
-        yield _Possible(act._replace(note="the answer is lost"), sent._replace(told=unsure), False, True)
-        yield _Possible(act._replace(note="the request is lost"), lost, False, True)
+        yield Possible(act._replace(note="the answer is lost"), sent._replace(told=unsure), False, True)
+        yield Possible(act._replace(note="the request is lost"), lost, False, True)
         if self._has_room(world):
             after = _send(lost, ("enqueue", j))
-            yield _Possible(act._replace(note="the request is late"), after, False, True)
+            yield Possible(act._replace(note="the request is late"), after, False, True)
 
     def acknowledged(self, world: World, j: int) -> World:
-        return world._replace(told=_put(world.told, j, Told.STORED))
+        return world._replace(told=put(world.told, j, Told.STORED))
 
-    def _repeats(self) -> bool:
+    def repeats(self) -> bool:
         return self._remembered
 
     def _enqueued(self, job: Kept, j: int) -> Kept:
@@ -314,7 +327,7 @@ class LeaseProtocol:
 
     # ── operators and time ──
 
-    def _operate(self, world: World, j: int) -> Iterator[_Possible]:
+    def _operate(self, world: World, j: int) -> Iterator[Possible]:
         job, shelf = world.jobs[j], self.shelf
         if not self._operators:
             return
@@ -324,27 +337,27 @@ class LeaseProtocol:
             ("deletes", shelf.delete(job) if world.told[j] == Told.STORED else None),
         ):
             if after is not None:
-                yield _Possible(Act("an operator", verb, j), _job(world, j, after), False, True)
+                yield Possible(Act("an operator", verb, j), _job(world, j, after), False, True)
         anew = shelf.retry(job)
         if anew is not None:
             after_all = _job(world, j, anew)._replace(processes=tuple(_past(p, j) for p in world.processes))
-            yield _Possible(Act("an operator", "retries", j), after_all, False, True)
+            yield Possible(Act("an operator", "retries", j), after_all, False, True)
 
-    def _pass_time(self, world: World, j: int) -> Iterator[_Possible]:
+    def _pass_time(self, world: World, j: int) -> Iterator[Possible]:
         job = world.jobs[j]
         if job.state in (State.SCHEDULED, State.RETRYABLE) and not job.due:
-            yield _Possible(Act("time", "comes for", j), _job(world, j, job._replace(due=True)))
+            yield Possible(Act("time", "comes for", j), _job(world, j, job._replace(due=True)))
         if job.state is State.RUNNING and not job.run_out:
             after = _job(world, j, job._replace(run_out=True))
             cut_off = _is_held(world, j)
-            yield _Possible(Act("the lease", "runs out on", j), after, True, cut_off)
+            yield Possible(Act("the lease", "runs out on", j), after, True, cut_off)
         due = self.shelf.promote(job)
         if due is not None:
-            yield _Possible(Act("somebody", "promotes", j), _job(world, j, due))
+            yield Possible(Act("somebody", "promotes", j), _job(world, j, due))
 
     # ── messages that are late ──
 
-    def _deliver(self, world: World) -> Iterator[_Possible]:
+    def _deliver(self, world: World) -> Iterator[Possible]:
         for n, message in enumerate(world.late):
             rest = world._replace(late=world.late[:n] + world.late[n + 1 :])
             verb, j, *what = message
@@ -360,21 +373,21 @@ class LeaseProtocol:
                 token, move, began = what
                 act = act._replace(token=token, note=_worded(move))
                 job = self._settled(job, token, move, began)[0]
-            yield _Possible(act, _job(rest, j, job), False)
+            yield Possible(act, _job(rest, j, job), False)
 
     def _has_room(self, world: World) -> bool:
         return len(world.late) < self._late
 
     # ── workers ──
 
-    def _work(self, world: World, p: int) -> Iterator[_Possible]:
+    def _work(self, world: World, p: int) -> Iterator[Possible]:
         if not world.processes[p].alive:
             nothing = (None,) * len(self.specs)
             fresh = Process(True, 0, nothing, nothing)
             # another worker by name: what the dead one held is known to be nobody's no more
             jobs = tuple(job._replace(owner=-1) if job.owner == p else job for job in world.jobs)
             after = _process(world._replace(jobs=jobs), p, fresh)
-            yield _Possible(Act(self._names[p], "starts anew", NO_JOB), after)
+            yield Possible(Act(self._names[p], "starts anew", NO_JOB), after)
             return
         yield from self._fetch(world, p)
         for j in range(len(self.specs)):
@@ -387,13 +400,13 @@ class LeaseProtocol:
             yield from self._reclaim(world, p, j)
         yield from self._crash(world, p)
 
-    def _crash(self, world: World, p: int) -> Iterator[_Possible]:
+    def _crash(self, world: World, p: int) -> Iterator[Possible]:
         process = world.processes[p]
         table = tuple(None if hold is None else Hold(hold.token, began=hold.began) for hold in process.holds)
         dead = Process(False, 0, table, (None,) * len(self.specs))
-        yield _Possible(Act(self._names[p], "dies", NO_JOB), _process(world, p, dead), False, True)
+        yield Possible(Act(self._names[p], "dies", NO_JOB), _process(world, p, dead), False, True)
 
-    def _fetch(self, world: World, p: int) -> Iterator[_Possible]:
+    def _fetch(self, world: World, p: int) -> Iterator[Possible]:
         """One token is asked with until there is an answer, and leases no more while anything is leased
         under it."""
         process = world.processes[p]
@@ -406,25 +419,25 @@ class LeaseProtocol:
             jobs = world.jobs
             for j in choice:
                 if not under:
-                    jobs = _put(jobs, j, self.shelf.fetch(jobs[j], p, token))
+                    jobs = put(jobs, j, self.shelf.fetch(jobs[j], p, token))
             act = Act(self._names[p], "fetches", choice[0] if len(choice) == 1 else BOTH, token)
             holds = process.holds
             for j in choice:
-                holds = _put(holds, j, self._taken(jobs[j], j))
+                holds = put(holds, j, self._taken(jobs[j], j))
             leased = world._replace(jobs=jobs)
-            yield _Possible(act, _process(leased, p, process._replace(asking=0, holds=holds)))
+            yield Possible(act, _process(leased, p, process._replace(asking=0, holds=holds)))
             if not under:
                 asking = _process(leased, p, process._replace(asking=token))
-                yield _Possible(act._replace(note="the answer is lost"), asking, False, True)
+                yield Possible(act._replace(note="the answer is lost"), asking, False, True)
         if process.asking and not choices:
             nothing = process._replace(asking=0)
-            yield _Possible(Act(self._names[p], "fetches nothing", NO_JOB), _process(world, p, nothing))
+            yield Possible(Act(self._names[p], "fetches nothing", NO_JOB), _process(world, p, nothing))
 
     def _taken(self, job: Kept, j: int) -> Hold:
         hold = Hold(job.token, attempt=job.attempt, lost=job.lost)
         return self._ended(hold, j, "cancelled") if job.asked else hold
 
-    def _advance(self, world: World, p: int, j: int, hold: Hold) -> Iterator[_Possible]:
+    def _advance(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
         if hold.phase == Phase.ENDING:
             yield from self._settle(world, p, j, hold, "holds")
             return
@@ -432,14 +445,14 @@ class LeaseProtocol:
         if on_record:
             yield from self._record(world, p, j, hold)
         elif hold.phase != Phase.RUNNING:
-            yield _Possible(Act(self._names[p], "starts", j, hold.token), self._started(world, p, j, hold))
+            yield Possible(Act(self._names[p], "starts", j, hold.token), self._started(world, p, j, hold))
         else:
             yield from self._beat(world, p, j, hold)
         outcomes = _OUTCOMES[hold.phase]
         for outcome, helps in outcomes if hold.token != STALE else outcomes[:1]:  # all come to the same
             act = Act(self._names[p], "ends its attempt of", j, 0, outcome)
             after = _hold(world, p, j, self._ended(hold, j, outcome))
-            yield _Possible(act, after, helps, not helps)
+            yield Possible(act, after, helps, not helps)
 
     def starts_on_record(self, j: int, hold: Hold) -> bool:
         return _starts_on_record(_job_of(self.specs[j], hold.attempt, hold.lost, started=False))
@@ -450,29 +463,29 @@ class LeaseProtocol:
             world = _job(world, j, job._replace(begun=job.begun + 1))
         return _hold(world, p, j, hold._replace(phase=Phase.RUNNING, began=True))
 
-    def _record(self, world: World, p: int, j: int, hold: Hold) -> Iterator[_Possible]:
+    def _record(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
         """Its start goes into the store, and only then does it begin; what had no answer goes back."""
         act = Act(self._names[p], "records the start of", j, hold.token)
         job, holds = self.shelf.extend(world.jobs[j], hold.token, started=True)
         stored = _job(world, j, job)
-        yield _Possible(act, self._heard(stored, p, j, hold._replace(phase=Phase.RECORDED), holds=holds))
+        yield Possible(act, self._heard(stored, p, j, hold._replace(phase=Phase.RECORDED), holds=holds))
         given_back = _hold(world, p, j, self._ended(hold, j, "released"))
-        yield _Possible(act._replace(note="the answer is lost"), _job(given_back, j, job), False, True)
-        yield _Possible(act._replace(note="the request is lost"), given_back, False, True)
+        yield Possible(act._replace(note="the answer is lost"), _job(given_back, j, job), False, True)
+        yield Possible(act._replace(note="the request is lost"), given_back, False, True)
         if self._has_room(world):
             late = _send(given_back, ("beat", j, hold.token, True))
-            yield _Possible(act._replace(note="the request is late"), late, False, True)
+            yield Possible(act._replace(note="the request is late"), late, False, True)
 
-    def _beat(self, world: World, p: int, j: int, hold: Hold) -> Iterator[_Possible]:
+    def _beat(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
         act = Act(self._names[p], "extends", j, hold.token)
         before = world.jobs[j]
         job, holds = self.shelf.extend(before, hold.token, started=True)
-        yield _Possible(act, self._heard(_job(world, j, job), p, j, hold, holds=holds))
+        yield Possible(act, self._heard(_job(world, j, job), p, j, hold, holds=holds))
         if job != before:
-            yield _Possible(act._replace(note="the answer is lost"), _job(world, j, job), False, True)
+            yield Possible(act._replace(note="the answer is lost"), _job(world, j, job), False, True)
         if holds and self._has_room(world):
             late = _send(world, ("beat", j, hold.token, True))
-            yield _Possible(act._replace(note="the request is late"), late, False, True)
+            yield Possible(act._replace(note="the request is late"), late, False, True)
 
     def _heard(self, world: World, p: int, j: int, hold: Hold, *, holds: bool) -> World:
         """What the answer to a beat brings: go on, stop, or leave it to another."""
@@ -484,7 +497,7 @@ class LeaseProtocol:
         move = _decided(self.specs[j], hold.attempt, hold.lost, hold.began, outcome)
         return Hold(hold.token, Phase.ENDING, began=hold.began, past=hold.past, move=move)
 
-    def _settle(self, world: World, p: int, j: int, hold: Hold, where: str) -> Iterator[_Possible]:
+    def _settle(self, world: World, p: int, j: int, hold: Hold, where: str) -> Iterator[Possible]:
         """Repeated until it is answered."""
         move = cast(Move, hold.move)
         act = Act(self._names[p], "settles", j, hold.token, _worded(move))
@@ -492,13 +505,13 @@ class LeaseProtocol:
         job, answer = self._settled(world.jobs[j], hold.token, move, refunds)
         stored = _job(world, j, job)
         done = act._replace(note=f"{act.note}, {answer.value}")
-        yield _Possible(done, _hold(stored, p, j, None, where))
+        yield Possible(done, _hold(stored, p, j, None, where))
         if answer is Settled.APPLIED:
             unheard = act._replace(note=f"{act.note}, {answer.value}, the answer is lost")
-            yield _Possible(unheard, stored, False, True)
+            yield Possible(unheard, stored, False, True)
             if self._has_room(world):
                 late = _send(world, ("settle", j, hold.token, move, refunds))
-                yield _Possible(act._replace(note="the request is late"), late, False, True)
+                yield Possible(act._replace(note="the request is late"), late, False, True)
 
     def _settled(self, job: Kept, token: int, move: Move, refunds: bool) -> tuple[Kept, Settled]:
         """An attempt that has begun and asks for another is no longer counted."""
@@ -507,7 +520,7 @@ class LeaseProtocol:
             after = after._replace(begun=after.begun - 1)
         return after, answer
 
-    def _reclaim(self, world: World, p: int, j: int) -> Iterator[_Possible]:
+    def _reclaim(self, world: World, p: int, j: int) -> Iterator[Possible]:
         """By the lease's end, or by proof of death: then what the dead one's table says is believed."""
         job, process = world.jobs[j], world.processes[p]
         if job.state is not State.RUNNING or process.judging[j] is not None:
@@ -525,24 +538,24 @@ class LeaseProtocol:
         """What the supervisor of a dead worker takes from its table: whether the attempt had begun."""
         if job.lost_by:
             return True  # the attempt was another's
-        return job.started if entry is None else entry.began
+        return entry.began if entry is not None and entry.token == job.token else job.started
 
     def _reclaimed(
         self, world: World, p: int, j: int, token: int, note: str, *, begun: bool
-    ) -> Iterator[_Possible]:
+    ) -> Iterator[Possible]:
         job = self.shelf.reclaim(world.jobs[j], p, token)
         after = _job(world, j, job)
         act = Act(self._names[p], "reclaims", j, token, note)
         move = self.judged(job, j, begun=begun)
         judged = Hold(job.token, Phase.ENDING, move=move)
-        yield _Possible(act, _hold(after, p, j, judged, "judging"))
-        yield _Possible(act._replace(note=f"{note}, the answer is lost"), after, False, True)
+        yield Possible(act, _hold(after, p, j, judged, "judging"))
+        yield Possible(act._replace(note=f"{note}, the answer is lost"), after, False, True)
 
     def judged(self, job: Kept, j: int, *, begun: bool) -> Move:
         return _judged(self.specs[j], job.attempt, job.lost, job.started, begun)
 
 
-class _Possible(NamedTuple):
+class Possible(NamedTuple):
     what: Act
     after: World
     helps: bool = True
@@ -631,21 +644,21 @@ def _worded(move: Move) -> str:
 # ── changing a world ─────────────────────────────────────────────────────────────────────────────
 
 
-def _put(all: tuple[Any, ...], n: int, one: Any) -> tuple[Any, ...]:
+def put(all: tuple[Any, ...], n: int, one: Any) -> tuple[Any, ...]:
     return (*all[:n], one, *all[n + 1 :])
 
 
 def _job(world: World, j: int, job: Kept) -> World:
-    return world._replace(jobs=_put(world.jobs, j, job))
+    return world._replace(jobs=put(world.jobs, j, job))
 
 
 def _process(world: World, p: int, process: Process) -> World:
-    return world._replace(processes=_put(world.processes, p, process))
+    return world._replace(processes=put(world.processes, p, process))
 
 
 def _hold(world: World, p: int, j: int, hold: Hold | None, where: str = "holds") -> World:
     process = world.processes[p]
-    changed = process._replace(**{where: _put(getattr(process, where), j, hold)})
+    changed = process._replace(**{where: put(getattr(process, where), j, hold)})
     return _process(world, p, changed)
 
 
@@ -672,7 +685,7 @@ def _past(process: Process, j: int) -> Process:
     hold = process.holds[j]
     if hold is None:
         return process
-    return process._replace(holds=_put(process.holds, j, hold._replace(past=True)))
+    return process._replace(holds=put(process.holds, j, hold._replace(past=True)))
 
 
 def _new_token(world: World) -> int:

@@ -21,11 +21,11 @@ from tests.model.protocol import (
     Kept,
     LeaseProtocol,
     Move,
+    Possible,
     Shelf,
     Told,
     World,
-    _Possible,
-    _put,
+    put,
 )
 
 JOB = NewJob("a", "t", max_attempts=2)
@@ -128,13 +128,13 @@ class SettleLosesWhatGoesBack(Shelf):
 
 
 class AcknowledgesBeforeItIsStored(LeaseProtocol):
-    def _produce(self, world: World, j: int) -> Iterator[_Possible]:
-        for one in super()._produce(world, j):
-            yield one._replace(after=one.after._replace(told=_put(one.after.told, j, Told.STORED)))
+    def produce(self, world: World, j: int) -> Iterator[Possible]:
+        for one in super().produce(world, j):
+            yield one._replace(after=one.after._replace(told=put(one.after.told, j, Told.STORED)))
 
 
 class RepeatsWhatIsNotRemembered(LeaseProtocol):
-    def _repeats(self) -> bool:
+    def repeats(self) -> bool:
         return True
 
 
@@ -164,7 +164,7 @@ class BelievesTheTableOfADeadJudge(LeaseProtocol):
     """A worker dies that had taken back the job of another: its own table knows nothing of that attempt."""
 
     def table_says(self, job: Kept, entry: Hold | None) -> bool:
-        return super().table_says(job._replace(lost_by=False), entry)
+        return job.started if entry is None else entry.began
 
 
 #: The variant, the promise that it breaks, and how the last of so many steps begins.
