@@ -24,8 +24,8 @@ from penstock.config import Config
 from penstock.connect import connect
 from penstock.errors import StoreError
 from penstock.ids import mint
-from penstock.job import Job, State
-from penstock.lifecycle import Place, Transition, released
+from penstock.job import Job, Lease, Ref, State
+from penstock.lifecycle import LOST_BY, Place, Transition, released
 from penstock.store import Beat, Grip, Settlement, Store
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
@@ -177,10 +177,14 @@ class _Supervisor:
     async def _taken_back(
         self, store: Store, child: _Child, held: list[Entry], cause: str, dead: list[tuple[str, str]]
     ) -> None:
-        begun = {(e.queue, e.id): e.started for e in held}
+        begun = {e.lease: e.started for e in held}
+        own: dict[Ref, Lease] = {}
 
         def started(job: Job) -> bool:
-            return begun.get((job.queue, job.id), job.started)
+            lease = own.get(job.ref)
+            if lease is None:
+                return True  # it was to judge another's attempt, of which its table knows nothing
+            return begun.get(lease, job.started)
 
         def overdue(job: Job) -> str | None:
             return child.overdue.get((job.queue, job.id))
@@ -191,6 +195,7 @@ class _Supervisor:
 
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
+                own |= await _own_attempts(store, child.id)
                 await reclaim_all(
                     store,
                     child.id,
@@ -413,6 +418,19 @@ class _Child:
 
     def close(self) -> None:
         self.table.close()
+
+
+async def _own_attempts(store: Store, worker: str) -> dict[Ref, Lease]:
+    """The leases that it had fetched, without those that it had reclaimed from others."""
+    found: dict[Ref, Lease] = {}
+    after: str | None = None
+    while True:
+        page = await store.list_jobs(state=State.RUNNING, worker=worker, after=after, limit=500)
+        for job in page.jobs:
+            if not (job.reason or "").startswith(LOST_BY):
+                found[job.ref] = job.lease
+        if (after := page.next) is None:
+            return found
 
 
 def _timed_out(entry: Entry) -> str:

@@ -1,0 +1,115 @@
+"""What a supervisor takes back from a dead child: which of its jobs had begun, and on whose word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.config import load
+from penstock.job import Job, NewJob, State
+from penstock.lifecycle import Place, released
+from penstock.store import Beat, Settled, Settlement, Share, Store
+from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite import SqliteStore
+from penstock.worker.supervisor import _Child, _Supervisor
+from penstock.worker.table import Entry
+
+LEASE = 15_000
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "jobs.db")
+    yield store
+    store.close()
+
+
+async def fetched(store: Store, worker: str, token: str = "") -> Job:
+    facts = {"limit": 1, "lease": LEASE, "worker": worker, "token": f"{token} of {worker}"}
+    (job,) = (await store.fetch([Share("default", 1, 1)], **cast(Any, facts))).jobs
+    return job
+
+
+async def reclaimed(store: Store, worker: str, of: str) -> Job:
+    (job,) = (
+        await store.reclaim((), limit=1, lease=LEASE, worker=worker, token=f"by {worker}", of=[of])
+    ).jobs
+    return job
+
+
+async def bury(store: Store, child: str, *table: Entry) -> None:
+    supervisor = _Supervisor("tasks:app", load().config, None, False)
+    dead = cast(_Child, SimpleNamespace(id=child, overdue={}))
+    await supervisor._taken_back(store, dead, list(table), "it died", [])
+
+
+async def now(store: Store, job: Job) -> Job:
+    (found,) = await store.get([job.ref])
+    assert found is not None
+    return found
+
+
+def entry(job: Job, *, started: bool) -> Entry:
+    lease = job.lease
+    return Entry(0, 1, lease.queue, lease.id, lease.token, lease.generation, 0, started, False, 0, 0)
+
+
+@pytest.mark.parametrize(("started", "attempt"), [(True, 1), (False, 0)])
+async def test_what_it_ran_is_charged_if_its_table_says_that_it_had_begun(
+    store: Store, started: bool, attempt: int
+) -> None:
+    await store.enqueue([NewJob("a", "t")])
+    job = await fetched(store, "child")
+    await bury(store, "child", entry(job, started=started))
+    after = await now(store, job)
+    assert (after.state, after.attempt, after.lost) == (State.AVAILABLE, attempt, 1)
+
+
+async def test_what_it_had_just_fetched_is_not_charged(store: Store) -> None:
+    await store.enqueue([NewJob("a", "t")])
+    job = await fetched(store, "child")
+    await bury(store, "child")
+    assert (await now(store, job)).attempt == 0
+
+
+async def test_what_it_had_reclaimed_from_another_is_charged_for_it_may_have_begun_there(
+    store: Store,
+) -> None:
+    await store.enqueue([NewJob("a", "t")])
+    job = await fetched(store, "other")
+    await reclaimed(store, "child", of="other")
+    await bury(store, "child")
+    after = await now(store, job)
+    assert (after.state, after.attempt, after.lost) == (State.AVAILABLE, 1, 1)
+
+
+async def test_nor_does_an_old_entry_for_the_same_job_let_an_at_most_once_job_start_again(
+    store: Store,
+) -> None:
+    await store.enqueue([NewJob("a", "t", at_most_once=True)])
+    old = entry(await fetched(store, "child"), started=False)
+    first = await reclaimed(store, "third", of="child")
+    await _given_back(store, first)
+    job = await fetched(store, "other")
+    await store.extend([Beat(job.lease, LEASE, started=True)])
+    await reclaimed(store, "child", of="other")
+    await bury(store, "child", old)
+    assert (await now(store, job)).state is State.DEAD
+
+
+async def _given_back(store: Store, job: Job) -> None:
+    assert await store.settle([Settlement(job.lease, released(Place.HEAD))]) == [Settled.APPLIED]
+
+
+async def test_nor_does_one_of_its_own_that_it_has_fetched_anew(store: Store) -> None:
+    await store.enqueue([NewJob("a", "t", at_most_once=True)])
+    old = entry(await fetched(store, "child"), started=False)
+    await _given_back(store, await reclaimed(store, "third", of="child"))
+    job = await fetched(store, "child", "anew")
+    await store.extend([Beat(job.lease, LEASE, started=True)])
+    await bury(store, "child", entry(job, started=True), old)
+    assert (await now(store, job)).state is State.DEAD
