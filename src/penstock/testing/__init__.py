@@ -29,11 +29,14 @@ if TYPE_CHECKING:  # pytest loads the plugin beside this in every run of every p
     from penstock.testing.box import arun_all as arun_all
     from penstock.testing.box import inline as inline
     from penstock.testing.box import run_all as run_all
+    from penstock.testing.crash import CrashPoints as CrashPoints
+    from penstock.testing.crash import Point as Point
     from penstock.testing.faults import FaultyStore as FaultyStore
 
 #: Where each name lives; the same as above, for the interpreter.
 _HOMES = {
     "asking": "EnqueuedJob assert_enqueued assert_not_enqueued enqueued",
+    "crash": "CrashPoints Point",
     "faults": "FaultyStore",
     "box": "AttemptFailed Inline Ran StillRunning arun_all inline run_all",
 }

@@ -16,7 +16,7 @@ _VERBS = (
     *("enqueue", "get", "cancel", "ended", "ends", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
     *("list_jobs", "find", "queues", "stats", "settings", "retry", "reschedule", "delete", "purge"),
     *("drop", "parked", "prune", "announce", "retire", "workers", "checkup"),
-    *("entries", "put_entries", "pause_entries", "delete_entries", "tick"),
+    *("entries", "put_entries", "pause_entries", "delete_entries", "tick", "lane", "groups", "flush_group"),
 )
 
 

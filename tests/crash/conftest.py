@@ -1,0 +1,193 @@
+"""Lives on every store, many at a time, each in a place of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import shutil
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.testing.crash import Boundary, Point
+from tests import servers
+from tests.crash.lives import LIVES, Life
+from tests.crash.play import Scene
+
+T = TypeVar("T")
+
+
+class Harm(NamedTuple):
+    """Who is harmed, and where: at a point, or within its call before this statement of SQL."""
+
+    who: str
+    point: Point
+    statement: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.point}" + (f", statement {self.statement}" if self.statement else "")
+
+
+#: Verbs that a worker calls for itself, or again and again while nothing happens: their first calls will do.
+_FIRST_CALLS = 2
+_ANY_CALLS = 6
+_IDLE = {"wait", "promote", "reclaim", "workers", "announce", "prune", "entries", "get"}
+#: A fault in one of these can touch a job.
+OF_JOBS = {"enqueue", "settings", "promote", "fetch", "extend", "settle", "reclaim", "wait", "get"} | {
+    *("put_entries", "entries", "tick")
+}
+#: Which of many places are tried where not all are; 0: a new seed each time, which is printed.
+SEED = int(os.environ.get("CRASH_SEED", "0"))
+#: Lives at a time: most of each is waiting.
+_BESIDE = 12
+
+
+StageOf = Callable[[str], "Stage"]
+
+each_life = pytest.mark.parametrize("life", LIVES.values(), ids=[name.replace(" ", "-") for name in LIVES])
+
+
+class Stage:
+    """Plays lives on stores of one kind."""
+
+    def __init__(self, kind: str, home: Path) -> None:
+        self.kind = kind
+        self.home = home
+        self._numbers = itertools.count()
+
+    def scene(self, life: Life) -> Scene:
+        """A new one, on a store of its own."""
+        number = next(self._numbers)
+        folder = self.home / str(number)
+        folder.mkdir()
+        return Scene(life, self.kind, self.place(number), folder)
+
+    def place(self, number: int) -> str:
+        """Where the store of the scene of this number is."""
+        match self.kind:
+            case "memory":
+                return f"{self.home.name}.{number}"
+            case "sqlite":
+                return str(self.home / str(number) / "jobs.db")
+        shared = servers.SHARED_CLUSTER if self.kind == "redis-cluster" else servers.SHARED_REDIS
+        return f"{shared.get().url}?prefix={self.home.name}.{number}"
+
+    async def points(self, life: Life) -> list[Harm]:
+        """All the points that a life without harm passes, by who passes them."""
+        scene = self.scene(life)
+        await scene.live()
+        await scene.check()
+        scene.close()
+        return [
+            Harm(who, point)
+            for who, points in scene.points.items()
+            for point in dict.fromkeys(points.passed)
+            if point.call <= (_FIRST_CALLS if point.verb in _IDLE else _ANY_CALLS)
+        ]
+
+    def some(self, what: str, places: Sequence[T], most: int) -> list[T]:
+        """All of them in memory; elsewhere so many, drawn by a seed that is printed."""
+        if self.kind == "memory" or len(places) <= most:
+            return list(places)
+        seed = SEED or random.SystemRandom().randrange(1_000_000)
+        print(f"{what} on {self.kind}: {most} of {len(places)}, CRASH_SEED={seed}")
+        return random.Random(seed).sample(places, most)
+
+    async def play(
+        self,
+        life: Life,
+        harms: Sequence[Sequence[Harm]],
+        act: Callable[[Scene, Sequence[Harm]], Awaitable[None]],
+    ) -> Counter[str]:
+        """Play the life once with each of these harms; how often each point was struck.
+
+        `act` is the coroutine function that lets it happen. Every failure of a promise names its harm.
+        """
+        struck: Counter[str] = Counter()
+        broken: list[str] = []
+        room = asyncio.Semaphore(_BESIDE)
+
+        async def one(harm: Sequence[Harm]) -> None:
+            async with room:
+                scene = self.scene(life)
+                try:
+                    await act(scene, harm)
+                    await scene.check()
+                except Exception:
+                    named = " and ".join(map(str, harm))
+                    broken.append(f"{life.name} on {self.kind}, harmed at {named}: {traceback.format_exc()}")
+                finally:
+                    struck.update(
+                        str(Harm(who, p)) for who, points in scene.points.items() for p in points.struck
+                    )
+                    scene.close()
+                    shutil.rmtree(scene.folder, ignore_errors=True)
+
+        await asyncio.gather(*map(one, harms))
+        assert not broken, f"{len(broken)} of {len(harms)} lives ended badly; the first: " + "\n".join(
+            broken[:3]
+        )
+        return struck
+
+
+def faults(points: Sequence[Harm]) -> list[Harm]:
+    """Where a call can fail: before it was sent, and when its reply is lost."""
+    return [harm for harm in points if harm.point.boundary is not Boundary.AFTER]
+
+
+def pairs(points: Sequence[Harm]) -> list[tuple[Harm, Harm]]:
+    """Any two that can both be struck: of different calls, be the second one the first one made again."""
+    found = [
+        (one, other)
+        for one, other in itertools.combinations(points, 2)
+        if (one.who, one.point.verb, one.point.call) != (other.who, other.point.verb, other.point.call)
+    ]
+    last: dict[tuple[str, str], int] = {}
+    for who, point, _ in points:
+        last[who, point.verb] = max(point.call, last.get((who, point.verb), 0))
+    for one in points:
+        if one.point.call == last[one.who, one.point.verb]:  # else its repetition is among the points
+            for boundary in (Boundary.BEFORE, Boundary.LOST):
+                repeated = replace(one.point, call=one.point.call + 1, boundary=boundary)
+                found.append((one, one._replace(point=repeated)))
+    return found
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """In memory where the machine has such a file system."""
+    shared = Path("/dev/shm")
+    parent = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="penstock-crash-", dir=parent))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def stage_of(
+    home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StageOf]:
+    """Where lives are played, on a store of this kind. Nobody else sees who of them is dead."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    caplog.set_level(logging.CRITICAL)  # a worker says much about a store that fails
+    yield lambda kind: Stage(kind, home)
+    for shared in (servers.SHARED_REDIS, servers.SHARED_CLUSTER):
+        if isinstance(shared.started, servers.RedisServer):
+            servers.remove_keys([shared.started], having=home.name)
+        elif shared.started:
+            servers.remove_keys(shared.started.servers, having=home.name)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "redis-cluster"])
+def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
+    """Each store."""
+    return stage_of(str(request.param))

@@ -1,0 +1,87 @@
+"""Would these tests see it? Faults that are planted here are found by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.errors import StoreError
+from penstock.ids import mint_token
+from penstock.store import Settlement
+from penstock.testing.crash import Point
+from penstock.upkeep import reclaimer
+from penstock.worker import worker as worker_module
+from penstock.worker.fetcher import Fetcher
+from penstock.worker.hold import Hold
+from penstock.worker.settler import Settler
+from tests.crash import play
+from tests.crash.conftest import Harm, Stage, StageOf
+from tests.crash.lives import LIVES
+from tests.crash.test_breaking_off import ENDS
+from tests.crash.test_faults import with_faults
+
+pytestmark = pytest.mark.slow
+
+LIFE = LIVES["at most once"]
+
+
+@pytest.fixture
+def memory(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Where what never happens is not waited for for long."""
+    monkeypatch.setattr(play, "PATIENCE", 1.0)
+    return stage_of("memory")
+
+
+def at(point: str) -> list[list[Harm]]:
+    return [[Harm("worker", Point.of(point))]]
+
+
+async def test_a_fetch_that_is_repeated_with_another_token(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick = Fetcher.tick
+
+    async def forgets(self: Fetcher) -> float:
+        self._token = mint_token()
+        return await tick(self)
+
+    await memory.play(LIFE, at("fetch:2:lost"), with_faults)
+    monkeypatch.setattr(Fetcher, "tick", forgets)
+    with pytest.raises(AssertionError, match=r"(?s)fetch:2:lost.*TimeoutError"):
+        await memory.play(LIFE, at("fetch:2:lost"), with_faults)
+
+
+async def test_an_outcome_that_is_sent_once(memory: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgets(self: Settler, holds: list[Hold], settlements: list[Settlement]) -> None:
+        try:
+            await self._store.settle(settlements)
+        except StoreError:
+            pass
+        for hold in holds:
+            self._holdings.remove(hold)
+
+    await memory.play(LIFE, at("settle:1:before"), with_faults)
+    monkeypatch.setattr(Settler, "_send", forgets)
+    with pytest.raises(AssertionError, match=r"(?s)settle:1:before.*TimeoutError"):
+        await memory.play(LIFE, at("settle:1:before"), with_faults)
+
+
+async def test_an_at_most_once_job_that_is_tried_again(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_LAST_WORDS", 0.05)
+    decide = reclaimer.decide
+
+    def forgets(job: Any, *args: Any, **options: Any) -> Any:
+        return decide(
+            replace(job, spec=replace(job.spec, at_most_once=False, max_attempts=2)), *args, **options
+        )
+
+    harms: Sequence[Sequence[Harm]] = at("settle:1:before")
+    await memory.play(LIFE, harms, ENDS["cut off"].befalls)
+    monkeypatch.setattr(reclaimer, "decide", forgets)
+    with pytest.raises(AssertionError, match="at most once: job payment in life: it started again"):
+        await memory.play(LIFE, harms, ENDS["cut off"].befalls)
