@@ -6,13 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from penstock.app import App
+from penstock.errors import StoreUnavailable
 from penstock.events import JobReleased, LateResultRefused
 from penstock.ids import mint_token
 from penstock.job import State
+from penstock.store import Fetched, Store
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module
@@ -314,3 +317,33 @@ async def test_a_worker_stopped_before_it_begins_ends_at_once(app: App, tmp_path
         await worker.run()
     job = await becomes(handle, State.AVAILABLE)
     assert job.attempt == 0
+
+
+class _Deaf:
+    """A store whose first answer that brings a job is lost, while the worker is told to stop."""
+
+    def __init__(self, store: Store, stop: Callable[[], None]) -> None:
+        self._store, self._stop, self._heard = store, stop, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def fetch(self, *args: Any, **kwargs: Any) -> Fetched:
+        answer = await self._store.fetch(*args, **kwargs)
+        if answer.jobs and self._heard:
+            self._heard = False
+            self._stop()
+            raise StoreUnavailable("the answer was lost")
+        return answer
+
+
+async def test_what_was_leased_and_never_arrived_goes_back_at_the_end(app: App) -> None:
+    handle = await made(app, "async", linger).aenqueue("", 0.0)
+    store = app.store
+    worker = Worker(app, config=quick(lease="1h"))
+    app.use_store(cast(Store, _Deaf(store, worker.stop)))
+    async with asyncio.timeout(PATIENCE):
+        await worker.run()
+    (job,) = await store.get([handle.ref])
+    assert job is not None
+    assert (job.state, job.attempt) == (State.AVAILABLE, 0)

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.errors import StoreError
 from penstock.ids import mint_token
-from penstock.store import Fetched, Offer, Store, Wake
+from penstock.store import Fetched, Offer, Share, Store, Wake
 from penstock.upkeep.service import Service
 from penstock.worker.executor import NARROW, Executor
 from penstock.worker.hold import Holdings
@@ -68,10 +69,31 @@ class Fetcher(Service):
         self._on_cancel = on_cancel
         self._on_settings = on_settings
         self._token = mint_token()
+        self._shown = False  # whether a store knows the token, and may have leased jobs under it
         self._rate = Rate()
         self._waiting: asyncio.Task[Wake] | None = None
         self._took = 0.0  # seconds that a fetch takes, of late
         self.last_success = time.monotonic()
+
+    async def run(self) -> None:
+        await super().run()
+        if self._shown:
+            await self._last_words()
+
+    async def _last_words(self) -> None:
+        """What was leased to us and has not arrived (its news crossed our leaving, or its reply was lost)
+        goes back at once, and need not wait for the end of its lease."""
+        asked = [Share(name, 0, 0) for name in self._names]
+        sent = time.monotonic()
+        try:
+            fetched = await self._store.fetch(
+                asked, limit=0, lease=self._lease, worker=self._worker, token=self._token
+            )
+        except StoreError as error:
+            self.complaint.about(f"{self.name}: the store does not answer", error)
+            return
+        self._executor.accept(fetched.jobs, sent, fetched.now)
+        self._executor.start_ready()
 
     async def tick(self) -> float:
         await self._room()
@@ -85,10 +107,11 @@ class Fetcher(Service):
         if not shares:
             return await self._slot_of_a_queue()
         sent = time.monotonic()
+        self._shown = True
         fetched = await self._store.fetch(
             shares, limit=limit, lease=self._lease, worker=self._worker, token=self._token
         )
-        self._token = mint_token()
+        self._new_token()
         self.last_success = time.monotonic()
         self._took += (self.last_success - sent - self._took) / 4
         got = Counter(job.spec.queue for job in fetched.jobs)
@@ -179,16 +202,21 @@ class Fetcher(Service):
 
     def _offer(self) -> Offer:
         """The next fetch has this token."""
+        self._shown = True
         return Offer(self._worker, self._token, self._lease, self._take)
 
     def _take(self, handed: Fetched) -> Offer | None:
         """A job came while we wait. Once it has begun we can wait on, if the same queues have room still."""
-        self._token = mint_token()
+        self._new_token()
         self._executor.accept(handed.jobs, time.monotonic(), handed.now)
         self._executor.start_ready()
         if self._stopping or self._slotted or self._executor.free == 0:
             return None
         return self._offer()
+
+    def _new_token(self) -> None:
+        self._token = mint_token()
+        self._shown = False
 
     def _ahead(self) -> int:
         """How many jobs beyond the free slots will start within the look-ahead, as measured.
