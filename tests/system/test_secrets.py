@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -47,6 +48,28 @@ async def show() -> str:
     return repr((app, app.store, vars(app.store)))
 """
 
+SAY = """
+import json
+import shlex
+import sys
+import traceback
+
+from click.testing import CliRunner
+
+from penstock.cli.main import cli
+
+for command in json.loads(sys.argv[1]):
+    words = shlex.split(command)
+    env = dict(word.split("=", 1) for word in words if word.startswith("PENSTOCK_"))
+    words = [word for word in words if not word.startswith("PENSTOCK_")]
+    sys.modules.pop("tasks", None)
+    done = CliRunner().invoke(cli, words, prog_name="penstock", env=env)
+    print("$", words, done.output, sep="\\n")
+    print(f"exit {done.exit_code}")
+    if done.exc_info:
+        traceback.print_exception(*done.exc_info)
+"""
+
 
 class Silence:
     """A folder with an app that has secrets, and all that was said there."""
@@ -55,23 +78,28 @@ class Silence:
         self.place = place
         self.url = url
         self.key = key
-        self.said: list[str] = []
         (place.folder / "tasks.py").write_text(TASKS)
         (place.folder / "penstock.toml").write_text(f'key = "{key}"\n')
 
-    def run(self, *words: str, url: str = "", **env: str) -> int:
-        """A command to its end; its exit code."""
-        done = self.place.penstock(*words, PENSTOCK_URL=url or self.url, PENSTOCK_LOG_LEVEL="debug", **env)
-        self.said += [f"$ penstock {' '.join(words)}", done.stdout, done.stderr]
-        return done.returncode
+    def run(self, *commands: str, url: str = "", **env: str) -> list[int]:
+        """Commands to their ends, in one process of their own; their exit codes."""
+        (self.place.folder / "say.py").write_text(SAY)
+        program = self.place.start(
+            "say.py", json.dumps(commands), PENSTOCK_URL=url or self.url, PENSTOCK_LOG_LEVEL="debug", **env
+        )
+        assert program.wait() == 0, program.log
+        return [int(code) for code in re.findall(r"^exit (\d+)$", program.log, re.M)]
+
+    @property
+    def said(self) -> str:
+        return "\n".join(program.log for program in self.place.programs)
 
     def leaks(self) -> list[str]:
         """The lines in which a secret stands, in any spelling."""
         raw = b64decode(self.key)
         secrets = [self.key, self.key.rstrip("="), raw.hex(), repr(raw)[2:-1], "hunter2", "Tr0ub4dor"]
         secrets.append(b64encode(PASSWORD.encode()).decode())
-        text = "\n".join([*self.said, *(program.log for program in self.place.programs)])
-        return [line for line in text.splitlines() if any(secret in line for secret in secrets)]
+        return [line for line in self.said.splitlines() if any(secret in line for secret in secrets)]
 
 
 @pytest.fixture
@@ -86,67 +114,62 @@ def url_of(server: RedisServer, password: str = PASSWORD) -> str:
 
 def test_a_worker_and_its_commands_say_no_secret(place: Place, server: RedisServer) -> None:
     at = Silence(place, url_of(server), new_key())
-    for task, arguments in (("fail", '["boom"]'), ("add", "[1, 2]"), ("show", "[]")):
-        assert at.run("enqueue", "tasks:app", f"tasks.{task}", arguments) == 0
-    assert at.run("worker", "tasks:app", "--burst", "--log-level", "debug") == 0
-    assert "ValueError: boom" in "".join(at.said), "the worker tells of what happens"
-    assert "event JobCompleted" in "".join(at.said)
-    for words in ("config", "config --why", "config --json", "queues list", "workers", "stats", "doctor"):
-        assert at.run(*words.split()) in (0, 1)
-    assert at.run("jobs", "list", "--json") == 0
-    shown = "".join(at.said)
-    assert "***" in shown
-    for id in re.findall(r"default/([0-9a-f-]{36})", shown):
-        assert at.run("jobs", "show", id, "--full") == 0
+    jobs = ["tasks.fail '[\"boom\"]' --id 1", "tasks.add '[1, 2]' --id 2", "tasks.show --id 3"]
+    assert at.run(*(f"enqueue tasks:app {job}" for job in jobs)) == [0, 0, 0]
+    worker = place.start(
+        *["-m", "penstock", "worker", "tasks:app", "--burst", "--log-level", "debug"], PENSTOCK_URL=at.url
+    )
+    assert worker.wait() == 0
+    assert "ValueError: boom" in worker.log, "the worker tells of what happens"
+    assert "event JobCompleted" in worker.log
+    looks = ["config", "config --why", "config --json", "queues list", "workers", "stats", "doctor"]
+    looks += ["jobs list --json", *(f"jobs show {id} --full" for id in "123")]
+    assert set(at.run(*looks)) <= {0, 1}
+    assert "<App of 3 tasks on" in at.said
+    assert "***" in at.said
     assert at.leaks() == []
 
 
 def test_neither_do_those_that_find_no_store(place: Place, server: RedisServer) -> None:
     at = Silence(place, url_of(server), new_key())
-    wrong = url_of(server, "hunter2-wrong")
-    assert at.run("enqueue", "tasks:app", "tasks.show", "--traceback", url=wrong) != 0
-    assert at.run("worker", "tasks:app", "--burst", url=wrong) != 0
-    assert at.run("doctor", "--traceback", url=wrong) != 0
+    tries = ["enqueue tasks:app tasks.show --traceback", "jobs list --traceback", "doctor --traceback"]
+    assert 0 not in at.run(*tries, url=url_of(server, "hunter2-wrong"))
     server.kill()
-    for words in (
-        "enqueue tasks:app tasks.show --traceback",
-        "jobs list --traceback",
-        "worker tasks:app --burst",
-    ):
-        assert at.run(*words.split()) != 0
-    assert len("".join(at.said)) > 500
+    assert 0 not in at.run(tries[1], "worker tasks:app --burst")
+    assert len(at.said) > 500
     assert at.leaks() == []
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://:hunter2@127.0.0.1:1/x",
-        "redis:/:hunter2@127.0.0.1:1",
-        "redis:hunter2",
-        "rdis://:hunter2@127.0.0.1:1",
-        "redis://:hunter2@127.0.0.1:99999",
-        "redis://:hunter2/slash@127.0.0.1:1",
-        "redis://user:hunter2@@127.0.0.1:1/0?nonsense=1",
-        "redis://127.0.0.1:1/0?password=hunter2",
-        "redis+sentinel://a:1/m?sentinel_password=hunter2&sentinel_password=hunter2",
-        "sqlite://user:hunter2@host/jobs.db",
-        "memory://user:hunter2@host/x",
-        "postgresql://user:hunter2@host/db",
-    ],
-)
-def test_a_url_that_cannot_be_does_not_have_its_password_repeated(place: Place, url: str) -> None:
-    at = Silence(place, url, new_key())
-    assert at.run("enqueue", "tasks:app", "tasks.show", "--traceback", url=url) != 0
+WRONG = [
+    "redis://:hunter2@127.0.0.1:1/x",
+    "redis:/:hunter2@127.0.0.1:1",
+    "redis:hunter2",
+    "rdis://:hunter2@127.0.0.1:1",
+    "redis://:hunter2@127.0.0.1:99999",
+    "redis://:hunter2/slash@127.0.0.1:1",
+    "redis://user:hunter2@@127.0.0.1:1/0?nonsense=1",
+    "redis://127.0.0.1:1/0?password=hunter2",
+    "redis+sentinel://a:1/m?sentinel_password=hunter2&sentinel_password=hunter2",
+    "sqlite://user:hunter2@host/jobs.db",
+    "memory://user:hunter2@host/x",
+    "postgresql://user:hunter2@host/db",
+]
+
+
+def test_a_url_that_cannot_be_does_not_have_its_password_repeated(place: Place) -> None:
+    at = Silence(place, "", new_key())
+    commands = [f"{command} --traceback" for command in ("jobs list", "enqueue tasks:app tasks.show")]
+    assert 0 not in at.run(*(f"PENSTOCK_URL='{url}' {command}" for url in WRONG for command in commands))
+    assert len(at.said) > 1000
     assert at.leaks() == []
 
 
 def test_a_key_that_is_none_is_not_repeated(place: Place) -> None:
     at = Silence(place, "sqlite:///jobs.db", new_key())
-    assert at.run("config", PENSTOCK_KEY="hunter2") != 0
+    assert at.run("config", "jobs list --traceback", PENSTOCK_KEY="hunter2") == [2, 2]
     (place.folder / "penstock.toml").write_text('key = ["hunter2"]\n')
-    assert at.run("worker", "tasks:app", "--traceback") != 0
-    assert "penstock keygen" in "".join(at.said)
+    assert 0 not in at.run("worker tasks:app --traceback", "enqueue tasks:app tasks.show --traceback")
+    assert "penstock keygen" in at.said
     assert at.leaks() == []
 
 
