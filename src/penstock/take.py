@@ -278,7 +278,7 @@ class Take(AbstractAsyncContextManager[Some]):
         return Settled.STALE
 
     async def _apply(self, job: Job, outcome: Outcome, result: bytes | None = None) -> Settled:
-        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)
+        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)  # noqa: S311 (jitter, no secret)
         (answer,) = await self._store.settle([Settlement(job.lease, move, result)])
         return answer
 

@@ -69,7 +69,7 @@ def _finite(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [*ARGS, *ELEMENTS])
-@fuzzed(300)
+@fuzzed(150)
 @given(payload=stored)
 @example(payload=b"[" * 100_000)
 @example(payload=b'{"a":1e999}')
@@ -88,7 +88,7 @@ def test_arguments_are_read_or_undecodable(name: str, payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", list(RESULTS))
-@fuzzed(200)
+@fuzzed(100)
 @given(payload=stored)
 @example(payload=b'{"$signed":"1.')
 def test_results_are_read_or_undecodable(name: str, payload: bytes) -> None:
@@ -98,7 +98,7 @@ def test_results_are_read_or_undecodable(name: str, payload: bytes) -> None:
         assert str(error)
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(args=st.lists(anything, max_size=3), kwargs=st.dictionaries(st.text(max_size=5), anything, max_size=3))
 def test_what_is_taken_comes_back(args: list[Any], kwargs: dict[str, Any]) -> None:
     codec = ARGS["untyped"]
@@ -111,7 +111,7 @@ def test_what_is_taken_comes_back(args: list[Any], kwargs: dict[str, Any]) -> No
     assert back.arguments == bound.arguments
 
 
-@fuzzed(200)
+@fuzzed(100)
 @given(value=anything)
 def test_a_result_that_is_taken_comes_back(value: Any) -> None:
     codec = RESULTS[str(Any)]
@@ -122,7 +122,7 @@ def test_a_result_that_is_taken_comes_back(value: Any) -> None:
     assert codec.decode(payload) == value
 
 
-@fuzzed(100)
+@fuzzed(50)
 @given(payload=stored)
 @example(payload=b"[" * 100_000)
 def test_a_raw_payload_is_json_or_undecodable(payload: bytes) -> None:
@@ -141,7 +141,7 @@ envelopes = mangled(
 )
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(data=envelopes)
 @example(data=b'{"$sealed":"1."}')
 @example(data=b'{"$sealed":"1.\xff')
@@ -158,7 +158,7 @@ def test_an_envelope_opens_to_what_was_sealed_or_not_at_all(data: bytes) -> None
     assert (why_sealed(job) is not None) == is_sealed(data)
 
 
-@fuzzed(200)
+@fuzzed(100)
 @given(
     text=st.text(max_size=40)
     | st.text("$sealed:1.0a=", max_size=40)
@@ -171,7 +171,7 @@ def test_a_text_opens_or_says_that_it_does_not(text: str) -> None:
     assert isinstance(shown_text(text), str)
 
 
-@fuzzed(100)
+@fuzzed(50)
 @given(payload=stored | envelopes, members=st.lists(st.sampled_from("123"), max_size=3))
 def test_whatever_a_batch_carries_it_is_opened_or_closed(payload: bytes, members: list[str]) -> None:
     clear = MemoryStore()
@@ -230,7 +230,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     return Rows(tmp_path_factory.mktemp("rows"))
 
 
-@fuzzed(25)
+@fuzzed(20)
 @given(spec=mangled(st.just(msgspec.msgpack.encode(NewJob("b", "t", b"{}", "q")))))
 def test_a_row_of_any_bytes_is_an_error_of_ours_at_most(rows: Rows, spec: bytes) -> None:
     store = rows.with_spec(spec, "spec")
@@ -245,7 +245,7 @@ def on_redis(redis: RedisServer) -> Iterator[RedisServer]:
     return redis
 
 
-@fuzzed(40)
+@fuzzed(20)
 @given(record=st.data())
 def test_a_record_of_any_bytes_is_an_error_of_ours_at_most(
     on_redis: RedisServer, record: st.DataObject

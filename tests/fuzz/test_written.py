@@ -49,7 +49,7 @@ URLS = [
 QUEUES = ["critical:weight=6,default:weight=3:slots=10", "a", "a:b=c"]
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(texts(seeds=DURATIONS, alphabet="0123456789.smhdw -") | anything)
 def test_a_duration_is_milliseconds_or_refused(value: Any) -> None:
     try:
@@ -61,7 +61,7 @@ def test_a_duration_is_milliseconds_or_refused(value: Any) -> None:
         assert 0 <= ms <= 10**15
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(texts(seeds=RATES, alphabet="0123456789./smhd") | anything, st.none() | st.integers())
 @example("1/" + "9" * 400 + "s", None)
 @example("9" * 2000 + "/" + "9" * 2000 + "/s", None)
@@ -76,7 +76,7 @@ def test_a_rate_is_one_or_refused(value: Any, burst: int | None) -> None:
         assert Rate.of(str(rate), burst=rate.burst).step == pytest.approx(rate.step)
 
 
-@fuzzed(120)
+@fuzzed(60)
 @given(texts(seeds=CRONS, alphabet="0123456789*/-,L# @"), st.none() | texts(seeds=["Europe/Berlin", "UTC"]))
 def test_a_schedule_recurs_or_is_refused(text: str, tz: str | None) -> None:
     try:
@@ -90,7 +90,7 @@ def test_a_schedule_recurs_or_is_refused(text: str, tz: str | None) -> None:
     assert all(instant > after for instant in instants)
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(texts(seeds=["mail", "a.b:c@d+e=f~g-h"]) | anything)
 def test_a_name_is_safe_in_every_key_and_path_or_refused(name: Any) -> None:
     for check in (check_id, check_queue):
@@ -103,7 +103,7 @@ def test_a_name_is_safe_in_every_key_and_path_or_refused(name: Any) -> None:
             assert not set(name) & set("\0\n\r /\\{}*?[]'\" ")
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(texts(seeds=URLS, alphabet="redis:/@?&=#,[]%0"))
 @example("redis://[")
 @example("redis:/:hunter2@localhost")
@@ -122,7 +122,7 @@ def test_a_url_is_one_or_refused_and_its_password_is_not_repeated(url: str) -> N
         assert "hunter2" not in shown
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(texts(seeds=QUEUES, alphabet="ab:=,weightslots019"))
 @example("a:weight=" + "9" * 5000)
 def test_queues_of_a_worker_are_some_or_refused(text: str) -> None:
@@ -136,7 +136,7 @@ def test_queues_of_a_worker_are_some_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KNOBS))
-@fuzzed(40)
+@fuzzed(20)
 @given(
     value=texts(
         seeds=[*DURATIONS, "1MB", "64 kib", "true", "none", "auto", "debug"], alphabet="0123456789_kMB"
@@ -155,7 +155,7 @@ def test_a_setting_is_read_or_refused(name: str, value: Any) -> None:
         assert isinstance(knob.kind.show(read), str)
 
 
-@fuzzed(200)
+@fuzzed(100)
 @given(st.dictionaries(st.sampled_from([*KNOBS, "nonsense", "LEASE"]), texts(seeds=DURATIONS), max_size=4))
 def test_an_environment_is_read_or_refused_line_by_line(given_: dict[str, str]) -> None:
     env = {f"PENSTOCK_{name.upper()}": value for name, value in given_.items() if "\0" not in value}
@@ -165,7 +165,7 @@ def test_an_environment_is_read_or_refused_line_by_line(given_: dict[str, str]) 
         assert all(line.strip() for line in str(error).splitlines()) or "\n" in "".join(env.values())
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(headers=st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=3) | anything)
 def test_headers_are_taken_or_refused(headers: Any) -> None:
     app = App("memory://")
@@ -194,7 +194,7 @@ _OPTIONS = st.sampled_from(
 )
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(st.dictionaries(_OPTIONS, texts(seeds=DURATIONS) | anything, max_size=3))
 def test_options_of_a_call_are_taken_or_refused(options: dict[str, Any]) -> None:
     app = App("memory://")
@@ -204,7 +204,7 @@ def test_options_of_a_call_are_taken_or_refused(options: dict[str, Any]) -> None
         assert str(error)
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(by=anything, key=anything, states=anything, replace=anything)
 def test_a_rule_of_uniqueness_makes_sense_or_is_refused(by: Any, key: Any, states: Any, replace: Any) -> None:
     try:
@@ -213,7 +213,7 @@ def test_a_rule_of_uniqueness_makes_sense_or_is_refused(by: Any, key: Any, state
         assert "unique" in str(error)
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(texts(seeds=["AAAA" * 10 + "AAA=", "c2VjcmV0"], alphabet="ABCabc012+/=-_,") | anything)
 def test_a_key_is_one_or_refused(value: Any) -> None:
     try:
@@ -247,7 +247,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield path
 
 
-@fuzzed(100)
+@fuzzed(50)
 @given(arguments=jsons.map(json.dumps) | texts(seeds=['{"a": 1}', "[1, 2.5]", '{"a": 1, "c": 2}']))
 @example(arguments='{"a": ' + "9" * 5000 + "}")
 @example(arguments="[" * 5000)

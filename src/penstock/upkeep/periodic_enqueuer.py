@@ -118,5 +118,5 @@ class PeriodicEnqueuer(Service):
         ms = wait_ms(entry, now)
         if ms is None:
             return None
-        spread = random.uniform(0, AHEAD / 2) if entry.spec.overlap is Overlap.ALLOW else 0
+        spread = random.uniform(0, AHEAD / 2) if entry.spec.overlap is Overlap.ALLOW else 0  # noqa: S311 (jitter, no secret)
         return (ms + spread) / 1_000

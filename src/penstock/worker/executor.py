@@ -505,7 +505,7 @@ class Executor:
         return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)
 
     def _report(self, hold: Hold, outcome: Outcome, result: bytes | None) -> None:
-        now, luck = hold.store_now(), random.random()
+        now, luck = hold.store_now(), random.random()  # noqa: S311 (jitter, no secret)
         move = decide(hold.job, outcome, now, luck, keep_dead=self._keep_dead)
         self._settle(hold, move, result)
 
