@@ -40,7 +40,7 @@ def test_a_job_is_shown_to_who_has_the_key(penstock: Cli, job: str, monkeypatch:
     assert (shown["payload"], shown["closed"]) == ({"to": "ada"}, None)
 
 
-@pytest.mark.parametrize("key", ["", new_key()])
+@pytest.mark.parametrize("key", ["", new_key()], ids=["none", "another"])
 def test_others_are_told_which_key_they_lack(
     penstock: Cli, job: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
