@@ -38,12 +38,12 @@ class Strangers:
         self.met += 1
         if self._events.active:
             self._events.emit(TaskUnknown(int(time.time() * 1000), job.id, job.queue, job.task, job.attempt))
-        self._say(job, f"no task {job.task!r} in this worker")
+        self._say(job, f"no task {job.task!r} in this worker; the job is parked")
 
     def tell_closed(self, job: Job, why: str) -> None:
         """One whose contents do not open here."""
         self.met += 1
-        self._say(job, f"what it carries cannot be read here ({why})")
+        self._say(job, f"what it carries cannot be read here ({why}); the job is parked")
         if job.task not in self.closed_tasks or job.queue not in self.closed_queues:
             self.closed_tasks.add(job.task)
             self.closed_queues.add(job.queue)
@@ -55,5 +55,5 @@ class Strangers:
             self._unsaid += 1
             return
         more = f" ({self._unsaid} more like it in between)" if self._unsaid else ""
-        _log.warning("job %s: %s; the job is parked%s", job.id, what, more)
+        _log.warning("job %s: %s%s", job.id, what, more)
         self._said, self._unsaid = now, 0
