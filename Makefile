@@ -15,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check servers lint types bench clean rebuild-venv
+.PHONY: help demo test check servers lint types audit bench clean rebuild-venv
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ lint: $(VENV)/.ready-to-develop ## Ruff: rules and format
 types: $(VENV)/.ready-to-develop ## Mypy (strict) and basedpyright over src
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
+
+# tests/test_dependencies.py looks at what can be seen offline; known vulnerabilities are in a database elsewhere.
+audit: $(VENV)/.ready-to-develop ## Known vulnerabilities of what we depend on (asks the network)
+	@$(PIP) check
+	@$(PIP) install pip-audit || { echo "No pip-audit to be had here: it needs the network." >&2; exit 1; }
+	@$(BIN)/python -m pip_audit --local --skip-editable
 
 bench: $(VENV)/.ready-to-develop ## Measure every store (ARGS="..." goes to the runner)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -27,10 +27,10 @@ ROOT = "penstock"
 FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool schedule limits lane batch",
+    " pool schedule limits lane batch sealing",
     2: "lifecycle holding",  # rule
     3: "store batcher attempt outcome",  # the seam
-    4: "stores client handle draft keyed inspector outbox waiting following results pressure queue",
+    4: "stores client handle draft keyed inspector outbox waiting following results pressure queue vault",
     5: "dialects task",
     6: "periodic connect upkeep web",
     7: "app registry take loading",
@@ -41,7 +41,7 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 
 # Words know the standard library, msgspec and each other; what else a word may know is named here.
 WORDS_MAY_IMPORT = {"msgspec"}
-WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}}
+WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}, "sealing": {"cryptography"}}
 
 # What every store may use; all else under `stores` is a concrete store.
 SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gates", "gathering", "wording"}
@@ -61,7 +61,7 @@ WORKER_ARROWS = {
     "supervisor": {"process"},
 }
 
-MUST_NOT_BE_IMPORTED = ["sqlite3", "redis", "psycopg", "http.server", "click", "rich"]
+MUST_NOT_BE_IMPORTED = ["sqlite3", "redis", "psycopg", "http.server", "click", "rich", "cryptography"]
 IMPORT_BUDGET_MS = 150
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
@@ -24,9 +24,11 @@ from penstock.pressure import FULL_TIMEOUT
 from penstock.queue import StoredQueue
 from penstock.registry import Registry
 from penstock.results import AsCompleted, aresults, results
+from penstock.sealing import Keyring, Sealer, read_keys
 from penstock.store import Store
 from penstock.take import Take, Taken
 from penstock.task import Limits, Task, check_task_name
+from penstock.vault import vault
 
 __all__ = ["App"]
 
@@ -36,6 +38,7 @@ R = TypeVar("R")
 #: A heartbeat comes every third of a lease, and the store has to be reached in between.
 _SHORTEST_LEASE = 100
 _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
+_OWN_OPTIONS |= {"key", "encrypt", "key_required"}
 
 
 class App(Registry):
@@ -45,7 +48,9 @@ class App(Registry):
     isolates it from others on the same store; `max_payload` and `max_result` bound the bytes of one
     job's arguments and of its result; `outbox` is how many new jobs may wait in memory while the store is
     away (0, unless it is said), and die there with the process; `full_timeout` is how long an enqueue waits
-    for room in a full queue whose rule is to wait (30 s); `store` takes the place of the URL. All
+    for room in a full queue whose rule is to wait (30 s); `store` takes the place of the URL. `key` encrypts
+    what jobs carry: 32 bytes, or those as base64 text; of several the first is for writing, all for reading;
+    with `encrypt=False` it signs only, with `key_required` clear jobs are refused (docs/encryption.md). All
     further options are defaults for its tasks; `retention` is that of tasks with a result. What is not
     given here may be set in the environment or in penstock.toml.
     """
@@ -61,6 +66,9 @@ class App(Registry):
         outbox: int | None = None,
         full_timeout: Duration | None = None,
         store: Store | None = None,
+        key: bytes | str | Sequence[bytes | str] | None = None,
+        encrypt: bool | None = None,
+        key_required: bool | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
@@ -84,6 +92,7 @@ class App(Registry):
             "full_timeout",
             FULL_TIMEOUT,
         )
+        self._sealer = said.sealer(key, encrypt, key_required)
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
             Client(lambda: self._made_store(store), middleware, events, room, patience),
@@ -285,7 +294,8 @@ class App(Registry):
         self.events.close()
 
     def _made_store(self, given: Store | None) -> Store:
-        return connect(self.url, namespace=self.namespace) if given is None else given
+        store = connect(self.url, namespace=self.namespace) if given is None else given
+        return store if self._sealer is None else vault(store, self._sealer, self.namespace)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
@@ -305,10 +315,31 @@ class _Settings:
             return given
         return getattr(self._config, name) if name in self._set else default
 
+    def sealer(self, key: Any, encrypt: bool | None, required: bool | None) -> Sealer | None:
+        """What seals the jobs of an app; None: it has no key."""
+        encrypts = _flag("encrypt", self.or_else(encrypt, "encrypt", True))
+        refuses = _flag("key_required", self.or_else(required, "key_required", False))
+        given = read_keys(self._config.key) if key is None and self._config.key else None
+        if key is not None:
+            given = read_keys(key, "App(): key")
+        if given is not None:
+            return Sealer(Keyring(given), encrypt=encrypts, required=refuses)
+        if refuses:
+            raise ConfigError(
+                "App(): key_required=True, and there is no key: give one with key= or PENSTOCK_KEY"
+            )
+        return None
+
     def options(self) -> Options:
         """The defaults of tasks, as far as they are set there."""
         names = self._set & {"queue", "timeout", "max_attempts", "retention"}
         return Options(**{name: getattr(self._config, name) for name in names})
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"App(): {name}={value!r} is not True or False")
+    return value
 
 
 def _number(name: str, value: int | str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from penstock.clock import Clock
+from penstock.config import mask_url
 from penstock.errors import ConfigError, MissingExtra, UnknownScheme, did_you_mean
 from penstock.ids import check_queue
 from penstock.store import Store
@@ -90,7 +92,7 @@ def _read(parts: SplitResult, url: str) -> dict[str, str]:
     if parts.fragment:
         raise ConfigError(f"{_shown(url)!r}: write %23 for the '#' in it")
     if parts.scheme == "memory" and (parts.path.strip("/") or "/" in parts.netloc):
-        raise ConfigError(f"{url!r}: a memory store has a name at most, no path: write memory://NAME")
+        raise ConfigError(f"{_shown(url)!r}: a memory store has a name at most, no path: write memory://NAME")
     if parts.scheme == "memory" and parts.netloc:
         check_queue(parts.netloc)
     return _query(parts, url)
@@ -98,8 +100,9 @@ def _read(parts: SplitResult, url: str) -> dict[str, str]:
 
 def _split(url: str) -> SplitResult:
     if not isinstance(url, str) or "://" not in url:
+        given = mask_url(url) if isinstance(url, str) else url
         raise ConfigError(
-            f"{url!r} is not the URL of a store: write sqlite:///jobs.db for a file beside you, "
+            f"{given!r} is not the URL of a store: write sqlite:///jobs.db for a file beside you, "
             "sqlite:////var/lib/jobs.db for an absolute path, or memory://"
         )
     try:
@@ -164,9 +167,15 @@ def _file(parts: SplitResult, url: str) -> Path:
         raise ConfigError("sqlite:///:memory: would be lost with its connection: use memory:// instead")
     if not path or path.endswith("/") or "\0" in path:
         raise ConfigError(f"{_shown(url)!r} names no file: write sqlite:///jobs.db")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{_shown(url)!r} names a file that cannot be: it holds half of a character"
+        ) from None
     return Path(path).expanduser().absolute()
 
 
 def _shown(url: str) -> str:
     """The URL without its secrets."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:…@", url)
+    return re.sub(r"(://[^/@:]*):.*@", r"\1:…@", url, flags=re.DOTALL)

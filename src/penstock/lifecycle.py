@@ -144,7 +144,10 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """This worker does not know the task."""
+    """This worker does not know the task; or it cannot run the job for another reason, which is none of the
+    job's: `why`."""
+
+    why: str | None = None
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -207,8 +210,8 @@ def decide(
             return _cancelled(job, reason)
         case Expired():
             return _cancelled(job, EXPIRED, charge=False)
-        case Unknown():
-            reason = f"no worker here knows the task {job.task!r}"
+        case Unknown(why):
+            reason = f"no worker here knows the task {job.task!r}" if why is None else why[:300]
             return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
         case Released(place):
             return released(place)

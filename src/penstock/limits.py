@@ -15,7 +15,11 @@ from penstock.errors import ConfigError, did_you_mean
 
 __all__ = ["LONGEST_HOLD", "NO_LIMITS", "LimitChange", "OnFull", "QueueLimits", "Rate", "bounded_hold"]
 
-_RATE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+)\s*/\s*([0-9]*\.?[0-9]*)\s*([a-z]+)\s*\Z")
+_RATE = re.compile(
+    # bounded, and with one way to read each digit: no text takes long, no number is infinite
+    r"\s*([+-]?(?:[0-9]{1,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30}))\s*"
+    r"/\s*((?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})?)\s*([a-z]+)\s*\Z"
+)
 _UNITS = {
     **dict.fromkeys(("ms", "millisecond"), 1),
     **dict.fromkeys(("s", "sec", "second"), 1_000),
@@ -239,6 +243,6 @@ def _parsed(text: str, what: str) -> tuple[float, int]:
     """How many, in how many ms."""
     match = _RATE.match(text.lower())
     unit = match and (_UNITS.get(match[3]) or _UNITS.get(match[3].removesuffix("s")))
-    if match is None or not unit or match[2] == ".":
+    if match is None or not unit:
         raise ConfigError(f"{what}={text!r} is not a rate: write '200/s', '100/min' or '5/2s'")
     return float(match[1]), round(float(match[2] or 1) * unit)

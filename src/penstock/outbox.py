@@ -194,7 +194,7 @@ class Outbox:
             self._changed.notify_all()
 
     def _rest(self, failures: int) -> None:
-        pause = min(_LONGEST_REST, _FIRST_REST * 2 ** min(failures - 1, 8)) * random.uniform(0.5, 1)
+        pause = min(_LONGEST_REST, _FIRST_REST * 2 ** min(failures - 1, 8)) * random.uniform(0.5, 1)  # noqa: S311 (jitter, no secret)
         self._hurry.wait(_HURRIED_REST if self._hurrying else pause)
         self._hurry.clear()
 

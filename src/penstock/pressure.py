@@ -44,7 +44,7 @@ class Room:
         first = self.answers[self._waiting[0]]
         wait = (first.retry_after if first is not None and first.retry_after is not None else 1_000) / 1000
         # many may wait for the same place: not all at the same moment
-        return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))
+        return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))  # noqa: S311 (jitter, no secret)
 
     def tried(self, answers: Answers) -> None:
         """What became of `jobs` this time."""

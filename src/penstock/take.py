@@ -25,12 +25,13 @@ from penstock.errors import (
 )
 from penstock.ids import mint, mint_token
 from penstock.job import DEAD_KEPT, AttemptError, Job, Progress, read_json
-from penstock.lifecycle import Cancelled, Outcome, Place, Released, Returned, decide
+from penstock.lifecycle import Cancelled, Outcome, Place, Released, Returned, Unknown, decide
 from penstock.options import Options
 from penstock.outcome import outcome_of, timed_out
 from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
 from penstock.task import Task
 from penstock.upkeep.reclaimer import judge
+from penstock.vault import why_closed
 
 __all__ = ["Take", "Taken"]
 
@@ -168,10 +169,17 @@ class Take(AbstractAsyncContextManager[Some]):
             await self._store.promote([self._queue], limit=_AT_ONCE)
             fetched = await self._fetch()
             for job in fetched.jobs:
-                if not job.cancel_asked:
+                why = why_closed(self._store)(job)
+                if why is not None:
+                    _log.warning(
+                        "job %s: what it carries cannot be read here (%s); it is parked", job.id, why
+                    )
+                    await self._apply(job, Unknown(f"cannot be read here: {why}"))
+                elif not job.cancel_asked:
                     await self._its_time(job, fetched.now)
                     return job
-                await self._apply(job, Cancelled())
+                else:
+                    await self._apply(job, Cancelled())
             if fetched.jobs or await self._reclaimed():
                 continue
             left = ends - time.monotonic()
@@ -270,7 +278,7 @@ class Take(AbstractAsyncContextManager[Some]):
         return Settled.STALE
 
     async def _apply(self, job: Job, outcome: Outcome, result: bytes | None = None) -> Settled:
-        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)
+        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)  # noqa: S311 (jitter, no secret)
         (answer,) = await self._store.settle([Settlement(job.lease, move, result)])
         return answer
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import ManualClock
+from penstock.sealing import Keyring, Sealer
 from penstock.store import Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
+from penstock.vault import vault
 from tests import servers
 from tests.store.facts import OpenStore
 
@@ -50,6 +52,10 @@ def _prefix(home: Path) -> str:
     return ".".join(home.parts[test:])
 
 
+def _vault(home: Path, namespace: str, clock: ManualClock) -> Store:
+    return vault(_memory(home, namespace, clock), Sealer(Keyring([bytes(32)])), namespace)
+
+
 #: A new store is entered here, and has to keep every promise of this folder. It is called with the test's
 #: home, a namespace and a clock; a server starts with the first store on it.
 STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {
@@ -58,9 +64,24 @@ STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {
     "redis-cluster": _redis_cluster,
     "sqlite": _sqlite,
 }
+OPENED = {**STORES, "vault": _vault}
 
 
-@pytest.fixture(params=sorted(STORES))
+#: Where what jobs carry goes in or comes out: there a store that seals it must be as any other.
+SEALED = ("ended", "ends", "extend", "fetch", "get", "groups", "known_faults", "list_jobs", "namespaces")
+SEALED += ("periodic", "reclaim", "settle", "sync_door", "unique_rules", "wait")
+#: But for these: the unique key of a job is not the one that came in, for it is keyed.
+NOT_SEALED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_the_")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".test_")[2]
+        seals = module in SEALED and not metafunc.function.__name__.startswith(NOT_SEALED)
+        metafunc.parametrize("kind", [*sorted(STORES), *(["vault"] if seals else [])], indirect=True)
+
+
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """Which store is under test."""
     yield str(request.param)
@@ -97,7 +118,7 @@ def open_store(kind: str, clock: ManualClock, home: Path) -> Iterator[OpenStore]
     opened: list[Store] = []
 
     def open_one(*, namespace: str = "") -> Store:
-        opened.append(STORES[kind](home, namespace, clock))
+        opened.append(OPENED[kind](home, namespace, clock))
         return opened[-1]
 
     yield open_one

@@ -278,7 +278,10 @@ def _show(job: JobView, limit: int | None) -> None:
             *((f"header {name}", value) for name, value in sorted(job.headers.items())),
         ]
     )  # fmt: skip
-    _show_data(f"payload ({job.payload_size:,} bytes)", job.payload, job.payload_base64, limit)
+    if job.closed is not None:
+        click.echo(f"\npayload ({job.payload_size:,} bytes)\n  {job.closed}")
+    else:
+        _show_data(f"payload ({job.payload_size:,} bytes)", job.payload, job.payload_base64, limit)
     if job.result is not None or job.result_base64 is not None:
         _show_data("result", job.result, job.result_base64, limit)
     for error in job.errors:

@@ -20,7 +20,7 @@ __all__ = ["cli", "main"]
 COMMANDS = (
     *("demo", "worker", "serve", "enqueue"),
     *("jobs", "queues", "groups", "periodic", "workers", "stats"),
-    *("config", "doctor", "completion"),
+    *("config", "doctor", "keygen", "completion"),
 )
 
 

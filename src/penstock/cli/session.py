@@ -90,9 +90,10 @@ class Session:
         if self._by_app():
             return self.open_app().store
         from penstock.connect import connect
+        from penstock.vault import vault_of
 
         config = self.load().config
-        return connect(config.url, namespace=config.namespace)
+        return vault_of(connect(config.url, namespace=config.namespace), config)
 
     def _by_app(self) -> bool:
         """What was said on purpose wins over a default, an option over all else, and the url over the app."""

@@ -85,7 +85,7 @@ def _parse_queue(text: str) -> Queue:
         if key not in ("weight", "slots"):
             near = did_you_mean(key, ("weight", "slots"))
             raise ConfigError(f"queue {text!r}: {key!r} is not an option{near}: they are weight and slots")
-        if not value.isdecimal():
+        if not value.isdecimal() or len(value) > 9:
             raise ConfigError(f"queue {text!r}: {key}={value} is not a whole number")
         options[key] = int(value)
     return Queue(name, **options)

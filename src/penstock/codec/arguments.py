@@ -87,10 +87,16 @@ class ArgsCodec:
             return payload
         counted = call.shapes if names is None else sorted(names)
         try:
-            values = dict(zip(call.shapes, _VALUES(call.read_bare(_ENCODE(raws))), strict=True))
-            return one_spelling({name: values[name] for name in counted if values[name] is not UNSET})
+            read = dict(zip(call.shapes, _VALUES(call.read_bare(_ENCODE(raws))), strict=True))
+            found = {name: read[name] for name in counted if read[name] is not UNSET}
         except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
-            return one_spelling({name: _DECODE(raws[name]) for name in counted if name in raws})
+            values = {name: raws[name] for name in counted if name in raws}
+        else:
+            return one_spelling(found)
+        try:
+            return one_spelling({name: _DECODE(raw) for name, raw in values.items()})
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return payload
 
     def by_name(self, payload: bytes) -> dict[str, Any]:
         """The arguments as the function gets them, with its defaults; raises Undecodable."""

@@ -12,6 +12,7 @@ from penstock.codec.shape import MAX_BYTES, Shape, shown
 from penstock.codec.signature import resolved, scope_of, signature_of
 from penstock.codec.tags import Misfit
 from penstock.errors import ResultError, Undecodable
+from penstock.sealing import why_not_here
 
 __all__ = ["ANY_RESULT", "ResultCodec", "result_codec_of"]
 
@@ -53,6 +54,9 @@ class ResultCodec:
 
     def decode(self, payload: bytes) -> Any:
         """The result; raises Undecodable."""
+        why = why_not_here(payload)
+        if why is not None:
+            raise Undecodable(f"{self._name}: the result cannot be read here: {why}")
         try:
             return self._shape.read(payload)
         except Exception as error:  # boundary: types' own validation runs in here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,13 @@ import msgspec
 from penstock.duration import milliseconds
 from penstock.errors import ConfigError, did_you_mean
 from penstock.ids import check_queue
+from penstock.sealing import read_keys
 
 __all__ = [
     "DURATION",
     "DURATION_OR_NONE",
     "FLAG",
+    "KEYS",
     "NAMESPACE",
     "QUEUE",
     "SIZE",
@@ -85,8 +88,11 @@ def choice(*words: str) -> Kind:
 def mask_url(url: str) -> str:
     """The URL without what must not be shown: a password before the host, and secrets in its query.
 
-    Greedy on purpose: a password that should have been percent-encoded and was not is hidden too.
+    Greedy on purpose: a password that should have been percent-encoded and was not is hidden too. Of what is
+    no URL at all nothing is shown but its beginning.
     """
+    if "://" not in url:
+        return re.sub(r"(?s)^([^:@]*)[:@].*", r"\1:***", url)
     head, question, query = url.partition("?")
     head = re.sub(r"^([\w+.-]+://[^:@/]*):.*@", r"\1:***@", head)
     query = re.sub(r"(?i)((?:^|&)[^=&]*(?:passw|secret|token|key|auth)[^=&]*)=[^&]*", r"\1=***", query)
@@ -115,7 +121,7 @@ def _url(name: str, value: Any) -> str:
     text = _text(name, value)
     if "://" not in text:
         raise ConfigError(
-            f"{name}={text!r} is not a store URL: write sqlite:///jobs.db, memory:// or the like"
+            f"{name}={mask_url(text)!r} is not a store URL: write sqlite:///jobs.db, memory:// or the like"
         )
     return text
 
@@ -174,7 +180,7 @@ _SIZES = {
 
 def _size(name: str, value: Any) -> int:
     text = value if isinstance(value, str) else str(value) if _whole(value) is not None else ""
-    match = re.fullmatch(r"([\d_]+) ?([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,30}(?:_\d{1,30}){0,9}) ?([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _SIZES:
         raise ConfigError(
             f"{name}={value!r} is not a size: write bytes as a number, or '64kB', '1MB', '1MiB'"
@@ -208,6 +214,13 @@ def _flag(name: str, value: Any) -> bool:
     raise ConfigError(f"{name}={value!r} is not true or false")
 
 
+def _keys(name: str, value: Any) -> str:
+    """As text, one after the other: settings travel as JSON. Errors never quote it."""
+    if value == "":
+        return ""
+    return ",".join(b64encode(key).decode() for key in read_keys(value, name))
+
+
 TEXT = Kind("text", _text)
 URL = Kind("store URL", _url, mask_url)
 NAMESPACE = Kind("name, or empty", _namespace)
@@ -217,3 +230,4 @@ DURATION_OR_NONE = Kind("duration or none", _duration_or_none, _show_duration)
 SIZE = Kind("size", _size, _show_size)
 SLOTS = Kind("whole number or auto", _slots)
 FLAG = Kind("true or false", _flag, lambda on: "true" if on else "false")
+KEYS = Kind("key, or several", _keys, lambda keys: "***" if keys else "")

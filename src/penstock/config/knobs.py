@@ -11,6 +11,7 @@ from penstock.config.kinds import (
     DURATION,
     DURATION_OR_NONE,
     FLAG,
+    KEYS,
     NAMESPACE,
     QUEUE,
     SIZE,
@@ -40,8 +41,9 @@ class Knob(msgspec.Struct, frozen=True):
         return f"PENSTOCK_{self.name.upper()}"
 
 
-def _knob(kind: Kind, default: Any, why: str) -> Any:
+def _knob(kind: Kind, default: Any, why: str, *, secret: bool = False) -> Any:
     return field(
+        repr=not secret,
         default_factory=lambda: kind.read("default", default),
         metadata={"kind": kind, "default": default, "why": why},
     )
@@ -71,6 +73,12 @@ class Config:
     outbox: int = _knob(
         count(0), 0, "jobs kept in memory while the store is away; they die with the process; 0 keeps none"
     )
+
+    key: str = _knob(
+        KEYS, "", "encrypts what jobs carry; several: writes with the first, reads with all", secret=True
+    )
+    encrypt: bool = _knob(FLAG, True, "false: with a key, sign what jobs carry, and leave it clear")
+    key_required: bool = _knob(FLAG, False, "with a key, refuse jobs that are neither encrypted nor signed")
 
     full_timeout: int = _knob(
         DURATION, "30s", "how long an enqueue waits for room, where a full queue's rule is to wait"

@@ -33,6 +33,7 @@ from penstock.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
 from penstock.store import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
+from penstock.vault import why_closed
 
 __all__ = ["Inspector"]
 
@@ -71,7 +72,11 @@ class Inspector:
         """The job of a "queue/id"; for a bare id, the jobs of that id in all queues. Empty: not there."""
         found = parse_address(address)
         jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
-        return [job_view(job, await self._lane(job)) for job in jobs if job is not None]
+        return [
+            job_view(job, await self._lane(job), why_closed(self._store)(job))
+            for job in jobs
+            if job is not None
+        ]
 
     async def refs(self, address: str) -> list[Ref]:
         """What an address means: itself for "queue/id", every queue's job of that id for a bare one."""

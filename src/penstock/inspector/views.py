@@ -17,6 +17,7 @@ from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
 from penstock.retry import DEFAULT
 from penstock.schedule import Entry
+from penstock.sealing import shown_text
 from penstock.store import GroupInfo, LaneInfo, QueueInfo, QueueStats, WorkerInfo
 from penstock.unique import UniqueKey
 
@@ -144,6 +145,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     payload_size: int
     payload: msgspec.Raw | None
     payload_base64: str | None
+    closed: str | None  # why the payload cannot be read here: it is sealed with a key that is not
     result: msgspec.Raw | None
     result_base64: str | None
     errors: list[ErrorView]
@@ -327,8 +329,8 @@ def job_row(job: Job) -> JobRow:
     return JobRow(**_row(job))
 
 
-def job_view(job: Job, lane: LaneInfo | None = None) -> JobView:
-    """All that is known of a job, and of the lane that it is in."""
+def job_view(job: Job, lane: LaneInfo | None = None, closed: str | None = None) -> JobView:
+    """All that is known of a job, of the lane that it is in, and why its payload is closed, if it is."""
     spec = job.spec
     payload, payload_base64 = _json_or_base64(spec.payload)
     result, result_base64 = _json_or_base64(job.result)
@@ -356,9 +358,13 @@ def job_view(job: Job, lane: LaneInfo | None = None) -> JobView:
         payload_size=len(spec.payload),
         payload=payload,
         payload_base64=payload_base64,
+        closed=closed,
         result=result,
         result_base64=result_base64,
-        errors=[ErrorView(e.attempt, _iso(e.at), e.kind, e.message, e.traceback) for e in job.errors],
+        errors=[
+            ErrorView(e.attempt, _iso(e.at), e.kind, shown_text(e.message), shown_text(e.traceback))
+            for e in job.errors
+        ],
     )
 
 
@@ -494,8 +500,8 @@ def _row(job: Job) -> dict[str, Any]:
         "worker": job.worker,
         "cancel_asked": job.cancel_asked,
         "progress": _progress(job.progress),
-        "reason": job.reason,
-        "error": None if last is None else f"{last.kind}: {last.message}".partition("\n")[0],
+        "reason": job.reason and shown_text(job.reason),
+        "error": None if last is None else f"{last.kind}: {shown_text(last.message)}".partition("\n")[0],
     }
 
 
@@ -521,7 +527,7 @@ def _lane(job: Job, info: LaneInfo | None) -> LaneView | None:
 
 
 def _progress(progress: Progress | None) -> ProgressView | None:
-    return None if progress is None else ProgressView(progress.done, progress.of, progress.note)
+    return None if progress is None else ProgressView(progress.done, progress.of, shown_text(progress.note))
 
 
 def _iso(ms: int) -> str:

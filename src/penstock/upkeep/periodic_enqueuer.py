@@ -11,6 +11,7 @@ from penstock.errors import PenstockError
 from penstock.job import NewJob, Ref
 from penstock.periodic import AHEAD, reckon, wait_ms
 from penstock.schedule import Entry, NewEntry, Overlap
+from penstock.sealing import why_not_here
 from penstock.store import Moved, Store, Tick
 from penstock.upkeep.service import Service
 
@@ -100,6 +101,9 @@ class PeriodicEnqueuer(Service):
         tick = reckon(entry, now)
         if tick is None:
             return None
+        why = why_not_here(entry.spec.job.payload)
+        if why is not None:  # who can read its arguments will enqueue its jobs
+            raise PenstockError(f"what its jobs carry cannot be read here: {why}")
         return replace(tick, jobs=tuple(self._rewritten(job) for job in tick.jobs))
 
     def _rewritten(self, job: NewJob) -> NewJob:
@@ -114,5 +118,5 @@ class PeriodicEnqueuer(Service):
         ms = wait_ms(entry, now)
         if ms is None:
             return None
-        spread = random.uniform(0, AHEAD / 2) if entry.spec.overlap is Overlap.ALLOW else 0
+        spread = random.uniform(0, AHEAD / 2) if entry.spec.overlap is Overlap.ALLOW else 0  # noqa: S311 (jitter, no secret)
         return (ms + spread) / 1_000

@@ -213,7 +213,7 @@ async def judge(
         else:
             error = AttemptError.bounded(job.attempt, found.now, kind, cause)
             outcome = LeaseLost(error, started=begun)
-        move = decide(job, outcome, found.now, random.random(), keep_dead=keep_dead)
+        move = decide(job, outcome, found.now, random.random(), keep_dead=keep_dead)  # noqa: S311 (jitter, no secret)
         settlements.append(Settlement(job.lease, move))
     if settlements:
         answers = await store.settle(settlements)

@@ -39,6 +39,7 @@ from penstock.lifecycle import (
 from penstock.middleware import wrap
 from penstock.options import Options
 from penstock.store import Beat, Grip
+from penstock.vault import why_closed
 from penstock.worker.hold import Hold, Holdings
 from penstock.worker.outcomes import out_of_time, raised
 from penstock.worker.plan import Plan, Plans
@@ -114,6 +115,7 @@ class Executor:
         self._narrow: dict[str, float] = {}
         #: Jobs of tasks that are unknown here.
         self.strangers = Strangers(app.events)
+        self._why_closed = why_closed(app.store)
         #: Slots given up because their thread hangs.
         self.lost_slots = 0
         self.on_slot_lost: Callable[[], None] = lambda: None
@@ -178,6 +180,8 @@ class Executor:
             if hold.plan is _NO_PLAN:
                 self._refuse(hold, Unknown())
                 self.strangers.tell(hold.job)
+            elif (hold.job.spec.payload[2:3] == b"$" or hold.job.members) and self._is_closed(hold):
+                pass
             elif hold.job.cancel_asked:
                 self._refuse(hold, Cancelled("cancelled while running"))
             elif self._stopping:
@@ -189,6 +193,15 @@ class Executor:
                 self._buffer.append(hold)
                 if self._narrow and hold.plan.run_in != "process":
                     self._narrow.pop(hold.job.spec.queue, None)
+
+    def _is_closed(self, hold: Hold) -> bool:
+        """Whether what it carries cannot be read here: then somebody else shall have it."""
+        why = self._why_closed(hold.job)
+        if why is None:
+            return False
+        self._refuse(hold, Unknown(f"cannot be read here: {why}"))
+        self.strangers.tell_closed(hold.job, why)
+        return True
 
     def _await_start(self, hold: Hold) -> None:
         """Timers may be early by their resolution; a start must not."""
@@ -492,7 +505,7 @@ class Executor:
         return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)
 
     def _report(self, hold: Hold, outcome: Outcome, result: bytes | None) -> None:
-        now, luck = hold.store_now(), random.random()
+        now, luck = hold.store_now(), random.random()  # noqa: S311 (jitter, no secret)
         move = decide(hold.job, outcome, now, luck, keep_dead=self._keep_dead)
         self._settle(hold, move, result)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -340,8 +341,10 @@ class _Child:
         self.ooms_before = oom_kills()
         self.table = LeaseTable.create(config.concurrency)
         self._mine, theirs = socket.socketpair()
+        # a key the child finds where we did: what it is told stands in its environment
+        told = dataclasses.replace(config, key="")
         orders = Orders(
-            app, config, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno(), death
+            app, told, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno(), death
         )
         env = {**os.environ, ORDERS: msgspec.json.encode(orders).decode()}
         self._process = subprocess.Popen(

@@ -198,19 +198,24 @@ class Worker:
     def info(self) -> WorkerInfo:
         """This worker, as it announces itself."""
         running = 0 if self._parts is None else self._parts.executor.running
+        tasks, handled = tuple(self._app.tasks), tuple(self._app.handlers)
+        if self._parts is not None and self._parts.executor.strangers.closed_tasks:
+            strangers = self._parts.executor.strangers
+            tasks = tuple(task for task in tasks if task not in strangers.closed_tasks)
+            handled = tuple(queue for queue in handled if queue not in strangers.closed_queues)
         return WorkerInfo(
             id=self.id,
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._started_at,
             queues=tuple(q.name for q in self._queues),
-            tasks=tuple(self._app.tasks),
+            tasks=tasks,
             concurrency=self._concurrency,
             running=running,
             state=self._state,
             supervisor=self._supervisor,
             version=_version(),
-            handled=tuple(self._app.handlers),
+            handled=handled,
         )
 
     def tell_lost(self, worker: str, cause: str, jobs: int) -> None:
@@ -325,6 +330,7 @@ class _Parts:
         )
         self.announcer = _Announcer(store, worker.info, config.announce / 1000)
         self.executor.on_slot_lost = self.slot_lost
+        self.executor.strangers.on_closed = self.announcer.poke
         self.fetching: asyncio.Task[None] | None = None
 
     async def announced(self) -> bool:

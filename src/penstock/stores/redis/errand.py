@@ -33,7 +33,7 @@ _ASKING = packed("ASKING")
 
 def backoff(tries: int, *, first: float = 0.02, most: float = 0.5) -> float:
     """Seconds to wait before the next try, spread so that many clients do not come at once."""
-    return float(min(most, first * 2 ** min(tries, 16)) * (0.5 + random.random() / 2))
+    return float(min(most, first * 2 ** min(tries, 16)) * (0.5 + random.random() / 2))  # noqa: S311 (jitter, no secret)
 
 
 class _Item:

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from penstock.clock import Clock
-from penstock.errors import StoreError
+from penstock.errors import StoreCorrupt, StoreError
 from penstock.stores.sqlite.bell import ENDED, WORK, Bell
 from penstock.stores.sqlite.calls import Call
 from penstock.stores.sqlite.checkpoint import Checkpointer
@@ -164,6 +166,11 @@ class Transactions:
             ours: StoreError = translated(error, self.path)
         elif isinstance(error, OSError):
             ours = os_fault(error, self.path)
+        elif isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):
+            ours = StoreCorrupt(
+                f"{self.path}: a job in it cannot be read ({error}): does another program write to the "
+                "tables of Penstock? Restore a backup, or delete that row"
+            )
         else:
             return error
         ours.__cause__ = error

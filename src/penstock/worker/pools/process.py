@@ -305,7 +305,7 @@ def _spawn(fd: int) -> subprocess.Popen[bytes]:
     flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
     # where to find ourselves; the user's own path comes with the hello
     homes = dict.fromkeys([str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])])
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
         [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,

@@ -1,0 +1,350 @@
+"""A store that seals what jobs carry before another store keeps it, and opens it on the way out.
+
+Above it everybody sees clear jobs, below it nobody does, so that no way into the store is forgotten. Sealed
+are arguments, results, checkpoints, error messages and tracebacks, reasons that quote them, notes of
+progress, and the arguments of periodic entries. Ids, queues, tasks, headers, lanes, turns, groups and times
+stay clear: the store works with them. What does not open stays closed (`sealing.Closed`), and its job is not
+lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.config import Config
+from penstock.job import AttemptError, Job, NewJob, Progress, Ref, State
+from penstock.lifecycle import EXPIRED, Transition
+from penstock.schedule import Entry, NewEntry
+from penstock.sealing import CannotOpen, Closed, Keyring, Sealer, about, read_keys, why_sealed
+from penstock.store import (
+    Beat,
+    Enqueued,
+    Fetched,
+    LaneInfo,
+    Offer,
+    Page,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+    SyncProducing,
+    Tick,
+    Ticked,
+    Timetable,
+    Wake,
+)
+
+__all__ = ["vault", "vault_of", "why_closed"]
+
+J = TypeVar("J", bound="Job | None")
+
+#: Reasons that the lifecycle gives in words of its own, which operators without the key may read.
+_OWN_WORDS = frozenset({EXPIRED, "cancelled", "cancelled while running"})
+
+
+def vault(store: Store, sealer: Sealer, namespace: str = "") -> Store:
+    """The same store; what jobs carry there is sealed. `namespace` is the app's: what is sealed in one does
+    not open in another."""
+    return cast(Store, _Vault(store, _Clerk(sealer, namespace)))
+
+
+def vault_of(store: Store, config: Config) -> Store:
+    """The same by these settings; the store itself, if there is no key among them."""
+    if not config.key:
+        return store
+    keys = Keyring(read_keys(config.key))
+    sealer = Sealer(keys, encrypt=config.encrypt, required=config.key_required)
+    return vault(store, sealer, config.namespace)
+
+
+def why_closed(store: Store) -> Callable[[Job], str | None]:
+    """What says of a job of this store why it cannot be read here; None of one that can."""
+    found: Callable[[Job], str | None] = getattr(store, "why_closed", why_sealed)
+    return found
+
+
+class _Vault:
+    """The doors at which something goes in or comes out; all others are the store's own."""
+
+    def __init__(self, store: Store, clerk: _Clerk) -> None:
+        self._store = store
+        self._clerk = clerk
+        self.sync = cast(SyncProducing, _SyncDoor(store, clerk))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @staticmethod
+    def why_closed(job: Job) -> str | None:
+        """As `why_closed` says. What was opened may look like anything, so looks do not count."""
+        payload = job.spec.payload
+        return payload.why if isinstance(payload, Closed) else None
+
+    # producing
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self._store.enqueue(self._clerk.sealed(jobs))
+
+    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._clerk.opened(await self._store.get(refs))
+
+    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        return self._clerk.opened(await self._store.ended(refs, timeout=timeout))
+
+    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        found = self._store.ends(refs, timeout=timeout)
+        try:
+            async for some in found:
+                yield dict(zip(some, self._clerk.opened(some.values()), strict=True))
+        finally:
+            await found.aclose()
+
+    # consuming
+
+    async def fetch(self, queues: Sequence[Share], **options: Any) -> Fetched:
+        return self._clerk.fetched(await self._store.fetch(queues, **options))
+
+    async def reclaim(self, queues: Sequence[str], **options: Any) -> Fetched:
+        return self._clerk.fetched(await self._store.reclaim(queues, **options))
+
+    async def extend(self, beats: Sequence[Beat]) -> Any:
+        return await self._store.extend([self._clerk.beat(beat) for beat in beats])
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return await self._store.settle([self._clerk.settlement(one) for one in settlements])
+
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+        return await self._store.wait(queues, timeout=timeout, offer=self._clerk.offer(offer))
+
+    # operating
+
+    async def list_jobs(self, **options: Any) -> Page:
+        page = await self._store.list_jobs(**options)
+        return replace(page, jobs=self._clerk.opened(page.jobs))
+
+    async def find(self, id: str) -> list[Job]:
+        return self._clerk.opened(await self._store.find(id))
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        found = await self._store.lane(ref)
+        return None if found is None else replace(found, admitted=self._clerk.opened(found.admitted))
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        table = await self._store.entries(queues)
+        return replace(table, entries=[self._clerk.opened_entry(entry) for entry in table.entries])
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        put = await self._store.put_entries([self._clerk.sealed_entry(entry) for entry in entries])
+        return [self._clerk.opened_entry(entry) for entry in put]
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        found = await self._store.pause_entries(refs, paused)
+        return [None if entry is None else self._clerk.opened_entry(entry) for entry in found]
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        sealed = [replace(tick, jobs=tuple(self._clerk.sealed(tick.jobs))) for tick in ticks]
+        return await self._store.tick(sealed)
+
+
+class _SyncDoor:
+    """The same for callers without an event loop."""
+
+    def __init__(self, store: Store, clerk: _Clerk) -> None:
+        self._store = store
+        self._clerk = clerk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store.sync, name)
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._store.sync.enqueue(self._clerk.sealed(jobs))
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._clerk.opened(self._store.sync.get(refs))
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        return self._clerk.opened(self._store.sync.ended(refs, timeout=timeout))
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+        found = self._store.sync.ends(refs, timeout=timeout)
+        try:
+            for some in found:
+                yield dict(zip(some, self._clerk.opened(some.values()), strict=True))
+        finally:
+            found.close()
+
+
+class _Clerk:
+    """Seals and opens what is in the values of the seam."""
+
+    def __init__(self, sealer: Sealer, namespace: str) -> None:
+        self._sealer = sealer
+        self._namespace = namespace
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────────
+
+    def sealed(self, jobs: Iterable[NewJob]) -> list[NewJob]:
+        return [self._sealed(job) for job in jobs]
+
+    def _sealed(self, job: NewJob) -> NewJob:
+        payload = self._sealer.seal(job.payload, self._place_of(job))
+        if job.unique is None:
+            return replace(job, payload=payload)
+        return replace(
+            job, payload=payload, unique=replace(job.unique, key=self._sealer.mark(job.unique.key))
+        )
+
+    def sealed_entry(self, entry: NewEntry) -> NewEntry:
+        """Equal entries look equal: an entry that is put again is no new one."""
+        job = entry.job
+        unique = job.unique and replace(job.unique, key=self._sealer.mark(job.unique.key))
+        payload = self._sealer.seal(job.payload, self._place_of_entry(entry), same=True)
+        return replace(entry, job=replace(job, payload=payload, unique=unique))
+
+    def settlement(self, one: Settlement) -> Settlement:
+        to, result, then = self._transition(one.lease, one.transition), one.result, one.then
+        if result is not None:
+            result = self._sealer.seal(result, self._about("result", one.lease))
+        if then:
+            then = tuple(self.sealed(then))
+        if to is one.transition and result is None and not then:
+            return one
+        return replace(one, transition=to, result=result, then=then)
+
+    def _transition(self, job: Any, to: Transition) -> Transition:
+        changes: dict[str, Any] = {}
+        if to.error is not None:
+            changes["error"] = self._sealed_error(job, to.error)
+        if to.reason is not None and to.reason not in _OWN_WORDS and to.state is not State.PARKED:
+            changes["reason"] = self._sealer.seal_text(to.reason, self._about("reason", job))
+        return replace(to, **changes) if changes else to
+
+    def _sealed_error(self, job: Any, error: AttemptError) -> AttemptError:
+        place = self._about("error", job)
+        message, traceback = (
+            self._sealer.seal_text(text, place) for text in (error.message, error.traceback)
+        )
+        return replace(error, message=message, traceback=traceback)
+
+    def beat(self, beat: Beat) -> Beat:
+        if beat.progress is None and beat.checkpoint is None:
+            return beat
+        progress, checkpoint = beat.progress, beat.checkpoint
+        if progress is not None:
+            note = self._sealer.seal_text(progress.note, self._about("note", beat.lease))
+            progress = replace(progress, note=note)
+        if checkpoint is not None:
+            checkpoint = self._sealer.seal(checkpoint, self._about("checkpoint", beat.lease))
+        return replace(beat, progress=progress, checkpoint=checkpoint)
+
+    def offer(self, offer: Offer | None) -> Offer | None:
+        """What comes by an offer is opened as what a fetch brings."""
+        if offer is None or offer.take is None:
+            return offer
+        take = offer.take
+
+        def taken(fetched: Fetched) -> Offer | None:
+            return self.offer(take(self.fetched(fetched)))
+
+        return replace(offer, take=taken)
+
+    # ── out ──────────────────────────────────────────────────────────────────────────────────────
+
+    def fetched(self, fetched: Fetched) -> Fetched:
+        return replace(fetched, jobs=self.opened(fetched.jobs)) if fetched.jobs else fetched
+
+    def opened(self, jobs: Iterable[J]) -> list[J]:
+        return [cast(J, None if job is None else self._opened(job)) for job in jobs]
+
+    def _opened(self, job: Job) -> Job:
+        open = self._open_batch if job.members else self._open_payload
+        changes: dict[str, Any] = {"spec": replace(job.spec, payload=open(job))}
+        if job.result is not None:
+            changes["result"] = self._open(job.result, self._about("result", job))
+        if job.checkpoint is not None:
+            changes["checkpoint"] = self._open(job.checkpoint, self._about("checkpoint", job))
+        if job.errors:
+            changes["errors"] = tuple(self._open_error(job, error) for error in job.errors)
+        if job.progress is not None and job.progress.note:
+            changes["progress"] = self._open_progress(job, job.progress)
+        if job.reason is not None:  # a member's is its batch's
+            places = [self._about("reason", job)]
+            if job.batch is not None:
+                places.append(self._about("reason", Ref(job.queue, job.batch)))
+            changes["reason"] = self._sealer.open_text(job.reason, *places)
+        return replace(job, **changes)
+
+    def opened_entry(self, entry: Entry) -> Entry:
+        spec = entry.spec
+        payload = self._open(spec.job.payload, self._place_of_entry(spec))
+        return replace(entry, spec=replace(spec, job=replace(spec.job, payload=payload)))
+
+    def _open_payload(self, job: Job) -> bytes:
+        return self._open(job.spec.payload, *self._places_of(job.spec, job.id))
+
+    def _open_batch(self, job: Job) -> bytes:
+        """The list of what a batch's members carry: all of them open, or it stays closed."""
+        payload = job.spec.payload
+        try:
+            (elements,) = _elements(payload)
+            if len(elements) != len(job.members):
+                raise CannotOpen("it has not as many elements as members")
+            opened = [
+                self._sealer.open(bytes(element), *self._places_of(job.spec, id))
+                for element, id in zip(elements, job.members, strict=True)
+            ]
+        except CannotOpen as error:
+            return Closed.of(payload, f"one of its members: {error}")
+        except (msgspec.DecodeError, ValueError):
+            return Closed.of(payload, "it is not the list of what its members carry")
+        return b"[[" + b",".join(opened) + b"]]"
+
+    def _open_error(self, job: Job, error: AttemptError) -> AttemptError:
+        place = self._about("error", job)
+        message, traceback = (
+            self._sealer.open_text(text, place) for text in (error.message, error.traceback)
+        )
+        return replace(error, message=message, traceback=traceback)
+
+    def _open_progress(self, job: Job, progress: Progress) -> Progress:
+        return replace(progress, note=self._sealer.open_text(progress.note, self._about("note", job)))
+
+    def _open(self, data: bytes, *places: bytes) -> bytes:
+        try:
+            return self._sealer.open(data, *places)
+        except CannotOpen as error:
+            return Closed.of(data, str(error))
+
+    # ── places ───────────────────────────────────────────────────────────────────────────────────
+
+    def _place_of(self, job: NewJob) -> bytes:
+        """A call that may put its arguments into a job that is there already cannot know that job's id."""
+        unique = job.unique
+        if unique is None or not unique.replaces_arguments:
+            return self._about("arguments", job, job.task)
+        return self._shared_place(job, "" if job.group is not None else self._sealer.mark(unique.key))
+
+    def _places_of(self, spec: NewJob, id: str) -> list[bytes]:
+        """Where what this job carries may have been sealed for."""
+        places = [self._about("arguments", Ref(spec.queue, id), spec.task)]
+        if spec.unique is not None:  # a call that replaced its arguments may be of a group or not
+            places.append(self._shared_place(spec, spec.unique.key))
+        if spec.group is not None or spec.unique is not None:
+            places.append(self._shared_place(spec, ""))
+        return places
+
+    def _shared_place(self, job: NewJob, unique: str) -> bytes:
+        return about("replacing", self._namespace, job.queue, job.task, unique)
+
+    def _place_of_entry(self, entry: NewEntry) -> bytes:
+        return about("entry", self._namespace, entry.job.queue, entry.job.task, entry.name)
+
+    def _about(self, kind: str, job: Any, task: str = "") -> bytes:
+        return about(kind, self._namespace, job.queue, task, job.id)
+
+
+_elements = msgspec.json.Decoder(tuple[list[msgspec.Raw]]).decode

@@ -1,0 +1,73 @@
+"""The command line and jobs that are encrypted: who has the key sees them, others are told what they lack."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import App
+from penstock.sealing import Keyring, new_key, read_keys
+from tests.cli.conftest import IN_A_FILE, Cli
+
+pytestmark = IN_A_FILE
+
+KEY = new_key()
+
+
+def id_of(key: str) -> str:
+    return Keyring(read_keys(key)).first.id
+
+
+@pytest.fixture
+def job(penstock: Cli) -> str:
+    """The address of an encrypted job."""
+    app = App(penstock.url, key=KEY)
+    handle = app.enqueue_raw("mail", b'{"to": "ada"}', "send")
+    app.close()
+    return f"{handle.queue}/{handle.id}"
+
+
+def test_keygen_prints_a_key_and_nothing_else(penstock: Cli) -> None:
+    key = penstock.ok("keygen", url=False).rstrip("\n")
+    assert len(read_keys(key)[0]) == 32
+    made = penstock.json("keygen", url=False)
+    assert made["id"] == id_of(made["key"])
+
+
+def test_a_job_is_shown_to_who_has_the_key(penstock: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_KEY", KEY)
+    assert '"to": "ada"' in penstock.ok("jobs", "show", job)
+    (shown,) = penstock.json("jobs", "show", job)["jobs"]
+    assert (shown["payload"], shown["closed"]) == ({"to": "ada"}, None)
+
+
+@pytest.mark.parametrize("key", ["", new_key()], ids=["none", "another"])
+def test_others_are_told_which_key_they_lack(
+    penstock: Cli, job: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if key:
+        monkeypatch.setenv("PENSTOCK_KEY", key)
+    said = penstock.ok("jobs", "show", job)
+    assert id_of(KEY) in said
+    assert "ada" not in said
+    assert "$sealed" not in said
+    (shown,) = penstock.json("jobs", "show", job)["jobs"]
+    assert id_of(KEY) in shown["closed"]
+
+
+def test_what_is_enqueued_by_hand_is_encrypted(penstock: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_KEY", KEY)
+    monkeypatch.setenv("PENSTOCK_URL", penstock.url)
+    made = penstock.json("enqueue", "--raw", "--queue", "mail", "send", '{"to": "ada"}', url=False)
+    assert penstock.json("jobs", "show", made["id"])["jobs"][0]["payload"] == {"to": "ada"}
+    monkeypatch.delenv("PENSTOCK_KEY")
+    assert "ada" not in str(penstock.json("jobs", "show", made["id"]))
+
+
+def test_the_settings_show_that_there_is_a_key_and_not_which(
+    penstock: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_KEY", KEY)
+    said = penstock.ok("config", "--changed", url=False)
+    assert "***" in said
+    assert "PENSTOCK_KEY" in said
+    assert KEY not in said

@@ -1,0 +1,78 @@
+"""What we depend on is what we say, as far as that can be seen offline; `make audit` asks who knows more."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.test_house import SRC, Import, all_imports, place
+
+PROJECT: dict[str, Any] = tomllib.loads((SRC.parent / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+@cache
+def imports() -> list[Import]:
+    return all_imports(SRC)
+
+
+def named(requirement: str) -> str:
+    """`msgspec>=0.19` → msgspec"""
+    found = re.match(r"[A-Za-z0-9_.-]+", requirement)
+    assert found, requirement
+    return found[0].lower().replace("-", "_")
+
+
+def extras(*without: str) -> list[str]:
+    return [
+        one for name, some in PROJECT["optional-dependencies"].items() if name not in without for one in some
+    ]
+
+
+def test_whatever_is_imported_is_declared() -> None:
+    declared = {named(one) for one in [*PROJECT["dependencies"], *extras("dev")]}
+    declared.add("pytest")  # penstock.testing is its plugin, and is there only with it
+    foreign = {arrow.foreign.partition(".")[0] for arrow in imports() if arrow.foreign}
+    assert foreign - set(sys.stdlib_module_names) <= declared
+
+
+def test_what_a_bare_install_imports_needs_no_extra() -> None:
+    """An extra is imported where it is used, inside a function, and its absence is a clear error."""
+    optional = {named(one) for one in extras("dev", "all")} - {named(one) for one in PROJECT["dependencies"]}
+    lazily = {
+        "redis": ("stores",),
+        "pydantic": ("codec",),
+        "cryptography": ("sealing",),
+        "hiredis": ("stores",),
+    }
+    for arrow in imports():
+        library = arrow.foreign.partition(".")[0]
+        if library in optional:
+            assert place(arrow.importer)[0] in lazily[library], arrow.where
+
+
+def test_every_dependency_has_a_least_version_and_comes_by_its_name() -> None:
+    for one in [*PROJECT["dependencies"], *extras("all")]:
+        requirement = one.partition(";")[0].strip()
+        assert re.search(r"(>=|~=)\d", requirement), f"{one}: which version is the first that works?"
+        assert "@" not in requirement, f"{one}: from an address nobody checks"
+        assert "==" not in requirement, f"{one}: pinned, so that a fix of it does not come"
+
+
+def test_all_is_all() -> None:
+    (everything,) = PROJECT["optional-dependencies"]["all"]
+    inside = set(everything.partition("[")[2].rstrip("]").split(","))
+    assert inside == set(PROJECT["optional-dependencies"]) - {"all", "dev"}
+
+
+def test_every_exception_from_the_rules_of_security_says_why() -> None:
+    silent = [
+        f"{path.relative_to(SRC)}:{n}"
+        for path in sorted(Path(SRC).rglob("*.py"))
+        for n, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if re.search(r"noqa:[^#(]*\bS\d{3}(?![^#]*\()", line) and not re.search(r"#\s*noqa.*(\(|#)", line)
+    ]
+    assert silent == []

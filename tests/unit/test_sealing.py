@@ -1,0 +1,224 @@
+"""Keys as they are written, and bytes that open in their own place alone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from base64 import b64encode, urlsafe_b64encode
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock import App
+from penstock.config import Config, load
+from penstock.errors import ConfigError
+from penstock.sealing import (
+    CannotOpen,
+    Key,
+    Keyring,
+    Sealer,
+    about,
+    is_sealed,
+    new_key,
+    read_keys,
+    shown_text,
+)
+
+SECRET = bytes(range(200, 232))
+HERE, THERE = about("arguments", "", "mail", "send", "1"), about("arguments", "", "mail", "send", "2")
+
+
+def sealer(*secrets: bytes, **options: Any) -> Sealer:
+    return Sealer(Keyring(secrets or (SECRET,)), **options)
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        SECRET,
+        bytearray(SECRET),
+        b64encode(SECRET).decode(),
+        urlsafe_b64encode(SECRET).decode(),
+        urlsafe_b64encode(SECRET).decode().rstrip("="),
+        f" {b64encode(SECRET).decode()} ",
+        [SECRET],
+    ],
+)
+def test_a_key_is_32_bytes_or_their_base64(written: Any) -> None:
+    assert read_keys(written) == [SECRET]
+
+
+def test_several_stand_in_a_list_or_between_commas() -> None:
+    first, second = new_key(), new_key()
+    assert (
+        read_keys(f"{first},{second}")
+        == read_keys([first, second])
+        == [*read_keys(first), *read_keys(second)]
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["correct horse battery staple", "c2VjcmV0", b"secretsecret", 7, None, {"secret": 1}, ["secret!"], ""],
+)
+def test_what_is_no_key_is_told_so_and_not_repeated(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="penstock keygen") as caught:
+        read_keys(wrong, "App(): key")
+    said = str(caught.value)
+    assert said.startswith("App(): key")
+    assert not any(word in said for word in ("horse", "c2Vj", "secret"))
+
+
+def test_an_empty_list_of_keys_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="there is none"):
+        App("memory://", key=[])
+
+
+def test_new_keys_are_keys_and_differ() -> None:
+    assert len({new_key() for _ in range(10)}) == 10
+    assert len(read_keys(new_key())[0]) == 32
+
+
+def test_nothing_shows_a_key() -> None:
+    text = b64encode(SECRET).decode()
+    app = App("memory://", key=text)
+    loaded = load(env={"PENSTOCK_KEY": text})
+    shown = " ".join(
+        map(
+            repr,
+            (
+                Key(SECRET),
+                Keyring([SECRET]),
+                app,
+                vars(app),
+                loaded.config,
+                loaded.settings,
+                app.store,
+                Config(),
+            ),
+        )
+    )
+    assert text not in shown
+    assert repr(SECRET)[2:20] not in shown
+    assert next(one.value for one in loaded.settings if one.name == "key") == "***"
+
+
+def test_a_key_is_not_pickled() -> None:
+    for spread in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled"):
+            spread(Keyring([SECRET]).first)
+
+
+def test_the_environment_and_the_file_may_have_the_key(tmp_path: Any) -> None:
+    file = tmp_path / "penstock.toml"
+    first, second = new_key(), new_key()
+    file.write_text(f'key = ["{first}", "{second}"]\nencrypt = false\n')
+    config = load(env={}, file=file).config
+    assert (config.key, config.encrypt, config.key_required) == (f"{first},{second}", False, False)
+    assert load(env={"PENSTOCK_KEY": second}, file=file).config.key == second
+
+
+def test_a_wrong_key_in_the_environment_is_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="PENSTOCK_KEY: ") as caught:
+        load(env={"PENSTOCK_KEY": "hunter2hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["encrypt", "key_required"])
+def test_switches_are_true_or_false(option: str) -> None:
+    options: dict[str, Any] = {option: "no"}
+    with pytest.raises(ConfigError, match=f"{option}='no' is not True or False"):
+        App("memory://", key=SECRET, **options)
+
+
+# ── sealing and opening ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"a":"}"}', b"\x00\xff", b"x" * 100_000])
+def test_what_is_sealed_opens_in_its_place_alone(data: bytes, encrypt: bool) -> None:
+    one = sealer(encrypt=encrypt)
+    sealed = one.seal(data, HERE)
+    assert is_sealed(sealed)
+    assert one.open(sealed, HERE) == one.open(sealed, THERE, HERE) == data
+    with pytest.raises(CannotOpen, match="moved from another"):
+        one.open(sealed, THERE)
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+def test_not_one_byte_of_it_can_be_changed(encrypt: bool) -> None:
+    one = sealer(encrypt=encrypt, required=True)
+    sealed = one.seal(b'{"to":"ada"}', HERE)
+    for i in range(len(sealed)):
+        with pytest.raises(CannotOpen):
+            one.open(sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :], HERE)
+        with pytest.raises(CannotOpen):
+            one.open(sealed[:i], HERE)
+
+
+def test_what_is_sealed_is_json() -> None:
+    for encrypt in (True, False):
+        sealed = sealer(encrypt=encrypt).seal(b'{"a":1}', HERE)
+        (name, *_) = msgspec.json.decode(sealed)
+        assert name in ("$sealed", "$signed")
+
+
+def test_equal_bytes_do_not_look_equal_unless_they_shall() -> None:
+    one = sealer()
+    assert one.seal(b"{}", HERE) != one.seal(b"{}", HERE)
+    assert one.seal(b"{}", HERE, same=True) == one.seal(b"{}", HERE, same=True)
+    assert one.seal(b"{}", HERE, same=True) != one.seal(b"{}", THERE, same=True)
+    assert one.seal(b"{}", HERE, same=True) != one.seal(b"[]", HERE, same=True)
+    assert one.open(one.seal(b"{}", HERE, same=True), HERE) == b"{}"
+
+
+def test_a_place_is_not_another_whose_words_run_together() -> None:
+    assert about("a", "bc") != about("ab", "c")
+
+
+def test_the_first_key_writes_and_all_read() -> None:
+    old, new = bytes(32), SECRET
+    sealed = sealer(old).seal(b"{}", HERE)
+    assert sealer(new, old).open(sealed, HERE) == b"{}"
+    assert Key(new).id.encode() in sealer(new, old).seal(b"{}", HERE)
+    with pytest.raises(CannotOpen, match=f"its key is {Key(old).id}, which this app has not"):
+        sealer(new).open(sealed, HERE)
+
+
+def test_clear_bytes_are_as_they_are_unless_a_key_is_required() -> None:
+    assert sealer().open(b"{}", HERE) == b"{}"
+    with pytest.raises(CannotOpen, match="key_required"):
+        sealer(required=True).open(b"{}", HERE)
+
+
+def test_texts_are_sealed_with_whatever_is_in_them() -> None:
+    one = sealer()
+    for text in ("boom", "ünï", "$sealed:1.", "x" * 9_000):
+        sealed = one.seal_text(text, HERE)
+        assert "boom" not in sealed
+        assert sealed.isascii()
+        assert one.open_text(sealed, THERE, HERE) == text
+        assert one.open_text(sealed, THERE).startswith("(encrypted; ")
+    assert one.open_text(one.seal_text("half \ud800", HERE), HERE) == "half \\ud800"
+    assert one.seal_text("", HERE) == ""
+    assert one.open_text("clear", HERE) == "clear"
+    assert sealer(encrypt=False).seal_text("boom", HERE) == "boom"
+
+
+def test_people_without_the_key_are_told_where_something_is_sealed() -> None:
+    text = sealer().seal_text("boom", HERE)
+    assert shown_text(f"ValueError: {text}") == f"ValueError: (encrypted with the key {Key(SECRET).id})"
+    assert shown_text("ValueError: $5") == "ValueError: $5"
+
+
+def test_unique_keys_are_marked_once_and_by_key() -> None:
+    one = sealer()
+    marked = one.mark("0123")
+    assert marked == one.mark("0123") == one.mark(marked)
+    assert marked != one.mark("0124")
+    assert marked != sealer(bytes(32)).mark("0123")
+    assert "0123" not in marked
