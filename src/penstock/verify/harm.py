@@ -1,0 +1,322 @@
+"""Does the harm that was drawn, one kind at a time, and keeps account of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.app import App
+from penstock.errors import PenstockError
+from penstock.testing.ledger import Ledger
+from penstock.verify.fleet import Fleet, Member
+from penstock.verify.kinds import KINDS
+from penstock.verify.plan import Step
+
+__all__ = ["TASKS", "Done", "Harm", "Server", "Wire"]
+
+TASKS = "penstock.verify.tasks"
+#: No process has it: harm that costs nobody an attempt.
+NOBODY = -1
+_HOUR = 3_600
+
+
+class Server(Protocol):
+    """What can be done to a server of the run's own."""
+
+    def stop_for(self, seconds: float) -> None: ...
+    def restart(self) -> float: ...
+    def close(self) -> None: ...
+
+
+class Wire(Protocol):
+    """What can be done to the connections of workers and producers."""
+
+    def reset(self) -> None: ...
+    def half_open(self, seconds: float) -> None: ...
+    def latency(self, ms: float, seconds: float) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Done:
+    """One act: when it began (monotonic, s), what was done to whom, how long it lasted (0: an instant)."""
+
+    began: float
+    kind: str
+    target: str
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Harm:
+    """Whoever does it. `tell` hears of each act; `over` ends every wait at once."""
+
+    fleet: Fleet
+    ledger: Ledger
+    app: App
+    lease: float  # s
+    over: threading.Event
+    tell: Callable[[str], None]
+    file: Path | None = None
+    server: Server | Any | None = None
+    wire: Wire | Any | None = None
+    done: list[Done] = field(default_factory=list)
+    #: When the store was there again (monotonic, s), after each time that it was away.
+    back: list[float] = field(default_factory=list)
+    #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
+    forgiven: list[tuple[int, int]] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)  # ids of jobs that nobody knows
+
+    def do(self, step: Step) -> None:
+        """The harm of this step; one that finds no victim (it has just died of another) is not counted."""
+        act = getattr(self, "_" + step.kind.replace("-", "_"))
+        with contextlib.suppress(_NoVictim):
+            act(*step.luck)
+
+    def count(self) -> dict[str, int]:
+        """How often each kind was done from here. Tasks write down themselves what they do."""
+        counts = dict.fromkeys(KINDS, 0)
+        for one in self.done:
+            counts[one.kind] += 1
+        return counts
+
+    # ── processes ────────────────────────────────────────────────────────────────────────────────
+
+    def _kill_worker(self, who: float, which: float, _: float) -> None:
+        member = self._victim(self.fleet.workers, who)
+        family = [member.pid, *member.children]
+        # of a supervisor and two children each is hit as often as a lone worker
+        pid = family[int(which * len(family))]
+        what = "supervisor " if len(family) > 1 and pid == member.pid else "process "
+        self._kill(pid, "kill-worker", member, f"{what}{pid}")
+
+    def _stop_worker(self, who: float, how: float, _: float) -> None:
+        """Longer than a lease, so that others take its work; then it goes on and finds out."""
+        member = self._victim(self.fleet.workers, who)
+        with self._lasting("stop-worker", member.name, f"{self.lease:.0f} s lease"):
+            self.ledger.fault("stop", member.pid, "stop-worker")
+            member.signal_all(signal.SIGSTOP)
+            self._wait(self.lease * (1.5 + how))
+            member.signal_all(signal.SIGCONT)
+
+    def _kill_producer(self, who: float, *_: float) -> None:
+        member = self._victim(self.fleet.producers, who)
+        self._kill(member.pid, "kill-producer", member, f"process {member.pid}")
+
+    def _stop_producer(self, who: float, how: float, _: float) -> None:
+        member = self._victim(self.fleet.producers, who)
+        with self._lasting("stop-producer", member.name):
+            self.ledger.fault("stop", member.pid, "stop-producer")
+            member.signal_all(signal.SIGSTOP)
+            self._wait(0.5 + 2 * how)
+            member.signal_all(signal.SIGCONT)
+
+    def _storm(self, how: float, when: float, _: float) -> None:
+        """Four workers come and go, the second and fourth by SIGKILL, some before they have begun."""
+        with self._lasting("storm", "4 workers"):
+            for i in range(4):
+                guest = self.fleet.guest("lone" if (i + (how > 0.5)) % 2 else "supervised")
+                self._wait(0.3 + 1.2 * ((when + i / 4) % 1.0))
+                if i % 2:
+                    self.ledger.fault("kill", guest.pid, "storm")
+                    guest.signal_all(signal.SIGKILL)
+                else:
+                    guest.signal(signal.SIGTERM)
+
+    def _clock(self, way: float, how: float, _: float) -> None:
+        ahead = _HOUR if way < 0.5 else -_HOUR
+        guest = self.fleet.guest("lone", ahead=ahead)
+        with self._lasting("clock", guest.name, f"{ahead:+} s"):
+            self.ledger.fault("clock", guest.pid, f"clock {ahead:+}")
+            self._until_serves(guest)
+            self._wait(2.0 + 3 * how)
+            guest.signal(signal.SIGTERM)
+
+    def _two_versions(self, how: float, *_: float) -> None:
+        """Old and new tasks are asked of a fleet in which some know the ones, and some the others."""
+        guest = self.fleet.guest("supervised" if how < 0.5 else "lone", version="2")
+        with self._lasting("two-versions", guest.name, "1 and 2"):
+            self.ledger.fault("task", NOBODY, "two-versions")
+            for _ in range(3):
+                for name in ("only-in-one", "old-name", "new-name"):
+                    self._enqueue(b"{}", f"verify.{name}", queue="main", max_attempts=20)
+                self._wait(0.2)
+            self._until_serves(guest)
+            self._wait(1.0 + how)
+            guest.signal(signal.SIGTERM)
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────
+
+    def _restart_store(self, *_: float) -> None:
+        if self.file is not None:
+            self._kill_all("restart-store")
+            return
+        assert self.server is not None
+        with self._lasting("restart-store", "server", "SIGKILL"):
+            self._away("restart-store")
+            self.server.restart()
+        self.back.append(time.monotonic())
+
+    def _kill_all(self, kind: str) -> None:
+        """A file has no server: all who have it open die at once, and the next finds what they left."""
+        with self._lasting(kind, "all processes", "SIGKILL"):
+            for member in (*self.fleet.workers, *self.fleet.producers):
+                member.harmed = True
+                for pid in [member.pid, *member.children]:
+                    self.ledger.fault("kill", pid, kind)
+                member.signal_all(signal.SIGKILL)
+            self.app.close()
+        self.back.append(time.monotonic())
+
+    def _stop_store(self, how: float, *_: float) -> None:
+        seconds = 0.5 + 2.5 * how
+        with self._lasting("stop-store", "write lock" if self.file else "server"):
+            self._away("stop-store")
+            if self.file is not None:
+                self._hold_lock(seconds)
+            else:
+                assert self.server is not None
+                self.server.stop_for(seconds)
+
+    def _hold_lock(self, seconds: float) -> None:
+        """As another program does that writes into the same file, and takes its time."""
+        with contextlib.closing(sqlite3.connect(str(self.file), timeout=30.0, isolation_level=None)) as cx:
+            cx.execute("BEGIN IMMEDIATE")
+            self._wait(seconds)
+            cx.execute("ROLLBACK")
+
+    def _reset(self, *_: float) -> None:
+        assert self.wire is not None
+        self._note("reset", "all connections")
+        self._away("reset")
+        self.wire.reset()
+
+    def _half_open(self, how: float, *_: float) -> None:
+        assert self.wire is not None
+        with self._lasting("half-open", "all connections"):
+            self._away("half-open")
+            self.wire.half_open(1.0 + 4 * how)
+
+    def _latency(self, how: float, much: float, _: float) -> None:
+        assert self.wire is not None
+        ms = 5 + 95 * much
+        with self._lasting("latency", "all connections", f"{ms:.0f} ms"):
+            self.ledger.fault("task", NOBODY, "latency")
+            self.wire.latency(ms, 2.0 + 3 * how)
+
+    def _script_flush(self, *_: float) -> None:
+        assert self.server is not None
+        self._note("script-flush", "server")
+        self.ledger.fault("task", NOBODY, "script-flush")
+        self.server.flush_scripts()
+
+    def _failover(self, *_: float) -> None:
+        assert self.server is not None
+        with self._lasting("failover", "a master"):
+            self._away("failover")
+            self.server.failover()
+        self.back.append(time.monotonic())
+
+    def _disk_full(self, how: float, *_: float) -> None:
+        assert self.server is not None
+        with self._lasting("disk-full", "server"):
+            self._away("disk-full")
+            self.server.fill_disk(1.0 + 2 * how)
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────
+
+    def _raise(self, *_: float) -> None:
+        self._task("raise", "raises", max_attempts=2)
+
+    def _hang(self, which: float, *_: float) -> None:
+        name = ("hangs", "hangs_in_thread", "hangs_in_process")[int(which * 3)]
+        self._task("hang", name, max_attempts=1, timeout="1s")
+
+    def _block_loop(self, how: float, *_: float) -> None:
+        seconds = round(0.5 + 2 * how, 3)
+        self._task("block-loop", "blocks_the_loop", b'{"seconds": %.3f}' % seconds, max_attempts=2)
+
+    def _eat_memory(self, *_: float) -> None:
+        self._task("eat-memory", "eats_memory", max_attempts=1)
+
+    def _os_exit(self, which: float, *_: float) -> None:
+        self._task("os-exit", "exits" if which < 0.4 else "exits_in_process", max_attempts=2)
+
+    def _segfault(self, *_: float) -> None:
+        self._task("segfault", "segfaults", max_attempts=2)
+
+    def _unknown_task(self, *_: float) -> None:
+        if id := self._enqueue(b"{}", "verify.nobody-knows-it", queue="main"):
+            self.strangers.append(id)
+            self.ledger.fault("task", NOBODY, "unknown-task")
+            self._note("unknown-task", "verify.nobody-knows-it")
+
+    def _poison_payload(self, which: float, *_: float) -> None:
+        payload = (b"\xff\xfe\x00", b'{"n": "many"}', b"[" * 5_000)[int(which * 3)]
+        if self._enqueue(payload, f"{TASKS}.quick", queue="main", max_attempts=3):
+            self.ledger.fault("task", NOBODY, "poison-payload")
+            self._note("poison-payload", "quick", f"{payload[:16]!r}")
+
+    def _task(self, kind: str, name: str, payload: bytes = b"{}", **options: Any) -> None:
+        """Ask for it; the task writes it down when it does it, and is in no hurry."""
+        if self._enqueue(payload, f"{TASKS}.{name}", queue="harm", retry="200ms", **options):
+            self._note(kind, name)
+
+    def _enqueue(self, payload: bytes, task: str, **options: Any) -> str:
+        try:
+            return self.app.enqueue_raw(options.pop("queue"), payload, task, **options).id
+        except PenstockError:  # the store is away: another time
+            return ""
+
+    # ── the account ──────────────────────────────────────────────────────────────────────────────
+
+    def _victim(self, members: list[Member], luck: float) -> Member:
+        alive = [member for member in members if member.alive]
+        if not alive:
+            raise _NoVictim
+        member = alive[int(luck * len(alive))]
+        member.harmed = True
+        return member
+
+    def _kill(self, pid: int, kind: str, member: Member, note: str) -> None:
+        self._note(kind, member.name, note)
+        self.ledger.fault("kill", pid, kind)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def _away(self, kind: str) -> None:
+        self.ledger.fault("store", 0, kind)
+
+    def _note(self, kind: str, target: str, note: str = "") -> None:
+        self.tell(f"{kind}: {target}")
+        self.done.append(Done(time.monotonic(), kind, target, note))
+
+    @contextlib.contextmanager
+    def _lasting(self, kind: str, target: str, note: str = "") -> Iterator[None]:
+        self.tell(f"{kind}: {target}")
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.done.append(Done(began, kind, target, note, time.monotonic() - began))
+
+    def _wait(self, seconds: float) -> None:
+        self.over.wait(seconds)
+
+    def _until_serves(self, member: Member) -> None:
+        ends = time.monotonic() + 15.0
+        while not member.serves and member.alive and time.monotonic() < ends and not self.over.is_set():
+            time.sleep(0.05)
+
+
+class _NoVictim(Exception):
+    """There is nobody at this moment to whom it could be done."""

@@ -1,0 +1,269 @@
+"""What came of a run, in numbers: the report that is printed, written as JSON, and drawn as a page."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.config import mask_url
+from penstock.testing.ledger import Finding, Verdict
+from penstock.testing.ledger.history import History, Story
+from penstock.testing.ledger.rules import cause_of
+from penstock.verify.harm import Harm
+from penstock.verify.stand import Stand
+
+if TYPE_CHECKING:  # whoever conducts the run makes the report
+    from penstock.verify.conductor import Wishes
+
+__all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
+
+_SHOWN = 1_000
+#: A delayed job that starts this much after its time is late (ms).
+_LATE = 1_000
+#: After a fault is over its consequences may last so long (s).
+_AFTERMATH = 10.0
+
+
+class FaultSeen(msgspec.Struct, frozen=True):
+    """Harm that was done: when (s since the start), of which kind, to whom, for how long (0: an instant)."""
+
+    at: float
+    kind: str
+    target: str
+    note: str = ""
+    seconds: float = 0.0
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """A second run of an attempt's work that no failure called for, and what explains it."""
+
+    queue: str
+    id: str
+    task: str
+    attempt_before: int
+    attempt: int
+    cause: str
+    fault_at: float | None = None
+    leased_from: float | None = None
+    leased_until: float | None = None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of so many waits (s) the middle one, the one that a hundredth exceeds, and the longest."""
+
+    n: int = 0
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+    @classmethod
+    def of(cls, waits: Iterable[float]) -> Spread:
+        found = sorted(waits)
+        if not found:
+            return cls()
+
+        def at(share: float) -> float:
+            return round(found[min(len(found) - 1, int(share * len(found)))], 3)
+
+        return cls(len(found), at(0.5), at(0.99), round(found[-1], 3))
+
+
+class Second(msgspec.Struct, frozen=True):
+    """How many jobs were acknowledged, and how many completed, in this second of the run."""
+
+    at: int
+    enqueued: int
+    completed: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. `docs/verify.md` has what each field means."""
+
+    version: int = 1
+    url: str
+    store: str
+    seed: int
+    seconds: float
+    started_at: str
+    asked: list[str]
+    injected: dict[str, int]
+    faults: list[FaultSeen]
+    offered: int
+    enqueued: int
+    refused: int
+    unknown: int
+    completed: int
+    cancelled: int
+    dead: int
+    deleted: int
+    unfinished: int
+    lost: int
+    forgiven: int
+    duplicated: int
+    unexplained: int
+    early: int
+    late: int
+    stale: int
+    reruns: dict[str, int]
+    duplicates: list[Duplicate]
+    recovery: Spread
+    restart: Spread
+    throughput: list[Second]
+    findings: list[Finding]
+    verdict: str
+    reasons: list[str]
+
+    @property
+    def kept(self) -> bool:
+        return self.verdict == "kept"
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that a report is made of. `began` is monotonic (s), `started_at` the wall clock (s)."""
+
+    wishes: Wishes
+    stand: Stand
+    history: History
+    verdict: Verdict
+    harm: Harm
+    began: float
+    started_at: float
+    reasons: Sequence[str]
+
+
+def report_of(account: Account) -> Report:
+    """The numbers, and the verdict: kept if there are no findings and all that was asked for happened."""
+    verdict, wishes = account.verdict, account.wishes
+    injected = _injected(account)
+    never = [kind for kind in wishes.asked if not injected[kind]]
+    reasons = [
+        *account.reasons,
+        *(f"{kind} was asked for and never happened" for kind in never),
+        *_broken(verdict.findings),
+    ]
+    duplicates = list(_duplicates(account))
+    return Report(
+        url=mask_url(account.stand.url),
+        store=account.stand.ground.store,
+        seed=wishes.seed,
+        seconds=round(time.monotonic() - account.began, 1),
+        started_at=datetime.fromtimestamp(account.started_at, UTC).isoformat(timespec="seconds"),
+        asked=list(wishes.asked),
+        injected=injected,
+        faults=_faults(account),
+        offered=verdict.offered,
+        enqueued=verdict.enqueued,
+        refused=verdict.refused,
+        unknown=verdict.unknown,
+        completed=verdict.completed,
+        cancelled=verdict.cancelled,
+        dead=verdict.dead,
+        deleted=verdict.deleted,
+        unfinished=verdict.unfinished,
+        lost=verdict.lost,
+        forgiven=0,
+        duplicated=len(duplicates),
+        unexplained=verdict.reruns.get("unexplained", 0),
+        early=verdict.early,
+        late=sum(1 for _ in _late(account)),
+        stale=verdict.stale,
+        reruns=verdict.reruns,
+        duplicates=duplicates[:_SHOWN],
+        recovery=Spread.of(_recoveries(verdict)),
+        restart=Spread.of(_restarts(account)),
+        throughput=_throughput(account),
+        findings=verdict.findings[:_SHOWN],
+        verdict="broken" if reasons else "kept",
+        reasons=reasons,
+    )
+
+
+def _broken(findings: Sequence[Finding]) -> Iterator[str]:
+    for promise, n in sorted(Counter(finding.promise for finding in findings).items()):
+        first = next(finding for finding in findings if finding.promise == promise)
+        yield f"{n} × {promise}: {first.queue} {first.id}: {first.says}"
+
+
+def _injected(account: Account) -> dict[str, int]:
+    """How often each kind that was asked for was done; what tasks do, by what they have written down."""
+    done = account.harm.count()
+    told = Counter(fault.cause for fault in account.history.faults)
+    of_tasks = ("raise", "hang", "block-loop", "eat-memory", "os-exit", "segfault")
+    return {kind: told[kind] if kind in of_tasks else done[kind] for kind in account.wishes.asked}
+
+
+def _faults(account: Account) -> list[FaultSeen]:
+    seen = [
+        FaultSeen(round(one.began - account.began, 3), one.kind, one.target, one.note, round(one.seconds, 3))
+        for one in account.harm.done
+    ]
+    return sorted(seen, key=lambda one: one.at)
+
+
+def _duplicates(account: Account) -> Iterator[Duplicate]:
+    """Second runs that no outcome called for."""
+    called_for = {"failure", "timeout", "snooze", "release", "operator"}
+    for story in account.history.stories:
+        for before, after in pairwise(story.runs):
+            cause = cause_of(story, before, after, account.history)
+            if cause not in called_for:
+                task = story.offer.task if story.offer else ""
+                yield Duplicate(*story.ref, task, before.attempt, after.attempt, cause)
+
+
+def _recoveries(verdict: Verdict) -> Iterator[float]:
+    for crash in verdict.crashes:
+        if crash.cause == "kill-worker":
+            yield from (one.seconds for one in crash.held if one.seconds is not None)
+
+
+def _restarts(account: Account) -> Iterator[float]:
+    """From each moment at which the store was there again to the next start of a job."""
+    starts = sorted(run.start.mono for story in account.history.stories for run in story.runs)
+    for back in account.harm.back:
+        i = bisect_left(starts, int(back * 1e9))
+        if i < len(starts):
+            yield starts[i] / 1e9 - back
+
+
+def _late(account: Account) -> Iterator[Story]:
+    """Delayed jobs that started long after their time, though no harm was done then or shortly before."""
+    times = [
+        (one.began, one.began + one.seconds + _AFTERMATH) for one in account.harm.done if one.kind != "raise"
+    ]
+    for story in account.history.stories:
+        moved = any(op.asked.verb in ("reschedule", "retry") for op in story.operations)
+        if story.offer is None or not story.offer.delayed or not story.runs or moved:
+            continue
+        start = story.runs[0].start
+        late = start.at - story.offer.due
+        due, began = (start.mono / 1e9) - late / 1e3, start.mono / 1e9
+        if late > _LATE and not any(a <= began and due <= b for a, b in times):
+            yield story
+
+
+def _throughput(account: Account) -> list[Second]:
+    enqueued: Counter[int] = Counter()
+    completed: Counter[int] = Counter()
+
+    def second(mono: int) -> int:
+        return max(0, int(mono / 1e9 - account.began))
+
+    for story in account.history.stories:
+        for answer in story.verdicts:
+            if answer.verdict in ("new", "follows"):
+                enqueued[second(answer.mono)] += 1
+        for act in story.acts:
+            if act.applied and act.asked.state == "completed":
+                completed[second(act.answered)] += 1
+    last = max((*enqueued, *completed), default=-1)
+    return [Second(at, enqueued[at], completed[at]) for at in range(last + 1)]
