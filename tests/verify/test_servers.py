@@ -272,9 +272,7 @@ def test_a_small_disk_goes_with_who_mounted_it(tmp_path: Path) -> None:
         pass
     program = (
         "import os, pathlib, signal, sys\n"
-        "from penstock.handle import Handle
-from penstock.task import Task
-from penstock.verify.disks import SmallDisk\n"
+        "from penstock.verify.disks import SmallDisk\n"
         "disk = SmallDisk(pathlib.Path(sys.argv[1]), 1)\n"
         "assert os.path.ismount(disk.folder)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
