@@ -1,1 +1,1 @@
-"""A chaos run on a store of the user's own, with an account outside of it: what `penstock verify` runs."""
+"""Does a store keep what we promise, on this server and with these settings? See `penstock verify`."""
