@@ -187,7 +187,7 @@ class _Run:
         self._reasons += [f"{member.name} did not end within 40 s of SIGTERM" for member in late]
 
     async def _tidy(self, store: Store) -> int:
-        """What recurs ends, what nobody knows is called off, what a wrong clock put off is due. How much is left."""
+        """End what recurs, cancel what nobody knows, bring near what a wrong clock put off; count the rest."""
         table = await store.entries()
         if running := [entry.ref for entry in table.entries if not entry.paused]:
             await store.pause_entries(running, True)

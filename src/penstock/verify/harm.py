@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.app import App
 from penstock.errors import PenstockError
@@ -19,30 +19,18 @@ from penstock.testing.ledger import Ledger
 from penstock.verify.fleet import Fleet, Member
 from penstock.verify.kinds import KINDS
 from penstock.verify.plan import Step
+from penstock.verify.stand import Wires
 
-__all__ = ["TASKS", "Done", "Harm", "Server", "Wire"]
+__all__ = ["TASKS", "Done", "Harm"]
 
 TASKS = "penstock.verify.tasks"
 #: No process has it: harm that costs nobody an attempt.
 NOBODY = -1
 _HOUR = 3_600
-
-
-class Server(Protocol):
-    """What can be done to a server of the run's own."""
-
-    def stop_for(self, seconds: float) -> None: ...
-    def restart(self) -> float: ...
-    def close(self) -> None: ...
-
-
-class Wire(Protocol):
-    """What can be done to the connections of workers and producers."""
-
-    def reset(self) -> None: ...
-    def half_open(self, seconds: float) -> None: ...
-    def latency(self, ms: float, seconds: float) -> None: ...
-    def close(self) -> None: ...
+#: While these last, anybody's lease may run out.
+_EVERYBODY = {"restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "disk-full"}
+#: What a master has answered and its replica does not have yet is at most so old (ms).
+_ON_THE_WAY = 2_000
 
 
 @dataclass(frozen=True)
@@ -67,8 +55,8 @@ class Harm:
     over: threading.Event
     tell: Callable[[str], None]
     file: Path | None = None
-    server: Server | Any | None = None
-    wire: Wire | Any | None = None
+    server: Any = None  # PrivateRedis, PrivateCluster or SmallDisk: whatever its kinds need
+    wire: Wires | None = None
     done: list[Done] = field(default_factory=list)
     #: When the store was there again (monotonic, s), after each time that it was away.
     back: list[float] = field(default_factory=list)
@@ -162,8 +150,16 @@ class Harm:
             return
         assert self.server is not None
         with self._lasting("restart-store", "server", "SIGKILL"):
-            self._away("restart-store")
             self.server.restart()
+        self.back.append(time.monotonic())
+
+    def _power_cut(self, *_: float) -> None:
+        """What the server had not synced it may lose, as `appendfsync` says: that much is forgiven."""
+        assert self.server is not None
+        begins = _wall()
+        with self._lasting("power-cut", "server", f"appendfsync {self.server.fsync}"):
+            self.server.power_cut()
+        self.forgiven.append((begins, _wall()))
         self.back.append(time.monotonic())
 
     def _kill_all(self, kind: str) -> None:
@@ -177,15 +173,14 @@ class Harm:
             self.app.close()
         self.back.append(time.monotonic())
 
-    def _stop_store(self, how: float, *_: float) -> None:
+    def _stop_store(self, how: float, which: float, _: float) -> None:
         seconds = 0.5 + 2.5 * how
         with self._lasting("stop-store", "write lock" if self.file else "server"):
-            self._away("stop-store")
             if self.file is not None:
                 self._hold_lock(seconds)
             else:
                 assert self.server is not None
-                self.server.stop_for(seconds)
+                self.server.stop_for(seconds, *self._shard(which))
 
     def _hold_lock(self, seconds: float) -> None:
         """As another program does that writes into the same file, and takes its time."""
@@ -196,14 +191,12 @@ class Harm:
 
     def _reset(self, *_: float) -> None:
         assert self.wire is not None
-        self._note("reset", "all connections")
-        self._away("reset")
-        self.wire.reset()
+        with self._lasting("reset", "all connections"):
+            self.wire.reset()
 
     def _half_open(self, how: float, *_: float) -> None:
         assert self.wire is not None
         with self._lasting("half-open", "all connections"):
-            self._away("half-open")
             self.wire.half_open(1.0 + 4 * how)
 
     def _latency(self, how: float, much: float, _: float) -> None:
@@ -219,18 +212,24 @@ class Harm:
         self.ledger.fault("task", NOBODY, "script-flush")
         self.server.flush_scripts()
 
-    def _failover(self, *_: float) -> None:
+    def _failover(self, which: float, *_: float) -> None:
+        """Enqueues wait for a replica; outcomes do not, and those of the last moments may be undone."""
         assert self.server is not None
+        begins = _wall() - _ON_THE_WAY
         with self._lasting("failover", "a master"):
-            self._away("failover")
-            self.server.failover()
+            self.server.failover(*self._shard(which))
+        self.forgiven.append((begins, _wall()))
         self.back.append(time.monotonic())
 
-    def _disk_full(self, how: float, *_: float) -> None:
+    def _disk_full(self, how: float, which: float, _: float) -> None:
         assert self.server is not None
-        with self._lasting("disk-full", "server"):
-            self._away("disk-full")
-            self.server.fill_disk(1.0 + 2 * how)
+        with self._lasting("disk-full", "the store's"):
+            self.server.fill_disk(1.0 + 2 * how, *self._shard(which))
+
+    def _shard(self, luck: float) -> tuple[int, ...]:
+        """Which part of a cluster is hit."""
+        shards: int = getattr(self.server, "shards", 0)
+        return (int(luck * shards),) if shards else ()
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────
 
@@ -293,9 +292,6 @@ class Harm:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
-    def _away(self, kind: str) -> None:
-        self.ledger.fault("store", 0, kind)
-
     def _note(self, kind: str, target: str, note: str = "") -> None:
         self.tell(f"{kind}: {target}")
         self.done.append(Done(time.monotonic(), kind, target, note))
@@ -304,6 +300,8 @@ class Harm:
     def _lasting(self, kind: str, target: str, note: str = "") -> Iterator[None]:
         self.tell(f"{kind}: {target}")
         began = time.monotonic()
+        if kind in _EVERYBODY and not (kind == "restart-store" and self.file):
+            self.ledger.fault("store", 0, kind)
         try:
             yield
         finally:
@@ -316,6 +314,10 @@ class Harm:
         ends = time.monotonic() + 15.0
         while not member.serves and member.alive and time.monotonic() < ends and not self.over.is_set():
             time.sleep(0.05)
+
+
+def _wall() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class _NoVictim(Exception):

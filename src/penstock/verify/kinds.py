@@ -12,11 +12,12 @@ __all__ = ["KINDS", "Ground", "Kind", "choose", "possible"]
 
 @dataclass(frozen=True)
 class Ground:
-    """What a run stands on: the store, whether it is the run's own, and whether a relay is before it."""
+    """What a run stands on: the store, whether it is the run's own, whether a relay is before it."""
 
     store: str  # sqlite, redis, redis-sentinel or redis-cluster
     private: bool = False
     relay: bool = False
+    small_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ KINDS: dict[str, Kind] = {
         Kind("two-versions", "workers of a newer code, without one task and with a renamed one", "processes"),
         Kind("restart-store", "kill the server and start it again; for a file, kill all who use it", "store"),
         Kind("stop-store", "SIGSTOP the server; for a file, hold its write lock", "store", private=True),
+        Kind("power-cut", "the server's machine goes dark: what its disk has not yet is gone", "store",
+             private=True, only=("redis",)),
         Kind("reset", "reset all connections", "store", relay=True),
         Kind("half-open", "connections stay open, and nothing arrives any more", "store", relay=True),
         Kind("latency", "every byte takes longer", "store", relay=True),
@@ -103,6 +106,8 @@ def _problems(asked: Iterable[str], ground: Ground) -> Iterable[str]:
 
 def _refusal(name: str, ground: Ground) -> str:
     kind = KINDS[name]
+    if name == "disk-full" and ground.store == "sqlite" and ground.private and not ground.small_disk:
+        return "it needs a disk of its own, which only root on Linux may mount"
     if name == "restart-store" and ground.store != "sqlite" and not ground.private:
         return Kind(name, "", "", private=True).refusal(ground)
     return kind.refusal(ground)

@@ -217,7 +217,7 @@ def _duplicates(account: Account) -> Iterator[Duplicate]:
             cause = cause_of(story, before, after, account.history)
             if cause not in called_for:
                 task = story.offer.task if story.offer else ""
-                yield Duplicate(*story.ref, task, before.attempt, after.attempt, cause)
+                yield Duplicate(story.ref.queue, story.ref.id, task, before.attempt, after.attempt, cause)
 
 
 def _recoveries(verdict: Verdict) -> Iterator[float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,17 @@ from penstock.connect import check_url, connect
 from penstock.errors import ConfigError
 from penstock.store import Store
 from penstock.verify import wiping
+from penstock.verify.disks import SmallDisk
 from penstock.verify.kinds import Ground
+from penstock.verify.relay import Relay
+from penstock.verify.servers import PrivateCluster, PrivateRedis
 
-__all__ = ["PRIVATE", "Stand", "private_stand", "stand_on"]
+__all__ = ["PRIVATE", "Stand", "Wires", "private_stand", "stand_on"]
 
 #: What `--private` may name.
-PRIVATE = ("sqlite",)
+PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-cluster")
+#: Room for the file of a run, where there may be a disk of its own (MB).
+_DISK = 512
 
 
 @dataclass
@@ -34,7 +41,7 @@ class Stand:
     file: Path | None = None
     fresh: bool = False
     server: Any = None
-    wire: Any = None
+    wire: Wires | None = None
 
     def open(self, namespace: str) -> Store:
         """The store, in this namespace."""
@@ -77,18 +84,69 @@ def stand_on(url: str) -> Stand:
     if scheme == "sqlite":
         return _on_file(url)
     mode = scheme.partition("+")[2]
-    return Stand(Ground(f"redis-{mode}" if mode else "redis"), url)
+    if mode:
+        return Stand(Ground(f"redis-{mode}"), url)
+    try:
+        relay = Relay.before(url)
+    except ConfigError:  # over TLS, or by a socket: without a relay, then
+        return Stand(Ground("redis"), url)
+    return Stand(Ground("redis", relay=True), url, relay.url, wire=Wires([relay]))
 
 
-def _on_file(url: str, *, private: bool = False) -> Stand:
+def _on_file(url: str) -> Stand:
     path = Path(getattr(connect(url), "path"))  # noqa: B009 (only a store in a file has one)
     query = urlsplit(url).query
     absolute = f"sqlite:///{quote(str(path))}" + (f"?{query}" if query else "")
     if not path.parent.is_dir():
         raise ConfigError(f"{url}: there is no directory {path.parent}: make it, or name another file")
-    return Stand(Ground("sqlite", private=private), absolute, file=path, fresh=not path.exists())
+    return Stand(Ground("sqlite"), absolute, file=path, fresh=not path.exists())
 
 
 def private_stand(kind: str, folder: Path) -> Stand:
     """A store of the run's own, in this folder."""
-    return _on_file(f"sqlite:///{quote(str(folder / 'jobs.db'))}", private=True)
+    if kind == "sqlite":
+        return _private_file(folder)
+    if kind == "redis-cluster":
+        cluster = PrivateCluster(folder / "cluster", relayed=True)
+        ground = Ground("redis-cluster", private=True, relay=True)
+        return Stand(ground, cluster.url, server=cluster, wire=Wires(cluster.relays))
+    server = PrivateRedis(folder / "redis", "always" if kind == "redis-always" else "everysec")
+    relay = Relay.before(server.url)
+    ground = Ground("redis", private=True, relay=True)
+    return Stand(ground, server.url, relay.url, server=server, wire=Wires([relay]))
+
+
+def _private_file(folder: Path) -> Stand:
+    """On a disk that can be filled, where such a one can be had."""
+    disk = None
+    with contextlib.suppress(ConfigError):
+        disk = SmallDisk(folder / "disk", _DISK)
+    stand = _on_file(f"sqlite:///{quote(str((disk.folder if disk else folder) / 'jobs.db'))}")
+    stand.ground = Ground("sqlite", private=True, small_disk=disk is not None)
+    stand.server = disk
+    return stand
+
+
+class Wires:
+    """One relay, or one before each node of a cluster, as one."""
+
+    def __init__(self, relays: Sequence[Relay]) -> None:
+        self._relays = relays
+
+    def reset(self) -> None:
+        for relay in self._relays:
+            relay.reset()
+
+    def half_open(self, seconds: float) -> None:
+        self._all(lambda relay: relay.half_open(seconds))
+
+    def latency(self, ms: float, seconds: float) -> None:
+        self._all(lambda relay: relay.latency(ms, seconds))
+
+    def close(self) -> None:
+        for relay in self._relays:
+            relay.close()
+
+    def _all(self, act: Callable[[Relay], None]) -> None:
+        with ThreadPoolExecutor(len(self._relays)) as threads:
+            list(threads.map(act, self._relays))
