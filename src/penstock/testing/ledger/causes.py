@@ -9,10 +9,10 @@ from typing import NamedTuple
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 from penstock.testing.ledger.story import Act, Run, Story
-from penstock.testing.ledger.trouble import Forgiven, Troubles
+from penstock.testing.ledger.trouble import Forgiven, Troubles, troubles_of, word_of
 from penstock.testing.ledger.verdict import Duplicate, Finding
 
-__all__ = ["Again", "effective", "reruns"]
+__all__ = ["Again", "cause_of", "effective", "reruns"]
 
 #: Errors that say that a process died, not that the function failed.
 _CRASHES = {"WorkerLost", "LeaseLost", "ChildDied"}
@@ -51,6 +51,12 @@ def reruns(story: Story, history: History, troubles: Troubles, forgiven: Forgive
         yield Again(word, duplicate, Finding("cause", says, story.ref.queue, story.ref.id))
 
 
+def cause_of(story: Story, before: Run, after: Run, history: History) -> str:
+    """The cause of the second of these runs, in a word."""
+    nothing = Forgiven((), history)
+    return _cause_of(story, before, after, troubles_of(history), nothing).word
+
+
 def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgiven: Forgiven) -> _Cause:
     """Failure, timeout, crash (of its own process), snooze, release, operator, undone (the store may forget
     the end that it had), or the kind of the fault (kill, stop, store …) that cost its lease."""
@@ -66,7 +72,7 @@ def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgive
         word = _of_outcome(own)
         return _Cause(word, fault if word == "crash" else None)
     if fault is not None:
-        return _Cause(fault.kind, fault)
+        return _Cause(word_of(fault), fault)
     return _Cause(_of_outcome(own) if own is not None and not own.terminal else "unexplained")
 
 

@@ -22,7 +22,7 @@ from penstock.testing.ledger.crashes import crashes, lateness, restarts
 from penstock.testing.ledger.history import History, Story, read
 from penstock.testing.ledger.lanes import lanes, queue_limits
 from penstock.testing.ledger.periods import periods
-from penstock.testing.ledger.trouble import Forgiven, Troubles
+from penstock.testing.ledger.trouble import Forgiven, troubles_of, word_of
 from penstock.testing.ledger.uniqueness import uniqueness
 from penstock.testing.ledger.verdict import Duplicate, Finding, Verdict
 
@@ -132,12 +132,12 @@ def judge(
     forgiven: Iterable[Span] = (),
 ) -> Verdict:
     """The verdict, from facts alone."""
-    injected = Counter(fault.kind for fault in history.faults)
+    injected = Counter(map(word_of, history.faults))
     case = Case(
         history,
         seen.jobs,
         time.time_ns() // 1_000_000,
-        Troubles(history),
+        troubles_of(history),
         Forgiven(forgiven, history),
         history.by_ref(),
         slack,

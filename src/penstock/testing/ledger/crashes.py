@@ -11,13 +11,14 @@ from penstock.testing.ledger.case import Case
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 from penstock.testing.ledger.story import Run, Story
+from penstock.testing.ledger.trouble import word_of
 from penstock.testing.ledger.verdict import Crash, Rerun
 
 __all__ = ["Late", "crashes", "lateness", "restarts"]
 
 _KILLS = ("kill", "kill-worker")
 #: After these the store is a new one, or another one.
-_RETURNS = ("restart-store", "failover")
+_RETURNS = ("restart-store", "power-cut", "failover")
 #: A job that starts so long after its time (ms) is late.
 _LATE = 1_000
 
@@ -75,7 +76,7 @@ def restarts(history: History) -> list[float]:
     starts = sorted(run.start.mono for story in history.stories for run in story.runs)
     waits: list[float] = []
     for fault in history.faults:
-        if fault.kind in _RETURNS and fault.seconds:
+        if word_of(fault) in _RETURNS and fault.seconds:
             back = fault.mono + int(fault.seconds * 1e9)
             i = bisect_left(starts, back)
             waits += [(starts[i] - back) / 1e9] if i < len(starts) else []

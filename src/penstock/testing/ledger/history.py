@@ -43,7 +43,7 @@ _ODD = 1_000
 _by_mono = attrgetter("mono")
 
 
-@dataclass
+@dataclass(eq=False)
 class History:
     """A ledger, read."""
 

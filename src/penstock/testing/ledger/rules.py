@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.testing.ledger.case import Case, broken
-from penstock.testing.ledger.causes import effective
+from penstock.testing.ledger.causes import cause_of, effective
 from penstock.testing.ledger.story import Act, Run, Story
 from penstock.testing.ledger.verdict import Finding
 
-__all__ = ["attempts", "early", "fencing"]
+__all__ = ["attempts", "cause_of", "early", "fencing"]
 
 
 # ── who may change it ────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.testing.ledger.history import History
+from penstock.testing.ledger.trouble import word_of
 from penstock.testing.ledger.verdict import Duplicate, Finding, Verdict
 
 __all__ = ["summary"]
@@ -40,8 +41,8 @@ def summary(history: History, verdict: Verdict, *, began: int) -> dict[str, Any]
         "faults": [
             {
                 "at": _since(began, history.at(fault)),
-                "kind": fault.kind,
-                "target": str(fault.target or ""),
+                "kind": word_of(fault),
+                "target": str(fault.target) if fault.target > 0 else "",
                 "note": fault.cause,
                 "seconds": round(fault.seconds, 3),
             }

@@ -5,50 +5,61 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 
-__all__ = ["ENDS_A_PROCESS", "Forgiven", "Troubles"]
+__all__ = ["ENDS_A_PROCESS", "Forgiven", "Troubles", "troubles_of", "word_of"]
 
 #: These end a process in the instant in which they are done.
 ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
-#: These may be done to a worker without its losing a lease.
+#: These cost nobody a lease.
 _HARMLESS = frozenset(
     {
         "kill-producer",
-        "stop-producer",
-        "script-flush",
-        "raise",
-        "unknown-task",
         "poison-payload",
+        "raise",
+        "script-flush",
+        "stop-producer",
         "two-versions",
+        "unknown-task",
     }
 )
-#: These are over when they are over, or at once. Of any other it is not known unless somebody said so.
+#: These are over when they are said to be over, or at once. Nobody knows of others.
 _SOON_OVER = frozenset(
     {
+        "block-loop",
+        "clock",
+        "disk-full",
+        "eat-memory",
+        "failover",
+        "half-open",
+        "hang",
+        "kill-worker",
+        "latency",
+        "os-exit",
+        "power-cut",
+        "reset",
+        "restart-store",
+        "segfault",
+        "stop-store",
         "stop-worker",
         "storm",
-        "restart-store",
-        "stop-store",
-        "reset",
-        "half-open",
-        "latency",
-        "failover",
-        "disk-full",
-        "clock",
-        "hang",
-        "block-loop",
-        "eat-memory",
-        "os-exit",
-        "segfault",
     }
 )
 #: So long after it is over (ns) harm may still be at work: connections, scripts and leases are made anew.
 _LINGERS = 5_000_000_000
+#: So long (ns) all may suffer from what nobody has said the end of; a process for ever.
+_LONG = 60_000_000_000
 _FOR_EVER = 1 << 62
+
+
+def word_of(fault: Fault) -> str:
+    """What kind of harm it was: its kind, or a known word with which its cause begins."""
+    word = fault.cause.partition(" ")[0]
+    return word if word in _SOON_OVER or word in _HARMLESS else fault.kind
 
 
 class _Line:
@@ -89,7 +100,7 @@ class Troubles:
         self._parents = history.parents
         by_target: dict[int, list[Fault]] = defaultdict(list)
         for fault in history.faults:
-            if fault.kind not in _HARMLESS:
+            if word_of(fault) not in _HARMLESS:
                 by_target[fault.target].append(fault)
         self._lines = {target: _Line(faults) for target, faults in by_target.items()}
         self._of_all = self._lines.pop(0, _Line(()))
@@ -124,12 +135,18 @@ class Troubles:
         return lines
 
 
+@lru_cache(maxsize=1)
+def troubles_of(history: History) -> Troubles:
+    """Those of this history, sorted once."""
+    return Troubles(history)
+
+
 def _until(fault: Fault) -> int:
     if fault.kind in ENDS_A_PROCESS:
         return fault.mono
-    if fault.seconds == 0 and fault.kind not in _SOON_OVER:
-        return _FOR_EVER
-    return fault.mono + int(fault.seconds * 1e9) + _LINGERS
+    if fault.seconds or word_of(fault) in _SOON_OVER:
+        return fault.mono + int(fault.seconds * 1e9) + _LINGERS
+    return _FOR_EVER if fault.target else fault.mono + _LONG
 
 
 def _with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
