@@ -113,7 +113,7 @@ class _Run:
         )  # a store that is not there is an error now, not in every process
         self._fleet.start()
         self._fleet.wait_ready(_UNTIL_READY)
-        self._began = time.monotonic()
+        self._began, self._started_at = time.monotonic(), time.time()
 
     def _chaos(self) -> None:
         """Until the time is over and each kind has been done once."""
@@ -187,7 +187,7 @@ class _Run:
         self._reasons += [f"{member.name} did not end within 40 s of SIGTERM" for member in late]
 
     async def _tidy(self, store: Store) -> int:
-        """End what recurs, cancel what nobody knows, bring near what a wrong clock put off; count the rest."""
+        """End what recurs, cancel what nobody knows, bring near what a wrong clock put off; count all."""
         table = await store.entries()
         if running := [entry.ref for entry in table.entries if not entry.paused]:
             await store.pause_entries(running, True)
@@ -221,7 +221,7 @@ class _Run:
             wishes=self._wishes,
             stand=self._stand,
             history=history,
-            verdict=judge(history, seen),
+            verdict=judge(history, seen, forgiven=self._harm.forgiven),
             harm=self._harm,
             began=self._began,
             started_at=self._started_at,

@@ -90,8 +90,8 @@ class Harm:
     def _stop_worker(self, who: float, how: float, _: float) -> None:
         """Longer than a lease, so that others take its work; then it goes on and finds out."""
         member = self._victim(self.fleet.workers, who)
-        with self._lasting("stop-worker", member.name, f"{self.lease:.0f} s lease"):
-            self.ledger.fault("stop", member.pid, "stop-worker")
+        lasting = f"{self.lease:.0f} s lease"
+        with self._lasting("stop-worker", member.name, lasting), self._hurting("stop", member, "stop-worker"):
             member.signal_all(signal.SIGSTOP)
             self._wait(self.lease * (1.5 + how))
             member.signal_all(signal.SIGCONT)
@@ -102,8 +102,7 @@ class Harm:
 
     def _stop_producer(self, who: float, how: float, _: float) -> None:
         member = self._victim(self.fleet.producers, who)
-        with self._lasting("stop-producer", member.name):
-            self.ledger.fault("stop", member.pid, "stop-producer")
+        with self._lasting("stop-producer", member.name), self._hurting("stop", member, "stop-producer"):
             member.signal_all(signal.SIGSTOP)
             self._wait(0.5 + 2 * how)
             member.signal_all(signal.SIGCONT)
@@ -123,8 +122,7 @@ class Harm:
     def _clock(self, way: float, how: float, _: float) -> None:
         ahead = _HOUR if way < 0.5 else -_HOUR
         guest = self.fleet.guest("lone", ahead=ahead)
-        with self._lasting("clock", guest.name, f"{ahead:+} s"):
-            self.ledger.fault("clock", guest.pid, f"clock {ahead:+}")
+        with self._lasting("clock", guest.name, f"{ahead:+} s"), self._hurting("clock", guest, "clock"):
             self._until_serves(guest)
             self._wait(2.0 + 3 * how)
             guest.signal(signal.SIGTERM)
@@ -300,12 +298,24 @@ class Harm:
     def _lasting(self, kind: str, target: str, note: str = "") -> Iterator[None]:
         self.tell(f"{kind}: {target}")
         began = time.monotonic()
-        if kind in _EVERYBODY and not (kind == "restart-store" and self.file):
+        everybodys = kind in _EVERYBODY and not (kind == "restart-store" and self.file)
+        if everybodys:
             self.ledger.fault("store", 0, kind)
         try:
             yield
         finally:
+            if everybodys:
+                self.ledger.healed("store", 0)
             self.done.append(Done(began, kind, target, note, time.monotonic() - began))
+
+    @contextlib.contextmanager
+    def _hurting(self, kind: str, member: Member, cause: str) -> Iterator[None]:
+        """One process suffers for so long."""
+        self.ledger.fault(kind, member.pid, cause)
+        try:
+            yield
+        finally:
+            self.ledger.healed(kind, member.pid)
 
     def _wait(self, seconds: float) -> None:
         self.over.wait(seconds)

@@ -112,6 +112,6 @@ SHAPES: dict[Shape, int] = {
     _debounced: 2,
     _in_order: 7,
     _two_at_once: 3,
-    # _collected: 4,
+    _collected: 4,
 }
 _SHAPES, _WEIGHTS = list(SHAPES), list(SHAPES.values())

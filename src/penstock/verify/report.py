@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.config import mask_url
 from penstock.testing.ledger import Finding, Verdict
-from penstock.testing.ledger.history import History, Story
-from penstock.testing.ledger.rules import cause_of
+from penstock.testing.ledger.history import History
 from penstock.verify.harm import Harm
 from penstock.verify.stand import Stand
 
@@ -26,10 +24,6 @@ if TYPE_CHECKING:  # whoever conducts the run makes the report
 __all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
 
 _SHOWN = 1_000
-#: A delayed job that starts this much after its time is late (ms).
-_LATE = 1_000
-#: After a fault is over its consequences may last so long (s).
-_AFTERMATH = 10.0
 
 
 class FaultSeen(msgspec.Struct, frozen=True):
@@ -43,7 +37,10 @@ class FaultSeen(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A second run of an attempt's work that no failure called for, and what explains it."""
+    """A run that nobody wanted of a job that had run before: what explains it, and the lease that was lost.
+
+    Instants are seconds since the start.
+    """
 
     queue: str
     id: str
@@ -150,7 +147,6 @@ def report_of(account: Account) -> Report:
         *(f"{kind} was asked for and never happened" for kind in never),
         *_broken(verdict.findings),
     ]
-    duplicates = list(_duplicates(account))
     return Report(
         url=mask_url(account.stand.url),
         store=account.stand.ground.store,
@@ -170,14 +166,14 @@ def report_of(account: Account) -> Report:
         deleted=verdict.deleted,
         unfinished=verdict.unfinished,
         lost=verdict.lost,
-        forgiven=0,
-        duplicated=len(duplicates),
-        unexplained=verdict.reruns.get("unexplained", 0),
+        forgiven=verdict.forgiven,
+        duplicated=verdict.duplicated,
+        unexplained=verdict.unexplained,
         early=verdict.early,
-        late=sum(1 for _ in _late(account)),
+        late=verdict.late,
         stale=verdict.stale,
         reruns=verdict.reruns,
-        duplicates=duplicates[:_SHOWN],
+        duplicates=list(_duplicates(account)),
         recovery=Spread.of(_recoveries(verdict)),
         restart=Spread.of(_restarts(account)),
         throughput=_throughput(account),
@@ -210,14 +206,23 @@ def _faults(account: Account) -> list[FaultSeen]:
 
 
 def _duplicates(account: Account) -> Iterator[Duplicate]:
-    """Second runs that no outcome called for."""
-    called_for = {"failure", "timeout", "snooze", "release", "operator"}
-    for story in account.history.stories:
-        for before, after in pairwise(story.runs):
-            cause = cause_of(story, before, after, account.history)
-            if cause not in called_for:
-                task = story.offer.task if story.offer else ""
-                yield Duplicate(story.ref.queue, story.ref.id, task, before.attempt, after.attempt, cause)
+    """With instants as seconds since the start."""
+
+    def since(ms: int) -> float:
+        return round(ms / 1000 - account.started_at, 3)
+
+    for one in account.verdict.duplicates:
+        yield Duplicate(
+            one.queue,
+            one.id,
+            one.task,
+            one.attempt_before,
+            one.attempt,
+            one.cause,
+            None if one.fault_at is None else since(one.fault_at),
+            since(one.leased_from),
+            since(one.leased_until),
+        )
 
 
 def _recoveries(verdict: Verdict) -> Iterator[float]:
@@ -233,22 +238,6 @@ def _restarts(account: Account) -> Iterator[float]:
         i = bisect_left(starts, int(back * 1e9))
         if i < len(starts):
             yield starts[i] / 1e9 - back
-
-
-def _late(account: Account) -> Iterator[Story]:
-    """Delayed jobs that started long after their time, though no harm was done then or shortly before."""
-    times = [
-        (one.began, one.began + one.seconds + _AFTERMATH) for one in account.harm.done if one.kind != "raise"
-    ]
-    for story in account.history.stories:
-        moved = any(op.asked.verb in ("reschedule", "retry") for op in story.operations)
-        if story.offer is None or not story.offer.delayed or not story.runs or moved:
-            continue
-        start = story.runs[0].start
-        late = start.at - story.offer.due
-        due, began = (start.mono / 1e9) - late / 1e3, start.mono / 1e9
-        if late > _LATE and not any(a <= began and due <= b for a, b in times):
-            yield story
 
 
 def _throughput(account: Account) -> list[Second]:
