@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError
-from penstock.stores.redis.address import Address
+from penstock.stores.redis.address import Address, Node
 from penstock.stores.redis.calls import Call
-from penstock.stores.redis.runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.runner import AsyncRunner
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
@@ -74,7 +73,8 @@ def _wipe(step: Step) -> int:
     """A table has the queue of each row, or the namespace; that of the queues goes last."""
     gone = 0
     for table, where in _tables(step):
-        removed = step.cx.execute(f"DELETE FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608 (our own names)
+        # the names are our own
+        removed = step.cx.execute(f"DELETE FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608
         gone += removed.rowcount
     return gone
 
@@ -109,60 +109,50 @@ _WIPE, _COUNT = Verb(_wipe), Verb(_count, reads=True)
 def wipe_redis(url: str, namespace: str) -> int:
     """Remove all keys of this namespace, on each master; how many there were."""
     _refuse_others(namespace)
-    return sum(_unlink(runner, keys) for runner, keys in _pages(url, namespace))
+    return asyncio.run(_walk(url, namespace, _unlink))
 
 
 def left_on_redis(url: str, namespace: str) -> int:
     """How many keys of this namespace there are."""
-    return sum(len(keys) for _, keys in _pages(url, namespace))
+    return asyncio.run(_walk(url, namespace, _number))
 
 
-def _pages(url: str, namespace: str) -> Iterator[tuple[SyncRunner, list[bytes]]]:
-    """The keys of the namespace, some at a time, with the way to the master that has them."""
+#: What is done with some keys that a master has; how many count.
+_Act = Callable[[AsyncRunner, Node, Sequence[bytes]], Awaitable[int]]
+
+
+async def _walk(url: str, namespace: str, act: _Act) -> int:
+    """Over the keys of the namespace, some at a time, master by master: each has a cursor of its own."""
     address = Address.from_url(url)
+    runner = AsyncRunner(address)
     pattern = f"{address.prefix}:{{{namespace}/*"
-    for master in _masters(address):
-        runner = SyncRunner(master)
-        try:
+    done = 0
+    try:
+        for node in await runner.everywhere([Call(None, ask=("PING",))]):
             cursor: Any = "0"
             while True:
-                (answer,) = _sure(runner, [Call(None, ask=_scan(cursor, pattern))])
-                cursor = answer[0]
-                if answer[1]:
-                    yield runner, list(answer[1])
+                scan = Call(None, ask=("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE))
+                ((cursor, keys),) = _sure(await runner.at(node, [scan]))
+                if keys:
+                    done += await act(runner, node, keys)
                 if int(cursor) == 0:
                     break
-        finally:
-            runner.close()
+    finally:
+        runner.close()
+    return done
 
 
-def _scan(cursor: Any, pattern: str) -> tuple[bytes | str | int, ...]:
-    return ("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
-
-
-def _unlink(runner: SyncRunner, keys: Sequence[bytes]) -> int:
+async def _unlink(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
     # one by one: keys of one command would have to lie in one slot of a cluster
-    return sum(_sure(runner, [Call(None, ask=("UNLINK", key)) for key in keys]))
+    return sum(_sure(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
 
 
-def _sure(runner: SyncRunner, calls: Sequence[Call]) -> list[Any]:
-    answers = runner.run(calls)
+async def _number(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
+    return len(keys)
+
+
+def _sure(answers: Sequence[Any]) -> Sequence[Any]:
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
     return answers
-
-
-def _masters(address: Address) -> list[Address]:
-    """Each by itself: a scan has a cursor of its own on each."""
-    if address.mode == "single":
-        return [address]
-
-    async def ask() -> list[Any]:
-        runner = AsyncRunner(address)
-        try:
-            return list(await runner.everywhere([Call(None, ask=("PING",))]))
-        finally:
-            runner.close()
-
-    return [dataclasses.replace(address, mode="single", nodes=(node,)) for node in asyncio.run(ask())]
