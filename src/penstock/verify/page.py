@@ -66,11 +66,11 @@ def page(report: _Report) -> str:
     parts = [
         _head(report),
         _cards(report),
+        _section("Findings", _findings(report.get("findings") or ())),
         _section("What happened when", timeline(report)),
         _section("Jobs", _numbers(report)),
         _section("Faults", _faults(report)),
         _section("How soon it went on", _recoveries(report)),
-        _section("Findings", _findings(report.get("findings") or ())),
         _section("Runs beyond the first", _duplicates(report.get("duplicates") or ())),
     ]
     style = resources.files("penstock.verify").joinpath("page.css").read_text("utf-8")
@@ -115,12 +115,15 @@ def _numbers(report: _Report) -> str:
 def _faults(report: _Report) -> str:
     injected: Mapping[str, int] = report.get("injected") or {}
     asked: Sequence[str] = report.get("asked") or ()
-    kinds = [*asked, *(kind for kind in injected if kind not in asked)]
-    rows = [
-        (kind, _number(injected.get(kind, 0)), "" if injected.get(kind) else "asked for, and never happened")
-        for kind in kinds
-    ]
-    return _table(("kind", "times", ""), rows)
+    items = ""
+    for kind in [*asked, *(kind for kind in injected if kind not in asked)]:
+        n = injected.get(kind, 0)
+        items += f"<li>{_text(kind)} × {_number(n)}</li>" if n else _never(kind)
+    return f'<ul class="kinds">{items}</ul>' if items else ""
+
+
+def _never(kind: str) -> str:
+    return f'<li class="broken">{_text(kind)}: asked for, and never happened</li>'
 
 
 def _recoveries(report: _Report) -> str:
@@ -164,7 +167,8 @@ def _duplicates(duplicates: Sequence[_Report]) -> str:
 
 # ── building blocks ──────────────────────────────────────────────────────────────────────────────
 
-_FIGURES = {"n", "times", "p50", "p99", "max", "fault at"}
+_LONG = 20  # rows; a table that has more gets a window of its own
+_FIGURES = {"n", "p50", "p99", "max", "fault at"}
 
 
 def _section(title: str, body: str) -> str:
@@ -181,7 +185,9 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     )
     if not body:
         return ""
-    return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>'
+    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
+    look = "scroll long" if body.count("<tr>") > _LONG else "scroll"
+    return f'<div class="{look}">{table}</div>'
 
 
 def _cell(tag: str, content: Any, figure: bool) -> str:

@@ -82,10 +82,10 @@ def _points(points: Iterable[tuple[float, float]], span: float, top: float) -> s
 
 
 def _round_up(rate: float) -> int:
-    """The next of 1, 2, 5, 10, 20, … that is not below."""
+    """The next round number that is not below."""
     step = 1
     while True:
-        for factor in (1, 2, 5):
+        for factor in (1, 2, 3, 4, 6, 8):
             if rate <= step * factor:
                 return step * factor
         step *= 10
@@ -96,8 +96,9 @@ def _round_up(rate: float) -> int:
 
 def _lane(kind: str, faults: Sequence[Mapping[str, Any]], span: float) -> str:
     marks = "".join(_mark(fault, span, _HIGH, titled=True) for fault in _merged(faults, span))
+    name = f'<div>{escape(kind)} <span class="faint">× {len(faults):,}</span></div>'
     return (
-        f'<div class="row lane {_group(kind)}"><div>{escape(kind)} <span class="faint">× {len(faults):,}</span></div>'
+        f'<div class="row lane {_group(kind)}">{name}'
         f'<svg viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(kind)}">{marks}</svg></div>'
     )
@@ -117,7 +118,7 @@ def _merged(faults: Sequence[Mapping[str, Any]], span: float) -> list[Mapping[st
     """Those that would lie upon each other, as one."""
     if len(faults) <= _MARKS:
         return list(faults)
-    found = []
+    found: list[Mapping[str, Any]] = []
     for _, those in groupby(sorted(faults, key=_at), key=lambda fault: int(_at(fault) / span * _MARKS)):
         group = list(those)
         seconds = max(map(_end, group)) - _at(group[0])
