@@ -30,6 +30,11 @@ def asked(server: PrivateRedis, **options: float) -> contextlib.closing[driver.R
     return contextlib.closing(driver.Redis.from_url(server.url, **options))
 
 
+def wait_written(client: driver.Redis) -> None:
+    """While a sync is under way, Redis keeps back what it has acknowledged, and a kill would take it."""
+    until(lambda: client.info("persistence")["aof_buffer_length"] == 0, "all is written")
+
+
 @pytest.fixture
 def open_redis(tmp_path: Path) -> Iterator[Callable[..., PrivateRedis]]:
     redis_program()
@@ -68,6 +73,7 @@ def test_a_restart_kills_and_keeps_what_was_acknowledged(
     with asked(server) as client:
         assert client.config_get("append*")["appendfsync"] == fsync
         client.set("kept", "yes")
+        wait_written(client)
         took = server.restart()
         assert 0 < took < 30
         assert client.get("kept") == b"yes"
@@ -117,6 +123,8 @@ def test_a_full_disk_refuses_writes_and_keeps_what_there_is(open_redis: Callable
             enqueue_on(task, stored)
         assert said == ["it refused to write (MISCONF)"]
         stored.append(task.enqueue())
+        with asked(server) as client:
+            wait_written(client)
         server.restart()
         assert {job.status() for job in stored} == {"available"}
 
@@ -167,12 +175,20 @@ def jobs(cluster: PrivateCluster) -> Iterator[Callable[[], set[str]]]:
     with contextlib.closing(App(cluster.url, namespace=f"test-{secrets.token_hex(4)}")) as app:
         task = app.task(_nothing)
         handles = [task.using(queue=f"q{n}").enqueue() for n in range(20)]
+        _wait_all_written(cluster)
 
         def states() -> set[str]:
             handles.append(task.enqueue())
+            _wait_all_written(cluster)
             return {job.status() for job in handles}
 
         yield states
+
+
+def _wait_all_written(cluster: PrivateCluster) -> None:
+    for shard in range(cluster.shards):
+        with cluster.master(shard).asked() as client:
+            wait_written(client)
 
 
 @pytest.mark.slow

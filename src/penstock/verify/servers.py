@@ -57,8 +57,9 @@ class PrivateRedis:
     def restart(self) -> float:
         """kill -9, and start it on the same files; the seconds until it answered again.
 
-        Nothing that was acknowledged is lost by this: the system keeps what a process had written when it was
-        killed. What a machine loses that goes dark is another matter: `power_cut`.
+        The system keeps what a process has written. With always that is all that was acknowledged; else it is
+        not what came while a sync was under way, which Redis keeps back meanwhile: usually milliseconds, two
+        seconds at worst. What a machine loses that goes dark is another matter: `power_cut`.
         """
         began = time.monotonic()
         self._node.kill()
