@@ -475,6 +475,28 @@ def test_an_end_that_was_undone_and_is_not_made_up_for_is_unfinished(told: Chron
     assert told.promises(forgiven=[WINDOW]) == ["one end"]
 
 
+@pytest.mark.parametrize(("cancelled_at", "broken"), [(150, []), (50, ["one end"])])
+def test_a_cancel_that_was_undone_lets_the_job_run(
+    told: Chronicle, cancelled_at: float, broken: list[str]
+) -> None:
+    told.enqueue("a", 0)
+    told.operate("cancel", "a", cancelled_at, "cancelled")
+    told.run("a", 500, 510)
+    assert told.promises(forgiven=[WINDOW]) == broken
+
+
+@pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["groups"])])
+def test_a_batch_that_was_undone_may_be_made_anew_of_others(
+    told: Chronicle, leased_at: float, broken: list[str]
+) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, grouped=True)
+    told.lease("a.batch", leased_at, members=("a",))
+    told.fault("power-cut", 201, seconds=0.1)
+    _batch(told, "a.batch", 500, "a", "b")
+    assert told.promises(forgiven=[WINDOW]) == broken
+
+
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -20,7 +20,6 @@ import msgspec
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, facts, note, table
-from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
     from penstock.verify.conductor import Progress
@@ -213,15 +212,13 @@ def _hand_over(report: Report, report_file: Path | None, html: Path | None, *, j
     if report_file is not None:
         report_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     if html is not None:
-        html.write_text(_page(report), encoding="utf-8")
+        from penstock.verify.page import page
+
+        html.write_text(page(msgspec.to_builtins(report)), encoding="utf-8")
     if json:
         emit(report)
     else:
         _show(report)
-
-
-def _page(report: Report) -> str:
-    raise ConfigError("--html is not there yet")
 
 
 def _show(report: Report) -> None:

@@ -19,7 +19,7 @@ from penstock.testing.ledger import Ledger
 from penstock.testing.ledger.check import judge, snapshot
 from penstock.testing.ledger.history import read
 from penstock.verify.fleet import Fleet
-from penstock.verify.harm import Harm
+from penstock.verify.harm import STRANGER, Harm
 from penstock.verify.place import Place
 from penstock.verify.plan import LANES, Step, plan
 from penstock.verify.report import Account, Report, report_of
@@ -194,9 +194,8 @@ class _Run:
         infos = await store.queues()
         counts = {state: sum(info.counts.get(state, 0) for info in infos) for state in State}
         if counts[State.PARKED]:
-            strangers = set(self._harm.strangers)
-            parked = (await store.list_jobs(state=State.PARKED, limit=1_000)).jobs
-            await store.cancel([job.ref for job in parked if job.ref.id in strangers])
+            parked = await store.list_jobs(state=State.PARKED, task=STRANGER, limit=1_000)
+            await store.cancel([job.ref for job in parked.jobs])
         if counts[State.SCHEDULED] or counts[State.RETRYABLE]:
             await self._bring_near(store)
         return sum(counts[state] for state in _UNDONE)

@@ -17,13 +17,16 @@ from penstock.app import App
 from penstock.errors import PenstockError
 from penstock.testing.ledger import Ledger
 from penstock.verify.fleet import Fleet, Member
-from penstock.verify.kinds import KINDS
 from penstock.verify.plan import Step
 from penstock.verify.stand import Wires
 
-__all__ = ["TASKS", "Done", "Harm"]
+__all__ = ["STRANGER", "TASKS", "TOLD_BY_TASKS", "Done", "Harm"]
 
 TASKS = "penstock.verify.tasks"
+#: A task that no version of the code has.
+STRANGER = "verify.nobody-knows-it"
+#: What is asked for here, and written down by the task itself when it is done.
+TOLD_BY_TASKS = {"raise", "hang", "block-loop", "eat-memory", "os-exit", "segfault"}
 #: No process has it: harm that costs nobody an attempt.
 NOBODY = -1
 _HOUR = 3_600
@@ -62,20 +65,12 @@ class Harm:
     back: list[float] = field(default_factory=list)
     #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
     forgiven: list[tuple[int, int]] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)  # ids of jobs that nobody knows
 
     def do(self, step: Step) -> None:
         """The harm of this step; one that finds no victim (it has just died of another) is not counted."""
         act = getattr(self, "_" + step.kind.replace("-", "_"))
         with contextlib.suppress(_NoVictim):
             act(*step.luck)
-
-    def count(self) -> dict[str, int]:
-        """How often each kind was done from here. Tasks write down themselves what they do."""
-        counts = dict.fromkeys(KINDS, 0)
-        for one in self.done:
-            counts[one.kind] += 1
-        return counts
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────
 
@@ -127,7 +122,7 @@ class Harm:
             self._wait(2.0 + 3 * how)
             guest.signal(signal.SIGTERM)
 
-    def _two_versions(self, how: float, *_: float) -> None:
+    def _two_versions(self, how: float, *more: float) -> None:
         """Old and new tasks are asked of a fleet in which some know the ones, and some the others."""
         guest = self.fleet.guest("supervised" if how < 0.5 else "lone", version="2")
         with self._lasting("two-versions", guest.name, "1 and 2"):
@@ -252,10 +247,9 @@ class Harm:
         self._task("segfault", "segfaults", max_attempts=2)
 
     def _unknown_task(self, *_: float) -> None:
-        if id := self._enqueue(b"{}", "verify.nobody-knows-it", queue="main"):
-            self.strangers.append(id)
+        if self._enqueue(b"{}", STRANGER, queue="main"):
             self.ledger.fault("task", NOBODY, "unknown-task")
-            self._note("unknown-task", "verify.nobody-knows-it")
+            self._note("unknown-task", STRANGER)
 
     def _poison_payload(self, which: float, *_: float) -> None:
         payload = (b"\xff\xfe\x00", b'{"n": "many"}', b"[" * 5_000)[int(which * 3)]

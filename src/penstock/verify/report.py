@@ -15,15 +15,14 @@ import msgspec
 from penstock.config import mask_url
 from penstock.testing.ledger import Finding, Verdict
 from penstock.testing.ledger.history import History
-from penstock.verify.harm import Harm
+from penstock.testing.ledger.summary import summary
+from penstock.verify.harm import TOLD_BY_TASKS, Harm
 from penstock.verify.stand import Stand
 
 if TYPE_CHECKING:  # whoever conducts the run makes the report
     from penstock.verify.conductor import Wishes
 
 __all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
-
-_SHOWN = 1_000
 
 
 class FaultSeen(msgspec.Struct, frozen=True):
@@ -140,61 +139,40 @@ class Account:
 def report_of(account: Account) -> Report:
     """The numbers, and the verdict: kept if there are no findings and all that was asked for happened."""
     verdict, wishes = account.verdict, account.wishes
+    numbers = summary(account.history, verdict, began=int(account.started_at * 1000))
     injected = _injected(account)
-    never = [kind for kind in wishes.asked if not injected[kind]]
-    reasons = [
-        *account.reasons,
-        *(f"{kind} was asked for and never happened" for kind in never),
-        *_broken(verdict.findings),
-    ]
-    return Report(
-        url=mask_url(account.stand.url),
-        store=account.stand.ground.store,
-        seed=wishes.seed,
-        seconds=round(time.monotonic() - account.began, 1),
-        started_at=datetime.fromtimestamp(account.started_at, UTC).isoformat(timespec="seconds"),
-        asked=list(wishes.asked),
-        injected=injected,
-        faults=_faults(account),
-        offered=verdict.offered,
-        enqueued=verdict.enqueued,
-        refused=verdict.refused,
-        unknown=verdict.unknown,
-        completed=verdict.completed,
-        cancelled=verdict.cancelled,
-        dead=verdict.dead,
-        deleted=verdict.deleted,
-        unfinished=verdict.unfinished,
-        lost=verdict.lost,
-        forgiven=verdict.forgiven,
-        duplicated=verdict.duplicated,
-        unexplained=verdict.unexplained,
-        early=verdict.early,
-        late=verdict.late,
-        stale=verdict.stale,
-        reruns=verdict.reruns,
-        duplicates=list(_duplicates(account)),
-        recovery=Spread.of(_recoveries(verdict)),
-        restart=Spread.of(_restarts(account)),
-        throughput=_throughput(account),
-        findings=verdict.findings[:_SHOWN],
-        verdict="broken" if reasons else "kept",
-        reasons=reasons,
-    )
+    never = [f"{kind} was asked for and never happened" for kind in wishes.asked if not injected[kind]]
+    reasons = [*account.reasons, *never, *_broken(verdict.findings)]
+    mine = {
+        "url": mask_url(account.stand.url),
+        "store": account.stand.ground.store,
+        "seed": wishes.seed,
+        "seconds": round(time.monotonic() - account.began, 1),
+        "started_at": datetime.fromtimestamp(account.started_at, UTC).isoformat(timespec="seconds"),
+        "asked": list(wishes.asked),
+        "injected": injected,
+        "faults": _faults(account),
+        "reruns": verdict.reruns,
+        "recovery": Spread.of(_recoveries(verdict)),
+        "restart": Spread.of(_restarts(account)),
+        "verdict": "broken" if reasons else "kept",
+        "reasons": reasons,
+    }
+    return msgspec.convert({**numbers, **mine}, Report, from_attributes=True)
 
 
 def _broken(findings: Sequence[Finding]) -> Iterator[str]:
+    """Each promise with the first of those to whom it was broken."""
     for promise, n in sorted(Counter(finding.promise for finding in findings).items()):
         first = next(finding for finding in findings if finding.promise == promise)
-        yield f"{n} × {promise}: {first.queue} {first.id}: {first.says}"
+        yield f"{n} × {first}"
 
 
 def _injected(account: Account) -> dict[str, int]:
     """How often each kind that was asked for was done; what tasks do, by what they have written down."""
-    done = account.harm.count()
     told = Counter(fault.cause for fault in account.history.faults)
-    of_tasks = ("raise", "hang", "block-loop", "eat-memory", "os-exit", "segfault")
-    return {kind: told[kind] if kind in of_tasks else done[kind] for kind in account.wishes.asked}
+    done = Counter(one.kind for one in account.harm.done)
+    return {kind: (told if kind in TOLD_BY_TASKS else done)[kind] for kind in account.wishes.asked}
 
 
 def _faults(account: Account) -> list[FaultSeen]:
@@ -203,26 +181,6 @@ def _faults(account: Account) -> list[FaultSeen]:
         for one in account.harm.done
     ]
     return sorted(seen, key=lambda one: one.at)
-
-
-def _duplicates(account: Account) -> Iterator[Duplicate]:
-    """With instants as seconds since the start."""
-
-    def since(ms: int) -> float:
-        return round(ms / 1000 - account.started_at, 3)
-
-    for one in account.verdict.duplicates:
-        yield Duplicate(
-            one.queue,
-            one.id,
-            one.task,
-            one.attempt_before,
-            one.attempt,
-            one.cause,
-            None if one.fault_at is None else since(one.fault_at),
-            since(one.leased_from),
-            since(one.leased_until),
-        )
 
 
 def _recoveries(verdict: Verdict) -> Iterator[float]:
@@ -238,21 +196,3 @@ def _restarts(account: Account) -> Iterator[float]:
         i = bisect_left(starts, int(back * 1e9))
         if i < len(starts):
             yield starts[i] / 1e9 - back
-
-
-def _throughput(account: Account) -> list[Second]:
-    enqueued: Counter[int] = Counter()
-    completed: Counter[int] = Counter()
-
-    def second(mono: int) -> int:
-        return max(0, int(mono / 1e9 - account.began))
-
-    for story in account.history.stories:
-        for answer in story.verdicts:
-            if answer.verdict in ("new", "follows"):
-                enqueued[second(answer.mono)] += 1
-        for act in story.acts:
-            if act.applied and act.asked.state == "completed":
-                completed[second(act.answered)] += 1
-    last = max((*enqueued, *completed), default=-1)
-    return [Second(at, enqueued[at], completed[at]) for at in range(last + 1)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.job import Job
 from penstock.testing.ledger.case import Case, broken
-from penstock.testing.ledger.story import TERMINAL_STATES, Act, Story
+from penstock.testing.ledger.story import TERMINAL_STATES, Act, Operation, Story
 from penstock.testing.ledger.verdict import Finding
 
 __all__ = ["end_of", "is_forgiven"]
@@ -21,17 +21,21 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
     job = case.job(story)
     if not _taken(story):
         return "never", _there_though_refused(story, job)
-    if story.batches and not _ends(story) and not _told_cancelled(story):
+    if story.batches and not _ends(story) and not _cancels(story):
         return _end_of_member(story, case, job)
     ends, undone = _certain_ends(story, case)
-    told = {act.asked.state for act in ends} | ({"cancelled"} if _told_cancelled(story) else set())
+    told = {act.asked.state for act in ends}
+    perhaps = {act.asked.state for act in undone}
+    for cancel in _cancels(story):
+        (perhaps if case.forgiven(cancel.answered) else told).add("cancelled")
     wrong = _ended_twice(story, ends, told)
     if job is not None:
-        return _kept_end(story, job, told, undone, wrong)
+        return _kept_end(story, job, told, perhaps, wrong)
     if _deleted(story):
         return "deleted", wrong
     ends = ends or undone
-    end = ends[-1].asked.state if ends else "cancelled" if told else _presumed(story, case.now)
+    called_off = "cancelled" in told | perhaps
+    end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case.now)
     if end is None:
         return _gone(story, case, wrong)
     if ends and case.is_last(story) and not case.is_purged(story) and not case.misled:
@@ -91,12 +95,14 @@ def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
     return [act for act in ends if act not in undone], undone
 
 
-def _told_cancelled(story: Story) -> bool:
+def _cancels(story: Story) -> list[Operation]:
+    """By which it ended, as the store said."""
     since = _since(story)
-    return any(
-        op.asked.verb == "cancel" and op.answer == "cancelled" and op.asked.mono >= since
+    return [
+        op
         for op in story.operations
-    )
+        if op.asked.verb == "cancel" and op.answer == "cancelled" and op.asked.mono >= since
+    ]
 
 
 def _deleted(story: Story) -> bool:
@@ -111,10 +117,9 @@ def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Find
 
 
 def _kept_end(
-    story: Story, job: Job, told: set[str], undone: Sequence[Act], wrong: list[Finding]
+    story: Story, job: Job, told: set[str], perhaps: set[str], wrong: list[Finding]
 ) -> tuple[str, list[Finding]]:
     state = job.state.value
-    perhaps = {act.asked.state for act in undone}
     if state not in TERMINAL_STATES:
         if told:
             wrong.append(_otherwise(story, told, state))

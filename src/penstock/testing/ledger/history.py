@@ -157,8 +157,9 @@ def _bind_batches(history: History) -> None:
         return
     last = history.by_ref()
     for batch in batches:
-        batch.members = next(lease.members for lease in batch.leases if lease.members)
-        for id in dict.fromkeys(batch.members):
+        # those of the last lease: a store that forgets may make it anew, of others
+        batch.members = next(lease.members for lease in reversed(batch.leases) if lease.members)
+        for id in dict.fromkeys(id for lease in batch.leases for id in lease.members):
             member = last.get(Ref(batch.ref.queue, id))
             if member is not None:
                 member.batches.append(batch)
