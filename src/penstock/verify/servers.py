@@ -27,7 +27,7 @@ from penstock.verify.nodes import RedisNode
 from penstock.verify.programs import HOST, free_port, redis_program
 from penstock.verify.relay import Relay
 
-__all__ = ["Fsync", "PrivateCluster", "PrivateRedis"]
+__all__ = ["LOST_BY_A_POWER_CUT", "Fsync", "PrivateCluster", "PrivateRedis"]
 
 #: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
 Fsync = Literal["always", "everysec", "no"]
