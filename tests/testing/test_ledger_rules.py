@@ -55,7 +55,7 @@ def test_a_stale_run_takes_no_place_of_its_key(told: Chronicle) -> None:
     """A worker that was stopped does not know that it has lost its lease, and runs on."""
     for id in ("a", "b"):
         told.enqueue(id, 0, lane="k")
-    stale = told.start("a", 10)
+    stale = told.start("a", 10, lease=15)
     told.fault("stop-worker", 12, target=2, seconds=0.02)
     told.run("a", 20, 25, pid=3, attempt=2)
     told.start("b", 26, pid=3)
@@ -394,6 +394,23 @@ def test_harm_that_costs_nobody_a_lease_explains_nothing(told: Chronicle) -> Non
     _again(told)
     told.fault("script-flush", 10_004)
     assert told.promises() == ["cause"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gap", "broken"),
+    [
+        ("stop-store", 1_000, ["cause"]),
+        ("stop-store", 14_000, []),
+        ("restart-store", 1_000, []),
+    ],
+)
+def test_a_lease_that_nobody_could_prolong_lasts_its_time_all_the_same(
+    told: Chronicle, kind: str, gap: float, broken: list[str]
+) -> None:
+    """It was given for 15 s: a worker that is stopped for a second has not lost it."""
+    _again(told, gap=gap)
+    told.fault(kind, 10_005, seconds=0.5)
+    assert told.promises() == broken
 
 
 def test_what_lasted_until_it_was_healed_explains_what_began_meanwhile(told: Chronicle) -> None:

@@ -185,6 +185,19 @@ def test_a_long_wire_takes_its_time_and_keeps_the_order(
     assert said_back(wire, b"quick") == b"quick"
 
 
+def test_harms_add_up_and_end_in_any_order(relay: Relay, call: Callable[[], socket.socket]) -> None:
+    first = in_the_meantime(lambda: relay.latency(10, 0.2))
+    second = in_the_meantime(lambda: relay.latency(20, 0.3))
+    third = in_the_meantime(lambda: relay.half_open(0.1))
+    until(lambda: relay.delay == pytest.approx(0.015) and relay.swallows, "all of them last")
+    third.join(PATIENCE)
+    assert not relay.swallows
+    first.join(PATIENCE)
+    second.join(PATIENCE)
+    assert relay.delay == 0
+    assert said_back(call(), b"quick") == b"quick"
+
+
 def test_nobody_behind_it_is_hung_up_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]

@@ -20,6 +20,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Self, cast
 from urllib.parse import urlsplit
 
@@ -30,6 +31,14 @@ __all__ = ["End", "Relay", "Wire"]
 _HOST = "127.0.0.1"
 _REDIS = 6379
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards what is unsent, and says RST
+
+
+@dataclass(frozen=True, eq=False)
+class _Harm:
+    """What is done to the wires for a while."""
+
+    swallows: bool = False
+    delay: float = 0.0
 
 
 class Relay:
@@ -54,8 +63,8 @@ class Relay:
         self.url = ""
         #: How many there have been.
         self.connections = 0
-        self.delay = delay_ms / 2000  # seconds, each way
-        self.swallows = False
+        self._harms = [_Harm(delay=delay_ms / 2000)]
+        self._lock = threading.Lock()
         self.wires: set[Wire] = set()
         self._make_loop = make_loop
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,23 +110,34 @@ class Relay:
         A connection that lost a byte then stays dead, for what would follow makes no sense; it ends when
         one of its ends gives up.
         """
-        with self._meanwhile(swallows=True):
+        with self._meanwhile(_Harm(swallows=True)):
             time.sleep(seconds)
         self._do(lambda wire: wire.bury())
 
     def latency(self, ms: float, seconds: float) -> None:
         """Make a round trip take `ms` longer, for so long."""
-        with self._meanwhile(delay=self.delay + ms / 2000):
+        with self._meanwhile(_Harm(delay=ms / 2000)):
             time.sleep(seconds)
 
     @contextlib.contextmanager
-    def _meanwhile(self, **facts: float) -> Iterator[None]:
-        before = {name: getattr(self, name) for name in facts}
-        vars(self).update(facts)
+    def _meanwhile(self, harm: _Harm) -> Iterator[None]:
+        """They add up: several may last at a time, and end in any order."""
         try:
+            with self._lock:
+                self._harms = [*self._harms, harm]
             yield
         finally:
-            vars(self).update(before)
+            with self._lock:
+                self._harms = [other for other in self._harms if other is not harm]
+
+    @property
+    def swallows(self) -> bool:
+        return any(harm.swallows for harm in self._harms)
+
+    @property
+    def delay(self) -> float:
+        """Seconds, each way."""
+        return sum(harm.delay for harm in self._harms)
 
     # ── what a wire asks ─────────────────────────────────────────────────────────────────────────
 

@@ -6,26 +6,28 @@
         server.stop_for(3)      # it holds its connections and says nothing
         server.fill_disk(3)     # none of its files can grow
 
-Each harm lasts as long as its call, and when that returns the server is whole again and answers. They
-end with the process that started them, also when that one is killed; the folder stays.
+Each harm lasts as long as its call, and when that returns the server is whole again and answers; one that
+is asked for meanwhile, by another thread, waits its turn. Servers end with the process that started them,
+also when that one is killed; the folder stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
-from typing import Literal, Self
+from typing import Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from penstock.verify.clusters import SLOTS, cluster_settings, followers, form, holder, masters, wait_ok
 from penstock.verify.nodes import RedisNode
 from penstock.verify.programs import HOST, free_port, redis_program
 from penstock.verify.relay import Relay
 
-__all__ = ["Fsync", "PrivateCluster", "PrivateRedis"]
+__all__ = ["LOST_BY_A_POWER_CUT", "Fsync", "PrivateCluster", "PrivateRedis"]
 
 #: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
 Fsync = Literal["always", "everysec", "no"]
@@ -34,11 +36,32 @@ Fsync = Literal["always", "everysec", "no"]
 LOST_BY_A_POWER_CUT: dict[Fsync, float] = {"always": 0.0, "everysec": 1.0, "no": 2.0}
 
 
+class _Harmed(Protocol):
+    turn: threading.Lock
+
+
+S = TypeVar("S", bound=_Harmed)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_turn(harm: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """One harm at a time: who is stopped cannot be killed and started in the middle of it."""
+
+    @wraps(harm)
+    def waiting(server: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with server.turn:
+            return harm(server, *args, **kwargs)
+
+    return waiting
+
+
 class PrivateRedis:
     """One Redis whose append-only file is synced as `fsync` says."""
 
     def __init__(self, folder: Path, fsync: Fsync = "everysec") -> None:
         self.fsync: Fsync = fsync
+        self.turn = threading.Lock()
         self._node = _node(folder, free_port(), fsync)
         _all_ready([self._node])
 
@@ -50,10 +73,12 @@ class PrivateRedis:
     def pid(self) -> int:
         return self._node.pid
 
+    @_in_turn
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after so long."""
         _stop(self._node, seconds)
 
+    @_in_turn
     def restart(self) -> float:
         """kill -9, and start it on the same files; the seconds until it answered again.
 
@@ -66,6 +91,7 @@ class PrivateRedis:
         self._node.start_again()
         return time.monotonic() - began
 
+    @_in_turn
     def power_cut(self, lose: float | None = None) -> float:
         """As `restart`, of a machine that goes dark: the last `lose` seconds before are not on its disk.
 
@@ -83,11 +109,13 @@ class PrivateRedis:
         self._node.start_again()
         return time.monotonic() - began
 
+    @_in_turn
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH."""
         with self._node.asked() as client:
             client.script_flush()
 
+    @_in_turn
     def fill_disk(self, seconds: float) -> str:
         """Let none of its files grow for so long; what came of it, in words.
 
@@ -130,25 +158,29 @@ class PrivateCluster:
         relayed: bool = False,
     ) -> None:
         self.shards = masters
+        self.turn = threading.Lock()
         self.relays: list[Relay] = []
         self._replicas = replicas
         self._wait_replicas = min(wait_replicas, replicas)
         self._nodes: list[RedisNode] = []
-        try:
+        with contextlib.ExitStack() as begun:
+            begun.callback(self.close)
             for number in range(masters * (1 + replicas)):
-                port, settings = free_port(), cluster_settings(node_timeout)
-                if relayed:
-                    self.relays.append(Relay(port))
-                    settings.append(f"cluster-announce-port {self.relays[-1].port}")
-                    settings.append(f"cluster-announce-bus-port {port + 10_000}")
-                node = _node(folder / str(number), port, fsync, settings)
-                node.known_port = self.relays[-1].port if relayed else port
-                self._nodes.append(node)
+                self._nodes.append(self._member(folder / str(number), fsync, node_timeout, relayed))
             _all_ready(self._nodes)
             form(self._nodes[:masters], self._nodes[masters:])
-        except BaseException:
-            self.close()
-            raise
+            begun.pop_all()
+
+    def _member(self, folder: Path, fsync: Fsync, node_timeout: int, relayed: bool) -> RedisNode:
+        port, settings = free_port(), cluster_settings(node_timeout)
+        if not relayed:
+            return _node(folder, port, fsync, settings)
+        relay = Relay(port)
+        self.relays.append(relay)
+        settings += [f"cluster-announce-port {relay.port}", f"cluster-announce-bus-port {port + 10_000}"]
+        node = _node(folder, port, fsync, settings)
+        node.known_port = relay.port
+        return node
 
     @property
     def url(self) -> str:
@@ -160,11 +192,13 @@ class PrivateCluster:
         """Who has the slots of this share now."""
         return holder(self._nodes, SLOTS * shard // self.shards)
 
+    @_in_turn
     def stop_for(self, seconds: float, shard: int = 0) -> None:
         """SIGSTOP for a master, and SIGCONT after so long; if it was long, its replica has taken over."""
         _stop(self.master(shard), seconds)
         self._heal()
 
+    @_in_turn
     def restart(self, shard: int | None = None) -> float:
         """kill -9 for all, or one master, and start on the same files; the seconds until all was served."""
         hit = self._nodes if shard is None else [self.master(shard)]
@@ -180,6 +214,7 @@ class PrivateCluster:
         self._heal()
         return took
 
+    @_in_turn
     def failover(self, shard: int = 0) -> float:
         """kill -9 for a master; its replica takes over, and it comes back as the replica of that one.
 
@@ -195,12 +230,14 @@ class PrivateCluster:
         self._heal()
         return took
 
+    @_in_turn
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH on every node."""
         for node in self._nodes:
             with node.asked() as client:
                 client.script_flush()
 
+    @_in_turn
     def fill_disk(self, seconds: float, shard: int = 0) -> str:
         """As `PrivateRedis.fill_disk`, for one master; if it ends itself, its replica takes over."""
         said = _fill(self.master(shard), seconds)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 from penstock.testing.ledger.story import Act, Run, Story
-from penstock.testing.ledger.trouble import Forgiven, Troubles, troubles_of, word_of
+from penstock.testing.ledger.trouble import Forgiven, Loan, Troubles, troubles_of, word_of
 from penstock.testing.ledger.verdict import Duplicate, Finding
 
 __all__ = ["Again", "cause_of", "effective", "reruns"]
@@ -63,8 +63,7 @@ def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgive
     if story.operated("retry", before.start.mono, after.start.mono):
         return _Cause("operator")
     own = effective(before)
-    begin, end = _leased(story, before, after)
-    fault = troubles.cause(before.pids, begin, before.start.mono, end)
+    fault = troubles.cause(_loan(story, before, after))
     if own is not None and own.applied and own.asked.mono <= after.start.mono:
         if own.terminal:
             undone = forgiven(own.answered)
@@ -94,19 +93,20 @@ def _of_outcome(act: Act) -> str:
     return "crash" if act.asked.error in _CRASHES else "failure"
 
 
-def _leased(story: Story, before: Run, after: Run) -> tuple[int, int]:
-    """From when to when (mono) the first of two runs had its lease, as far as anybody saw: until somebody
-    else got one."""
-    mine = [lease for lease in story.leases if lease.token == before.token]
-    begin = (mine[0].sent or mine[0].mono) if mine else before.start.mono
+def _loan(story: Story, before: Run, after: Run) -> Loan:
+    """The lease of the first of two runs, as far as anybody saw: until somebody else got one."""
+    started = before.start.mono
+    mine = next((lease for lease in story.leases if lease.token == before.token), None)
+    begin = started if mine is None else mine.sent or mine.mono
     others = (lease.mono for lease in story.leases if lease.token != before.token and lease.mono > begin)
-    return begin, min(min(others, default=after.start.mono), after.start.mono)
+    end = min([*others, after.start.mono])
+    return Loan(before.pids, begin, started, end, 0 if mine is None else mine.lease * 1_000_000)
 
 
 def _duplicate(
     story: Story, before: Run, after: Run, cause: str, fault: Fault | None, history: History
 ) -> Duplicate:
-    begin, end = _leased(story, before, after)
+    loan = _loan(story, before, after)
     return Duplicate(
         story.ref.queue,
         story.ref.id,
@@ -116,6 +116,6 @@ def _duplicate(
         cause=cause,
         fault_at=None if fault is None else history.at(fault),
         fault_target=0 if fault is None else fault.target,
-        leased_from=history.wall(begin) or before.start.at,
-        leased_until=history.wall(end) or after.start.at,
+        leased_from=history.wall(loan.begin) or before.start.at,
+        leased_until=history.wall(loan.end) or after.start.at,
     )

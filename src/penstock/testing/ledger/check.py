@@ -19,7 +19,7 @@ from penstock.testing.ledger.case import Case, broken
 from penstock.testing.ledger.causes import Again, reruns
 from penstock.testing.ledger.counters import counters
 from penstock.testing.ledger.crashes import crashes, lateness, restarts
-from penstock.testing.ledger.history import History, Story, read
+from penstock.testing.ledger.history import History, Story, read, uncollected
 from penstock.testing.ledger.lanes import lanes, queue_limits
 from penstock.testing.ledger.periods import periods
 from penstock.testing.ledger.trouble import Forgiven, troubles_of, word_of
@@ -132,6 +132,19 @@ def judge(
     forgiven: Iterable[Span] = (),
 ) -> Verdict:
     """The verdict, from facts alone."""
+    with uncollected():
+        return _judged(history, seen, finished, exclusive, slack, tuple(asked), tuple(forgiven))
+
+
+def _judged(
+    history: History,
+    seen: Snapshot,
+    finished: bool,
+    exclusive: bool,
+    slack: int,
+    asked: Sequence[str],
+    forgiven: Sequence[Span],
+) -> Verdict:
     injected = Counter(map(word_of, history.faults))
     case = Case(
         history,

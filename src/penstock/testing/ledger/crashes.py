@@ -11,7 +11,7 @@ from penstock.testing.ledger.case import Case
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 from penstock.testing.ledger.story import Run, Story
-from penstock.testing.ledger.trouble import word_of
+from penstock.testing.ledger.trouble import Loan, word_of
 from penstock.testing.ledger.verdict import Crash, Rerun
 
 __all__ = ["Late", "crashes", "lateness", "restarts"]
@@ -39,8 +39,9 @@ def crashes(history: History) -> list[Crash]:
     of_pid: _Runs = defaultdict(list)
     for story in history.stories:
         for i, run in enumerate(story.runs):
-            for pid in run.pids & killed:
-                of_pid[pid].append((story, i))
+            if not run.pids.isdisjoint(killed) and not any(act.applied for act in run.acts):
+                for pid in run.pids & killed:
+                    of_pid[pid].append((story, i))
     return [_crash(fault, of_pid) for fault in kills]
 
 
@@ -54,10 +55,11 @@ def _crash(fault: Fault, of_pid: _Runs) -> Crash:
 
 
 def _held(fault: Fault, story: Story, run: Run, later: Sequence[Run]) -> Rerun | None:
-    """What became of a run that the killed process had begun and not ended; None for any other."""
+    """What became of a run that the killed process had begun and not ended; None for any other. Those of
+    which the store took an outcome are not asked about."""
     if run.start.mono > fault.mono:
         return None
-    if (run.end is not None and run.end.mono < fault.mono) or any(act.applied for act in run.acts):
+    if run.end is not None and run.end.mono < fault.mono:
         return None
     again = later[0] if later else None
     return Rerun(
@@ -95,5 +97,5 @@ def lateness(case: Case) -> Iterator[Late]:
         ms = case.history.at(start) - offer.due
         free = offer.lane is None and story.ref.queue not in case.history.limits
         began = start.mono - max(0, ms) * 1_000_000
-        blamed = case.troubles.cause(story.runs[0].pids, began, began, start.mono) is not None
+        blamed = case.troubles.cause(Loan(story.runs[0].pids, began, began, start.mono)) is not None
         yield Late(ms, ms > _LATE and free and not blamed and not case.misled)

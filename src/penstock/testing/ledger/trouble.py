@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 
-__all__ = ["ENDS_A_PROCESS", "Forgiven", "Troubles", "troubles_of", "word_of"]
+__all__ = ["ENDS_A_PROCESS", "Forgiven", "Loan", "Troubles", "troubles_of", "word_of"]
 
 #: These end a process in the instant in which they are done.
 ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
@@ -49,6 +50,11 @@ _SOON_OVER = frozenset(
         "storm",
     }
 )
+#: These kill nobody and undo nothing: a lease is lost to them because nobody could prolong it, which takes
+#: most of its time.
+_STARVES = frozenset(
+    {"clock", "disk-full", "half-open", "latency", "reset", "stop", "stop-store", "stop-worker"}
+)
 #: So long after it is over (ns) harm may still be at work: connections, scripts and leases are made anew.
 _LINGERS = 5_000_000_000
 #: So long (ns) all may suffer from what nobody has said the end of; a process for ever.
@@ -62,6 +68,25 @@ def word_of(fault: Fault) -> str:
     return word if word in _SOON_OVER or word in _HARMLESS else fault.kind
 
 
+class Loan(NamedTuple):
+    """A lease that was lost: whose, from when to when, for what run, and for how long it was given (ns; 0:
+    nobody knows)."""
+
+    pids: Set[int]
+    begin: int
+    started: int
+    end: int
+    lease: int = 0
+
+    def costs(self, fault: Fault) -> bool:
+        """Whether this harm can have cost it; harm that was done after its end cannot."""
+        if fault.kind in ENDS_A_PROCESS:
+            return fault.mono >= self.started
+        if word_of(fault) in _STARVES and self.end - fault.mono < self.lease // 3:
+            return False
+        return _until(fault) >= self.begin
+
+
 class _Line:
     """The troubles of one process, or of all, in the order of time."""
 
@@ -73,14 +98,13 @@ class _Line:
         #: The latest end of this one and all before it.
         self.until = list(accumulate(map(_until, faults), max))
 
-    def last_within(self, begin: int, started: int, end: int) -> Fault | None:
-        """The latest that began before `end` and was not over at `begin`; a kill not before `started`."""
-        for i in range(bisect_right(self.begins, end) - 1, -1, -1):
-            fault = self.faults[i]
-            if self.until[i] < begin:
+    def last(self, loan: Loan) -> Fault | None:
+        """The last that can have cost it."""
+        for i in range(bisect_right(self.begins, loan.end) - 1, -1, -1):
+            if self.until[i] < loan.begin:
                 return None
-            if _until(fault) >= (started if fault.kind in ENDS_A_PROCESS else begin):
-                return fault
+            if loan.costs(self.faults[i]):
+                return self.faults[i]
         return None
 
     def next(self, mono: int) -> int | None:
@@ -106,14 +130,11 @@ class Troubles:
         self._of_all = self._lines.pop(0, _Line(()))
         self._hit: dict[frozenset[int], list[_Line]] = {}
 
-    def cause(self, pids: Iterable[int], begin: int, started: int, end: int) -> Fault | None:
-        """What cost these processes a lease that they had from `begin` to `end` (mono) for a run that they
-        `started`: the last that hit one of them, else the last that hit all."""
-        found = [line.last_within(begin, started, end) for line in self._lines_of(pids)]
+    def cause(self, loan: Loan) -> Fault | None:
+        """What cost it: the last harm that was done to one of its processes, else to all."""
+        found = [line.last(loan) for line in self._lines_of(loan.pids)]
         own = [fault for fault in found if fault is not None]
-        return (
-            max(own, key=lambda fault: fault.mono) if own else self._of_all.last_within(begin, started, end)
-        )
+        return max(own, key=lambda fault: fault.mono) if own else self._of_all.last(loan)
 
     def next(self, pids: Iterable[int], mono: int) -> int | None:
         """When something begins next that hits one of them, or all; None: nothing does."""
