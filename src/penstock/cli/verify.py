@@ -81,6 +81,7 @@ def command(
     folder = _folder(workdir)
     with _interruptible(), _stand(session, private, folder) as stand:
         asked = choose([word.strip() for word in faults.split(",")], stand.ground)
+        stand.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
         place = _place(folder, stand)
         wishes = Wishes(minutes * 60, asked, seed, workers, rate)

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from penstock.errors import PenstockError
 from penstock.testing.ledger import Ledger
 from penstock.verify.fleet import Fleet, Member
 from penstock.verify.plan import Step
+from penstock.verify.processes import family
 from penstock.verify.stand import Wires
 
 __all__ = ["STRANGER", "TASKS", "TOLD_BY_TASKS", "Done", "Harm"]
@@ -109,8 +110,7 @@ class Harm:
                 guest = self.fleet.guest("lone" if (i + (how > 0.5)) % 2 else "supervised")
                 self._wait(0.3 + 1.2 * ((when + i / 4) % 1.0))
                 if i % 2:
-                    self.ledger.fault("kill", guest.pid, "storm")
-                    guest.signal_all(signal.SIGKILL)
+                    self._end(family(guest.pid), "storm")
                 else:
                     guest.signal(signal.SIGTERM)
 
@@ -160,9 +160,7 @@ class Harm:
         with self._lasting(kind, "all processes", "SIGKILL"):
             for member in (*self.fleet.workers, *self.fleet.producers):
                 member.harmed = True
-                for pid in [member.pid, *member.children]:
-                    self.ledger.fault("kill", pid, kind)
-                member.signal_all(signal.SIGKILL)
+                self._end(family(member.pid), kind)
             self.app.close()
         self.back.append(time.monotonic())
 
@@ -280,9 +278,16 @@ class Harm:
 
     def _kill(self, pid: int, kind: str, member: Member, note: str) -> None:
         self._note(kind, member.name, note)
-        self.ledger.fault("kill", pid, kind)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        self._end([pid], kind)
+
+    def _end(self, pids: Sequence[int], kind: str) -> None:
+        """Stopped first, so that none begins anything between the writing down and the end."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                if number == signal.SIGKILL:
+                    self.ledger.fault("kill", pid, kind)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _note(self, kind: str, target: str, note: str = "") -> None:
         self.tell(f"{kind}: {target}")

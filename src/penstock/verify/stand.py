@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,11 @@ class Stand:
     def open(self, namespace: str) -> Store:
         """The store, in this namespace."""
         return connect(self.url, namespace=namespace)
+
+    def check(self) -> None:
+        """A store that does not answer is an error at once, not one in each process. Raises StoreError."""
+        with contextlib.closing(self.open("")) as store:
+            asyncio.run(store.workers())
 
     def wipe(self, namespace: str) -> int:
         """Take all of the run out of the store again; how many keys or rows there were."""
