@@ -55,6 +55,7 @@ async def test_two_workers_that_do_everything_leave_an_account_without_findings(
     await Worker(app, queues=queues, burst=True).run()
     verdict = (await acheck(tmp_path / "ledger", app.store)).require()
     history = read(tmp_path / "ledger")
+    assert [(one.max_running, one.told) for one in history.limits["narrow"]] == [(2, False), (2, True)]
     by_queue = {story.ref.queue for story in history.stories}
     assert by_queue == {"default", "narrow"}
     assert any(story.batches for story in history.stories)

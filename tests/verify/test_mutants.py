@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 ROOT = Path(__file__).parents[2]
 JOBS = 24
-_QUICK = {"PENSTOCK_LEASE": "1s", "PENSTOCK_HEARTBEAT": "250ms", "PENSTOCK_RECLAIM_EVERY": "250ms"}
+_QUICK = {"PENSTOCK_LEASE": "3s", "PENSTOCK_HEARTBEAT": "500ms", "PENSTOCK_RECLAIM_EVERY": "250ms"}
 _UNDONE = (State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE)
 
 
@@ -112,7 +112,14 @@ def _runs(place: Place) -> list[Run]:
 
 
 def _going_on(place: Place, worker: Program) -> int:
-    return sum(1 for run in _runs(place) if worker.pid in run.pids and run.end is None)
+    """How many of its runs have not come to their end, or the store has not answered yet."""
+    return sum(1 for run in _runs(place) if worker.pid in run.pids and not _is_over(run))
+
+
+def _is_over(run: Run) -> bool:
+    if run.end is None:
+        return False
+    return run.end.outcome == "interrupted" or any(act.answer is not None for act in run.acts)
 
 
 def _until_taken_over(place: Place, worker: Program, app, forgets: int) -> None:
