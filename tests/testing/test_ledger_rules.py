@@ -543,6 +543,17 @@ def test_on_a_store_that_borrows_the_clock_a_wrong_one_excuses_an_early_start(to
     assert verdict.early == 1
 
 
+def test_on_such_a_store_it_may_have_taken_away_what_ended_unheard(told: Chronicle) -> None:
+    """Its holder was killed before the answer, and a clock that is ahead says that its retention is over."""
+    told.enqueue("a", 0)
+    told.settle("a", 100, told.start("a", 10), answer="", keep=10**15)
+    told.fault("kill", 101, target=2)
+    told.fault("clock", 200, target=3)
+    assert told.promises() == ["lost"]
+    told.borrows_clock = True
+    assert told.promises() == []
+
+
 def test_a_late_start_that_nothing_explains_is_counted(told: Chronicle) -> None:
     told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
     told.run("a", 6_500, 6_510)

@@ -35,7 +35,7 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
         return "deleted", wrong
     ends = ends or undone
     called_off = "cancelled" in told | perhaps
-    end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case.now)
+    end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case)
     if end is None:
         return _gone(story, case, wrong)
     if ends and case.is_last(story) and not case.is_purged(story) and not case.misled:
@@ -145,15 +145,16 @@ def _completed_by_nobody(story: Story) -> list[Finding]:
     return [broken(story, "fencing", "it is completed, and none of its holders said so")]
 
 
-def _presumed(story: Story, now: int) -> str | None:
-    """An end that nobody was told of: the holder was killed before the answer, or its time had passed."""
+def _presumed(story: Story, case: Case) -> str | None:
+    """An end that nobody was told of: the holder was killed before the answer, or its time had passed; by a
+    wrong clock that may have been long ago."""
     since = _since(story)
     for act in reversed(story.acts):
-        over = act.asked.keep == 0 or now >= act.asked.at + act.asked.keep
+        over = case.misled or act.asked.keep == 0 or case.now >= act.asked.at + act.asked.keep
         if act.terminal and act.perhaps and over and act.asked.mono >= since:
             return act.asked.state
     expires = story.offer.expires if story.offer else None
-    return "cancelled" if expires is not None and expires <= now else None
+    return "cancelled" if expires is not None and expires <= case.now else None
 
 
 def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list[Finding]]:
