@@ -14,13 +14,12 @@ from penstock.errors import ConfigError
 from penstock.testing.ledger import Ledger, Verdict
 from penstock.testing.ledger.history import History
 from penstock.verify import tasks
-from penstock.verify.conductor import Wishes
 from penstock.verify.fleet import Fleet
 from penstock.verify.harm import Done, Harm
 from penstock.verify.kinds import KINDS, Ground, choose, possible
 from penstock.verify.load import SHAPES, draw
 from penstock.verify.place import Place
-from penstock.verify.plan import LANES, plan
+from penstock.verify.plan import LANES, Wishes, plan
 from penstock.verify.report import Account, Report, Spread, report_of
 from penstock.verify.stand import stand_on
 

@@ -72,8 +72,9 @@ def command(
 
     Exit code 0 if all promises were kept, 1 if one was broken.
     """
-    from penstock.verify.conductor import Wishes, conduct
+    from penstock.verify.conductor import conduct
     from penstock.verify.kinds import choose
+    from penstock.verify.plan import Wishes
 
     session = Session.current()
     if "namespace" in session.options:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,11 @@ from penstock.testing.ledger.history import read
 from penstock.verify.fleet import Fleet
 from penstock.verify.harm import STRANGER, Harm
 from penstock.verify.place import Place
-from penstock.verify.plan import LANES, Step, plan
+from penstock.verify.plan import LANES, Step, Wishes, plan
 from penstock.verify.report import Account, Report, report_of
 from penstock.verify.stand import Stand
 
-__all__ = ["Progress", "Wishes", "conduct"]
+__all__ = ["Progress", "conduct"]
 
 #: How long the first workers may take until they work (s).
 _UNTIL_READY = 60.0
@@ -37,17 +37,6 @@ _OVERTIME = 120.0
 _UNDONE = frozenset(State) - {State.COMPLETED, State.CANCELLED, State.DEAD}
 #: Nothing that a run enqueues is due later than this from now (ms), unless a wrong clock has said so.
 _LATEST = 60_000
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What was asked for."""
-
-    seconds: float
-    asked: Sequence[str]  # kinds of faults
-    seed: int
-    workers: int = 2
-    rate: float = 100.0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.verify.kinds import KINDS
 
-__all__ = ["LANES", "Step", "plan"]
+__all__ = ["LANES", "Step", "Wishes", "plan"]
 
 #: Who does harm at the same time as the others; and the shortest and longest rest between two acts (s).
 LANES: dict[str, tuple[float, float]] = {
@@ -18,6 +18,17 @@ LANES: dict[str, tuple[float, float]] = {
 }
 #: These come so much more often than others: of their recovery there are to be figures.
 _OFTEN = {"kill-worker": 4, "restart-store": 2}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was asked for."""
+
+    seconds: float
+    asked: Sequence[str]  # kinds of faults
+    seed: int
+    workers: int = 2
+    rate: float = 100.0
 
 
 @dataclass(frozen=True)

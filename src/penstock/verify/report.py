@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +16,8 @@ from penstock.testing.ledger import Finding, Verdict
 from penstock.testing.ledger.history import History
 from penstock.testing.ledger.summary import summary
 from penstock.verify.harm import TOLD_BY_TASKS, Harm
+from penstock.verify.plan import Wishes
 from penstock.verify.stand import Stand
-
-if TYPE_CHECKING:  # whoever conducts the run makes the report
-    from penstock.verify.conductor import Wishes
 
 __all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
 
