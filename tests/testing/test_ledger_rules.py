@@ -72,6 +72,16 @@ def test_a_lease_that_was_told_too_late_counts_for_nothing(told: Chronicle) -> N
     assert told.promises() == []
 
 
+@pytest.mark.parametrize(("kind", "broken"), [("latency", ["limits"]), ("failover", [])])
+def test_who_cannot_prolong_his_lease_has_it_for_its_time(
+    told: Chronicle, kind: str, broken: list[str]
+) -> None:
+    """Other harm may have cost it at once: the store may have forgotten it."""
+    told.fault(kind, 8, seconds=1.0)
+    _two_of_a_key(told, 15)
+    assert told.promises() == broken
+
+
 def _three_in_a_queue(told: Chronicle) -> None:
     for i, id in enumerate("abc"):
         told.enqueue(id, 5)

@@ -6,7 +6,7 @@ really broken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from penstock.testing.ledger.case import Case
@@ -82,17 +82,31 @@ def leases_of(story: Story, case: Case) -> Iterator[Span]:
     runs = {run.token: run for run in story.runs}
     for lease in known:
         run = runs.get(lease.token)
-        took = lease.mono - lease.sent if lease.sent else 0
-        pids = {lease.pid} if run is None else {lease.pid, *run.pids}
-        if (lease.lease and took > lease.lease * 500_000) or case.troubles.within(pids, lease.mono):
-            continue  # half of its time had passed, or perhaps all of it
-        harm = case.troubles.next(pids, lease.mono)
-        ends = [_let_go(lease, run, said)] + ([] if harm is None else [harm])
+        harm = _lost_at(lease, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
+        ends = [_let_go(lease, run, said), harm]
         for other in known:
             if other.mono > lease.mono:
                 ends.append(other.sent or (lease.mono if other.mono < ends[0] else ends[0]))
         if min(ends) > lease.mono:
             yield Span(lease.mono, min(ends), lease.sent or lease.mono, story)
+
+
+def _lost_at(lease: Leased, pids: Set[int], case: Case) -> int:
+    """Until when it was certainly not lost, whatever was done to its holder or to the store."""
+    troubles, mono = case.troubles, lease.mono
+    asked = lease.sent or mono
+    if troubles.blows.within(pids, mono):
+        return mono
+    harms = [
+        troubles.blows.next(pids, asked),
+        mono if troubles.within(pids, mono) else troubles.next(pids, mono),
+    ]
+    if lease.sent and lease.lease:
+        if mono - asked > lease.lease * 500_000:
+            return mono  # half of its time had passed before its holder knew of it, or perhaps all
+        if harms[1] is not None:  # who cannot prolong it has it for its time all the same
+            harms[1] = max(harms[1], asked + lease.lease * 1_000_000)
+    return min((harm for harm in harms if harm is not None), default=FOR_EVER)
 
 
 def _let_go(lease: Leased, run: Run | None, said: dict[str, int]) -> int:

@@ -118,17 +118,22 @@ class _Line:
 
 
 class Troubles:
-    """All harm of a history that can cost a lease, by whom it hit: a process, those it started, or all."""
+    """All harm of a history that can cost a lease, by whom it hit: a process, those it started, or all.
 
-    def __init__(self, history: History) -> None:
+    Some are `blows`: what is hit loses its leases at once, or the store forgets them. To the others a lease
+    is lost only when its time is over.
+    """
+
+    def __init__(self, history: History, *, blows: bool = False) -> None:
         self._parents = history.parents
         by_target: dict[int, list[Fault]] = defaultdict(list)
         for fault in history.faults:
-            if word_of(fault) not in _HARMLESS:
+            if word_of(fault) not in (_HARMLESS | _STARVES if blows else _HARMLESS):
                 by_target[fault.target].append(fault)
         self._lines = {target: _Line(faults) for target, faults in by_target.items()}
         self._of_all = self._lines.pop(0, _Line(()))
         self._hit: dict[frozenset[int], list[_Line]] = {}
+        self.blows = self if blows else Troubles(history, blows=True)
 
     def cause(self, loan: Loan) -> Fault | None:
         """What cost it: the last harm that was done to one of its processes, else to all."""
