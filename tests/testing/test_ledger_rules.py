@@ -370,6 +370,14 @@ def test_a_tick_without_an_answer_may_have_been_made(told: Chronicle) -> None:
     assert told.promises() == []
 
 
+def test_a_tick_that_was_its_own_rival_may_have_been_made(told: Chronicle) -> None:
+    """Its reply was lost, and the store asked again."""
+    _tick(told, 10, 0, 10)
+    _tick(told, 20, 10, 20, answer="stale")
+    _tick(told, 40, 20, 30)
+    assert told.promises() == []
+
+
 # ── second runs, and who did what ────────────────────────────────────────────────────────────────
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from penstock.holding import expiry_of
 from penstock.job import Job, Lease, NewJob, Ref
 from penstock.lifecycle import Transition, first_state
-from penstock.store import Enqueued, Settlement, Tick
+from penstock.store import Enqueued, Moved, Settlement, Tick
 from penstock.store import Settled as Answer
 from penstock.store import Ticked as TickAnswer
 from penstock.testing.ledger import facts
@@ -117,13 +117,14 @@ def ticking(now: Now, tick: Tick) -> Iterator[Fact]:
 
 
 def ticked(now: Now, tick: Tick, answer: TickAnswer | None) -> Iterator[Fact]:
-    """None: the reply was lost."""
+    """None: the reply was lost. A store may have lost it to itself, asked again, and been its own rival: then
+    the answer is that somebody else has moved the entry on."""
     said = "unknown" if answer is None else answer.moved.value
     new = () if answer is None else answer.enqueued
+    otherwise = "unknown" if answer is None or answer.moved is Moved.STALE else "skipped"
     yield facts.Ticked(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
     for job in tick.jobs:
-        verdict = "new" if job.id in new else "unknown" if answer is None else "skipped"
-        yield facts.Answered(*now, job.queue, job.id, verdict)
+        yield facts.Answered(*now, job.queue, job.id, "new" if job.id in new else otherwise)
 
 
 def _token(lease: Lease | Ref) -> str:

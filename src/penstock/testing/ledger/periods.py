@@ -47,7 +47,8 @@ def _by_entry(
 
 
 def _steps(ticks: Iterable[Ticking | Ticked]) -> list[_Step]:
-    """What was asked and not refused, by watermark."""
+    """What was asked and perhaps done, by watermark. Who is told that it was stale may have been first: its
+    reply was lost, and it asked again."""
     asked: dict[_Question, Ticking] = {}
     steps: list[_Step] = []
     for tick in ticks:
@@ -58,7 +59,7 @@ def _steps(ticks: Iterable[Ticking | Ticked]) -> list[_Step]:
             asked[question] = tick
             continue
         asking = asked.pop(question, None)
-        if asking is not None and tick.answer in ("applied", "unknown"):
+        if asking is not None and tick.answer in ("applied", "unknown", "stale"):
             steps.append(_step(asking, tick.mono, certain=tick.answer == "applied"))
     steps += [_step(asking, asking.mono, certain=False) for asking in asked.values()]
     return sorted(steps, key=lambda step: (step.watermark, step.mono))
