@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
     with server.asked() as client:
         before = sorted(client.keys())
     kinds = "kill-worker,two-versions,reset,latency,hang,block-loop,poison-payload"
-    report = _report(tmp_path, "--url", server.url, "--minutes", "0.15", "--seed", "11", "--faults", kinds)
+    report = _report(tmp_path, "--url", server.url, "--minutes", "0.15", "--faults", kinds)
+    print(f"drawn from the seed {report['seed']}")
     assert report["store"] == "redis"
     assert report["duplicated"] == len(report["duplicates"])
     assert all(one["leased_from"] <= one["leased_until"] for one in report["duplicates"])
@@ -145,6 +147,23 @@ def test_who_interrupts_it_is_left_with_no_process_and_no_row(tmp_path: Path) ->
     assert [pid for pid in pids if family(pid)] == []
     assert _still_there(app)
     assert _namespaces(tmp_path / "jobs.db") == {"shop"}
+
+
+@pytest.mark.system
+def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    process = _start(tmp_path, "--url", url, "--faults", "raise", "--dir", tmp_path / "run")
+    assert process.stderr is not None
+    while " of 300 s" not in process.stderr.readline():
+        assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=_PATIENCE)
+    pids = set(read(tmp_path / "run" / "ledger").parents)
+    assert len(pids) >= 4
+    ends = time.monotonic() + _PATIENCE
+    while left := [pid for pid in pids if family(pid)]:
+        assert time.monotonic() < ends, f"{left} live on"
+        time.sleep(0.1)
 
 
 @pytest.mark.system

@@ -79,8 +79,7 @@ def command(
     session = Session.current()
     if "namespace" in session.options:
         raise click.UsageError("verify makes a namespace of its own: leave --namespace out")
-    folder = _folder(workdir)
-    with _interruptible(), _stand(session, private, folder) as stand:
+    with _interruptible(), _folder(workdir) as folder, _stand(session, private, folder) as stand:
         asked = choose([word.strip() for word in faults.split(",")], stand.ground)
         stand.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
@@ -103,24 +102,26 @@ def command(
 # ── where ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _folder(workdir: Path | None) -> Path:
+@contextlib.contextmanager
+def _folder(workdir: Path | None) -> Iterator[Path]:
     if workdir is not None and workdir.is_dir() and any(workdir.iterdir()):
         raise click.UsageError(f"--dir {workdir} is not empty: name one that is, or is not there yet")
     folder = workdir or Path(tempfile.mkdtemp(prefix="penstock-verify-"))
     folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve()
+    try:
+        yield folder.resolve()
+    finally:
+        with contextlib.suppress(OSError):  # there is something in it, unless all was refused
+            folder.rmdir()
 
 
 @contextlib.contextmanager
 def _stand(session: Session, private: str | None, folder: Path) -> Iterator[Stand]:
     from penstock.verify.stand import private_stand, stand_on
 
-    if private is None:
-        stand = stand_on(session.url())
-    elif "url" in session.options or "app" in session.options:
+    if private is not None and {"url", "app"} & session.options.keys():
         raise click.UsageError(f"--private {private} starts a store of its own: leave --url and --app out")
-    else:
-        stand = private_stand(private, folder)
+    stand = stand_on(session.url()) if private is None else private_stand(private, folder)
     try:
         yield stand
     finally:
@@ -232,7 +233,8 @@ def _show(report: Report) -> None:
             ("enqueued", f"{report.enqueued:,} of {report.offered:,} offered; {report.refused:,} refused, "
                          f"{report.unknown:,} without an answer"),
             ("completed", f"{report.completed:,}; {report.cancelled:,} cancelled, {report.dead:,} dead"),
-            ("lost", f"{report.lost:,}; and {report.forgiven:,} as the store's settings allow"),
+            ("lost", f"{report.lost:,}"),
+            ("forgotten", f"{report.forgiven:,} jobs or ends, as the store's settings allow"),
             ("unfinished", f"{report.unfinished:,}"),
             ("duplicated", f"{report.duplicated:,}; {report.unexplained:,} unexplained"),
             ("early, late", f"{report.early:,}, {report.late:,}"),
