@@ -81,9 +81,9 @@ def command(
         raise click.UsageError("verify makes a namespace of its own: leave --namespace out")
     with _interruptible(), _folder(workdir) as folder, _stand(session, private, folder) as stand:
         asked = choose([word.strip() for word in faults.split(",")], stand.ground)
+        place = _place(folder, stand)
         stand.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-        place = _place(folder, stand)
         wishes = Wishes(minutes * 60, asked, seed, workers, rate)
         note(f"seed {seed}, namespace {place.namespace}, {len(asked)} kinds of faults; logs in {folder}")
         try:
@@ -134,11 +134,8 @@ def _place(folder: Path, stand: Stand) -> Place:
     from penstock.verify.wiping import PREFIX
 
     settings = {} if load().source("lease") != "default" else {"PENSTOCK_LEASE": _LEASE}
-    place = Place(
-        folder, stand.url, f"{PREFIX}{secrets.token_hex(4)}", worker_url=stand.worker_url, settings=settings
-    )
-    place.make()
-    return place
+    namespace = f"{PREFIX}{secrets.token_hex(4)}"
+    return Place(folder, stand.url, namespace, worker_url=stand.worker_url, settings=settings)
 
 
 def _clean(stand: Stand, place: Place) -> None:

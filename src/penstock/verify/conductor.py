@@ -52,6 +52,7 @@ class Progress:
 
 def conduct(place: Place, stand: Stand, wishes: Wishes, tell: Callable[[Progress], None]) -> Report:
     """The whole run; `tell` hears how far it is. Raises VerifyFailed; and no process is left."""
+    place.make()
     return _Run(place, stand, wishes, tell).conduct()
 
 
