@@ -35,7 +35,7 @@ FLOORS: dict[int, str] = {
     6: "periodic connect upkeep web",
     7: "app registry take loading",
     8: "worker",
-    9: "cli demo testing __init__ __main__",  # faces
+    9: "cli demo testing verify __init__ __main__",  # faces
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 

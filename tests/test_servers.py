@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis as driver
 
+from penstock.verify.programs import ServerFailed
 from tests.servers import (
     Cluster,
     RedisServer,
@@ -101,7 +102,7 @@ def test_a_folder_of_the_tests_stays(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_start_says_why() -> None:
-    with pytest.raises(AssertionError, match="it ended"), redis_server("no-such-setting 1"):
+    with pytest.raises(ServerFailed, match="it ended"), redis_server("no-such-setting 1"):
         pass
 
 

@@ -18,7 +18,7 @@ __all__ = ["cli", "main"]
 
 #: In the order of the help. A module has its command under the name `command`.
 COMMANDS = (
-    *("demo", "worker", "serve", "enqueue"),
+    *("demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "queues", "groups", "periodic", "workers", "stats"),
     *("config", "doctor", "keygen", "completion"),
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 import time
 
 import pytest
@@ -70,49 +67,20 @@ def test_redis_hangs_for_a_while(new_redis, place_at, supervised):
         place.all_ran_once(load, worker)
 
 
-class Router(Relay):
-    """Forgets its connections, as one does whose table is full: nobody is told, what comes is swallowed."""
-
-    def __init__(self, port: int) -> None:
-        self._forgotten: set[socket.socket] = set()
-        super().__init__(port)
-
-    def forget(self) -> None:
-        """All that there are; new ones work."""
-        with self._lock:
-            self._forgotten |= {end for pair in self._pairs for end in pair}
-
-    def _there(self, client: socket.socket, server: socket.socket, muted: threading.Event) -> None:
-        self._pass_on(client, server)
-
-    def _back(self, server: socket.socket, client: socket.socket, muted: threading.Event) -> None:
-        self._pass_on(server, client)
-        client.close()
-        server.close()
-
-    def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                if not self.dead and source not in self._forgotten:
-                    to.sendall(data)
-        with contextlib.suppress(OSError):
-            to.shutdown(socket.SHUT_RDWR)
-
-
 def test_wires_go_dead_without_a_word(new_redis, place_at):
     """Our half of each is open, the other is gone: no FIN, no RST, no answer. New ones work later."""
     server = new_redis()
-    with Router(server.port) as router:
-        place = place_at(f"redis://127.0.0.1:{router.port}", server.url)
+    with Relay(server.port) as relay:
+        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
         worker = place.worker()
         held = place.hold(3, "held", "held_thread")
         with Load(place) as load:
             load.more(50)
-            router.forget()
-            router.dead = True
+            relay.forget()
+            relay.dead = True
             place.let_go(6)
             time.sleep(6.0)
-            router.dead = False
+            relay.dead = False
             place.works_on(time.monotonic())
             load.more(50)
             jobs = place.completed(held)
@@ -123,11 +91,11 @@ def test_wires_go_dead_without_a_word(new_redis, place_at):
 def test_an_idle_worker_finds_out_that_its_wires_are_dead(new_redis, place_at):
     """It is told of nothing, and looks for itself: after 5 s at the latest, then half its deadline of 5 s."""
     server = new_redis()
-    with Router(server.port) as router:
-        place = place_at(f"redis://127.0.0.1:{router.port}", server.url)
+    with Relay(server.port) as relay:
+        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
         worker = place.worker()
         place.completed([place.tasks.quick.enqueue(0)])
-        router.forget()
+        relay.forget()
         began = time.monotonic()
         place.tasks.quick.enqueue(1)
         place.works_on(began, within=7.5 + SOON)

@@ -68,11 +68,15 @@ class AsyncRunner:
         if self._directory.vague:
             await self._look(here, time.monotonic() + limit / 1000)
         nodes = self._directory.masters()
-        errands = [
-            Errand(calls, FixedDirectory(self._address, node), self._address, within) for node in nodes
-        ]
-        answers = await asyncio.gather(*(self._answers(here, errand) for errand in errands))
+        answers = await asyncio.gather(*(self.at(node, calls, within=within) for node in nodes))
         return dict(zip(nodes, answers, strict=True))
+
+    async def at(self, node: Node, calls: Sequence[Call], *, within: int | None = None) -> list[Any]:
+        """The same to one server, whatever it has: as `run`."""
+        here = self._here()
+        await here.begin()
+        errand = Errand(calls, FixedDirectory(self._address, node), self._address, within)
+        return await self._answers(here, errand)
 
     async def _answers(self, here: Here, errand: Errand) -> list[Any]:
         while not errand.done:

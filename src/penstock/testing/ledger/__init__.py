@@ -6,6 +6,7 @@ its promises.
 
 from penstock.testing.ledger.check import acheck, check
 from penstock.testing.ledger.ledger import Ledger
-from penstock.testing.ledger.verdict import Finding, LedgerBroken, Verdict
+from penstock.testing.ledger.summary import summary
+from penstock.testing.ledger.verdict import Duplicate, Finding, LedgerBroken, Verdict
 
-__all__ = ["Finding", "Ledger", "LedgerBroken", "Verdict", "acheck", "check"]
+__all__ = ["Duplicate", "Finding", "Ledger", "LedgerBroken", "Verdict", "acheck", "check", "summary"]

@@ -5,22 +5,37 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from penstock.job import Job, Ref
 from penstock.store import QueueInfo, QueueStats, Store
-from penstock.testing.ledger import rules
+from penstock.testing.ledger import ends, rules
+from penstock.testing.ledger.batches import batches
+from penstock.testing.ledger.case import Case, broken
+from penstock.testing.ledger.causes import Again, reruns
 from penstock.testing.ledger.counters import counters
-from penstock.testing.ledger.facts import Fault
-from penstock.testing.ledger.history import History, Run, Story, read
-from penstock.testing.ledger.verdict import Crash, Finding, Rerun, Verdict
+from penstock.testing.ledger.crashes import crashes, lateness, restarts
+from penstock.testing.ledger.history import History, Story, read, uncollected
+from penstock.testing.ledger.lanes import lanes, queue_limits
+from penstock.testing.ledger.periods import periods
+from penstock.testing.ledger.trouble import Forgiven, troubles_of, word_of
+from penstock.testing.ledger.uniqueness import uniqueness
+from penstock.testing.ledger.verdict import Duplicate, Finding, Verdict
 
-__all__ = ["Snapshot", "acheck", "check", "judge", "snapshot"]
+__all__ = ["Snapshot", "Span", "acheck", "check", "judge", "snapshot"]
+
+#: From when to when, in ms since the epoch.
+Span = tuple[int, int]
 
 _CHUNK = 1_000
+#: So many second runs are described one by one.
+_DESCRIBED = 1_000
+#: These ask the process that uses them what time it is; others have a clock of their own.
+_BORROWED_CLOCK = ("sqlite:", "memory:")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -29,126 +44,181 @@ class Snapshot(msgspec.Struct, frozen=True):
     jobs: dict[Ref, Job]
     queues: list[QueueInfo]
     stats: list[QueueStats]
+    borrows_clock: bool = False
 
 
 def check(
-    directory: str | Path, store: Store, *, finished: bool = True, exclusive: bool = True, slack: int = 0
+    directory: str | Path,
+    store: Store,
+    *,
+    finished: bool = True,
+    exclusive: bool = True,
+    slack: int = 0,
+    asked: Iterable[str] = (),
+    forgiven: Iterable[Span] = (),
 ) -> Verdict:
     """The verdict on this ledger and its store. Call it when nobody produces or works any more.
 
     `finished`: all work should be done, so a job that is not is a finding. `exclusive`: nobody else uses
     the store's queues, so its counters must agree. `slack`: by how many ms the clocks of store and
     ledger may differ before a start counts as early (0 on one machine).
+
+    `asked`: the kinds of harm that were to be done; one that never was is a finding. `forgiven`: spans of
+    time of which the store may forget what it has said, as its settings allow (an append-only file that is
+    synced every second and the second before a power cut; a failover to a replica that lags behind). What was
+    answered then may be undone: jobs that are gone count as forgiven, not as lost, and a job that had
+    ended may run again.
     """
-    return asyncio.run(acheck(directory, store, finished=finished, exclusive=exclusive, slack=slack))
+    return asyncio.run(
+        acheck(
+            directory,
+            store,
+            finished=finished,
+            exclusive=exclusive,
+            slack=slack,
+            asked=asked,
+            forgiven=forgiven,
+        )
+    )
 
 
 async def acheck(
-    directory: str | Path, store: Store, *, finished: bool = True, exclusive: bool = True, slack: int = 0
+    directory: str | Path,
+    store: Store,
+    *,
+    finished: bool = True,
+    exclusive: bool = True,
+    slack: int = 0,
+    asked: Iterable[str] = (),
+    forgiven: Iterable[Span] = (),
 ) -> Verdict:
     """The same inside an event loop."""
     history = read(directory)
     seen = await snapshot(store, history)
-    return judge(history, seen, finished=finished, exclusive=exclusive, slack=slack)
+    return judge(
+        history,
+        seen,
+        finished=finished,
+        exclusive=exclusive,
+        slack=slack,
+        asked=asked,
+        forgiven=forgiven,
+    )
 
 
 async def snapshot(store: Store, history: History) -> Snapshot:
     """Ask the store about every job of the ledger, and for its counters."""
-    refs = list(dict.fromkeys(story.ref for story in history.stories))
     jobs: dict[Ref, Job] = {}
-    for start in range(0, len(refs), _CHUNK):
-        found = await store.get(refs[start : start + _CHUNK])
-        jobs.update({job.ref: job for job in found if job is not None})
-    return Snapshot(jobs, await store.queues(), await store.stats(days=1))
+    refs = list(dict.fromkeys(story.ref for story in history.stories))
+    while refs:
+        for start in range(0, len(refs), _CHUNK):
+            found = await store.get(refs[start : start + _CHUNK])
+            jobs.update({job.ref: job for job in found if job is not None})
+        # a batch that nobody has fetched is in no ledger
+        of_batches = {Ref(job.queue, job.batch) for job in jobs.values() if job.batch is not None}
+        refs = sorted(of_batches - jobs.keys() - set(refs), key=lambda ref: (ref.queue, ref.id))
+    borrows = store.url.startswith(_BORROWED_CLOCK)
+    return Snapshot(jobs, await store.queues(), await store.stats(days=1), borrows)
 
 
 def judge(
-    history: History, seen: Snapshot, *, finished: bool = True, exclusive: bool = True, slack: int = 0
+    history: History,
+    seen: Snapshot,
+    *,
+    finished: bool = True,
+    exclusive: bool = True,
+    slack: int = 0,
+    asked: Iterable[str] = (),
+    forgiven: Iterable[Span] = (),
 ) -> Verdict:
     """The verdict, from facts alone."""
-    now = time.time_ns() // 1_000_000
-    last = history.by_ref()
-    findings: list[Finding] = []
-    ends: Counter[str] = Counter()
+    with uncollected():
+        return _judged(history, seen, finished, exclusive, slack, tuple(asked), tuple(forgiven))
+
+
+def _judged(
+    history: History,
+    seen: Snapshot,
+    finished: bool,
+    exclusive: bool,
+    slack: int,
+    asked: Sequence[str],
+    forgiven: Sequence[Span],
+) -> Verdict:
+    injected = Counter(map(word_of, history.faults))
+    case = Case(
+        history,
+        seen.jobs,
+        time.time_ns() // 1_000_000,
+        troubles_of(history),
+        Forgiven(forgiven, history),
+        history.by_ref(),
+        slack,
+        misled=seen.borrows_clock and "clock" in injected,
+    )
+    fates, findings = _fates(case, finished=finished)
+    too_early = [finding for story in history.stories for finding in rules.early(story, case)]
+    findings += [] if case.misled else too_early
     for story in history.stories:
-        is_last = last[story.ref] is story
-        job = seen.jobs.get(story.ref) if is_last else None
-        end, broken = rules.end_of(story, job, now, purged=story.ref.queue in history.purged, last=is_last)
-        ends[end] += 1
-        findings += broken
-        if finished and end == "unfinished" and job is not None:
-            says = f"the work is over, and it is still {job.state.value}"
-            findings.append(Finding("one end", says, *_address(story)))
-        findings += rules.fencing(story)
-        findings += rules.attempts(story)
-    too_early = [finding for story in history.stories for finding in rules.early(story, slack)]
-    findings += too_early
-    findings += rules.uniqueness(history.stories)
-    causes: Counter[str] = Counter()
-    for story in history.stories:
-        for cause, finding in rules.reruns(story, history):
-            causes[cause] += 1
-            findings += [] if finding is None else [finding]
+        findings += chain(rules.fencing(story, case), rules.attempts(story, case))
+    findings += chain(uniqueness(case), lanes(case), queue_limits(case))
+    findings += chain(batches(case, exclusive=exclusive), periods(case))
+    again = [one for s in history.stories for one in reruns(s, history, case.troubles, case.forgiven)]
+    findings += [one.finding for one in again if one.finding is not None]
     if exclusive:
-        findings += counters(history.stories, seen.jobs, seen.queues, seen.stats)
-    if history.torn:
-        findings.append(Finding("ledger", f"{history.torn} line(s) cannot be read: its disk was full?"))
-    return Verdict(
-        **_numbers(history.stories, ends),
+        findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
+    findings += _of_the_ledger(history, injected, asked)
+    late = list(lateness(case))
+    verdict = Verdict(
+        forgiven=fates["forgiven"] + sum(1 for one in again if one.cause == "undone"),
         early=len(too_early),
-        reruns=dict(causes),
-        crashes=[_crash(fault, history) for fault in history.faults if fault.kind == "kill"],
-        lateness=sorted(_lateness(history.stories)),
+        late=sum(1 for one in late if one.unexplained),
+        reruns=dict(Counter(one.cause for one in again)),
+        duplicated=sum(1 for one in again if one.duplicate is not None),
+        duplicates=_described(again),
+        injected=dict(injected),
+        crashes=crashes(history),
+        restarts=restarts(history),
+        lateness=sorted(one.ms for one in late),
         findings=findings,
     )
+    return msgspec.structs.replace(verdict, **_numbers(history.stories, fates))
 
 
-def _numbers(stories: Sequence[Story], ends: Counter[str]) -> dict[str, int]:
+def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Finding]]:
+    """How many jobs have ended how, and what is wrong with their ends. Batches are their members'."""
+    fates: Counter[str] = Counter()
+    findings: list[Finding] = []
+    for story in case.history.stories:
+        fate, wrong = ends.end_of(story, case)
+        fates[fate] += not story.members
+        findings += wrong
+        job = case.job(story)
+        if finished and fate == "unfinished" and job is not None:
+            says = f"the work is over, and it is still {job.state.value}"
+            findings.append(broken(story, "one end", says))
+    return fates, findings
+
+
+def _of_the_ledger(history: History, injected: Counter[str], asked: Iterable[str]) -> Iterator[Finding]:
+    if history.torn:
+        yield Finding("ledger", f"{history.torn} line(s) cannot be read: its disk was full?")
+    for kind in dict.fromkeys(asked):
+        if not injected[kind]:
+            yield Finding("faults", f"{kind} was asked for, and never happened")
+
+
+def _described(again: Sequence[Again]) -> list[Duplicate]:
+    return [one.duplicate for one in again if one.duplicate is not None][:_DESCRIBED]
+
+
+def _numbers(stories: Sequence[Story], fates: Counter[str]) -> dict[str, int]:
     return {
         "offered": sum(1 for s in stories if s.offers),
         "enqueued": sum(1 for s in stories if s.acknowledged),
         "refused": sum(1 for s in stories if s.offers and not s.acknowledged and not s.unknown),
         "unknown": sum(1 for s in stories if s.unknown),
-        **{end: ends[end] for end in ("completed", "cancelled", "dead", "deleted", "unfinished", "lost")},
+        **{end: fates[end] for end in ("completed", "cancelled", "dead", "deleted", "unfinished", "lost")},
         "runs": sum(len(s.runs) for s in stories),
         "stale": sum(1 for s in stories for act in s.acts if act.answer == "stale"),
     }
-
-
-def _lateness(stories: Sequence[Story]) -> Iterator[int]:
-    for story in stories:
-        moved = any(op.asked.verb in ("reschedule", "retry") for op in story.operations)
-        if story.offer is not None and story.offer.delayed and story.runs and not moved:
-            yield story.runs[0].start.at - story.offer.due
-
-
-def _crash(fault: Fault, history: History) -> Crash:
-    held = [
-        rerun
-        for story in history.stories
-        for i, run in enumerate(story.runs)
-        if (rerun := _held(fault, story, run, story.runs[i + 1 :])) is not None
-    ]
-    return Crash(fault.target, fault.cause, fault.at, held)
-
-
-def _held(fault: Fault, story: Story, run: Run, later: Sequence[Run]) -> Rerun | None:
-    """What became of a run that the killed process had begun and not ended; None for any other."""
-    if fault.target not in run.pids or run.start.mono > fault.mono:
-        return None
-    if (run.end is not None and run.end.mono < fault.mono) or any(act.applied for act in run.acts):
-        return None
-    task = story.offer.task if story.offer else ""
-    again = later[0] if later else None
-    return Rerun(
-        *_address(story),
-        task,
-        attempt_before=run.attempt,
-        attempt=None if again is None else again.attempt,
-        seconds=None if again is None else (again.start.mono - fault.mono) / 1e9,
-        worker="" if again is None else again.worker,
-    )
-
-
-def _address(story: Story) -> tuple[str, str]:
-    return story.ref.queue, story.ref.id

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from penstock.job import Job, Ref
 from penstock.store import QueueInfo, QueueStats
-from penstock.testing.ledger.history import Story
+from penstock.testing.ledger.story import Story
 from penstock.testing.ledger.verdict import Finding
 
 __all__ = ["counters"]
@@ -18,11 +18,13 @@ def counters(
     jobs: Mapping[Ref, Job],
     queues: Iterable[QueueInfo],
     stats: Iterable[QueueStats],
+    forgiven: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Finding]:
     """Per queue: jobs per state, and the totals of enqueued, processed and failed.
 
     Totals are exact where all ends were written down; each lease whose end was not (its holder was
-    killed) widens the bounds by one, for its supervisor, who writes no ledger, judged it.
+    killed) widens the bounds by one, for its supervisor, who writes no ledger, judged it. What was answered
+    when the store may have forgotten it (`forgiven`, by the instant) counts as perhaps.
     """
     by_queue: dict[str, list[Story]] = {}
     for story in stories:
@@ -33,7 +35,7 @@ def counters(
         if name in there:
             yield from _per_state(name, there[name], jobs)
         if name in totals:
-            yield from _totals(name, totals[name], mine)
+            yield from _totals(name, totals[name], mine, forgiven)
 
 
 def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[Finding]:
@@ -49,8 +51,10 @@ def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[
             yield Finding("counters", says, name)
 
 
-def _totals(name: str, shown: QueueStats, stories: list[Story]) -> Iterator[Finding]:
-    certain = sum(1 for s in stories if {"new"} & _verdicts(s) or (s.acknowledged and s.leases))
+def _totals(
+    name: str, shown: QueueStats, stories: list[Story], forgiven: Callable[[int], bool]
+) -> Iterator[Finding]:
+    certain = sum(1 for s in stories if _was_new(s, forgiven))
     perhaps = sum(1 for s in stories if s.acknowledged or s.unknown)
     yield from _within(name, "enqueued", shown.enqueued, certain, perhaps)
     acts = [act for story in stories for act in story.acts]
@@ -59,12 +63,15 @@ def _totals(name: str, shown: QueueStats, stories: list[Story]) -> Iterator[Find
         ("processed", shown.processed, [act for act in acts if act.asked.charge]),
         ("failed", shown.failed, [act for act in acts if act.asked.error]),
     ):
-        low = sum(1 for act in counted if act.applied)
-        yield from _within(name, what, value, low, low + unsaid + sum(1 for a in counted if a.perhaps))
+        applied = [act for act in counted if act.applied]
+        low = sum(1 for act in applied if not forgiven(act.answered))
+        high = len(applied) + unsaid + sum(1 for act in counted if act.perhaps)
+        yield from _within(name, what, value, low, high)
 
 
-def _verdicts(story: Story) -> set[str]:
-    return {v.verdict for v in story.verdicts}
+def _was_new(story: Story, forgiven: Callable[[int], bool]) -> bool:
+    new = any(v.verdict == "new" and not forgiven(v.mono) for v in story.verdicts)
+    return new or (story.acknowledged and any(not forgiven(lease.mono) for lease in story.leases))
 
 
 def _unsaid(story: Story) -> int:

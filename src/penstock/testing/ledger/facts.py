@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.unique import WHILE_QUEUED, WHILE_RUNNING
+
 __all__ = [
     "Answered",
     "Asked",
     "Ended",
     "Fact",
     "Fault",
+    "Healed",
     "JobFact",
     "Leased",
+    "Limited",
     "Offered",
     "Opened",
     "Settled",
     "Settling",
     "Started",
+    "Ticked",
+    "Ticking",
     "Told",
     "decoder",
     "encode",
 ]
 
 
-class Fact(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower, omit_defaults=True):
-    """The root of all facts."""
+class Fact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag=str.lower, omit_defaults=True):
+    """The root of all facts. A fact is in no cycle, and there are millions of them."""
 
     at: int
     mono: int
@@ -47,12 +53,51 @@ class Opened(Fact, frozen=True):
 class Fault(Fact, frozen=True):
     """Somebody did harm on purpose: `kind` is kill, stop, store or another word.
 
-    `target` is the process that was hit, 0 for all of them.
+    `target` is the process that was hit, 0 for all of them. It lasted for so many `seconds`; 0: an instant,
+    or nobody said.
     """
 
     kind: str
     target: int
     cause: str = ""
+    seconds: float = 0.0
+
+
+class Healed(Fact, frozen=True):
+    """The harm of this kind that was done last to this target is over."""
+
+    kind: str
+    target: int
+
+
+class Limited(Fact, frozen=True):
+    """A queue's `max_running` was asked to be this, first without `told`, then with it: it is so."""
+
+    queue: str
+    max_running: int | None
+    told: bool = False
+
+
+class Ticking(Fact, frozen=True):
+    """A periodic entry is about to be moved from one watermark to the next, with these jobs (ids)."""
+
+    queue: str
+    name: str
+    revision: int
+    watermark: int
+    to: int
+    jobs: tuple[str, ...] = ()
+
+
+class Ticked(Fact, frozen=True):
+    """What the store said to that: a word of `store.Moved`, or `unknown`; and which jobs are new."""
+
+    queue: str
+    name: str
+    revision: int
+    watermark: int
+    answer: str
+    enqueued: tuple[str, ...] = ()
 
 
 class JobFact(Fact, frozen=True):
@@ -75,25 +120,37 @@ class Offered(JobFact, frozen=True):
     unique: str | None = None
     unique_until: int | None = None
     follows: bool = False  # enqueued by a settlement, in its step
+    unique_states: int = WHILE_QUEUED | WHILE_RUNNING
+    lane: str | None = None
+    lane_most: int = 1
+    ordered: bool = False
+    grouped: bool = False  # collected for a batch
+    entry: str = ""  # the periodic entry that it is of
 
 
 class Answered(JobFact, frozen=True):
     """What the store said to that: a word of `store.Verdict`, or
 
     `unknown` (the reply was lost), `refused` (an error that says that nothing was stored), `follows`
-    (the settlement that carried it was applied)."""
+    (the settlement that carried it was applied), `skipped` (its periodic entry was not moved on so)."""
 
     verdict: str
     holder: str = ""  # the id of the job that has its unique key
 
 
 class Leased(JobFact, frozen=True):
-    """A worker has it on loan; `by` is fetch or reclaim."""
+    """A worker has it on loan; `by` is fetch, reclaim, or wait (which handed it over).
+
+    It asked for it at `sent` (mono; 0: nobody knows), for `lease` ms. A batch has `members`.
+    """
 
     token: str
     worker: str
     attempt: int
     by: str = "fetch"
+    sent: int = 0
+    lease: int = 0
+    members: tuple[str, ...] = ()
 
 
 class Started(JobFact, frozen=True):
@@ -151,7 +208,8 @@ class Told(JobFact, frozen=True):
     answer: str = ""
 
 
-_AnyFact = Opened | Fault | Offered | Answered | Leased | Started | Ended | Settling | Settled | Asked | Told
+_Outside = Opened | Fault | Healed | Limited | Ticking | Ticked
+_AnyFact = _Outside | Offered | Answered | Leased | Started | Ended | Settling | Settled | Asked | Told
 
 decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(_AnyFact)
 encode = msgspec.json.Encoder().encode

@@ -2,184 +2,203 @@
 
 from __future__ import annotations
 
+import gc
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
+from statistics import median_low
 
 import msgspec
+from msgspec.structs import force_setattr as share
 
-from penstock.job import TERMINAL, Ref
+from penstock.job import Ref
 from penstock.testing.ledger.facts import (
     Answered,
     Asked,
     Ended,
     Fact,
     Fault,
+    Healed,
     JobFact,
     Leased,
+    Limited,
     Offered,
     Opened,
     Settled,
     Settling,
     Started,
+    Ticked,
+    Ticking,
     Told,
     decoder,
 )
+from penstock.testing.ledger.story import TERMINAL_STATES, Act, Operation, Run, Story
 
-__all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "read"]
+__all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "read", "tell", "uncollected"]
 
-TERMINAL_STATES = frozenset(state.value for state in TERMINAL)
-#: What a store says to a job that it has taken.
-_TAKEN = ("new", "follows")
+#: A wall clock that is further off than this (ms) is not believed.
+_ODD = 1_000
 
-
-@dataclass
-class Act:
-    """A settlement: what was asked, and the answer; None where nobody wrote one down."""
-
-    asked: Settling
-    answer: str | None = None
-    answered: int = 0  # mono
-
-    @property
-    def applied(self) -> bool:
-        return self.answer == "applied"
-
-    @property
-    def perhaps(self) -> bool:
-        """It may have been applied: the holder was killed, or the reply was lost."""
-        return self.answer in (None, "unknown")
-
-    @property
-    def terminal(self) -> bool:
-        return self.asked.state in TERMINAL_STATES
+_by_mono = attrgetter("mono")
 
 
-@dataclass
-class Run:
-    """One run of the function, under one lease."""
-
-    token: str
-    attempt: int
-    worker: str
-    start: Started
-    pids: set[int] = field(default_factory=set)
-    end: Ended | None = None
-    acts: list[Act] = field(default_factory=list)
-
-
-@dataclass
-class Operation:
-    """What somebody did to a job from outside: cancel, retry, reschedule, delete."""
-
-    asked: Asked
-    answer: str | None = None
-
-
-@dataclass
-class Story:
-    """All that is known of one life of an id, in the order in which it happened."""
-
-    ref: Ref
-    offer: Offered | None = None
-    offers: int = 0
-    verdicts: list[Answered] = field(default_factory=list)
-    leases: list[Leased] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    acts: list[Act] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
-    #: Runs of which two processes say that they are theirs: (token, pid, pid).
-    shared: list[tuple[str, int, int]] = field(default_factory=list)
-
-    @property
-    def acknowledged(self) -> bool:
-        return any(v.verdict in _TAKEN for v in self.verdicts)
-
-    @property
-    def unknown(self) -> bool:
-        """Nobody was told whether it was stored, or that it was stored where it may not stay."""
-        told = {v.verdict for v in self.verdicts}
-        doubtful = told & {"unknown", "unreplicated"} or len(self.verdicts) < self.offers
-        return not self.acknowledged and bool(doubtful)
-
-    @property
-    def began(self) -> int:
-        """When it was offered first (mono)."""
-        return self.offer.mono if self.offer else 0
-
-    def operated(self, verb: str, after: int, before: int) -> bool:
-        """Whether somebody asked for this between two moments (mono), and was not refused."""
-        return any(
-            op.asked.verb == verb and after <= op.asked.mono <= before and op.answer not in ("", "running")
-            for op in self.operations
-        )
-
-
-@dataclass
+@dataclass(eq=False)
 class History:
     """A ledger, read."""
 
     stories: list[Story]
-    faults: list[Fault]
+    faults: list[Fault]  # in the order of time, with how long they lasted
     parents: dict[int, int]  # process → the one that started it
     purged: set[str]  # queues of which a purge took away jobs
     torn: int  # lines that a full disk cut off
+    limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
+    ticks: list[Ticking | Ticked] = field(default_factory=list)
+    #: What to add to the monotonic clock to get the wall clock that most processes had (ns).
+    offset: int | None = None
 
     def by_ref(self) -> dict[Ref, Story]:
         """The last life of each id."""
         return {story.ref: story for story in self.stories}
 
+    def at(self, fact: Fact) -> int:
+        """When it was written by the right wall clock (ms), whatever its process took the time to be."""
+        right = self.wall(fact.mono)
+        return fact.at if right is None or abs(fact.at - right) <= _ODD else right
+
+    def wall(self, mono: int) -> int | None:
+        """This monotonic instant by the right wall clock (ms); None: nobody says."""
+        return None if self.offset is None else (mono + self.offset) // 1_000_000
+
+    def mono(self, at: int) -> int | None:
+        """This instant (ms) by the monotonic clock; None: nobody says."""
+        return None if self.offset is None else at * 1_000_000 - self.offset
+
 
 def read(directory: str | Path) -> History:
     """The history in this directory; of files that are still written, what is there now."""
-    facts: list[Fact] = []
-    torn = 0
-    for path in sorted(Path(directory).glob("*.jsonl")):
-        lines = path.read_bytes().split(b"\n")
-        lines.pop()  # empty, or what a process wrote in its last instant: it cannot have acted on it
-        for line in lines:
+    torn: list[str] = []
+    files = sorted(Path(directory).glob("*.jsonl"))
+    with uncollected():
+        history = tell((fact for path in files for fact in _facts(path, torn)), _in_order=False)
+    history.torn = len(torn)
+    return history
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A ledger is a million values in no cycle: the garbage collector would go through them again and again,
+    and take longer than all else."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _facts(path: Path, torn: list[str]) -> Iterator[Fact]:
+    """Line by line: a ledger of some minutes is large."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # what a process wrote in its last instant: it cannot have acted on it
             try:
-                facts.append(decoder.decode(line))
+                yield decoder.decode(line)
             except msgspec.DecodeError:
-                torn += 1
-    facts.sort(key=lambda fact: fact.mono)
-    return tell(facts, torn)
+                torn.append(path.name)
 
 
-def tell(facts: Iterable[Fact], torn: int = 0) -> History:
+def tell(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = True) -> History:
     """The history that these facts, in the order of time, make up."""
-    faults: list[Fault] = []
-    parents: dict[int, int] = {}
-    purged: set[str] = set()
-    of_job: dict[Ref, list[JobFact]] = defaultdict(list)
+    history = History([], [], {}, set(), torn)
+    outside: list[Fact] = []
+    of_job: dict[tuple[str, str], list[JobFact]] = defaultdict(list)
+    for fact in facts:
+        if not isinstance(fact, JobFact):
+            outside.append(fact)
+        elif fact.id != "*":
+            about = of_job[fact.queue, fact.id]
+            if about:  # one text for all of a job: half of what a ledger takes in memory
+                share(fact, "queue", about[0].queue)
+                share(fact, "id", about[0].id)
+            about.append(fact)
+        elif isinstance(fact, Told) and fact.verb == "purge":
+            history.purged.add(fact.queue)
+    if not _in_order:
+        outside.sort(key=_by_mono)
+        for about in of_job.values():
+            about.sort(key=_by_mono)
+    _tell_of_all(history, outside)
+    addresses = list(of_job) if _in_order else sorted(of_job, key=lambda key: of_job[key][0].mono)
+    for address in addresses:
+        ref = Ref(*address)
+        # what is told is let go of
+        history.stories += [_story(ref, life) for life in _lives(of_job.pop(address))]
+    _bind_batches(history)
+    return history
+
+
+def _tell_of_all(history: History, facts: Iterable[Fact]) -> None:
+    offsets: dict[int, int] = {}
     for fact in facts:
         match fact:
             case Opened():
-                parents[fact.pid] = fact.parent
+                history.parents[fact.pid] = fact.parent
+                offsets.setdefault(fact.pid, fact.at * 1_000_000 - fact.mono)
             case Fault():
-                faults.append(fact)
-            case Told(verb="purge"):
-                purged.add(fact.queue)
-            case JobFact() if fact.id != "*":
-                of_job[Ref(fact.queue, fact.id)].append(fact)
-    stories = [_story(ref, life) for ref, of in of_job.items() for life in _lives(of)]
-    return History(stories, faults, parents, purged, torn)
+                history.faults.append(fact)
+            case Healed():
+                _heal(history.faults, fact)
+            case Limited():
+                history.limits.setdefault(fact.queue, []).append(fact)
+            case Ticking() | Ticked():
+                history.ticks.append(fact)
+    history.offset = median_low(offsets.values()) if offsets else None
+
+
+def _heal(faults: list[Fault], healed: Healed) -> None:
+    """The last of its kind has lasted from then to now."""
+    for i in range(len(faults) - 1, -1, -1):
+        fault = faults[i]
+        if (fault.kind, fault.target) == (healed.kind, healed.target):
+            lasted = (healed.mono - fault.mono) / 1e9
+            faults[i] = msgspec.structs.replace(fault, seconds=lasted)
+            return
+
+
+def _bind_batches(history: History) -> None:
+    """A batch is leased, run and settled for its members."""
+    batches = [story for story in history.stories if any(lease.members for lease in story.leases)]
+    if not batches:
+        return
+    last = history.by_ref()
+    for batch in batches:
+        # those of the last lease: a store that forgets may make it anew, of others
+        batch.members = next(lease.members for lease in reversed(batch.leases) if lease.members)
+        for id in dict.fromkeys(id for lease in batch.leases for id in lease.members):
+            member = last.get(Ref(batch.ref.queue, id))
+            if member is not None:
+                member.batches.append(batch)
 
 
 def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
     """An id may be used again when its job is gone; each use is a life. A token stays with its own life."""
-    offers = [i for i, fact in enumerate(facts) if isinstance(fact, Offered)]
     taken = [i for i, fact in enumerate(facts) if isinstance(fact, Answered) and fact.verdict == "new"]
     if len(taken) < 2:
         yield facts
         return
+    offers = [i for i, fact in enumerate(facts) if isinstance(fact, Offered)]
     cuts = [max((i for i in offers if i < answer), default=answer) for answer in taken[1:]]
     life_of_token: dict[str, int] = {}
     lives: list[list[JobFact]] = [[] for _ in range(len(cuts) + 1)]
     for i, fact in enumerate(facts):
         token = getattr(fact, "token", "")
-        now = sum(1 for cut in cuts if cut <= i)
+        now = bisect_right(cuts, i)
         lives[life_of_token.setdefault(token, now) if token else now].append(fact)
     yield from lives
 
@@ -213,7 +232,7 @@ def _story(ref: Ref, facts: list[JobFact]) -> Story:
             case Told():
                 for op in story.operations:
                     if op.answer is None and op.asked.verb == fact.verb and op.asked.pid == fact.pid:
-                        op.answer = fact.answer
+                        op.answer, op.answered = fact.answer, fact.mono
     return story
 
 

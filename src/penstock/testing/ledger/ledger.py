@@ -18,6 +18,7 @@ from penstock.testing.ledger.facts import (
     Ended,
     Fact,
     Fault,
+    Healed,
     Opened,
     Started,
     Told,
@@ -61,23 +62,35 @@ class Ledger:
         """The function of this attempt is done, says the task itself."""
         self.write(self._ended(job, outcome, inside=True))
 
-    def kill(self, pid: int, cause: str = "SIGKILL", *, number: int = signal.SIGKILL) -> None:
+    def kill(
+        self, pid: int, cause: str = "SIGKILL", *, number: int = signal.SIGKILL, kind: str = "kill"
+    ) -> None:
         """Write down that this process is killed, and do it."""
-        self.fault("kill", pid, cause)
+        self.fault(kind, pid, cause)
         os.kill(pid, number)
 
-    def stop(self, pid: int) -> None:
+    def stop(self, pid: int, *, kind: str = "stop") -> None:
         """SIGSTOP this process, and write it down: its leases may run out."""
-        self.fault("stop", pid, "SIGSTOP")
+        self.fault(kind, pid, "SIGSTOP")
         os.kill(pid, signal.SIGSTOP)
 
-    def fault(self, kind: str, target: int = 0, cause: str = "") -> None:
+    def resume(self, pid: int, *, kind: str = "stop") -> None:
+        """SIGCONT this process, and write that down."""
+        os.kill(pid, signal.SIGCONT)
+        self.healed(kind, pid)
+
+    def fault(self, kind: str, target: int = 0, cause: str = "", *, seconds: float = 0.0) -> None:
         """Harm was or is about to be done: the attempts that it may have cost are excused.
 
         `target` is a process (a worker, its supervisor or a task's own), 0 for everybody's trouble, as a
-        store that was away.
+        store that was away. It lasts for so many `seconds`; who does not know yet says `healed` when it is
+        over.
         """
-        self.write(Fault(*_now(), kind, target, cause))
+        self.write(Fault(*_now(), kind, target, cause, seconds))
+
+    def healed(self, kind: str, target: int = 0) -> None:
+        """The last harm of this kind that was done to this target is over."""
+        self.write(Healed(*_now(), kind, target))
 
     def asked(self, verb: str, ref: Ref, *, due: int = 0) -> None:
         """Somebody is about to cancel, retry, reschedule or delete this job by other means than the app."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-__all__ = ["Crash", "Finding", "LedgerBroken", "Rerun", "Verdict"]
+__all__ = ["Crash", "Duplicate", "Finding", "LedgerBroken", "Rerun", "Verdict"]
 
 #: A report names at most so many findings; a broken store breaks its promise to every job.
 _SHOWN = 20
@@ -25,6 +25,26 @@ class Finding(msgspec.Struct, frozen=True):
             f" job {self.id} in {self.queue}:" if self.id else f" queue {self.queue}:" if self.queue else ""
         )
         return f"{self.promise}:{about} {self.says}"
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """A run that nobody wanted of a job that had run before, and what explains it.
+
+    `cause` is the kind of the fault, which was done at `fault_at` (ms) to the process `fault_target` (0: to
+    all); or crash (its own process died; then there may be no fault), undone, unexplained. The run before had
+    its lease from `leased_from` (ms), until somebody else had one at `leased_until`.
+    """
+
+    queue: str
+    id: str
+    task: str
+    attempt_before: int
+    attempt: int
+    cause: str
+    fault_at: int | None
+    fault_target: int
+    leased_from: int
+    leased_until: int
 
 
 class Rerun(msgspec.Struct, frozen=True):
@@ -64,8 +84,10 @@ class LedgerBroken(AssertionError):
 class Verdict(msgspec.Struct, frozen=True):
     """The numbers of a ledger, and its findings.
 
-    `reruns` counts second and later runs by their cause; `lateness` has, for each job with a delay, how
-    many ms after its due instant it started.
+    `reruns` counts second and later runs by their cause, `duplicates` are those that nobody wanted;
+    `lateness` has, for each job with a delay, how many ms after its due instant it started, `late` counts
+    those that took more than a second without any harm to blame. `injected` counts the harm by its kind.
+    `restarts` are the seconds from each return of the store to the first start of a job.
     """
 
     offered: int = 0
@@ -78,11 +100,17 @@ class Verdict(msgspec.Struct, frozen=True):
     deleted: int = 0
     unfinished: int = 0
     lost: int = 0
+    forgiven: int = 0  # what the store was allowed to forget: jobs, and ends of jobs
     runs: int = 0
     early: int = 0
+    late: int = 0
     stale: int = 0  # late outcomes that the store refused, as it should
     reruns: dict[str, int] = {}
+    duplicated: int = 0
+    duplicates: list[Duplicate] = []  # the first thousand of them
+    injected: dict[str, int] = {}
     crashes: list[Crash] = []
+    restarts: list[float] = []
     lateness: list[int] = []
     findings: list[Finding] = []
 
@@ -96,9 +124,19 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.reruns.get("failure", 0) + self.reruns.get("timeout", 0)
 
     @property
+    def unexplained(self) -> int:
+        """Second runs that nothing explains."""
+        return self.reruns.get("unexplained", 0)
+
+    @property
+    def recoveries(self) -> list[float]:
+        """For each job that a killed process held: the seconds from the kill until it ran again."""
+        return sorted(one.seconds for crash in self.crashes for one in crash.held if one.seconds is not None)
+
+    @property
     def rerun_after_crash(self) -> int:
         """Runs of jobs whose worker, or whose own process, was killed."""
-        return self.reruns.get("kill", 0) + self.reruns.get("crash", 0)
+        return sum(self.reruns.get(cause, 0) for cause in ("kill", "kill-worker", "crash"))
 
     @property
     def recovery(self) -> float | None:
@@ -112,9 +150,12 @@ class Verdict(msgspec.Struct, frozen=True):
         lines = [
             f"enqueued {self.enqueued} (offered {self.offered}, refused {self.refused}, "
             f"unknown {self.unknown}); completed {self.completed}, cancelled {self.cancelled}, "
-            f"dead {self.dead}, deleted {self.deleted}, unfinished {self.unfinished}, lost {self.lost}",
+            f"dead {self.dead}, deleted {self.deleted}, unfinished {self.unfinished}, lost {self.lost}"
+            + (f", forgiven {self.forgiven}" if self.forgiven else ""),
             f"runs {self.runs}, second runs: {causes}; early {self.early}; stale and refused {self.stale}",
         ]
+        if self.injected:
+            lines.append("harm: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.injected.items())))
         lines += [
             f"pid {c.pid} {c.cause}: held {len(c.held)}, again in {_s(c.recovery)}" for c in self.crashes
         ]

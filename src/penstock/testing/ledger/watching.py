@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from penstock.errors import StoreFull, StoreReadOnly
-from penstock.job import Job, Lease, NewJob, Ref, State
-from penstock.lifecycle import Transition, first_state
-from penstock.store import Enqueued, Fetched, Settled, Settlement, Share, Store, SyncProducing, Verdict
-from penstock.testing.ledger import facts
+from penstock.job import NewJob, Ref, State
+from penstock.limits import LimitChange
+from penstock.store import (
+    Enqueued,
+    Fetched,
+    Offer,
+    QueueInfo,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+    SyncProducing,
+    Tick,
+    Ticked,
+    Verdict,
+    Wake,
+)
+from penstock.testing.ledger import facts, noting
 from penstock.testing.ledger.facts import Fact
-from penstock.unique import WHILE_QUEUED, WHILE_RUNNING
+from penstock.testing.ledger.noting import timestamp
 
 __all__ = ["watched"]
 
 T = TypeVar("T")
-
-#: The phases in which a key is held from the enqueue to the end.
-_WHILE_OPEN = WHILE_QUEUED | WHILE_RUNNING
 
 
 class Pen(Protocol):
@@ -59,10 +72,18 @@ class _Watched:
     # consuming
 
     async def fetch(self, queues: Sequence[Share], **options: Any) -> Fetched:
-        return self._clerk.leased("fetch", await self._store.fetch(queues, **options))
+        sent = time.monotonic_ns()
+        fetched = await self._store.fetch(queues, **options)
+        return self._clerk.leased("fetch", fetched, sent, options["lease"])
 
     async def reclaim(self, queues: Sequence[str], **options: Any) -> Fetched:
-        return self._clerk.leased("reclaim", await self._store.reclaim(queues, **options))
+        sent = time.monotonic_ns()
+        fetched = await self._store.reclaim(queues, **options)
+        return self._clerk.leased("reclaim", fetched, sent, options["lease"])
+
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+        seen = None if offer is None else self._clerk.handing_over(offer)
+        return await self._store.wait(queues, timeout=timeout, offer=seen)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         with self._clerk.settle(settlements) as answer:
@@ -89,6 +110,14 @@ class _Watched:
             gone = await self._store.purge(queue, states, **options)
             answer([str(gone)])
             return gone
+
+    async def settings(self, queue: str, **options: Any) -> QueueInfo:
+        with self._clerk.limit(queue, options.get("limits")):
+            return await self._store.settings(queue, **options)
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        with self._clerk.tick(ticks) as answer:
+            return answer(await self._store.tick(ticks))
 
 
 class _WatchedSync:
@@ -119,6 +148,10 @@ class _WatchedSync:
         with self._clerk.operate("reschedule", refs, _due(delay, run_at)) as answer:
             return answer(self._sync.reschedule(refs, delay=delay, run_at=run_at))
 
+    def settings(self, queue: str, **options: Any) -> QueueInfo:
+        with self._clerk.limit(queue, options.get("limits")):
+            return self._sync.settings(queue, **options)
+
 
 class _Answer(Generic[T]):
     """Takes the store's answers and hands them on; says afterwards whether there were any."""
@@ -139,8 +172,8 @@ class _Clerk:
 
     @contextmanager
     def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_Answer[Enqueued]]:
-        before = _now()
-        self._pen.write_all([offered(job) for job in jobs])
+        before = timestamp()
+        self._pen.write_all([noting.offered(job) for job in jobs])
         answer, otherwise = _Answer[Enqueued](), "unknown"
         try:
             yield answer
@@ -148,43 +181,41 @@ class _Clerk:
             otherwise = "refused"
             raise
         finally:
-            now = _now()
+            now = timestamp()
             if answer.given is None:
                 told = [facts.Answered(*now, job.queue, job.id, otherwise) for job in jobs]
             else:
-                told = [
-                    facts.Answered(*now, job.queue, job.id, one.verdict.value, _holder(job, one))
-                    for job, one in zip(jobs, answer.given, strict=True)
-                ]
-                for job, one in zip(jobs, answer.given, strict=True):
+                pairs = list(zip(jobs, answer.given, strict=True))
+                for job, one in pairs:
                     if one.verdict is Verdict.REPLACED and job.unique and job.unique.replaces_run_at:
-                        _, due = first_state(job, before[0])
                         moved = (job.queue, one.id, "reschedule")
+                        due = noting.start_of(job, before[0])
                         self._pen.write_all(
                             [facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")]
                         )
+                told = [noting.answered(now, job, one) for job, one in pairs]
             self._pen.write_all(told)
 
     @contextmanager
     def settle(self, settlements: Sequence[Settlement]) -> Iterator[_Answer[Settled]]:
-        now = _now()
-        self._pen.write_all([_settling(now, one.lease, one.transition) for one in settlements])
-        self._pen.write_all([offered(job, follows=True) for one in settlements for job in one.then])
+        now = timestamp()
+        self._pen.write_all([noting.settling(now, one.lease, one.transition) for one in settlements])
+        self._pen.write_all([noting.offered(job, follows=True) for one in settlements for job in one.then])
         answer = _Answer[Settled]()
         try:
             yield answer
         finally:
-            self._pen.write_all(_settled(settlements, answer.given))
+            self._pen.write_all(noting.settled(settlements, answer.given))
 
     @contextmanager
     def operate(self, verb: str, refs: Sequence[Ref], due: int = 0) -> Iterator[_Answer[Any]]:
-        now = _now()
+        now = timestamp()
         self._pen.write_all([facts.Asked(*now, ref.queue, ref.id, verb, due) for ref in refs])
         answer = _Answer[Any]()
         try:
             yield answer
         finally:
-            now = _now()
+            now = timestamp()
             states = ["unknown"] * len(refs) if answer.given is None else [s or "" for s in answer.given]
             self._pen.write_all(
                 [
@@ -193,84 +224,46 @@ class _Clerk:
                 ]
             )
 
-    def leased(self, by: str, fetched: Fetched) -> Fetched:
-        now = _now()
-        self._pen.write_all([_leased(now, job, by) for job in fetched.jobs])
+    @contextmanager
+    def limit(self, queue: str, change: LimitChange | None) -> Iterator[None]:
+        """How many of a queue may run at once. What raises may have been done or not."""
+        if change is None or change.max_running is UNSET:
+            yield
+            return
+        self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running)])
+        yield
+        self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running, told=True)])
+
+    @contextmanager
+    def tick(self, ticks: Sequence[Tick]) -> Iterator[_Answer[Ticked]]:
+        now = timestamp()
+        self._pen.write_all([fact for tick in ticks for fact in noting.ticking(now, tick)])
+        answer = _Answer[Ticked]()
+        try:
+            yield answer
+        finally:
+            now = timestamp()
+            given = [None] * len(ticks) if answer.given is None else answer.given
+            pairs = zip(ticks, given, strict=True)
+            self._pen.write_all([fact for tick, one in pairs for fact in noting.ticked(now, tick, one)])
+
+    def leased(self, by: str, fetched: Fetched, sent: int, lease: int) -> Fetched:
+        now = timestamp()
+        self._pen.write_all([noting.leased(now, job, by, sent, lease) for job in fetched.jobs])
         return fetched
 
+    def handing_over(self, offer: Offer) -> Offer:
+        """The same offer; what is handed over to it is written down first."""
+        take, lease = offer.take, offer.lease
+        if take is None:
+            return offer
 
-def offered(job: NewJob, *, follows: bool = False) -> facts.Offered:
-    """The fact of offering this job now. Its due instant is a lower bound: the store looks later."""
-    at, mono, pid = _now()
-    _, due = first_state(job, at)
-    ends = [e for e in (job.expires_at, None if job.expires_in is None else at + job.expires_in) if e]
-    until = None
-    unique = job.unique
-    if unique is not None and unique.states & _WHILE_OPEN != _WHILE_OPEN:
-        unique = None  # not held from the enqueue to the end
-    if unique is not None and unique.period is not None:
-        until = at + unique.period
-    return facts.Offered(
-        at,
-        mono,
-        pid,
-        job.queue,
-        job.id,
-        task=job.task,
-        due=due,
-        delayed=due > at,
-        max_attempts=job.max_attempts,
-        at_most_once=job.at_most_once,
-        expires=min(ends, default=None),
-        retention=job.retention,
-        unique=None if unique is None else unique.key,
-        unique_until=until,
-        follows=follows,
-    )
+        def noted(handed: Fetched) -> Offer | None:
+            following = take(self.leased("wait", handed, 0, lease))
+            return None if following is None else self.handing_over(following)
 
-
-def _holder(job: NewJob, answer: Enqueued) -> str:
-    return "" if answer.id == job.id else answer.id
-
-
-def _leased(now: tuple[int, int, int], job: Job, by: str) -> facts.Leased:
-    return facts.Leased(*now, job.queue, job.id, job.token or "", job.worker or "", job.attempt, by)
-
-
-def _settling(now: tuple[int, int, int], lease: Lease | Ref, to: Transition) -> facts.Settling:
-    return facts.Settling(
-        *now,
-        lease.queue,
-        lease.id,
-        token=_token(lease),
-        state=to.state.value,
-        delay=to.delay,
-        charge=to.charge,
-        lost=to.lost,
-        keep=to.keep,
-        error="" if to.error is None else to.error.kind,
-    )
-
-
-def _settled(settlements: Sequence[Settlement], answers: Sequence[Settled] | None) -> list[Fact]:
-    now = _now()
-    told: list[Fact] = []
-    for i, one in enumerate(settlements):
-        lease = one.lease
-        answer = "unknown" if answers is None else answers[i].value
-        told.append(facts.Settled(*now, lease.queue, lease.id, _token(lease), answer))
-        if answer == "applied":
-            told += [facts.Answered(*now, job.queue, job.id, "follows") for job in one.then]
-    return told
-
-
-def _token(lease: Lease | Ref) -> str:
-    return lease.token if isinstance(lease, Lease) else ""
+        return replace(offer, take=noted)
 
 
 def _due(delay: int, run_at: int | None) -> int:
-    return run_at if run_at is not None else _now()[0] + delay
-
-
-def _now() -> tuple[int, int, int]:
-    return time.time_ns() // 1_000_000, time.monotonic_ns(), os.getpid()
+    return run_at if run_at is not None else timestamp()[0] + delay

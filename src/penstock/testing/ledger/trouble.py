@@ -1,0 +1,202 @@
+"""Harm that was done: whom it hit, when it can have cost somebody a lease, and what may be undone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+from penstock.testing.ledger.facts import Fault
+from penstock.testing.ledger.history import History
+
+__all__ = ["ENDS_A_PROCESS", "Forgiven", "Loan", "Troubles", "troubles_of", "word_of"]
+
+#: These end a process in the instant in which they are done.
+ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
+#: These cost nobody a lease.
+_HARMLESS = frozenset(
+    {
+        "kill-producer",
+        "poison-payload",
+        "raise",
+        "script-flush",
+        "stop-producer",
+        "two-versions",
+        "unknown-task",
+    }
+)
+#: These are over when they are said to be over, or at once. Nobody knows of others.
+_SOON_OVER = frozenset(
+    {
+        "block-loop",
+        "clock",
+        "disk-full",
+        "eat-memory",
+        "failover",
+        "half-open",
+        "hang",
+        "kill-worker",
+        "latency",
+        "os-exit",
+        "power-cut",
+        "reset",
+        "restart-store",
+        "segfault",
+        "stop-store",
+        "stop-worker",
+        "storm",
+    }
+)
+#: These kill nobody and undo nothing: a lease is lost to them because nobody could prolong it, which takes
+#: most of its time.
+_STARVES = frozenset(
+    {"clock", "disk-full", "half-open", "latency", "reset", "stop", "stop-store", "stop-worker"}
+)
+#: So long after it is over (ns) harm may still be at work: connections, scripts and leases are made anew.
+_LINGERS = 5_000_000_000
+#: So long (ns) all may suffer from what nobody has said the end of; a process for ever.
+_LONG = 60_000_000_000
+_FOR_EVER = 1 << 62
+
+
+def word_of(fault: Fault) -> str:
+    """What kind of harm it was: its kind, or a known word with which its cause begins."""
+    word = fault.cause.partition(" ")[0]
+    return word if word in _SOON_OVER or word in _HARMLESS else fault.kind
+
+
+class Loan(NamedTuple):
+    """A lease that was lost: whose, from when to when, for what run, and for how long it was given (ns; 0:
+    nobody knows)."""
+
+    pids: Set[int]
+    begin: int
+    started: int
+    end: int
+    lease: int = 0
+
+    def costs(self, fault: Fault) -> bool:
+        """Whether this harm can have cost it; harm that was done after its end cannot."""
+        if fault.kind in ENDS_A_PROCESS:
+            return fault.mono >= self.started
+        if word_of(fault) in _STARVES and self.end - fault.mono < self.lease // 3:
+            return False
+        return _until(fault) >= self.begin
+
+
+class _Line:
+    """The troubles of one process, or of all, in the order of time."""
+
+    __slots__ = ("begins", "faults", "until")
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = faults
+        self.begins = [fault.mono for fault in faults]
+        #: The latest end of this one and all before it.
+        self.until = list(accumulate(map(_until, faults), max))
+
+    def last(self, loan: Loan) -> Fault | None:
+        """The last that can have cost it."""
+        for i in range(bisect_right(self.begins, loan.end) - 1, -1, -1):
+            if self.until[i] < loan.begin:
+                return None
+            if loan.costs(self.faults[i]):
+                return self.faults[i]
+        return None
+
+    def next(self, mono: int) -> int | None:
+        """When the first one begins from that moment on."""
+        i = bisect_left(self.begins, mono)
+        return self.begins[i] if i < len(self.begins) else None
+
+    def covers(self, mono: int) -> bool:
+        i = bisect_right(self.begins, mono) - 1
+        return i >= 0 and self.until[i] >= mono
+
+
+class Troubles:
+    """All harm of a history that can cost a lease, by whom it hit: a process, those it started, or all.
+
+    Some are `blows`: what is hit loses its leases at once, or the store forgets them. To the others a lease
+    is lost only when its time is over.
+    """
+
+    def __init__(self, history: History, *, blows: bool = False) -> None:
+        self._parents = history.parents
+        by_target: dict[int, list[Fault]] = defaultdict(list)
+        for fault in history.faults:
+            if word_of(fault) not in (_HARMLESS | _STARVES if blows else _HARMLESS):
+                by_target[fault.target].append(fault)
+        self._lines = {target: _Line(faults) for target, faults in by_target.items()}
+        self._of_all = self._lines.pop(0, _Line(()))
+        self._hit: dict[frozenset[int], list[_Line]] = {}
+        self.blows = self if blows else Troubles(history, blows=True)
+
+    def cause(self, loan: Loan) -> Fault | None:
+        """What cost it: the last harm that was done to one of its processes, else to all."""
+        found = [line.last(loan) for line in self._lines_of(loan.pids)]
+        own = [fault for fault in found if fault is not None]
+        return max(own, key=lambda fault: fault.mono) if own else self._of_all.last(loan)
+
+    def next(self, pids: Iterable[int], mono: int) -> int | None:
+        """When something begins next that hits one of them, or all; None: nothing does."""
+        begins = [line.next(mono) for line in (*self._lines_of(pids), self._of_all)]
+        return min((begin for begin in begins if begin is not None), default=None)
+
+    def within(self, pids: Iterable[int], mono: int) -> bool:
+        """Whether they are in trouble at that moment."""
+        return self._of_all.covers(mono) or any(line.covers(mono) for line in self._lines_of(pids))
+
+    def _lines_of(self, pids: Iterable[int]) -> list[_Line]:
+        if not self._lines:
+            return []
+        key = frozenset(pids)
+        lines = self._hit.get(key)
+        if lines is None:
+            family = _with_parents(key, self._parents)
+            lines = self._hit[key] = [self._lines[pid] for pid in family if pid in self._lines]
+        return lines
+
+
+@lru_cache(maxsize=1)
+def troubles_of(history: History) -> Troubles:
+    """Those of this history, sorted once."""
+    return Troubles(history)
+
+
+def _until(fault: Fault) -> int:
+    if fault.kind in ENDS_A_PROCESS:
+        return fault.mono
+    if fault.seconds or word_of(fault) in _SOON_OVER:
+        return fault.mono + int(fault.seconds * 1e9) + _LINGERS
+    return _FOR_EVER if fault.target else fault.mono + _LONG
+
+
+def _with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
+    found: set[int] = set()
+    for pid in pids:
+        while pid and pid not in found:
+            found.add(pid)
+            pid = parents.get(pid, 0)
+    return found
+
+
+class Forgiven:
+    """Spans of time (ms, by the wall clock) of which a store may forget what it has said."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]], history: History) -> None:
+        self._spans: list[tuple[int, int]] = []
+        for begin, end in spans:
+            first, last = history.mono(begin), history.mono(end + 1)
+            if first is not None and last is not None:
+                self._spans.append((first, last))
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def __call__(self, mono: int) -> bool:
+        """Whether what was answered then (mono) may be undone."""
+        return any(begin <= mono < end for begin, end in self._spans)

@@ -1,0 +1,1 @@
+"""Does a store keep what we promise, on this server and with these settings? See `penstock verify`."""

@@ -1,0 +1,230 @@
+"""Conducts a run: work goes on, harm is done to it, everything drains, and the account is compared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.app import App
+from penstock.config import load
+from penstock.errors import StoreError
+from penstock.job import Job, State
+from penstock.store import Store
+from penstock.testing.ledger import Ledger
+from penstock.testing.ledger.check import judge, snapshot
+from penstock.testing.ledger.history import read
+from penstock.verify.fleet import Fleet
+from penstock.verify.harm import STRANGER, Harm
+from penstock.verify.place import Place
+from penstock.verify.plan import LANES, Step, Wishes, plan
+from penstock.verify.report import Account, Report, report_of
+from penstock.verify.stand import Stand
+
+__all__ = ["Progress", "conduct"]
+
+#: How long the first workers may take until they work (s).
+_UNTIL_READY = 60.0
+#: After the last harm: the least time to finish what is there, and what is added per second of the run (s).
+_DRAIN, _DRAIN_SHARE = 60.0, 0.5
+_LOOK = 0.25
+#: How much longer harm is done than was asked for, so that each kind has had its turn (s).
+_OVERTIME = 120.0
+_UNDONE = frozenset(State) - {State.COMPLETED, State.CANCELLED, State.DEAD}
+#: Nothing that a run enqueues is due later than this from now (ms), unless a wrong clock has said so.
+_LATEST = 60_000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far it is; `news`, if there are any."""
+
+    phase: str  # starting, chaos, draining or checking
+    at: float
+    faults: int = 0
+    undone: int | None = None
+    news: str = ""
+
+
+def conduct(place: Place, stand: Stand, wishes: Wishes, tell: Callable[[Progress], None]) -> Report:
+    """The whole run; `tell` hears how far it is. Raises VerifyFailed; and no process is left."""
+    place.make()
+    return _Run(place, stand, wishes, tell).conduct()
+
+
+class _Run:
+    def __init__(self, place: Place, stand: Stand, wishes: Wishes, tell: Callable[[Progress], None]) -> None:
+        self._place = place
+        self._stand = stand
+        self._wishes = wishes
+        self._tell = tell
+        self._over = threading.Event()
+        self._trouble: list[BaseException] = []
+        self._reasons: list[str] = []
+        self._began = time.monotonic()
+        self._started_at = time.time()
+        self._ledger = Ledger(place.ledger, note="the conductor")
+        self._app = App(stand.url, namespace=place.namespace, name="verify")
+        self._ledger.watch(self._app)
+        self._fleet = Fleet(place, seed=wishes.seed, workers=wishes.workers, rate=wishes.rate)
+        self._harm = Harm(
+            self._fleet,
+            self._ledger,
+            self._app,
+            lease=_seconds_of_lease(place),
+            over=self._over,
+            tell=lambda news: self._say("chaos", news=news),
+            file=stand.file,
+            server=stand.server,
+            wire=stand.wire,
+        )
+
+    def conduct(self) -> Report:
+        try:
+            self._start()
+            self._chaos()
+            self._drain()
+            return self._report()
+        finally:
+            self._over.set()
+            self._fleet.close()
+            self._app.close()
+
+    # ── the phases ───────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        self._say("starting")
+        asyncio.run(
+            self._app.store.queues()
+        )  # a store that is not there is an error now, not in every process
+        self._fleet.start()
+        self._fleet.wait_ready(_UNTIL_READY)
+        self._began, self._started_at = time.monotonic(), time.time()
+
+    def _chaos(self) -> None:
+        """Until the time is over and each kind has been done once."""
+        ends = time.monotonic() + self._wishes.seconds
+        first_round = [threading.Event() for _ in LANES]
+        lanes = [self._thread(self._lane, lane, done) for lane, done in zip(LANES, first_round, strict=True)]
+        keeper = self._thread(self._keep)
+        while not self._over.wait(_LOOK):
+            self._say("chaos")
+            if self._trouble:
+                raise self._trouble[0]
+            over = time.monotonic() - ends
+            if over > _OVERTIME or (over >= 0 and all(done.is_set() for done in first_round)):
+                break
+        self._over.set()
+        for thread in (*lanes, keeper):
+            thread.join()
+        if self._trouble:
+            raise self._trouble[0]
+
+    def _lane(self, lane: str, first_round_done: threading.Event) -> None:
+        for step in plan(self._wishes.seed, lane, self._wishes.asked):
+            if not step.first:
+                first_round_done.set()
+            if self._over.wait(step.pause):
+                break
+            self._act(step)
+        first_round_done.set()
+
+    def _act(self, step: Step) -> None:
+        done = len(self._harm.done)
+        self._harm.do(step)
+        while step.first and len(self._harm.done) == done and not self._over.wait(0.2):
+            self._harm.do(step)  # nobody was there to be harmed, or the store was away: it is still owed
+
+    def _keep(self) -> None:
+        while not self._over.wait(_LOOK):
+            self._fleet.keep()
+
+    def _thread(self, work: Callable[..., None], *args: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*args)
+            except BaseException as error:  # noqa: BLE001  # boundary: raised again in the main thread
+                self._trouble.append(error)
+
+        thread = threading.Thread(target=run, name=work.__name__)
+        thread.start()
+        return thread
+
+    def _drain(self) -> None:
+        """No more jobs, no more harm; all that is there comes to its end, within a limit."""
+        self._say("draining")
+        self._fleet.end_producers()
+        self._fleet.keep()
+        if any(done.kind == "two-versions" for done in self._harm.done):
+            self._fleet.guest("lone", version="2")  # what only the new code knows is done by the new code
+        limit = _DRAIN + _DRAIN_SHARE * self._wishes.seconds
+        ends = time.monotonic() + limit
+        left: int | None = None
+        while left != 0:
+            with contextlib.suppress(StoreError):
+                left = asyncio.run(self._tidy(self._app.store))
+            self._say("draining", undone=left)
+            if time.monotonic() > ends:
+                self._reasons.append(f"{left} job(s) had not ended {limit:.0f} s after the last harm")
+                break
+            self._fleet.keep()
+            time.sleep(_LOOK)
+        late = self._fleet.end_workers()
+        self._reasons += [f"{member.name} did not end within 40 s of SIGTERM" for member in late]
+
+    async def _tidy(self, store: Store) -> int:
+        """End what recurs, cancel what nobody knows, bring near what a wrong clock put off; count all."""
+        table = await store.entries()
+        if running := [entry.ref for entry in table.entries if not entry.paused]:
+            await store.pause_entries(running, True)
+        infos = await store.queues()
+        counts = {state: sum(info.counts.get(state, 0) for info in infos) for state in State}
+        if counts[State.PARKED]:
+            parked = await store.list_jobs(state=State.PARKED, task=STRANGER, limit=1_000)
+            await store.cancel([job.ref for job in parked.jobs])
+        if counts[State.SCHEDULED] or counts[State.RETRYABLE]:
+            await self._bring_near(store)
+        return sum(counts[state] for state in _UNDONE)
+
+    async def _bring_near(self, store: Store) -> None:
+        """In a file its own clock counts, and a worker with a wrong one may have put a job off by an hour."""
+        far = [
+            job.ref
+            for state in (State.SCHEDULED, State.RETRYABLE)
+            for job in (await store.list_jobs(state=state, limit=1_000)).jobs
+            if _is_far(job)
+        ]
+        if far:
+            await store.reschedule(far, delay=0)
+
+    def _report(self) -> Report:
+        self._say("checking")
+        store = self._app.store
+        history = read(self._place.ledger)
+        seen = asyncio.run(snapshot(store, history))
+        account = Account(
+            wishes=self._wishes,
+            stand=self._stand,
+            history=history,
+            verdict=judge(history, seen, forgiven=self._harm.forgiven),
+            harm=self._harm,
+            began=self._began,
+            started_at=self._started_at,
+            reasons=self._reasons,
+        )
+        return report_of(account)
+
+    def _say(self, phase: str, *, undone: int | None = None, news: str = "") -> None:
+        self._tell(Progress(phase, time.monotonic() - self._began, len(self._harm.done), undone, news))
+
+
+def _is_far(job: Job) -> bool:
+    return job.run_at > time.time_ns() // 1_000_000 + _LATEST
+
+
+def _seconds_of_lease(place: Place) -> float:
+    return load(env=place.env()).config.lease / 1000

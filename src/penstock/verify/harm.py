@@ -1,0 +1,333 @@
+"""Does the harm that was drawn, one kind at a time, and keeps account of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.app import App
+from penstock.errors import PenstockError
+from penstock.testing.ledger import Ledger
+from penstock.verify.fleet import Fleet, Member
+from penstock.verify.plan import Step
+from penstock.verify.processes import family
+from penstock.verify.stand import Wires
+
+__all__ = ["STRANGER", "TASKS", "TOLD_BY_TASKS", "Done", "Harm"]
+
+TASKS = "penstock.verify.tasks"
+#: A task that no version of the code has.
+STRANGER = "verify.nobody-knows-it"
+#: What is asked for here, and written down by the task itself when it is done.
+TOLD_BY_TASKS = {"raise", "hang", "block-loop", "eat-memory", "os-exit", "segfault"}
+#: No process has it: harm that costs nobody an attempt.
+NOBODY = -1
+_HOUR = 3_600
+#: While these last, anybody's lease may run out.
+_EVERYBODY = {"restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "disk-full"}
+#: What a master has answered and its replica does not have yet is at most so old (ms).
+_ON_THE_WAY = 2_000
+
+
+@dataclass(frozen=True)
+class Done:
+    """One act: when it began (monotonic, s), what was done to whom, how long it lasted (0: an instant)."""
+
+    began: float
+    kind: str
+    target: str
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Harm:
+    """Whoever does it. `tell` hears of each act; `over` ends every wait at once."""
+
+    fleet: Fleet
+    ledger: Ledger
+    app: App
+    lease: float  # s
+    over: threading.Event
+    tell: Callable[[str], None]
+    file: Path | None = None
+    server: Any = None  # PrivateRedis, PrivateCluster or SmallDisk: whatever its kinds need
+    wire: Wires | None = None
+    done: list[Done] = field(default_factory=list)
+    #: When the store was there again (monotonic, s), after each time that it was away.
+    back: list[float] = field(default_factory=list)
+    #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
+    forgiven: list[tuple[int, int]] = field(default_factory=list)
+
+    def do(self, step: Step) -> None:
+        """The harm of this step; one that finds no victim (it has just died of another) is not counted."""
+        act = getattr(self, "_" + step.kind.replace("-", "_"))
+        with contextlib.suppress(_NoVictim):
+            act(*step.luck)
+
+    # ── processes ────────────────────────────────────────────────────────────────────────────────
+
+    def _kill_worker(self, who: float, which: float, _: float) -> None:
+        member = self._victim(self.fleet.workers, who)
+        family = [member.pid, *member.children]
+        # of a supervisor and two children each is hit as often as a lone worker
+        pid = family[int(which * len(family))]
+        what = "supervisor " if len(family) > 1 and pid == member.pid else "process "
+        self._kill(pid, "kill-worker", member, f"{what}{pid}")
+
+    def _stop_worker(self, who: float, how: float, _: float) -> None:
+        """Longer than a lease, so that others take its work; then it goes on and finds out."""
+        member = self._victim(self.fleet.workers, who)
+        lasting = f"{self.lease:.0f} s lease"
+        with self._lasting("stop-worker", member.name, lasting), self._hurting("stop", member, "stop-worker"):
+            member.signal_all(signal.SIGSTOP)
+            self._wait(self.lease * (1.5 + how))
+            member.signal_all(signal.SIGCONT)
+
+    def _kill_producer(self, who: float, *_: float) -> None:
+        member = self._victim(self.fleet.producers, who)
+        self._kill(member.pid, "kill-producer", member, f"process {member.pid}")
+
+    def _stop_producer(self, who: float, how: float, _: float) -> None:
+        member = self._victim(self.fleet.producers, who)
+        with self._lasting("stop-producer", member.name), self._hurting("stop", member, "stop-producer"):
+            member.signal_all(signal.SIGSTOP)
+            self._wait(0.5 + 2 * how)
+            member.signal_all(signal.SIGCONT)
+
+    def _storm(self, how: float, when: float, _: float) -> None:
+        """Four workers come and go, the second and fourth by SIGKILL, some before they have begun."""
+        with self._lasting("storm", "4 workers"):
+            for i in range(4):
+                guest = self.fleet.guest("lone" if (i + (how > 0.5)) % 2 else "supervised")
+                self._wait(0.3 + 1.2 * ((when + i / 4) % 1.0))
+                if i % 2:
+                    self._end(family(guest.pid), "storm")
+                else:
+                    guest.signal(signal.SIGTERM)
+
+    def _clock(self, way: float, how: float, _: float) -> None:
+        ahead = _HOUR if way < 0.5 else -_HOUR
+        guest = self.fleet.guest("lone", ahead=ahead)
+        with self._lasting("clock", guest.name, f"{ahead:+} s"), self._hurting("clock", guest, "clock"):
+            self._until_serves(guest)
+            self._wait(2.0 + 3 * how)
+            guest.signal(signal.SIGTERM)
+
+    def _two_versions(self, how: float, *more: float) -> None:
+        """Old and new tasks are asked of a fleet in which some know the ones, and some the others."""
+        guest = self.fleet.guest("supervised" if how < 0.5 else "lone", version="2")
+        with self._lasting("two-versions", guest.name, "1 and 2"):
+            self.ledger.fault("task", NOBODY, "two-versions")
+            for _ in range(3):
+                for name in ("only-in-one", "old-name", "new-name"):
+                    self._enqueue(b"{}", f"verify.{name}", queue="main", max_attempts=20)
+                self._wait(0.2)
+            self._until_serves(guest)
+            self._wait(1.0 + how)
+            guest.signal(signal.SIGTERM)
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────
+
+    def _restart_store(self, *_: float) -> None:
+        if self.file is not None:
+            self._kill_all("restart-store")
+            return
+        assert self.server is not None
+        with self._lasting("restart-store", "server", "SIGKILL"):
+            self.server.restart()
+        self.back.append(time.monotonic())
+
+    def _power_cut(self, *_: float) -> None:
+        """What the server had not synced it may lose, as `appendfsync` says: that much is forgiven."""
+        assert self.server is not None
+        begins = _wall()
+        with self._lasting("power-cut", "server", f"appendfsync {self.server.fsync}"):
+            self.server.power_cut()
+        self.forgiven.append((begins, _wall()))
+        self.back.append(time.monotonic())
+
+    def _kill_all(self, kind: str) -> None:
+        """A file has no server: all who have it open die at once, and the next finds what they left."""
+        with self._lasting(kind, "all processes", "SIGKILL"):
+            for member in (*self.fleet.workers, *self.fleet.producers):
+                member.harmed = True
+                self._end(family(member.pid), kind)
+            self.app.close()
+        self.back.append(time.monotonic())
+
+    def _stop_store(self, how: float, which: float, _: float) -> None:
+        seconds = 0.5 + 2.5 * how
+        with self._lasting("stop-store", "write lock" if self.file else "server"):
+            if self.file is not None:
+                self._hold_lock(seconds)
+            else:
+                assert self.server is not None
+                self.server.stop_for(seconds, *self._shard(which))
+
+    def _hold_lock(self, seconds: float) -> None:
+        """As another program does that writes into the same file, and takes its time."""
+        with contextlib.closing(sqlite3.connect(str(self.file), timeout=30.0, isolation_level=None)) as cx:
+            cx.execute("BEGIN IMMEDIATE")
+            self._wait(seconds)
+            cx.execute("ROLLBACK")
+
+    def _reset(self, *_: float) -> None:
+        assert self.wire is not None
+        with self._lasting("reset", "all connections"):
+            self.wire.reset()
+
+    def _half_open(self, how: float, *_: float) -> None:
+        assert self.wire is not None
+        with self._lasting("half-open", "all connections"):
+            self.wire.half_open(1.0 + 4 * how)
+
+    def _latency(self, how: float, much: float, _: float) -> None:
+        assert self.wire is not None
+        ms = 5 + 95 * much
+        with self._lasting("latency", "all connections", f"{ms:.0f} ms"):
+            self.ledger.fault("task", NOBODY, "latency")
+            self.wire.latency(ms, 2.0 + 3 * how)
+
+    def _script_flush(self, *_: float) -> None:
+        assert self.server is not None
+        self._note("script-flush", "server")
+        self.ledger.fault("task", NOBODY, "script-flush")
+        self.server.flush_scripts()
+
+    def _failover(self, which: float, *_: float) -> None:
+        """Enqueues wait for a replica; outcomes do not, and those of the last moments may be undone."""
+        assert self.server is not None
+        begins = _wall() - _ON_THE_WAY
+        with self._lasting("failover", "a master"):
+            self.server.failover(*self._shard(which))
+        self.forgiven.append((begins, _wall()))
+        self.back.append(time.monotonic())
+
+    def _disk_full(self, how: float, which: float, _: float) -> None:
+        assert self.server is not None
+        with self._lasting("disk-full", "the store's"):
+            self.server.fill_disk(1.0 + 2 * how, *self._shard(which))
+
+    def _shard(self, luck: float) -> tuple[int, ...]:
+        """Which part of a cluster is hit."""
+        shards: int = getattr(self.server, "shards", 0)
+        return (int(luck * shards),) if shards else ()
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────
+
+    def _raise(self, *_: float) -> None:
+        self._task("raise", "raises", max_attempts=2)
+
+    def _hang(self, which: float, *_: float) -> None:
+        name = ("hangs", "hangs_in_thread", "hangs_in_process")[int(which * 3)]
+        self._task("hang", name, max_attempts=1, timeout="1s")
+
+    def _block_loop(self, how: float, *_: float) -> None:
+        seconds = round(0.5 + 2 * how, 3)
+        self._task("block-loop", "blocks_the_loop", b'{"seconds": %.3f}' % seconds, max_attempts=2)
+
+    def _eat_memory(self, *_: float) -> None:
+        self._task("eat-memory", "eats_memory", max_attempts=1)
+
+    def _os_exit(self, which: float, *_: float) -> None:
+        self._task("os-exit", "exits" if which < 0.4 else "exits_in_process", max_attempts=2)
+
+    def _segfault(self, *_: float) -> None:
+        self._task("segfault", "segfaults", max_attempts=2)
+
+    def _unknown_task(self, *_: float) -> None:
+        if self._enqueue(b"{}", STRANGER, queue="main"):
+            self.ledger.fault("task", NOBODY, "unknown-task")
+            self._note("unknown-task", STRANGER)
+
+    def _poison_payload(self, which: float, *_: float) -> None:
+        payload = (b"\xff\xfe\x00", b'{"n": "many"}', b"[" * 5_000)[int(which * 3)]
+        if self._enqueue(payload, f"{TASKS}.quick", queue="main", max_attempts=3):
+            self.ledger.fault("task", NOBODY, "poison-payload")
+            self._note("poison-payload", "quick", f"{payload[:16]!r}")
+
+    def _task(self, kind: str, name: str, payload: bytes = b"{}", **options: Any) -> None:
+        """Ask for it; the task writes it down when it does it, and is in no hurry."""
+        if self._enqueue(payload, f"{TASKS}.{name}", queue="harm", retry="200ms", **options):
+            self._note(kind, name)
+
+    def _enqueue(self, payload: bytes, task: str, **options: Any) -> str:
+        try:
+            return self.app.enqueue_raw(options.pop("queue"), payload, task, **options).id
+        except PenstockError:  # the store is away: another time
+            return ""
+
+    # ── the account ──────────────────────────────────────────────────────────────────────────────
+
+    def _victim(self, members: list[Member], luck: float) -> Member:
+        alive = [member for member in members if member.alive]
+        if not alive:
+            raise _NoVictim
+        member = alive[int(luck * len(alive))]
+        member.harmed = True
+        return member
+
+    def _kill(self, pid: int, kind: str, member: Member, note: str) -> None:
+        self._note(kind, member.name, note)
+        self._end([pid], kind)
+
+    def _end(self, pids: Sequence[int], kind: str) -> None:
+        """Stopped first, so that none begins anything between the writing down and the end."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                if number == signal.SIGKILL:
+                    self.ledger.fault("kill", pid, kind)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def _note(self, kind: str, target: str, note: str = "") -> None:
+        self.tell(f"{kind}: {target}")
+        self.done.append(Done(time.monotonic(), kind, target, note))
+
+    @contextlib.contextmanager
+    def _lasting(self, kind: str, target: str, note: str = "") -> Iterator[None]:
+        self.tell(f"{kind}: {target}")
+        began = time.monotonic()
+        everybodys = kind in _EVERYBODY and not (kind == "restart-store" and self.file)
+        if everybodys:
+            self.ledger.fault("store", 0, kind)
+        try:
+            yield
+        finally:
+            if everybodys:
+                self.ledger.healed("store", 0)
+            self.done.append(Done(began, kind, target, note, time.monotonic() - began))
+
+    @contextlib.contextmanager
+    def _hurting(self, kind: str, member: Member, cause: str) -> Iterator[None]:
+        """One process suffers for so long."""
+        self.ledger.fault(kind, member.pid, cause)
+        try:
+            yield
+        finally:
+            self.ledger.healed(kind, member.pid)
+
+    def _wait(self, seconds: float) -> None:
+        self.over.wait(seconds)
+
+    def _until_serves(self, member: Member) -> None:
+        ends = time.monotonic() + 15.0
+        while not member.serves and member.alive and time.monotonic() < ends and not self.over.is_set():
+            time.sleep(0.05)
+
+
+def _wall() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _NoVictim(Exception):
+    """There is nobody at this moment to whom it could be done."""

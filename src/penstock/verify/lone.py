@@ -1,0 +1,43 @@
+"""A worker without a supervisor, as a program embeds it: `python -m penstock.verify.lone [SECONDS]`.
+
+With a number, its wall clock is that many seconds ahead of the true one, or behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+
+from penstock.config import load
+from penstock.verify.tasks import app
+from penstock.worker import Worker
+
+__all__ = ["main"]
+
+
+def main(ahead: str = "0") -> None:
+    """The whole life of the process."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    if int(ahead):
+        _set_clock(int(ahead))
+    asyncio.run(_serve())
+
+
+def _set_clock(ahead: int) -> None:
+    """Everybody in this process has another time from now on; but the ledger keeps the true one."""
+    true = time.time_ns
+    vars(time)["time_ns"] = lambda: true() + ahead * 1_000_000_000
+    vars(time)["time"] = lambda: true() / 1e9 + ahead
+
+
+async def _serve() -> None:
+    worker = Worker(app, concurrency=10, config=load().config)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    await worker.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

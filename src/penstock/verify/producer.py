@@ -1,0 +1,102 @@
+"""A process that enqueues until it is told to stop: `python -m penstock.verify.producer SEED RATE`."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.draft import Draft
+from penstock.errors import EnqueueManyError, PenstockError
+from penstock.handle import Handle
+from penstock.verify import tasks
+from penstock.verify.load import Order, draw
+from penstock.verify.place import OWNER
+
+__all__ = ["Producer", "main"]
+
+_log = logging.getLogger("penstock.verify.producer")
+#: So often it looks how many jobs are due (s).
+_BEAT = 0.05
+#: Of a second that it could not enqueue so much is made up for, at most.
+_MOST_AT_ONCE = 100
+
+
+class Producer:
+    """Draws orders, enqueues them one by one or many at once, and takes some back later."""
+
+    def __init__(self, seed: str, rate: float) -> None:
+        self._dice = random.Random(seed)
+        self._rate = rate
+        self._number = itertools.count()
+        self._later: list[tuple[float, int, str, Handle[Any]]] = []
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Until `stop` is set, or the run is gone."""
+        owner = os.environ.get(OWNER, str(os.getppid()))
+        owed, last = 0.0, time.monotonic()
+        while not self.stop.wait(_BEAT) and str(os.getppid()) == owner:
+            now = time.monotonic()
+            owed, last = min(owed + (now - last) * self._rate, _MOST_AT_ONCE), now
+            orders = [draw(self._dice, tasks) for _ in range(int(owed))]
+            owed -= len(orders)
+            try:
+                self._place(orders)
+                self._take_back(now)
+            except PenstockError as error:  # the store is away: whoever enqueues tries again later
+                _log.warning("%s: %s", type(error).__name__, error)
+
+    def _place(self, orders: list[Order]) -> None:
+        """All at once, or in two parts; from an event loop now and then."""
+        cut = self._dice.randint(0, len(orders)) if self._dice.random() < 0.3 else 0
+        for part in (orders[:cut], orders[cut:]):
+            if part:
+                self._enqueue(part, in_loop=self._dice.random() < 0.1)
+
+    def _enqueue(self, orders: list[Order], *, in_loop: bool) -> None:
+        drafts: list[Draft[Any]] = [order.draft for order in orders]
+        handles: Sequence[Handle[Any] | None]
+        try:
+            if in_loop:
+                handles = asyncio.run(tasks.app.aenqueue_many(drafts))
+            else:
+                handles = tasks.app.enqueue_many(drafts)
+        except EnqueueManyError as error:
+            _log.warning("%s", error)
+            handles = error.handles
+        for order, handle in zip(orders, handles, strict=True):
+            if order.verb and handle is not None:
+                due = time.monotonic() + order.after
+                heapq.heappush(self._later, (due, next(self._number), order.verb, handle))
+
+    def _take_back(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            _, _, verb, handle = heapq.heappop(self._later)
+            if verb == "cancel":
+                handle.cancel()
+            else:
+                handle.reschedule(delay=0.5)
+
+
+def main(seed: str, rate: str) -> None:
+    """The whole life of the process."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    producer = Producer(seed, float(rate))
+    signal.signal(signal.SIGTERM, lambda *_: producer.stop.set())
+    _log.info("enqueues %s jobs/s from the seed %s", rate, seed)
+    producer.run()
+    tasks.app.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,326 @@
+"""Redis servers for one run, in a folder, on free ports of this host: as real as any, and ours to harm.
+
+    with PrivateRedis(folder, "everysec") as server:
+        app = App(server.url)
+        server.restart()        # kill -9, and the same files again
+        server.stop_for(3)      # it holds its connections and says nothing
+        server.fill_disk(3)     # none of its files can grow
+
+Each harm lasts as long as its call, and when that returns the server is whole again and answers; one that
+is asked for meanwhile, by another thread, waits its turn. Servers end with the process that started them,
+also when that one is killed; the folder stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from pathlib import Path
+from typing import Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
+
+from penstock.verify.clusters import SLOTS, cluster_settings, followers, form, holder, masters, wait_ok
+from penstock.verify.nodes import RedisNode
+from penstock.verify.programs import HOST, free_port, redis_program
+from penstock.verify.relay import Relay
+
+__all__ = ["LOST_BY_A_POWER_CUT", "Fsync", "PrivateCluster", "PrivateRedis"]
+
+#: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
+Fsync = Literal["always", "everysec", "no"]
+
+#: Seconds of acknowledged writes that a power cut takes, when it does its worst.
+LOST_BY_A_POWER_CUT: dict[Fsync, float] = {"always": 0.0, "everysec": 1.0, "no": 2.0}
+
+
+class _Harmed(Protocol):
+    turn: threading.Lock
+
+
+S = TypeVar("S", bound=_Harmed)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_turn(harm: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """One harm at a time: who is stopped cannot be killed and started in the middle of it."""
+
+    @wraps(harm)
+    def waiting(server: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with server.turn:
+            return harm(server, *args, **kwargs)
+
+    return waiting
+
+
+class PrivateRedis:
+    """One Redis whose append-only file is synced as `fsync` says."""
+
+    def __init__(self, folder: Path, fsync: Fsync = "everysec") -> None:
+        self.fsync: Fsync = fsync
+        self.turn = threading.Lock()
+        self._node = _node(folder, free_port(), fsync)
+        _all_ready([self._node])
+
+    @property
+    def url(self) -> str:
+        return self._node.url
+
+    @property
+    def pid(self) -> int:
+        return self._node.pid
+
+    @_in_turn
+    def stop_for(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after so long."""
+        _stop(self._node, seconds)
+
+    @_in_turn
+    def restart(self) -> float:
+        """kill -9, and start it on the same files; the seconds until it answered again.
+
+        The system keeps what a process has written. With always that is all that was acknowledged; else it is
+        not what came while a sync was under way, which Redis keeps back meanwhile: usually milliseconds, two
+        seconds at worst. What a machine loses that goes dark is another matter: `power_cut`.
+        """
+        began = time.monotonic()
+        self._node.kill()
+        self._node.start_again()
+        return time.monotonic() - began
+
+    @_in_turn
+    def power_cut(self, lose: float | None = None) -> float:
+        """As `restart`, of a machine that goes dark: the last `lose` seconds before are not on its disk.
+
+        Left out, it is the most that `fsync` allows: nothing with always, a second with everysec. The
+        seconds until it answered again, without those.
+        """
+        lose = LOST_BY_A_POWER_CUT[self.fsync] if lose is None else lose
+        file = self._node.log_of_changes
+        synced = file.stat().st_size
+        time.sleep(lose)
+        began = time.monotonic()
+        self._node.kill()
+        if lose and self._node.log_of_changes == file:
+            os.truncate(file, synced)
+        self._node.start_again()
+        return time.monotonic() - began
+
+    @_in_turn
+    def flush_scripts(self) -> None:
+        """SCRIPT FLUSH."""
+        with self._node.asked() as client:
+            client.script_flush()
+
+    @_in_turn
+    def fill_disk(self, seconds: float) -> str:
+        """Let none of its files grow for so long; what came of it, in words.
+
+        The limit is the process's own (RLIMIT_FSIZE): its writes fail as on a full disk, with EFBIG in place
+        of ENOSPC. It refuses writes then (MISCONF); with `always` it ends itself at the first, by design,
+        and is started again when there is room.
+        """
+        said = _fill(self._node, seconds)
+        if not self._node.running:
+            self._node.start_again()
+        return said
+
+    def close(self) -> None:
+        self._node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PrivateCluster:
+    """A Redis Cluster: so many masters, and so many replicas of each.
+
+    `shard` is whom a harm hits: the present master of that share of the slots, from 0. With `wait_replicas`,
+    which is put into `url`, a write is acknowledged when so many replicas have it: a failover loses what
+    they have not. With `relayed` clients come by `relays`, one before each node.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        masters: int = 3,
+        replicas: int = 1,
+        *,
+        fsync: Fsync = "everysec",
+        node_timeout: int = 2_000,
+        wait_replicas: int = 1,
+        relayed: bool = False,
+    ) -> None:
+        self.shards = masters
+        self.turn = threading.Lock()
+        self.relays: list[Relay] = []
+        self._replicas = replicas
+        self._wait_replicas = min(wait_replicas, replicas)
+        self._nodes: list[RedisNode] = []
+        with contextlib.ExitStack() as begun:
+            begun.callback(self.close)
+            for number in range(masters * (1 + replicas)):
+                self._nodes.append(self._member(folder / str(number), fsync, node_timeout, relayed))
+            _all_ready(self._nodes)
+            form(self._nodes[:masters], self._nodes[masters:])
+            begun.pop_all()
+
+    def _member(self, folder: Path, fsync: Fsync, node_timeout: int, relayed: bool) -> RedisNode:
+        port, settings = free_port(), cluster_settings(node_timeout)
+        if not relayed:
+            return _node(folder, port, fsync, settings)
+        relay = Relay(port)
+        self.relays.append(relay)
+        settings += [f"cluster-announce-port {relay.port}", f"cluster-announce-bus-port {port + 10_000}"]
+        node = _node(folder, port, fsync, settings)
+        node.known_port = relay.port
+        return node
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{HOST}:{node.known_port}" for node in self._nodes[: self.shards])
+        options = f"?wait_replicas={self._wait_replicas}" if self._wait_replicas else ""
+        return f"redis+cluster://{hosts}{options}"
+
+    def master(self, shard: int) -> RedisNode:
+        """Who has the slots of this share now."""
+        return holder(self._nodes, SLOTS * shard // self.shards)
+
+    @_in_turn
+    def stop_for(self, seconds: float, shard: int = 0) -> None:
+        """SIGSTOP for a master, and SIGCONT after so long; if it was long, its replica has taken over."""
+        _stop(self.master(shard), seconds)
+        self._heal()
+
+    @_in_turn
+    def restart(self, shard: int | None = None) -> float:
+        """kill -9 for all, or one master, and start on the same files; the seconds until all was served."""
+        hit = self._nodes if shard is None else [self.master(shard)]
+        began = time.monotonic()
+        for node in hit:
+            node.kill()
+        for node in hit:
+            node.launch()
+        for node in hit:
+            node.wait_ready()
+        wait_ok(self._nodes)
+        took = time.monotonic() - began
+        self._heal()
+        return took
+
+    @_in_turn
+    def failover(self, shard: int = 0) -> float:
+        """kill -9 for a master; its replica takes over, and it comes back as the replica of that one.
+
+        The seconds until all slots were served again.
+        """
+        before = self.master(shard)
+        began = time.monotonic()
+        before.kill()
+        witness = next(node for node in self._nodes if node is not before)
+        witness.until(lambda: self.master(shard) is not before, "its replica to take over")
+        wait_ok(self._nodes)
+        took = time.monotonic() - began
+        self._heal()
+        return took
+
+    @_in_turn
+    def flush_scripts(self) -> None:
+        """SCRIPT FLUSH on every node."""
+        for node in self._nodes:
+            with node.asked() as client:
+                client.script_flush()
+
+    @_in_turn
+    def fill_disk(self, seconds: float, shard: int = 0) -> str:
+        """As `PrivateRedis.fill_disk`, for one master; if it ends itself, its replica takes over."""
+        said = _fill(self.master(shard), seconds)
+        self._heal()
+        return said
+
+    def close(self) -> None:
+        for relay in self.relays:
+            relay.close()
+        for node in self._nodes:
+            node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _heal(self) -> None:
+        """Until every share has its master, and each of those its replicas in step: fit for the next harm."""
+        for node in self._nodes:
+            if not node.running:
+                node.start_again()
+        wait_ok(self._nodes)
+        for node in self._nodes:
+            node.until(lambda: len(masters(self._nodes)) == self.shards, "one master of each share")
+        for shard in range(self.shards):
+            master = self.master(shard)
+            master.until(partial(self._followed, master), "its replicas to follow")
+            for node in followers(self._nodes, master):
+                node.wait_in_step()
+
+    def _followed(self, master: RedisNode) -> bool:
+        return len(followers(self._nodes, master)) == self._replicas
+
+
+def _node(folder: Path, port: int, fsync: Fsync, settings: Sequence[str] = ()) -> RedisNode:
+    folder.mkdir(parents=True, exist_ok=True)
+    usual = [
+        f"port {port}",
+        'save ""',
+        "appendonly yes",
+        f"appendfsync {fsync}",
+        # a replica is fed at once and not after the 5 s in which others might come
+        "repl-diskless-sync yes",
+        "repl-diskless-sync-delay 0",
+        "repl-ping-replica-period 1",
+    ]
+    return RedisNode(redis_program(), folder.resolve(), [*usual, *settings], port=port)
+
+
+def _all_ready(nodes: Sequence[RedisNode]) -> None:
+    """Start them together; none is left behind if one cannot."""
+    with contextlib.ExitStack() as started:
+        for node in nodes:
+            started.callback(node.close)
+            node.launch()
+        for node in nodes:
+            node.wait_ready()
+        started.pop_all()
+
+
+def _stop(node: RedisNode, seconds: float) -> None:
+    node.pause()
+    try:
+        time.sleep(seconds)
+    finally:
+        node.resume()
+
+
+def _fill(node: RedisNode, seconds: float) -> str:
+    node.may_grow(False)
+    try:
+        time.sleep(seconds)
+        refused = node.running and not _writes(node)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            node.may_grow(True)
+    if not node.running:
+        return "it ended itself at the first write, as it does with appendfsync always"
+    node.until(lambda: _writes(node), "its file to grow again")  # it tries every second
+    return "it refused to write (MISCONF)" if refused else "nothing was written meanwhile"
+
+
+def _writes(node: RedisNode) -> bool:
+    return str(node.info("persistence")["aof_last_write_status"]) == "ok"

@@ -1,0 +1,158 @@
+"""The store of a run: the user's own, or one that is started for it; and how it is left as it was found."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from penstock.connect import check_url, connect
+from penstock.errors import ConfigError
+from penstock.store import Store
+from penstock.verify import wiping
+from penstock.verify.disks import SmallDisk
+from penstock.verify.kinds import Ground
+from penstock.verify.relay import Relay
+from penstock.verify.servers import PrivateCluster, PrivateRedis
+
+__all__ = ["PRIVATE", "Stand", "Wires", "private_stand", "stand_on"]
+
+#: What `--private` may name.
+PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-cluster")
+#: Room for the file of a run, where there may be a disk of its own (MB).
+_DISK = 512
+
+
+@dataclass
+class Stand:
+    """A store, what can be done to it, and the traces that a run leaves in it.
+
+    `url` is the conductor's way, `worker_url` that of workers and producers. `fresh`: a file that was not
+    there before the run, and shall not be there after it.
+    """
+
+    ground: Ground
+    url: str
+    worker_url: str = ""
+    file: Path | None = None
+    fresh: bool = False
+    server: Any = None
+    wire: Wires | None = None
+
+    def open(self, namespace: str) -> Store:
+        """The store, in this namespace."""
+        return connect(self.url, namespace=namespace)
+
+    def check(self) -> None:
+        """A store that does not answer is an error at once, not one in each process. Raises StoreError."""
+        with contextlib.closing(self.open("")) as store:
+            asyncio.run(store.workers())
+
+    def wipe(self, namespace: str) -> int:
+        """Take all of the run out of the store again; how many keys or rows there were."""
+        if self.file is None:
+            return wiping.wipe_redis(self.url, namespace)
+        if not self.file.exists():
+            return 0
+        gone = wiping.wipe_file(self.file, namespace)
+        if self.fresh:
+            wiping.remove_file(self.file)
+        return gone
+
+    def left(self, namespace: str) -> int:
+        """How many keys or rows of the run there are."""
+        if self.file is None:
+            return wiping.left_on_redis(self.url, namespace)
+        return wiping.left_in_file(self.file, namespace) if self.file.exists() else 0
+
+    def close(self) -> None:
+        """End what was started for the run alone."""
+        for part in (self.wire, self.server):
+            if part is not None:
+                with contextlib.suppress(OSError):
+                    part.close()
+
+
+def stand_on(url: str) -> Stand:
+    """The user's own store; raises ConfigError for one that other processes cannot share."""
+    check_url(url)
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        raise ConfigError(
+            f"{url} lives in one process, and a run needs processes that can be killed: name a store "
+            "that they share, as sqlite:///jobs.db or redis://localhost"
+        )
+    if scheme == "sqlite":
+        return _on_file(url)
+    mode = scheme.partition("+")[2]
+    if mode:
+        return Stand(Ground(f"redis-{mode}"), url)
+    try:
+        relay = Relay.before(url)
+    except ConfigError:  # over TLS, or by a socket: without a relay, then
+        return Stand(Ground("redis"), url)
+    return Stand(Ground("redis", relay=True), url, relay.url, wire=Wires([relay]))
+
+
+def _on_file(url: str) -> Stand:
+    path = Path(getattr(connect(url), "path"))  # noqa: B009 (only a store in a file has one)
+    query = urlsplit(url).query
+    absolute = f"sqlite:///{quote(str(path))}" + (f"?{query}" if query else "")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{url}: there is no directory {path.parent}: make it, or name another file")
+    return Stand(Ground("sqlite"), absolute, file=path, fresh=not path.exists())
+
+
+def private_stand(kind: str, folder: Path) -> Stand:
+    """A store of the run's own, in this folder."""
+    if kind == "sqlite":
+        return _private_file(folder)
+    if kind == "redis-cluster":
+        cluster = PrivateCluster(folder / "cluster", relayed=True)
+        ground = Ground("redis-cluster", private=True, relay=True)
+        return Stand(ground, cluster.url, server=cluster, wire=Wires(cluster.relays))
+    server = PrivateRedis(folder / "redis", "always" if kind == "redis-always" else "everysec")
+    relay = Relay.before(server.url)
+    ground = Ground("redis", private=True, relay=True)
+    return Stand(ground, server.url, relay.url, server=server, wire=Wires([relay]))
+
+
+def _private_file(folder: Path) -> Stand:
+    """On a disk that can be filled, where such a one can be had."""
+    disk = None
+    with contextlib.suppress(ConfigError):
+        disk = SmallDisk(folder / "disk", _DISK)
+    stand = _on_file(f"sqlite:///{quote(str((disk.folder if disk else folder) / 'jobs.db'))}")
+    stand.ground = Ground("sqlite", private=True, small_disk=disk is not None)
+    stand.server = disk
+    return stand
+
+
+class Wires:
+    """One relay, or one before each node of a cluster, as one."""
+
+    def __init__(self, relays: Sequence[Relay]) -> None:
+        self._relays = relays
+
+    def reset(self) -> None:
+        for relay in self._relays:
+            relay.reset()
+
+    def half_open(self, seconds: float) -> None:
+        self._all(lambda relay: relay.half_open(seconds))
+
+    def latency(self, ms: float, seconds: float) -> None:
+        self._all(lambda relay: relay.latency(ms, seconds))
+
+    def close(self) -> None:
+        for relay in self._relays:
+            relay.close()
+
+    def _all(self, act: Callable[[Relay], None]) -> None:
+        with ThreadPoolExecutor(len(self._relays)) as threads:
+            list(threads.map(act, self._relays))

@@ -1,0 +1,242 @@
+"""The tasks of a run: work of every kind, and tasks that do harm.
+
+Its workers are `penstock worker penstock.verify.tasks:app`. The environment says where the jobs are, so that
+producers and workers agree. Who does harm writes it down before, as a fault of the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+
+from penstock.app import App
+from penstock.attempt import current_job
+from penstock.batch import Batch
+from penstock.errors import Snooze
+from penstock.retry import fixed
+from penstock.testing.ledger import Ledger
+from penstock.unique import Unique
+from penstock.verify.place import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
+
+__all__ = ["Clumsy", "app"]
+
+_VERSION = os.environ.get(VERSION, "1")
+#: No process has it: harm that costs nobody else an attempt.
+_NOBODY = -1
+#: A task takes so much memory (bytes) before it is killed: enough to be seen, too little to hurt.
+_GLUTTONY = 192 * 1024 * 1024
+
+app = App(
+    os.environ.get(URL, "memory://"),
+    namespace=os.environ.get(NAMESPACE, ""),
+    name="verify",
+    queue="main",
+    max_attempts=50,  # whatever befalls a job that does its work, it is to be completed
+    retry=fixed("300ms"),
+    timeout="20s",
+    retention="10m",
+)
+ledger = Ledger(os.environ.get(LEDGER, os.devnull))
+if LEDGER in os.environ:
+    ledger.watch(app)
+
+
+@app.on_startup
+def end_with_its_owner() -> None:
+    """A run that was killed leaves no worker behind: each looks whether it is still there."""
+    if OWNER in os.environ:
+        threading.Thread(target=_watch, args=(int(os.environ[OWNER]),), daemon=True).start()
+
+
+def _watch(owner: int) -> None:
+    while _lives(owner):
+        time.sleep(1.0)
+    if os.environ.get(ROLE) == "supervised":
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(os.getppid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# ── work ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clumsy(Exception):
+    """What tasks raise that fail at first."""
+
+
+@app.task
+async def quick(n: int = 0) -> int:
+    return n
+
+
+@app.task
+def in_thread(n: int = 0) -> None:
+    """Kept by nobody once it is done."""
+
+
+@app.task(run_in="process")
+def in_process(milliseconds: int) -> int:
+    job = current_job()
+    ledger.started(job)
+    time.sleep(milliseconds / 1000)
+    ledger.ended(job)
+    return os.getpid()
+
+
+@app.task
+async def fails_at_first(times: int) -> int:
+    attempt = current_job().attempt
+    if attempt <= times:
+        raise Clumsy(f"attempt {attempt} of {times} that fail")
+    return attempt
+
+
+@app.task(queue="slow")
+async def slow(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@app.task(queue="slow")
+def slow_in_thread(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@app.task(delivery="at-most-once")
+async def once(n: int) -> None:
+    await asyncio.sleep(0.01)
+
+
+@app.task(unique=True)
+async def alone(what: int) -> None:
+    await asyncio.sleep(0.05)
+
+
+@app.task(unique=Unique(by="what", states="queued", on_conflict="replace", replace=("arguments", "run_at")))
+async def debounced(what: int, n: int) -> None:
+    await asyncio.sleep(0.01)
+
+
+@app.task(queue="keys", concurrency_key="device", ordered=True)
+async def in_order(device: int, n: int) -> None:
+    await asyncio.sleep(0.02)
+
+
+@app.task(queue="keys", concurrency_key="tenant", max_running_per_key=2)
+def two_at_once(tenant: int) -> None:
+    time.sleep(0.03)
+
+
+@app.task(queue="batches", batch=Batch(max_size=10, max_wait="1s"))
+async def together(items: list[int]) -> None:
+    await asyncio.sleep(0.02)
+
+
+@app.task
+async def snoozes(until: float) -> None:
+    """Until then by the clock that a machine has one of, whatever the wall clock says."""
+    if time.monotonic() < until:
+        raise Snooze(0.3)
+
+
+@app.periodic(every="2s", name="beat")
+@app.task
+async def beat() -> None:
+    await asyncio.sleep(0.01)
+
+
+# ── two versions of the code ─────────────────────────────────────────────────────────────────────
+
+if _VERSION == "1":
+
+    @app.task(name="verify.only-in-one")
+    async def only_in_one() -> None:
+        await asyncio.sleep(0.01)
+
+    @app.task(name="verify.old-name")
+    async def renamed() -> None:
+        await asyncio.sleep(0.01)
+
+else:
+
+    @app.task(name="verify.new-name", aliases=("verify.old-name",))
+    async def renamed() -> None:
+        await asyncio.sleep(0.01)
+
+
+# ── harm ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.task(queue="harm")
+async def raises() -> None:
+    ledger.fault("task", _NOBODY, "raise")
+    raise Clumsy("on purpose")
+
+
+@app.task(queue="harm")
+async def hangs() -> None:
+    ledger.fault("task", _NOBODY, "hang")
+    await asyncio.sleep(3600)
+
+
+@app.task(queue="harm")
+def hangs_in_thread() -> None:
+    ledger.fault("task", _NOBODY, "hang")
+    while True:
+        time.sleep(0.05)
+
+
+@app.task(queue="harm", run_in="process")
+def hangs_in_process() -> None:
+    ledger.started(current_job())
+    ledger.fault("task", _NOBODY, "hang")
+    time.sleep(3600)
+
+
+@app.task(queue="harm")
+async def blocks_the_loop(seconds: float) -> None:
+    ledger.fault("task", _NOBODY, "block-loop")
+    time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
+
+
+@app.task(queue="harm", run_in="process")
+def eats_memory() -> None:
+    """As a leak does until the kernel ends it; here it ends itself, before the machine suffers."""
+    ledger.started(current_job())
+    eaten = [b"x" * (1 << 20) for _ in range(_GLUTTONY >> 20)]
+    ledger.fault("kill", os.getpid(), "eat-memory")
+    del eaten
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(queue="harm", run_in="process")
+def exits_in_process() -> None:
+    ledger.started(current_job())
+    ledger.fault("kill", os.getpid(), "os-exit")
+    os._exit(3)
+
+
+@app.task(queue="harm")
+async def exits() -> None:
+    """It takes the worker along, with all that runs there."""
+    ledger.fault("kill", os.getpid(), "os-exit")
+    os._exit(3)
+
+
+@app.task(queue="harm", run_in="process")
+def segfaults() -> None:
+    ledger.started(current_job())
+    ledger.fault("kill", os.getpid(), "segfault")
+    ctypes.string_at(0)

@@ -1,0 +1,182 @@
+"""The picture of a run: jobs per second, and below it every fault in the lane of its kind.
+
+It is drawn to be stretched: x runs from 0 to 1000 over the whole run, however wide the page is, and all
+words stand beside it as text, so that they stay readable on a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+__all__ = ["timeline"]
+
+_WIDE, _HIGH = 1000, 100
+_POINTS = 600  # more could not be told apart
+_MARKS = 300
+
+#: What a fault is done to, and the kinds of it; what is not here is a task's own.
+_GROUPS = {
+    "processes": ("kill-worker", "stop-worker", "kill-producer", "stop-producer", "storm", "clock"),
+    "store": ("restart-store", "stop-store", "power-cut", "script-flush", "failover", "disk-full"),
+    "network": ("reset", "half-open", "latency"),
+}
+_GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
+_SAID = {
+    "processes": "done to processes",
+    "store": "done to the store",
+    "network": "done to the wires",
+    "tasks": "done by tasks themselves",
+}
+
+
+def timeline(report: Mapping[str, Any]) -> str:
+    """HTML with inline SVG; nothing where there is nothing to draw."""
+    beats: Sequence[Mapping[str, Any]] = report.get("throughput") or ()
+    faults: Sequence[Mapping[str, Any]] = report.get("faults") or ()
+    if not beats and not faults:
+        return ""
+    ends = [float(report.get("seconds") or 0), *(float(beat["at"]) + 1 for beat in beats), *map(_end, faults)]
+    span = max(max(ends), 1.0)
+    lanes = {kind: list(those) for kind, those in groupby(sorted(faults, key=_order), key=_kind)}
+    parts = [_legend({_group(kind) for kind in lanes}), _chart(beats, faults, span)]
+    parts += [_lane(kind, those, span) for kind, those in lanes.items()]
+    return "\n".join([*parts, _times(span)])
+
+
+# ── jobs per second ──────────────────────────────────────────────────────────────────────────────
+
+
+def _chart(beats: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, Any]], span: float) -> str:
+    lines = {
+        name: _thinned([(beat["at"], beat.get(name, 0)) for beat in beats])
+        for name in ("enqueued", "completed")
+    }
+    top = _round_up(max((rate for points in lines.values() for _, rate in points), default=0))
+    grid = "".join(f'<line x1="0" x2="{_WIDE}" y1="{y}" y2="{y}"/>' for y in (0, _HIGH / 2))
+    shade = "".join(_mark(fault, span, _HIGH) for fault in faults if _group(_kind(fault)) != "tasks")
+    drawn = "".join(
+        f'<polyline class="{look}" points="{_points(lines[name], span, top)}"/>'
+        for name, look in (("enqueued", "in"), ("completed", "out"))
+    )
+    axis = "".join(f"<span>{text}</span>" for text in (f"{top:,}/s", f"{top / 2:,g}/s", "0"))
+    return (
+        f'<div class="row chart"><div class="axis">{axis}</div>'
+        f'<svg viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio="none" role="img" '
+        f'aria-label="jobs enqueued and completed per second"><g class="grid">{grid}</g>'
+        f'<g class="shade">{shade}</g>{drawn}</svg></div>'
+    )
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The mean of so many neighbours that there are not too many points."""
+    n = -(-len(points) // _POINTS) or 1
+    groups = [points[start : start + n] for start in range(0, len(points), n)]
+    return [(group[0][0], sum(rate for _, rate in group) / len(group)) for group in groups]
+
+
+def _points(points: Iterable[tuple[float, float]], span: float, top: float) -> str:
+    return " ".join(f"{_x(at + 0.5, span)},{_HIGH - _HIGH * rate / top:.1f}" for at, rate in points)
+
+
+def _round_up(rate: float) -> int:
+    """The next round number that is not below."""
+    step = 1
+    while True:
+        for factor in (1, 2, 3, 4, 6, 8):
+            if rate <= step * factor:
+                return step * factor
+        step *= 10
+
+
+# ── the faults ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _lane(kind: str, faults: Sequence[Mapping[str, Any]], span: float) -> str:
+    marks = "".join(_mark(fault, span, _HIGH, titled=True) for fault in _merged(faults, span))
+    name = f'<div>{escape(kind)} <span class="faint">× {len(faults):,}</span></div>'
+    return (
+        f'<div class="row lane {_group(kind)}">{name}'
+        f'<svg viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(kind)}">{marks}</svg></div>'
+    )
+
+
+def _mark(fault: Mapping[str, Any], span: float, high: int, *, titled: bool = False) -> str:
+    """A bar as long as it lasted, and a line where it began, which no width makes disappear."""
+    begin, long = _at(fault), _long(fault)
+    bar = f'<rect x="{_x(begin, span)}" width="{_x(long, span)}" y="0" height="{high}"/>' if long else ""
+    line = f'<line x1="{_x(begin, span)}" x2="{_x(begin, span)}" y1="0" y2="{high}"/>'
+    if titled:
+        return f"<g><title>{escape(_told(fault))}</title>{bar}{line}</g>"
+    return f'<g class="{_group(_kind(fault))}">{bar}{line}</g>'
+
+
+def _merged(faults: Sequence[Mapping[str, Any]], span: float) -> list[Mapping[str, Any]]:
+    """Those that would lie upon each other, as one."""
+    if len(faults) <= _MARKS:
+        return list(faults)
+    found: list[Mapping[str, Any]] = []
+    for _, those in groupby(sorted(faults, key=_at), key=lambda fault: int(_at(fault) / span * _MARKS)):
+        group = list(those)
+        seconds = max(map(_end, group)) - _at(group[0])
+        found.append({**group[0], "seconds": seconds, "note": f"{len(group)} of them"})
+    return found
+
+
+def _told(fault: Mapping[str, Any]) -> str:
+    lasted = f" for {_long(fault):g} s" if _long(fault) else ""
+    rest = " · ".join(str(fault[name]) for name in ("target", "note") if fault.get(name))
+    return f"{_kind(fault)} at {_at(fault):.1f} s{lasted}" + (f": {rest}" if rest else "")
+
+
+def _legend(groups: set[str]) -> str:
+    items = [
+        '<li class="in"><i class="thin"></i>enqueued</li>',
+        '<li class="out"><i class="thin"></i>completed</li>',
+    ]
+    items += [f'<li class="{group}"><i></i>{said}</li>' for group, said in _SAID.items() if group in groups]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _times(span: float) -> str:
+    texts = "".join(f"<span>{_clock(span * part / 4)}</span>" for part in range(5))
+    return f'<div class="row"><div></div><div class="times">{texts}</div></div>'
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    hours = f"{whole // 3600}:" if whole >= 3600 else ""
+    return f"{hours}{whole % 3600 // 60:0{2 if hours else 1}}:{whole % 60:02}"
+
+
+def _kind(fault: Mapping[str, Any]) -> str:
+    return str(fault.get("kind", "?"))
+
+
+def _group(kind: str) -> str:
+    return _GROUP_OF.get(kind, "tasks")
+
+
+def _order(fault: Mapping[str, Any]) -> tuple[int, str, float]:
+    """By what they are done to, then by kind, then by time."""
+    kind = _kind(fault)
+    return list(_SAID).index(_group(kind)), kind, _at(fault)
+
+
+def _at(fault: Mapping[str, Any]) -> float:
+    return float(fault.get("at") or 0)
+
+
+def _long(fault: Mapping[str, Any]) -> float:
+    return float(fault.get("seconds") or 0)
+
+
+def _end(fault: Mapping[str, Any]) -> float:
+    return _at(fault) + _long(fault)
+
+
+def _x(at: float, span: float) -> str:
+    return f"{_WIDE * at / span:.1f}"

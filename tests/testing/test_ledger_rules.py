@@ -1,0 +1,580 @@
+"""Each rule about several jobs: a history that keeps it, and one that breaks it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.job import State
+from penstock.testing.ledger import facts
+from tests.testing.chronicle import EPOCH, QUEUE, Chronicle
+
+
+@pytest.fixture
+def told() -> Chronicle:
+    return Chronicle()
+
+
+# ── limits of a key, and of a queue ──────────────────────────────────────────────────────────────
+
+
+def _two_of_a_key(told: Chronicle, second_at: float, **more: object) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, lane="k", **more)
+    told.run("a", 10, 20)
+    told.run("b", second_at, second_at + 10, pid=3)
+
+
+def test_two_of_a_key_one_after_the_other_are_fine(told: Chronicle) -> None:
+    _two_of_a_key(told, 21)
+    assert told.promises() == []
+
+
+def test_two_of_a_key_at_once_are_found(told: Chronicle) -> None:
+    _two_of_a_key(told, 15)
+    (finding,) = told.judge().findings
+    assert (finding.promise, finding.id) == ("limits", "b")
+    assert "2 jobs of the key 'k' ran at once: a, b" in finding.says
+
+
+def test_a_key_that_may_have_two_may_have_two(told: Chronicle) -> None:
+    _two_of_a_key(told, 15, lane_most=2)
+    assert told.promises() == []
+
+
+def test_a_key_is_free_once_its_holder_was_killed(told: Chronicle) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, lane="k")
+    told.start("a", 10)
+    told.fault("kill", 12, target=2)
+    told.run("b", 30, 40, pid=3)
+    told.run("a", 41, 50, pid=3, attempt=2)
+    assert told.promises() == []
+
+
+def test_a_stale_run_takes_no_place_of_its_key(told: Chronicle) -> None:
+    """A worker that was stopped does not know that it has lost its lease, and runs on."""
+    for id in ("a", "b"):
+        told.enqueue(id, 0, lane="k")
+    stale = told.start("a", 10, lease=15)
+    told.fault("stop-worker", 12, target=2, seconds=0.02)
+    told.run("a", 20, 25, pid=3, attempt=2)
+    told.start("b", 26, pid=3)
+    told.settle("a", 32, stale, answer="gone")
+    assert told.promises(finished=False) == ["lost"]  # b was never ended; the key is fine
+
+
+def test_a_lease_that_was_told_too_late_counts_for_nothing(told: Chronicle) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, lane="k")
+    late = told.start("a", 9_000, sent=1_000_000)  # the reply took 9 of its 15 s
+    told.run("b", 9_010, 9_020, pid=3)
+    told.settle("a", 9_030, late)
+    assert told.promises() == []
+
+
+@pytest.mark.parametrize(("kind", "broken"), [("latency", ["limits"]), ("failover", [])])
+def test_who_cannot_prolong_his_lease_has_it_for_its_time(
+    told: Chronicle, kind: str, broken: list[str]
+) -> None:
+    """Other harm may have cost it at once: the store may have forgotten it."""
+    told.fault(kind, 8, seconds=1.0)
+    _two_of_a_key(told, 15)
+    assert told.promises() == broken
+
+
+def _three_in_a_queue(told: Chronicle) -> None:
+    for i, id in enumerate("abc"):
+        told.enqueue(id, 5)
+        told.run(id, 10 + i, 20 + i, pid=2 + i)
+
+
+def test_more_of_a_queue_than_its_max_running_are_found(told: Chronicle) -> None:
+    told.write(facts.Limited, 0, QUEUE, 2)
+    told.write(facts.Limited, 1, QUEUE, 2, told=True)
+    _three_in_a_queue(told)
+    (finding,) = told.judge().findings
+    assert (finding.promise, finding.id) == ("limits", "c")
+    assert "3 jobs of its queue ran at once" in finding.says
+
+
+@pytest.mark.parametrize("most", [3, None])
+def test_as_many_of_a_queue_as_may_run_are_fine(told: Chronicle, most: int | None) -> None:
+    told.write(facts.Limited, 0, QUEUE, most)
+    told.write(facts.Limited, 1, QUEUE, most, told=True)
+    _three_in_a_queue(told)
+    assert told.promises() == []
+
+
+def test_a_limit_that_was_just_being_set_is_not_held_against_anybody(told: Chronicle) -> None:
+    told.write(facts.Limited, 11.5, QUEUE, 2)
+    told.write(facts.Limited, 30, QUEUE, 2, told=True)
+    _three_in_a_queue(told)
+    assert told.promises() == []
+
+
+# ── order ────────────────────────────────────────────────────────────────────────────────────────
+
+ORDERED = {"lane": "k", "ordered": True}
+
+
+def test_ordered_jobs_in_their_order_are_fine_also_over_a_retry(told: Chronicle) -> None:
+    told.enqueue("a", 0, **ORDERED)
+    told.enqueue("b", 5, **ORDERED)
+    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=5)
+    told.run("a", 20, 22, attempt=2)
+    told.run("b", 24, 26, pid=3)
+    assert told.promises() == []
+
+
+def test_an_ordered_job_that_runs_between_the_attempts_of_the_one_before_is_found(told: Chronicle) -> None:
+    told.enqueue("a", 0, **ORDERED)
+    told.enqueue("b", 5, **ORDERED)
+    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=5)
+    told.run("b", 14, 16, pid=3)
+    told.run("a", 20, 22, attempt=2)
+    (finding,) = told.judge().findings
+    assert (finding.promise, finding.id) == ("order", "b")
+    assert "it ran before a was done" in finding.says
+
+
+def test_ordered_jobs_of_one_call_stand_in_its_order(told: Chronicle) -> None:
+    told.enqueue_together("a", "b", "c", at=0, **ORDERED)
+    told.run("a", 10, 12)
+    told.run("c", 13, 15)
+    told.run("b", 16, 18)
+    assert [(f.promise, f.id) for f in told.judge().findings] == [("order", "c")]
+
+
+def test_nobody_knows_the_order_of_calls_at_the_same_time(told: Chronicle) -> None:
+    told.enqueue("a", 0, verdict="", **ORDERED)
+    told.enqueue("b", 1, **ORDERED)
+    told.write(facts.Answered, 4, QUEUE, "a", "new")
+    told.run("b", 10, 12)
+    told.run("a", 13, 15)
+    assert told.promises() == []
+
+
+def test_a_job_that_was_rescheduled_has_left_its_place(told: Chronicle) -> None:
+    told.enqueue("a", 0, **ORDERED)
+    told.enqueue("b", 5, **ORDERED)
+    told.operate("reschedule", "a", 7, due=20)
+    told.run("b", 10, 12)
+    told.run("a", 21, 22)
+    assert told.promises() == []
+
+
+def test_an_ordered_job_that_was_delayed_joins_when_it_is_due(told: Chronicle) -> None:
+    told.enqueue("a", 0, delayed=True, **{**ORDERED, "due": EPOCH + 100})
+    told.enqueue("b", 5, **ORDERED)
+    told.run("b", 10, 12)
+    told.run("a", 120, 130)
+    assert told.promises() == []
+
+
+# ── unique ───────────────────────────────────────────────────────────────────────────────────────
+
+QUEUED, RUNNING, FINISHED = 1, 2, 4
+
+
+def _second_call(told: Chronicle, at: float, states: int, *, period: int | None = None) -> None:
+    """a runs from 10 to 20; b comes with the same key."""
+    until = None if period is None else EPOCH + period
+    told.enqueue("a", 0, unique="k", unique_states=states, unique_until=until)
+    told.run("a", 10, 20)
+    told.enqueue("b", at, unique="k", unique_states=states)
+    token = told.start("b", 1_000)
+    told.settle("b", 1_010, token)
+
+
+@pytest.mark.parametrize(
+    ("states", "at", "period"),
+    [
+        (QUEUED | RUNNING, 5, None),
+        (QUEUED | RUNNING, 15, None),
+        (QUEUED, 5, None),
+        (RUNNING, 15, None),
+        (QUEUED | RUNNING, 5, 9),
+        (QUEUED | RUNNING | FINISHED, 50, 100),
+    ],
+)
+def test_a_second_job_of_a_key_that_was_held_is_found(
+    told: Chronicle, states: int, at: float, period: int | None
+) -> None:
+    _second_call(told, at, states, period=period)
+    assert [(f.promise, f.id) for f in told.judge().findings] == [("unique", "b")]
+
+
+@pytest.mark.parametrize(
+    ("states", "at", "period"),
+    [
+        (QUEUED | RUNNING, 25, None),
+        (QUEUED, 15, None),
+        (RUNNING, 5, None),
+        (QUEUED | RUNNING, 12, 9),
+        (QUEUED | RUNNING | FINISHED, 150, 100),
+    ],
+)
+def test_a_second_job_of_a_key_that_was_free_is_fine(
+    told: Chronicle, states: int, at: float, period: int | None
+) -> None:
+    _second_call(told, at, states, period=period)
+    assert told.promises() == []
+
+
+def test_a_completed_job_that_is_kept_holds_a_key_of_finished_ones(told: Chronicle) -> None:
+    _second_call(told, 50, QUEUED | RUNNING | FINISHED)
+    told.keep("a", State.COMPLETED)
+    assert told.promises() == ["unique"]
+
+
+def test_who_waits_between_two_attempts_holds_its_key(told: Chronicle) -> None:
+    told.enqueue("a", 0, unique="k")
+    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=50)
+    told.enqueue("b", 30, unique="k")
+    told.run("b", 40, 50)
+    told.run("a", 62, 70, attempt=2)
+    assert told.promises() == ["unique"]
+
+
+def test_a_holder_that_its_supervisor_may_have_buried_excuses(told: Chronicle) -> None:
+    told.enqueue("a", 0, unique="k")
+    told.start("a", 10)
+    told.fault("kill", 12, target=2)
+    told.keep("a", State.DEAD)
+    told.enqueue("b", 30, unique="k")
+    told.run("b", 40, 50)
+    assert told.promises() == []
+
+
+def test_who_is_turned_away_for_a_job_that_had_ended_is_found(told: Chronicle) -> None:
+    told.enqueue("a", 0, unique="k")
+    told.run("a", 10, 20)
+    told.enqueue("b", 30, verdict="duplicate", holder="a", unique="k")
+    (finding,) = told.judge().findings
+    assert (finding.promise, finding.id) == ("unique", "b")
+    assert "turned away for job a, which had ended" in finding.says
+
+
+@pytest.mark.parametrize(("at", "states"), [(15, QUEUED | RUNNING), (30, QUEUED | RUNNING | FINISHED)])
+def test_who_is_turned_away_for_one_that_holds_the_key_is_fine(
+    told: Chronicle, at: float, states: int
+) -> None:
+    told.enqueue("a", 0, unique="k", unique_states=states)
+    told.run("a", 10, 20)
+    told.enqueue("b", at, verdict="duplicate", holder="a", unique="k", unique_states=states)
+    assert told.promises() == []
+
+
+# ── groups ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _batch(told: Chronicle, id: str, at: float, *members: str) -> None:
+    told.settle(id, at + 5, told.start(id, at, members=members))
+
+
+def test_members_end_with_their_batch_and_the_batch_is_no_job_of_its_own(told: Chronicle) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, grouped=True)
+    _batch(told, "a.batch", 10, "a", "b")
+    verdict = told.judge().require()
+    assert (verdict.enqueued, verdict.completed, verdict.runs) == (2, 2, 1)
+
+
+def test_a_member_of_two_batches_is_found(told: Chronicle) -> None:
+    for id in ("a", "b", "c"):
+        told.enqueue(id, 0, grouped=True)
+    _batch(told, "a.batch", 10, "a", "b")
+    _batch(told, "c.batch", 20, "c", "b")
+    assert [(f.promise, f.id) for f in told.judge().findings] == [("groups", "b")]
+
+
+def test_a_member_that_is_in_no_batch_and_not_there_is_lost(told: Chronicle) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, grouped=True)
+    _batch(told, "a.batch", 10, "a")
+    verdict = told.judge()
+    assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "b")]
+
+
+def test_a_member_that_is_still_collected_is_unfinished(told: Chronicle) -> None:
+    told.enqueue("a", 0, grouped=True)
+    told.keep("a", State.GROUPED)
+    assert told.promises(finished=False) == []
+    assert told.promises() == ["one end"]
+
+
+def test_a_member_that_stays_behind_its_batch_is_found(told: Chronicle) -> None:
+    told.enqueue("a", 0, grouped=True)
+    _batch(told, "a.batch", 10, "a")
+    told.keep("a", State.GROUPED, batch="a.batch")
+    assert told.promises(finished=False) == ["groups"]
+
+
+def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(told: Chronicle) -> None:
+    told.enqueue("a", 0, grouped=True)
+    _batch(told, "a.batch", 10, "a", "a", "stranger")
+    says = sorted(f.says for f in told.judge().findings)
+    assert says == ["a is in it 2 times", "its member stranger was never offered"]
+    assert len(told.promises(exclusive=False)) == 1
+
+
+def test_members_that_change_between_two_leases_are_found(told: Chronicle) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, grouped=True)
+    told.settle("a.batch", 12, told.start("a.batch", 10, members=("a", "b")), "retryable", error="Boom")
+    told.settle("a.batch", 22, told.start("a.batch", 20, attempt=2, members=("a",)))
+    assert told.promises() == ["groups"]
+
+
+# ── periodic entries ─────────────────────────────────────────────────────────────────────────────
+
+
+def _tick(
+    told: Chronicle, at: float, watermark: int, to: int, *, pid: int = 2, answer: str = "applied"
+) -> None:
+    id = f"e@{to}"
+    told.write(facts.Ticking, at, QUEUE, "e", 1, watermark, to, (id,), pid=pid)
+    told.write(facts.Offered, at, QUEUE, id, task="t", due=EPOCH + to, entry="e", pid=pid)
+    new = answer == "applied"
+    told.write(facts.Ticked, at + 1, QUEUE, "e", 1, watermark, answer, (id,) if new else (), pid=pid)
+    told.write(facts.Answered, at + 1, QUEUE, id, "new" if new else "skipped", pid=pid)
+    if new:
+        told.run(id, at + 10, at + 15)
+
+
+def test_a_chain_of_ticks_of_which_one_worker_is_heard_is_fine(told: Chronicle) -> None:
+    _tick(told, 10, 0, 10)
+    _tick(told, 10.5, 0, 10, pid=3, answer="stale")
+    _tick(told, 30, 10, 30, pid=3)
+    verdict = told.judge().require()
+    assert (verdict.enqueued, verdict.completed) == (2, 2)
+
+
+def test_an_instant_that_two_workers_dealt_with_is_found(told: Chronicle) -> None:
+    _tick(told, 10, 0, 10)
+    _tick(told, 40, 0, 10, pid=3)
+    assert set(told.promises()) == {"periodic"}
+
+
+def test_instants_that_were_left_out_are_found(told: Chronicle) -> None:
+    _tick(told, 10, 0, 10)
+    _tick(told, 40, 20, 30)
+    (finding,) = told.judge().findings
+    assert "of entry 'e' what lies between 10 and 20 was left out" in finding.says
+
+
+def test_a_tick_without_an_answer_may_have_been_made(told: Chronicle) -> None:
+    _tick(told, 10, 0, 10)
+    told.write(facts.Ticking, 20, QUEUE, "e", 1, 10, 20, ("e@20",), pid=3)
+    _tick(told, 40, 20, 30)
+    assert told.promises() == []
+
+
+def test_a_tick_that_was_its_own_rival_may_have_been_made(told: Chronicle) -> None:
+    """Its reply was lost, and the store asked again."""
+    _tick(told, 10, 0, 10)
+    _tick(told, 20, 10, 20, answer="stale")
+    _tick(told, 40, 20, 30)
+    assert told.promises() == []
+
+
+# ── second runs, and who did what ────────────────────────────────────────────────────────────────
+
+
+def _again(told: Chronicle, *, gap: float = 10) -> None:
+    told.enqueue("a", 0)
+    told.start("a", 10_000)
+    told.run("a", 10_000 + gap, 10_020 + gap, pid=3, attempt=2)
+
+
+def test_a_duplicate_names_the_harm_and_the_lease(told: Chronicle) -> None:
+    _again(told)
+    told.fault("restart-store", 4_000, seconds=1.0)
+    told.fault("kill-worker", 10_004, target=2)
+    told.fault("stop-store", 10_006, seconds=1.0)
+    verdict = told.judge().require()
+    (one,) = verdict.duplicates
+    assert (one.id, one.attempt_before, one.attempt, one.task) == ("a", 1, 2, "t")
+    assert (one.cause, one.fault_at, one.fault_target) == ("kill-worker", EPOCH + 10_004, 2)
+    assert (one.leased_from, one.leased_until) == (EPOCH + 9_999, EPOCH + 10_010)
+    assert (verdict.duplicated, verdict.unexplained) == (1, 0)
+
+
+def test_harm_that_was_long_over_explains_nothing(told: Chronicle) -> None:
+    _again(told)
+    told.fault("restart-store", 4_000, seconds=0.5)  # and the 5 s that it may be felt
+    verdict = told.judge()
+    assert [f.promise for f in verdict.findings] == ["cause"]
+    assert (verdict.unexplained, verdict.duplicates[0].cause) == (1, "unexplained")
+
+
+def test_harm_that_costs_nobody_a_lease_explains_nothing(told: Chronicle) -> None:
+    _again(told)
+    told.fault("script-flush", 10_004)
+    assert told.promises() == ["cause"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gap", "broken"),
+    [
+        ("stop-store", 1_000, ["cause"]),
+        ("stop-store", 14_000, []),
+        ("restart-store", 1_000, []),
+    ],
+)
+def test_a_lease_that_nobody_could_prolong_lasts_its_time_all_the_same(
+    told: Chronicle, kind: str, gap: float, broken: list[str]
+) -> None:
+    """It was given for 15 s: a worker that is stopped for a second has not lost it."""
+    _again(told, gap=gap)
+    told.fault(kind, 10_005, seconds=0.5)
+    assert told.promises() == broken
+
+
+def test_what_lasted_until_it_was_healed_explains_what_began_meanwhile(told: Chronicle) -> None:
+    _again(told, gap=20_000)
+    told.fault("stop-store", 1_000)
+    assert told.promises() == ["cause"]
+    told.write(facts.Healed, 12_000, "stop-store", 0)
+    assert told.promises() == []
+    assert told.history().faults[0].seconds == 11.0
+
+
+def test_retries_are_no_duplicates(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom")
+    told.run("a", 20, 30, attempt=2)
+    verdict = told.judge().require()
+    assert (verdict.reruns, verdict.duplicated) == ({"failure": 1}, 0)
+
+
+def test_harm_that_was_asked_for_and_never_done_is_found(told: Chronicle) -> None:
+    told.fault("kill-worker", 1, target=2)
+    told.write(facts.Fault, 2, "kill", 3, "os-exit")  # its word is that of its cause
+    verdict = told.judge(asked=("kill-worker", "os-exit"))
+    assert verdict.ok
+    assert verdict.injected == {"kill-worker": 1, "os-exit": 1}
+    (finding,) = told.judge(asked=("kill-worker", "failover")).findings
+    assert (finding.promise, finding.says) == ("faults", "failover was asked for, and never happened")
+
+
+def test_the_first_start_after_the_store_is_back_is_measured(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.fault("restart-store", 1_000, seconds=2.0)
+    told.run("a", 3_250, 3_300)
+    assert told.judge().restarts == [pytest.approx(0.2501)]
+
+
+# ── what a store may forget ──────────────────────────────────────────────────────────────────────
+
+WINDOW = (EPOCH + 100, EPOCH + 200)
+
+
+def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(told: Chronicle) -> None:
+    told.enqueue("before", 50)
+    told.enqueue("within", 150)
+    verdict = told.judge(forgiven=[WINDOW])
+    assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "before")]
+    assert (verdict.lost, verdict.forgiven, verdict.enqueued) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])
+def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: float, broken: list[str]) -> None:
+    told.enqueue("a", 0)
+    told.settle("a", settled_at, told.start("a", 10))
+    told.fault("restart-store", 300, seconds=0.1)
+    told.run("a", 500, 510, pid=3, attempt=2)
+    verdict = told.judge(forgiven=[WINDOW])
+    assert sorted(f.promise for f in verdict.findings) == broken
+    if not broken:
+        assert (verdict.reruns, verdict.forgiven, verdict.completed) == ({"undone": 1}, 1, 1)
+        assert verdict.duplicates[0].fault_at == EPOCH + 300
+
+
+@pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["attempts"])])
+def test_an_attempt_whose_lease_was_undone_need_not_count(
+    told: Chronicle, leased_at: float, broken: list[str]
+) -> None:
+    told.enqueue("a", 0)
+    told.start("a", leased_at)
+    told.fault("power-cut", 201, seconds=0.1)
+    told.run("a", 500, 510, pid=3, attempt=1)
+    assert told.promises(forgiven=[WINDOW]) == broken
+
+
+def test_an_end_that_was_undone_and_is_not_made_up_for_is_unfinished(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.settle("a", 150, told.start("a", 10))
+    told.keep("a", State.AVAILABLE)
+    assert told.promises(forgiven=[WINDOW], finished=False) == []
+    assert told.promises(forgiven=[WINDOW]) == ["one end"]
+
+
+@pytest.mark.parametrize(("cancelled_at", "broken"), [(150, []), (50, ["one end"])])
+def test_a_cancel_that_was_undone_lets_the_job_run(
+    told: Chronicle, cancelled_at: float, broken: list[str]
+) -> None:
+    told.enqueue("a", 0)
+    told.operate("cancel", "a", cancelled_at, "cancelled")
+    told.run("a", 500, 510)
+    assert told.promises(forgiven=[WINDOW]) == broken
+
+
+@pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["groups"])])
+def test_a_batch_that_was_undone_may_be_made_anew_of_others(
+    told: Chronicle, leased_at: float, broken: list[str]
+) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, grouped=True)
+    told.lease("a.batch", leased_at, members=("a",))
+    told.fault("power-cut", 201, seconds=0.1)
+    _batch(told, "a.batch", 500, "a", "b")
+    assert told.promises(forgiven=[WINDOW]) == broken
+
+
+# ── clocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _delayed(told: Chronicle, *, ahead: int) -> None:
+    """Due at 5 s; started at 6 s by a worker whose wall clock is wrong by so many ms."""
+    told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
+    token = told.lease("a", 6_000)
+    told.facts.append(facts.Started(EPOCH + 6_000 + ahead, 6_000 * 1_000_000, 2, QUEUE, "a", token, "w2", 1))
+    told.settle("a", 6_010, token)
+
+
+@pytest.mark.parametrize("ahead", [3_600_000, -3_600_000])
+def test_a_worker_with_a_wrong_clock_is_not_believed(told: Chronicle, ahead: int) -> None:
+    _delayed(told, ahead=ahead)
+    verdict = told.judge().require()
+    assert verdict.lateness == [1_000]
+
+
+def test_on_a_store_that_borrows_the_clock_a_wrong_one_excuses_an_early_start(told: Chronicle) -> None:
+    told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
+    told.run("a", 1_000, 1_010)
+    assert told.promises() == ["early"]
+    told.fault("clock", 500, target=2)
+    assert told.promises() == ["early"]  # the store has a clock of its own
+    told.borrows_clock = True
+    verdict = told.judge().require()
+    assert verdict.early == 1
+
+
+def test_on_such_a_store_it_may_have_taken_away_what_ended_unheard(told: Chronicle) -> None:
+    """Its holder was killed before the answer, and a clock that is ahead says that its retention is over."""
+    told.enqueue("a", 0)
+    told.settle("a", 100, told.start("a", 10), answer="", keep=10**15)
+    told.fault("kill", 101, target=2)
+    told.fault("clock", 200, target=3)
+    assert told.promises() == ["lost"]
+    told.borrows_clock = True
+    assert told.promises() == []
+
+
+def test_a_late_start_that_nothing_explains_is_counted(told: Chronicle) -> None:
+    told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
+    told.run("a", 6_500, 6_510)
+    assert told.judge().late == 1
+    told.fault("stop-store", 5_500, seconds=0.5)
+    assert told.judge().late == 0

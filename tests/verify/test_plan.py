@@ -1,0 +1,127 @@
+"""The schedule of harm is drawn from the seed; each kind has its turn before any has a second one."""
+
+from __future__ import annotations
+
+import random
+import threading
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from penstock import App
+from penstock.errors import ConfigError
+from penstock.testing.ledger import Ledger, Verdict
+from penstock.testing.ledger.history import History
+from penstock.verify import tasks
+from penstock.verify.fleet import Fleet
+from penstock.verify.harm import Done, Harm
+from penstock.verify.kinds import KINDS, Ground, choose, possible
+from penstock.verify.load import SHAPES, draw
+from penstock.verify.place import Place
+from penstock.verify.plan import LANES, Wishes, plan
+from penstock.verify.report import Account, Report, Spread, report_of
+from penstock.verify.stand import stand_on
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_the_same_seed_draws_the_same_schedule(lane: str) -> None:
+    def first(seed: int) -> list[object]:
+        return list(islice(plan(seed, lane, list(KINDS)), 40))
+
+    assert first(7) == first(7)
+    assert first(7) != first(8)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_each_kind_has_its_turn_before_any_has_a_second_one(lane: str) -> None:
+    mine = [name for name, kind in KINDS.items() if kind.lane == lane]
+    steps = list(islice(plan(7, lane, list(KINDS)), len(mine) + 20))
+    assert sorted(step.kind for step in steps if step.first) == sorted(mine)
+    assert all(step.first for step in steps[: len(mine)])
+    assert {step.kind for step in steps} <= set(mine)
+
+
+def test_a_lane_without_kinds_does_nothing() -> None:
+    assert list(plan(7, "store", ["kill-worker"])) == []
+
+
+def test_a_kind_draws_the_same_whatever_is_asked_of_others() -> None:
+    alone = list(islice(plan(7, "tasks", ["raise", "hang"]), 5))
+    assert alone == list(islice(plan(7, "tasks", ["kill-worker", "raise", "hang", "reset"]), 5))
+
+
+def test_every_shape_of_load_is_drawn_and_every_order_can_be_stored() -> None:
+    dice = random.Random(7)
+    orders = [draw(dice, tasks) for _ in range(2_000)]
+    assert len({(order.draft.template.task, order.verb) for order in orders}) >= len(SHAPES)
+    again = random.Random(7)
+    assert [order.verb for order in orders] == [draw(again, tasks).verb for _ in range(2_000)]
+
+
+# ── what is possible where ───────────────────────────────────────────────────────────────────────
+
+
+def test_all_means_all_that_is_possible_there() -> None:
+    own = choose(["all"], Ground("sqlite"))
+    assert {"kill-worker", "restart-store", "segfault"} <= set(own)
+    assert not {"stop-store", "reset", "failover", "script-flush", "disk-full"} & set(own)
+    assert set(possible(Ground("redis-cluster", private=True, relay=True))) == set(KINDS) - {"power-cut"}
+
+
+def test_each_kind_that_is_not_possible_says_why() -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose(["failover", "reset", "kill-worker", "wrath"], Ground("redis"))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert "redis-cluster" in lines[0]
+    assert "relay" in lines[1]
+    assert "'wrath'" in lines[2]
+
+
+# ── the verdict ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _report(folder: Path, *done: str, verdict: Verdict | None = None) -> Report:
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    place = Place(folder, url, "verify-1")
+    harm = Harm(
+        Fleet(place, seed=1, workers=1, rate=1),
+        Ledger(folder / "ledger"),
+        App(url),
+        lease=3.0,
+        over=threading.Event(),
+        tell=lambda news: None,
+    )
+    harm.done += [Done(10.5, kind, "worker 1", seconds=0.25) for kind in done]
+    return report_of(
+        Account(
+            wishes=Wishes(60.0, ["kill-worker", "storm"], seed=1),
+            stand=stand_on(url),
+            history=History([], [], {}, set(), 0),
+            verdict=verdict or Verdict(),
+            harm=harm,
+            began=10.0,
+            started_at=1_700_000_000.0,
+            reasons=[],
+        )
+    )
+
+
+def test_what_was_asked_for_and_never_happened_breaks_the_verdict(tmp_path: Path) -> None:
+    report = _report(tmp_path, "kill-worker", "kill-worker")
+    assert report.injected == {"kill-worker": 2, "storm": 0}
+    assert (report.verdict, report.reasons) == ("broken", ["storm was asked for and never happened"])
+
+
+def test_without_findings_and_with_all_that_was_asked_for_the_promises_are_kept(tmp_path: Path) -> None:
+    report = _report(tmp_path, "storm", "kill-worker")
+    assert report.kept
+    assert [(fault.at, fault.seconds) for fault in report.faults] == [(0.5, 0.25), (0.5, 0.25)]
+    assert report.started_at == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_spread_names_the_middle_and_the_worst() -> None:
+    assert Spread.of([]) == Spread()
+    spread = Spread.of(n / 100 for n in range(1, 201))
+    assert (spread.n, spread.p50, spread.p99, spread.max) == (200, 1.01, 1.99, 2.0)

@@ -1,0 +1,217 @@
+"""`penstock verify` does what it says: harm of each kind, a verdict, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock import App
+from penstock.cli.main import cli
+from penstock.testing.ledger.history import read
+from penstock.verify.processes import family
+from penstock.verify.stand import stand_on
+from tests.servers import RedisServer
+
+_PATIENCE = 100
+
+
+def _start(folder: Path, *options: object) -> subprocess.Popen[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "verify", *map(str, options)],
+        cwd=folder,
+        env=clean,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _run(folder: Path, *options: object) -> tuple[int, str, str]:
+    process = _start(folder, *options)
+    out, err = process.communicate(timeout=_PATIENCE)
+    return process.returncode, out, err
+
+
+def _report(folder: Path, *options: object) -> dict[str, Any]:
+    """Of a run that keeps all promises."""
+    code, out, err = _run(folder, *options, "--json")
+    report: dict[str, Any] = json.loads(out) if out else {}
+    assert code == 0, (err, report.get("reasons"))
+    assert report["verdict"] == "kept"
+    assert (report["lost"], report["unfinished"], report["unexplained"], report["findings"]) == (0, 0, 0, [])
+    assert set(report["injected"]) == set(report["asked"])
+    assert all(report["injected"].values())
+    return report
+
+
+def _somebody_elses(url: str) -> App:
+    app = App(url, namespace="shop")
+
+    @app.task(name="sell")
+    def sell(article: str) -> None: ...
+
+    sell.using(id="a-1").enqueue("hat")
+    return app
+
+
+def _still_there(app: App) -> bool:
+    """As nobody's last question: it lets go of the store."""
+    status = app.handle("a-1").status()
+    app.close()
+    return status == "available"
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_a_run_in_a_file_keeps_all_promises_and_leaves_no_row(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = _somebody_elses(url)
+    kinds = "kill-worker,kill-producer,restart-store,clock,raise,os-exit,segfault,unknown-task,poison-payload"
+    report = _report(
+        tmp_path,
+        *("--url", url, "--minutes", "0.2", "--seed", "7", "--faults", kinds, "--dir", tmp_path / "run"),
+        *("--report", tmp_path / "report.json", "--html", tmp_path / "report.html"),
+    )
+    assert (report["store"], report["seed"], report["url"]) == ("sqlite", 7, url)
+    assert report["completed"] > 500
+    assert report["recovery"]["n"] + report["restart"]["n"] > 0
+    assert {fault["kind"] for fault in report["faults"]} == set(kinds.split(","))
+    assert sum(second["completed"] for second in report["throughput"]) > 500
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+    assert "<svg" in (tmp_path / "report.html").read_text()
+    assert _still_there(app)
+    assert _namespaces(tmp_path / "jobs.db") == {"shop"}
+
+
+def _namespaces(file: Path) -> set[str]:
+    """Of whom there is anything in this file."""
+    import sqlite3
+
+    with sqlite3.connect(file) as cx:
+        found = cx.execute(
+            "SELECT namespace FROM penstock_queue WHERE qid > 0 UNION SELECT namespace FROM penstock_worker "
+            "UNION SELECT namespace FROM penstock_signal"
+        ).fetchall()
+        (strays,) = cx.execute(
+            "SELECT count(*) FROM penstock_job WHERE queue NOT IN (SELECT qid FROM penstock_queue)"
+        ).fetchone()
+    assert strays == 0
+    return {name for (name,) in found}
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
+    new_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    server = new_redis("appendfsync always", appendonly=True)
+    app = _somebody_elses(server.url)
+    with server.asked() as client:
+        before = sorted(client.keys())
+    kinds = "kill-worker,two-versions,reset,latency,hang,block-loop,poison-payload"
+    report = _report(tmp_path, "--url", server.url, "--minutes", "0.15", "--faults", kinds)
+    print(f"drawn from the seed {report['seed']}")
+    assert report["store"] == "redis"
+    assert report["duplicated"] == len(report["duplicates"])
+    assert all(one["leased_from"] <= one["leased_until"] for one in report["duplicates"])
+    with server.asked() as client:
+        assert sorted(client.keys()) == before
+    assert _still_there(app)
+
+
+@pytest.mark.system
+def test_who_interrupts_it_is_left_with_no_process_and_no_row(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = _somebody_elses(url)
+    process = _start(tmp_path, "--url", url, "--faults", "kill-worker,storm", "--dir", tmp_path / "run")
+    assert process.stderr is not None
+    while " of 300 s" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=_PATIENCE)
+    assert process.returncode == 1, out + err
+    assert "Traceback" not in err
+    pids = set(read(tmp_path / "run" / "ledger").parents) - {os.getpid()}
+    assert len(pids) >= 3
+    assert [pid for pid in pids if family(pid)] == []
+    assert _still_there(app)
+    assert _namespaces(tmp_path / "jobs.db") == {"shop"}
+
+
+@pytest.mark.system
+def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    process = _start(tmp_path, "--url", url, "--faults", "raise", "--dir", tmp_path / "run")
+    assert process.stderr is not None
+    while " of 300 s" not in process.stderr.readline():
+        assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=_PATIENCE)
+    pids = set(read(tmp_path / "run" / "ledger").parents)
+    assert len(pids) >= 4
+    ends = time.monotonic() + _PATIENCE
+    while left := [pid for pid in pids if family(pid)]:
+        assert time.monotonic() < ends, f"{left} live on"
+        time.sleep(0.1)
+
+
+@pytest.mark.system
+def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    url = f"sqlite:///{tmp_path / 'data' / 'new.db'}"
+    report = _report(
+        tmp_path, "--url", url, "--minutes", "0.02", "--faults", "raise", "--workers", "1", "--rate", "20"
+    )
+    assert list(report["injected"]) == ["raise"]
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+# ── what it refuses ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--url", "memory://"], 2, "processes that can be killed"),
+        (["--faults", "kill-workers"], 2, "did you mean 'kill-worker'"),
+        (["--faults", "reset"], 2, "--faults reset: not possible here: it needs a relay"),
+        (["--faults", "stop-store"], 2, "--private sqlite"),
+        (["--faults", "failover"], 2, "it needs redis-cluster, and this is sqlite"),
+        (["--url", "redis://localhost:1", "--faults", "restart-store"], 2, "--private redis"),
+        (["--url", "redis://localhost:1?timeout=100ms", "--faults", "raise"], 4, "localhost:1"),
+        (["--namespace", "shop"], 2, "leave --namespace out"),
+        (["--private", "sqlite", "--url", "sqlite:///jobs.db"], 2, "leave --url and --app out"),
+        (["--dir", "."], 2, "is not empty"),
+        (["--url", "sqlite:///nowhere/jobs.db"], 2, "there is no directory"),
+        (["--minutes", "0"], 2, "--minutes"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "something").touch()
+    result = CliRunner().invoke(cli, ["verify", *options], catch_exceptions=False)
+    assert (result.exit_code, result.stdout) == (code, ""), result.stderr
+    assert says in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["something"]
+
+
+def test_the_same_store_is_meant_wherever_processes_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stand = stand_on("sqlite:///a b.db?durability=normal")
+    assert stand.url == f"sqlite:///{tmp_path.resolve()}/a%20b.db?durability=normal"
+    assert stand.fresh

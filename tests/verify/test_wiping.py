@@ -1,0 +1,83 @@
+"""A run's namespace is emptied to the last key or row; nobody else's is ever touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import App, Batch
+from penstock.errors import ConfigError
+from penstock.verify.stand import Stand, stand_on
+from tests.servers import Cluster, RedisServer
+from tests.servers.shared import remove_keys
+
+OURS, OTHERS = "verify-abcd", "verify-ab"
+
+
+def _fill(url: str, namespace: str) -> App:
+    """Something of every kind that a namespace may have, in several queues."""
+    app = App(url, namespace=namespace)
+
+    @app.task(name="plain")
+    def plain(n: int) -> None: ...
+
+    @app.task(name="alone", queue="unique", unique=True)
+    def alone(n: int) -> None: ...
+
+    @app.task(name="keyed", queue="keys", concurrency_key="n", ordered=True)
+    def keyed(n: int) -> None: ...
+
+    @app.task(name="many", queue="batches", batch=Batch(max_size=10))
+    def many(items: list[int]) -> None: ...
+
+    for n in range(3):
+        for task in (plain, plain.using(delay="1h"), alone, keyed, keyed.using(queue=f"q{n}"), many):
+            task.enqueue(n)
+    plain.using(id="here").enqueue(1)
+    app.handle("gone", task=plain).cancel()
+    return app
+
+
+def _check(stand: Stand, ours: App, others: App) -> None:
+    before = stand.left(OTHERS)
+    assert before > 0
+    had = stand.left(OURS)
+    assert had > 10
+    assert stand.wipe(OURS) == had
+    assert stand.left(OURS) == 0
+    assert stand.left(OTHERS) == before
+    assert others.handle("here", task="plain").status() == "available"
+    assert stand.wipe(OURS) == 0
+    for end in (ours, others, stand):
+        end.close()
+
+
+def test_of_a_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    ours, others = _fill(url, OURS), _fill(url, OTHERS)
+    _check(stand_on(url), ours, others)
+
+
+def test_of_a_redis(redis: RedisServer) -> None:
+    try:
+        ours, others = _fill(redis.url, OURS), _fill(redis.url, OTHERS)
+        _check(stand_on(redis.url), ours, others)
+    finally:
+        remove_keys([redis], "verify-ab")
+
+
+def test_of_a_cluster(cluster: Cluster) -> None:
+    ours, others = _fill(cluster.url, OURS), _fill(cluster.url, OTHERS)
+    stand = stand_on(cluster.url)
+    _check(stand, ours, others)
+    assert stand.wipe(OTHERS) > 10
+
+
+@pytest.mark.parametrize("namespace", ["", "shop", "verify"])
+def test_a_namespace_that_is_no_runs_own_is_never_emptied(tmp_path: Path, namespace: str) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    _fill(url, OTHERS).close()
+    with pytest.raises(ConfigError, match="not one of verify's own"):
+        stand_on(url).wipe(namespace)
+    assert stand_on(url).left(OTHERS) > 10
