@@ -36,11 +36,13 @@ class SmallDisk:
         folder.mkdir(parents=True, exist_ok=True)
         options = f"size={megabytes}m,mode=700"
         mount = ["mount", "-t", "tmpfs", "-o", options, "penstock-verify", str(folder)]
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603 (a program of ours, in words of ours)
         if done.returncode:
             raise ConfigError(f"a disk that can be filled cannot be mounted here: {done.stderr.strip()}")
-        self._keeper = subprocess.Popen(
-            ["sh", "-c", _KEEPER, "sh", str(folder)], stdin=subprocess.PIPE, start_new_session=True
+        self._keeper = subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
+            ["sh", "-c", _KEEPER, "sh", str(folder)],  # noqa: S607 (found on the path, as a shell would)
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def fill_disk(self, seconds: float) -> str:

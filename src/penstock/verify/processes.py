@@ -26,7 +26,10 @@ def _all() -> Iterator[tuple[int, int, str]]:
     """(pid, parent, state) of all."""
     if not Path("/proc/self/stat").exists():
         said = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+            ["ps", "-A", "-o", "pid=,ppid=,stat="],  # noqa: S607 (found on the path, as a shell would)
+            capture_output=True,
+            text=True,
+            check=True,
         )
         for line in said.stdout.splitlines():
             pid, parent, state = line.split()

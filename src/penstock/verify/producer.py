@@ -35,7 +35,7 @@ class Producer:
     """Draws orders, enqueues them one by one or many at once, and takes some back later."""
 
     def __init__(self, seed: str, rate: float) -> None:
-        self._dice = random.Random(seed)
+        self._dice = random.Random(seed)  # noqa: S311 (chaos by lot, no secret)
         self._rate = rate
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any]]] = []
