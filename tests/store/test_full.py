@@ -189,6 +189,14 @@ async def test_a_queue_above_a_lowered_size_says_how_long_it_takes_to_come_below
     assert answer.retry_after == pytest.approx((50 - 10 + 1) / 5 * 1_000, rel=0.25)
 
 
+async def test_a_clock_that_is_set_back_by_hours_does_not_stop_it(store: Store, clock: ManualClock) -> None:
+    await bounded(store, 9)
+    await add(store, *some(2))
+    assert len(await take(store, 1)) == 1
+    clock.set_wall(clock.now() - 24 * HOUR)
+    assert len(await take(store, 1)) == 1
+
+
 async def test_many_at_once_fill_it_to_the_brim(store: Store) -> None:
     await bounded(store, 2_500)
     answers = await store.enqueue(some(4_100))

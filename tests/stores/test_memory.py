@@ -151,7 +151,8 @@ def test_a_waiter_in_a_thread_is_woken_from_a_loop_and_the_other_way_round() -> 
 def lengths(store: MemoryStore) -> dict[str, int]:
     """How much everything on the shelf holds, ghosts included."""
     shelf = store.shelf
-    found = {what: len(value) for what, value in vars(shelf).items() if hasattr(value, "__len__")}
+    kept = vars(shelf) | vars(shelf.waiters)
+    found = {what: len(value) for what, value in kept.items() if hasattr(value, "__len__")}
     orders = {"over": shelf.over, "expiring": shelf.expiring}
     for queue in shelf.queues.values():
         orders |= {"ready": queue.ready, "oldest": queue.oldest, "due": queue.due, "leases": queue.leases}

@@ -48,7 +48,7 @@ class InParts(MemoryStore):
     def judged(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         said, self.verdicts = self.verdicts, {}
         undone = {place for place, verdict in said.items() if verdict is Verdict.FAILED}
-        done = iter(self.shelf.enqueue([job for place, job in enumerate(jobs) if place not in undone]))
+        done = iter(super().sync.enqueue([job for place, job in enumerate(jobs) if place not in undone]))
         answers = [
             Enqueued(Verdict.FAILED, job.id) if place in undone else next(done)
             for place, job in enumerate(jobs)

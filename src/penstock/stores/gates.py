@@ -36,7 +36,7 @@ class Drain:
     def left(self, n: int, now: int) -> None:
         """n jobs have just been fetched."""
         if now - self.at > 2 * _SPAN or now < self.at:  # nothing that was before says anything any more
-            self.count, self.since = 0.0, now
+            self.count, self.at, self.since = 0.0, now, now
         self.count = self.count * math.exp((self.at - now) / _SPAN) + n
         self.at = now
 

@@ -1,0 +1,65 @@
+"""Unique keys: who holds one, and what a job's step does to the key it has."""
+
+from __future__ import annotations
+
+from penstock.holding import Hold, hold_after, outlives_its_job, until
+from penstock.job import State
+from penstock.stores.memory.rows import Holder, Queue, Row
+from penstock.stores.memory.shelf import Shelf
+from penstock.unique import UniqueKey
+
+__all__ = ["end", "free", "holder_of", "leave", "shift"]
+
+
+def holder_of(shelf: Shelf, queue: Queue, key: str, now: int) -> Holder | None:
+    """Who has this unique key; one whose period is over loses it here."""
+    holder = queue.holders.get(key)
+    if holder is not None and holder.until is not None and holder.until <= now:
+        free(shelf, holder.generation)
+        return None
+    return holder
+
+
+def shift(shelf: Shelf, row: Row, before: State | None, now: int) -> None:
+    """What the step from that state to the present one does to the job's key."""
+    unique = row.job.spec.unique
+    if unique is None:
+        return
+    match hold_after(unique.states, before, row.job.state):
+        case Hold.TAKEN:
+            end = until(unique, row.job.enqueued_at)
+            if (end is None or end > now) and holder_of(shelf, row.queue, unique.key, now) is None:
+                row.queue.holders[unique.key] = Holder(row.generation, row.job.id, end)
+                shelf.keys[row.generation] = row.queue, unique.key
+                if end is not None:
+                    row.queue.key_ends.put(row.generation, end)
+        case Hold.FREED:
+            free(shelf, row.generation)
+        case Hold.STAYS:
+            pass
+
+
+def end(shelf: Shelf, row: Row, unique: UniqueKey) -> None:
+    """The job has ended; its key may be held on."""
+    if not outlives_its_job(unique.states, row.job.state):
+        free(shelf, row.generation)
+
+
+def leave(shelf: Shelf, row: Row, *, forgotten: bool) -> None:
+    """The job goes. If nobody has asked for that, its key may be held to the end of its period without it."""
+    unique = row.job.spec.unique
+    if (
+        not forgotten
+        or unique is None
+        or unique.period is None
+        or not outlives_its_job(unique.states, row.job.state)
+    ):
+        free(shelf, row.generation)
+
+
+def free(shelf: Shelf, generation: int) -> None:
+    """Whatever key this job holds."""
+    if (held := shelf.keys.pop(generation, None)) is not None:
+        queue, key = held
+        del queue.holders[key]
+        queue.key_ends.drop(generation)

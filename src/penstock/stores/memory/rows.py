@@ -1,0 +1,183 @@
+"""What lies on the shelf: a queue, its jobs, its lanes, and who holds its unique keys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.job import QUEUED, TERMINAL, Job, State
+from penstock.lane import Lane
+from penstock.schedule import Entry
+from penstock.store import WorkerInfo
+from penstock.stores.gates import Gate
+from penstock.stores.gathering import Gathered, Gathering
+from penstock.stores.memory.sorted import Sorted
+from penstock.stores.memory.turns import Turns
+
+__all__ = ["DAY", "Holder", "OpenLane", "Queue", "Row"]
+
+#: A day (ms), for what is counted by the day.
+DAY = 86_400_000
+
+
+class Row:
+    """A job and what only its store knows of it."""
+
+    __slots__ = (
+        "admitted",
+        "at_tail",
+        "charged",
+        "generation",
+        "job",
+        "lease_until",
+        "over_at",
+        "place",
+        "queue",
+    )
+
+    def __init__(self, job: Job, queue: Queue, place: int) -> None:
+        self.job = job
+        self.generation = job.generation
+        self.queue = queue
+        self.place = place  # among available jobs of its priority, the least first
+        self.at_tail = True  # that place is one at the tail, for which it takes a turn where turns are taken
+        self.admitted = False  # one of those of its lane that may run
+        self.charged = False  # whether the fetch of the current lease counted the attempt up
+        self.lease_until = 0  # by the clock of leases
+        self.over_at = 0  # end of the retention of an ended job
+
+    @property
+    def gathered(self) -> Gathered:
+        """The group of a grouped job."""
+        group = self.job.spec.group
+        assert group is not None
+        return Gathered(self.job.task, group.key)
+
+    @property
+    def turns(self) -> Turns | None:
+        """The turns among which this available job has its place, if it has one there."""
+        queue = self.queue
+        if queue.fair is None or self.place <= queue.fair:
+            return None
+        return queue.turns_of(self.job.spec.priority, queue.fair)
+
+    @property
+    def members(self) -> list[Row]:
+        """The members of a batch that are still there."""
+        found = (self.queue.rows.get(id) for id in self.job.members)
+        return [member for member in found if member is not None and member.job.batch == self.job.id]
+
+    def expired(self, now: int) -> bool:
+        return self.job.expires_at is not None and self.job.expires_at <= now
+
+
+class Holder(NamedTuple):
+    """Who has a unique key, and until when; the job itself may be kept no more."""
+
+    generation: int
+    id: str
+    until: int | None
+
+
+class OpenLane:
+    """A lane's key in a queue, while there is anything to know about it."""
+
+    __slots__ = ("admitted", "due", "held", "key", "ready", "spent", "waiting")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.admitted: dict[int, Row] = {}
+        self.ready: set[int] = set()  # of these, with a rate: those that have not started
+        self.waiting: Sorted[int, tuple[int, int]] = Sorted()  # by rank and place
+        self.spent = 0.0  # until when starts count against its rate
+        self.held = 0  # until when nothing of it is admitted
+        self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
+
+    def allowed_at(self, terms: Lane, now: int) -> int | None:
+        """From when on one more of these terms may be admitted; None: not before another one leaves or
+        starts."""
+        if len(self.admitted) >= terms.most:
+            return None
+        return terms.allowed_at(len(self.ready), self.spent, self.held, now)
+
+
+class Queue:
+    """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused = False
+        self.closed = False
+        self.gate = Gate()
+        self.rows: dict[str, Row] = {}
+        self.counts = dict.fromkeys(State, 0)
+        self.ready: Sorted[int, tuple[int, int]] = Sorted()  # available: by priority and place
+        self.oldest: Sorted[int, int] = Sorted()  # available: by run_at
+        self.parked: dict[str, Sorted[int, tuple[int, int]]] = {}  # by task; then as ready
+        self.due: Sorted[int, int] = Sorted()  # scheduled and retryable: by run_at
+        self.leases: Sorted[int, int] = Sorted()  # running: by the lease's end
+        self.ended: dict[State, Sorted[int, int]] = {state: Sorted() for state in TERMINAL}  # by ended_at
+        self.holders: dict[str, Holder] = {}  # by unique key
+        self.key_ends: Sorted[int, int] = Sorted()  # holders of a key with a period: by its end
+        self.lanes: dict[str, OpenLane] = {}
+        self.lane_due: Sorted[str, int] = Sorted()  # lanes, by key: when the next one is admitted
+        self.fair: int | None = None  # since a job came that has a turn: places of turns lie behind this one
+        self.turns: dict[int, Turns] = {}  # by priority
+        self.entries: dict[str, Entry] = {}  # periodic ones
+        self.gathering = Gathering()  # grouped, and in no batch yet
+        self.enqueued = self.processed = self.failed = 0
+        self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
+
+    @property
+    def running(self) -> int:
+        return self.counts[State.RUNNING]
+
+    def room(self, now: int) -> int | None:
+        """How many jobs its limits let it give now; None: any number."""
+        return self.gate.room(self.running, now)
+
+    def gives(self, now: int) -> bool:
+        """Whether a fetch would get something that is ready."""
+        return not self.paused and bool(self.ready.first()) and self.room(now) != 0
+
+    def opens(self, now: int, info: WorkerInfo | None = None) -> int | None:
+        """When it gives what it keeps back now, by the time that passes; to this worker parked jobs, too."""
+        if self.paused or not (self.ready.first() or self.first_parked(info)):
+            return None
+        return None if self.room(now) != 0 else self.gate.opens(self.running, now)
+
+    def first_parked(self, info: WorkerInfo | None) -> tuple[tuple[int, int], int] | None:
+        """The first of the parked jobs that this worker can run; it goes before all that are ready."""
+        if not self.parked or info is None:
+            return None
+        tasks = self.parked if self.name in info.handled else info.tasks
+        firsts = (self.parked[task].first() for task in tasks if task in self.parked)
+        return min((first for first in firsts if first is not None), default=None)
+
+    def full(self, now: int, refused: int) -> tuple[int, int] | None:
+        """If it has no room: its size, and when there may be some, behind `refused` others."""
+        most = self.gate.limits.max_size
+        size = 0 if most is None else sum(self.counts[state] for state in QUEUED)
+        if most is None or size < most:
+            return None
+        return most, self.gate.drain.wait(size - most + 1 + refused, now)
+
+    def turns_of(self, priority: int, first: int) -> Turns:
+        """Those of this priority; new ones begin behind the place `first`."""
+        turns = self.turns.get(priority)
+        if turns is None:
+            turns = self.turns[priority] = Turns(first)
+        return turns
+
+    def lane(self, key: str) -> OpenLane:
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = OpenLane(key)
+        return lane
+
+    def count(self, now: int, processed: int, failed: int) -> None:
+        """So many attempts are over, and so many of them failed."""
+        self.processed += processed
+        self.failed += failed
+        if processed or failed:
+            before = self.days.get(now // DAY, (0, 0))
+            self.days[now // DAY] = before[0] + processed, before[1] + failed

@@ -1,0 +1,335 @@
+"""The doors of the memory store: `MemoryStore` for event loops, `MemoryStore.sync` for threads.
+
+Both have verbs (`verbs/`) done at the shelf, each in one step. Nothing survives the process, and nothing
+leaves it: a fork of it is told so.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncGenerator, Generator, Sequence
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import StoreError
+from penstock.job import Job, NewJob, Ref, State
+from penstock.lifecycle import ASK_CANCELLED
+from penstock.limits import LimitChange
+from penstock.schedule import Entry, NewEntry
+from penstock.store import (
+    Beat,
+    Due,
+    Enqueued,
+    Fetched,
+    Finding,
+    Grip,
+    GroupInfo,
+    LaneInfo,
+    Offer,
+    Page,
+    Parked,
+    Pruned,
+    QueueInfo,
+    QueueStats,
+    Settled,
+    Settlement,
+    Share,
+    SyncProducing,
+    Tick,
+    Ticked,
+    Timetable,
+    Wake,
+    WorkerInfo,
+)
+from penstock.stores.memory.bells import Countdown, LoopBell, ThreadBell
+from penstock.stores.memory.shelf import Shelf, named
+from penstock.stores.memory.verbs import (
+    fetching,
+    leases,
+    listing,
+    operating,
+    periodic,
+    producing,
+    promoting,
+    pruning,
+    settling,
+    waiting,
+    workers,
+)
+from penstock.stores.memory.waiters import Heard
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """Jobs in the memory of this process. Those of one name and namespace share one shelf, and the clock of
+    the first of them; one without a name has a shelf of its own."""
+
+    def __init__(self, name: str = "", *, namespace: str = "", clock: Clock | None = None) -> None:
+        self._name = name
+        self._clock = clock or SystemClock()
+        self._kept = named(name, namespace, self._clock) if name else Shelf(self._clock)
+        self._heard = self._kept.waiters.heard
+        self._heard_lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self._name}"
+
+    @property
+    def sync(self) -> SyncProducing:
+        return _SyncDoor(self)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    @property
+    def shelf(self) -> Shelf:
+        """The data; refused to a fork, whose copy of it no worker would ever look at."""
+        if self._kept.pid != os.getpid():
+            raise StoreError(
+                f"{self.url} lives in one process, and this is a fork of it: what is stored here is lost; "
+                "use sqlite:///FILE to share jobs between processes"
+            )
+        return self._kept
+
+    async def checkup(self) -> list[Finding]:
+        return []
+
+    # producing
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self.shelf.step(producing.enqueue, jobs)
+
+    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self.shelf.step(producing.get, refs)
+
+    async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self.shelf.step(producing.cancel, refs, reason)
+
+    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
+        while (watch := shelf.step(waiting.watch_ends, refs, bell, False)).open:
+            try:
+                if not await bell.heard(left()):
+                    break
+            finally:
+                shelf.step(waiting.unwatch_ends, watch)
+        return shelf.step(producing.get, refs)
+
+    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
+        watch = shelf.step(waiting.watch_ends, refs, bell, True)
+        try:
+            while True:
+                in_time = not watch.open or bool(watch.told) or await bell.heard(left())
+                if told := shelf.step(waiting.told, watch):
+                    yield told
+                elif not watch.open or not in_time:
+                    return
+        finally:
+            shelf.step(waiting.unwatch_ends, watch)
+
+    # consuming
+
+    async def fetch(
+        self,
+        queues: Sequence[Share],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        charge: bool = True,
+    ) -> Fetched:
+        return self.shelf.step(fetching.fetch, queues, limit, lease, worker, token, charge)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        return self.shelf.step(leases.extend, beats)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return self.shelf.step(settling.settle, settlements)
+
+    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
+        return self.shelf.step(promoting.promote, queues, limit)
+
+    async def reclaim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        of: Sequence[str] | None = None,
+    ) -> Fetched:
+        return self.shelf.step(leases.reclaim, queues, limit, lease, worker, token, of)
+
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+        shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
+        until, before = self._clock.now() + timeout, self._heard
+        shelf.step(waiting.watch, queues, bell)
+        try:
+            while True:
+                wake, heard = shelf.step(waiting.look, queues, until, before)
+                if wake or not await bell.heard(left()):
+                    self._note(heard)
+                    return wake
+        finally:
+            shelf.step(waiting.unwatch, queues, bell)
+
+    def _note(self, heard: Heard) -> None:
+        """What has been told is not told again; several waits may end at once, the latest news count."""
+        with self._heard_lock:
+            self._heard = Heard(*map(max, zip(self._heard, heard, strict=True)))
+
+    # operating
+
+    async def list_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        state: State | None = None,
+        task: str | None = None,
+        worker: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        return self.shelf.step(listing.list_jobs, queue, state, task, worker, after, limit)
+
+    async def find(self, id: str) -> list[Job]:
+        return self.shelf.step(listing.find, id)
+
+    async def queues(self) -> list[QueueInfo]:
+        return self.shelf.step(listing.queues)
+
+    async def parked(self) -> list[Parked]:
+        return self.shelf.step(listing.parked)
+
+    async def stats(self, *, days: int = 7) -> list[QueueStats]:
+        return self.shelf.step(listing.stats, days)
+
+    async def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return self.shelf.step(operating.settings, queue, paused, closed, limits)
+
+    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self.shelf.step(operating.retry, refs)
+
+    async def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self.shelf.step(operating.reschedule, refs, delay, run_at)
+
+    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self.shelf.step(operating.delete, refs)
+
+    async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
+        return self.shelf.step(operating.purge, queue, states, limit)
+
+    async def drop(self, queue: str) -> bool:
+        return self.shelf.step(operating.drop, queue)
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        return self.shelf.step(listing.lane, ref)
+
+    async def prune(
+        self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
+    ) -> Pruned:
+        return self.shelf.step(pruning.prune, limit, keep_finished, keep_dead)
+
+    async def announce(self, worker: WorkerInfo) -> None:
+        self.shelf.step(workers.announce, worker)
+
+    async def retire(self, worker: str) -> None:
+        self.shelf.step(workers.retire, worker)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return self.shelf.step(workers.workers)
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        return self.shelf.step(periodic.entries, queues)
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        return self.shelf.step(periodic.put_entries, entries)
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        return self.shelf.step(periodic.pause_entries, refs, paused)
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        return self.shelf.step(periodic.delete_entries, refs)
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        return self.shelf.step(periodic.tick, ticks)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        return self.shelf.step(listing.groups, queue, limit)
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return self.shelf.step(operating.flush_group, queue, task, key)
+
+
+class _SyncDoor:
+    """The producing verbs for callers without an event loop."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._store.shelf.step(producing.enqueue, jobs)
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._store.shelf.step(producing.get, refs)
+
+    def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self._store.shelf.step(producing.cancel, refs, reason)
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        shelf, bell, left = self._store.shelf, ThreadBell(), Countdown(timeout)
+        while (watch := shelf.step(waiting.watch_ends, refs, bell, False)).open:
+            try:
+                if not bell.heard(left()):
+                    break
+            finally:
+                shelf.step(waiting.unwatch_ends, watch)
+        return shelf.step(producing.get, refs)
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+        shelf, bell, left = self._store.shelf, ThreadBell(), Countdown(timeout)
+        watch = shelf.step(waiting.watch_ends, refs, bell, True)
+        try:
+            while True:
+                in_time = not watch.open or bool(watch.told) or bell.heard(left())
+                if told := shelf.step(waiting.told, watch):
+                    yield told
+                elif not watch.open or not in_time:
+                    return
+        finally:
+            shelf.step(waiting.unwatch_ends, watch)
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self._store.shelf.step(operating.retry, refs)
+
+    def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self._store.shelf.step(operating.reschedule, refs, delay, run_at)
+
+    def queues(self) -> list[QueueInfo]:
+        return self._store.shelf.step(listing.queues)
+
+    def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return self._store.shelf.step(operating.settings, queue, paused, closed, limits)

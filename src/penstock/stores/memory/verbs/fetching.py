@@ -1,0 +1,97 @@
+"""Fetching: which jobs a worker gets, by quota and cap, through the gates of their queues, under a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from penstock.job import State
+from penstock.lifecycle import EXPIRED
+from penstock.store import Fetched, Share, WorkerInfo
+from penstock.stores.memory import keys, lanes, orders, placing
+from penstock.stores.memory.rows import Queue, Row
+from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.verbs.leases import notice_reboot
+from penstock.stores.memory.verbs.promoting import next_due
+
+__all__ = ["fetch"]
+
+
+def fetch(
+    shelf: Shelf, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
+) -> Fetched:
+    now = shelf.clock.now()
+    notice_reboot(shelf)
+    jobs, info = shelf.under(token), shelf.workers.get(worker)
+    if not jobs:
+        until = shelf.clock.lease_now() + lease
+        for row in _pick(shelf, queues, limit, info, now):
+            at = row.queue.gate.pass_(1, now)
+            _lease(shelf, row, worker, token, until, now if at is None else at[0], charge)
+            jobs.append(row.job)
+    names = [share.queue for share in queues]
+    opens = (queue.opens(now, info) for queue in shelf.known(names))
+    opens_at = min((instant for instant in opens if instant is not None), default=None)
+    return Fetched(jobs, now, next_due(shelf, names), opens_at)
+
+
+def _pick(
+    shelf: Shelf, queues: Sequence[Share], limit: int, info: WorkerInfo | None, now: int
+) -> Iterator[Row]:
+    """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
+    leased the one before."""
+    given = dict.fromkeys((share.queue for share in queues), 0)
+    for to_cap in (False, True):
+        for share in queues:
+            queue = shelf.queues.get(share.queue)
+            if queue is None:
+                continue
+            most = share.cap if to_cap else min(share.quota, share.cap)
+            if share.free is not None and queue.gate.limits.gates:
+                most = min(most, share.free)
+            while limit > 0 and given[share.queue] < most:
+                row = _next_ready(shelf, queue, info, now)
+                if row is None:
+                    break
+                limit -= 1
+                given[share.queue] += 1
+                yield row
+
+
+def _next_ready(shelf: Shelf, queue: Queue, info: WorkerInfo | None, now: int) -> Row | None:
+    if queue.paused or queue.room(now) == 0:
+        return None
+    while (first := queue.first_parked(info) or queue.ready.first()) is not None:
+        row = shelf.rows[first[1]]
+        if row.expired(now):
+            placing.end_queued(shelf, row, EXPIRED, now)
+        elif row.job.state is State.PARKED and not lanes.has_room(shelf, row):
+            placing.make_available(shelf, row, now, row.place)
+        else:
+            return row
+    return None
+
+
+def _lease(shelf: Shelf, row: Row, worker: str, token: str, until: int, now: int, charge: bool) -> None:
+    terms = row.job.spec.lane
+    if terms is not None:
+        lanes.start(row, terms, now)
+    if row.job.state is State.AVAILABLE and (turns := row.turns) is not None:
+        turns.fetched(row.place)
+    orders.take(shelf, row, starts=True)
+    row.charged = charge
+    row.lease_until = until
+    row.job = replace(
+        row.job,
+        state=State.RUNNING,
+        attempt=row.job.attempt + charge,
+        fetched_at=now,
+        token=token,
+        worker=worker,
+        started=False,
+        progress=None,
+        reason=None,
+    )
+    keys.shift(shelf, row, State.AVAILABLE, now)
+    placing.put(shelf, row)

@@ -1,0 +1,96 @@
+"""Leases: they are extended while their holder is alive, and reclaimed when he is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from penstock.lifecycle import LOST_BY
+from penstock.store import Beat, Fetched, Grip
+from penstock.stores.memory import orders, placing
+from penstock.stores.memory.rows import Row
+from penstock.stores.memory.shelf import Shelf
+from penstock.stores.wording import storable_progress
+
+__all__ = ["extend", "notice_reboot", "reclaim"]
+
+_VOID = -1  # the end of a lease from another boot: before that of any other
+
+
+def extend(shelf: Shelf, beats: Sequence[Beat]) -> list[Grip]:
+    notice_reboot(shelf)
+    return [_extend(shelf, beat) for beat in beats]
+
+
+def _extend(shelf: Shelf, beat: Beat) -> Grip:
+    row = shelf.leased(beat.lease)
+    if row is None:
+        return Grip.LOST
+    _set_end(row, shelf.clock.lease_now() + beat.by)
+    job = row.job
+    row.job = replace(
+        job,
+        started=job.started or beat.started,
+        progress=job.progress if beat.progress is None else storable_progress(beat.progress),
+        checkpoint=job.checkpoint if beat.checkpoint is None else beat.checkpoint,
+    )
+    return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
+
+
+def reclaim(
+    shelf: Shelf,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> Fetched:
+    notice_reboot(shelf)
+    jobs = shelf.under(token)
+    if not jobs:
+        steady = shelf.clock.lease_now()
+        rows = _run_out(shelf, queues, limit, steady) if of is None else _held_by(shelf, of, limit)
+        for row in rows:
+            orders.take(shelf, row)
+            row.lease_until = steady + lease
+            lost_by = f"{LOST_BY}{row.job.worker}"
+            row.job = replace(row.job, worker=worker, token=token, reason=lost_by)
+            placing.put(shelf, row)
+            jobs.append(row.job)
+    return Fetched(jobs, shelf.clock.now())
+
+
+def _run_out(shelf: Shelf, queues: Sequence[str], limit: int, steady: int) -> list[Row]:
+    leases = [queue.leases for queue in shelf.known(queues)]
+    rows: list[Row] = []
+    while len(rows) < limit:
+        first = min((f for f in (lease.first() for lease in leases) if f is not None), default=None)
+        if first is None or first[0] > steady:
+            break
+        row = shelf.rows[first[1]]
+        row.queue.leases.drop(row.generation)  # its new lease may be over at once: not twice in one call
+        rows.append(row)
+    return rows
+
+
+def _held_by(shelf: Shelf, workers: Sequence[str], limit: int) -> list[Row]:
+    held = {g: row for worker in workers for g, row in shelf.held.get(worker, {}).items()}
+    return [held[generation] for generation in sorted(held)[: max(0, limit)]]
+
+
+def notice_reboot(shelf: Shelf) -> None:
+    """A lease of another run of the machine is void: its clock says nothing any more."""
+    boot = shelf.clock.boot_id()
+    if boot == shelf.boot:
+        return
+    shelf.boot = boot
+    for held in shelf.held.values():
+        for row in held.values():
+            _set_end(row, _VOID)
+
+
+def _set_end(row: Row, until: int) -> None:
+    row.lease_until = until
+    row.queue.leases.move(row.generation, until)

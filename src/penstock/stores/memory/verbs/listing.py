@@ -1,0 +1,112 @@
+"""What an operator sees: jobs page by page, queues with their counts, lanes, and groups."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from datetime import UTC, datetime
+
+from penstock.errors import ConfigError
+from penstock.job import Job, Ref, State
+from penstock.store import LANE_SHOWN, DayCount, GroupInfo, LaneInfo, Page, Parked, QueueInfo, QueueStats
+from penstock.stores.memory.rows import DAY, Queue
+from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.verbs.pruning import DAYS_KEPT
+
+__all__ = ["find", "groups", "info_of", "lane", "list_jobs", "parked", "queues", "stats"]
+
+
+def list_jobs(
+    shelf: Shelf,
+    queue: str | None,
+    state: State | None,
+    task: str | None,
+    worker: str | None,
+    after: str | None,
+    limit: int,
+) -> Page:
+    limit = max(1, limit)
+    start = len(shelf.listing) if after is None else bisect_left(shelf.listing, _cursor(after))
+    found: list[Job] = []
+    for i in range(start - 1, -1, -1):
+        row = shelf.rows.get(shelf.listing[i])
+        if row is None:
+            continue
+        job = row.job
+        if (
+            (queue is None or job.queue == queue)
+            and (state is None or job.state is state)
+            and (task is None or job.task == task)
+            and (worker is None or job.worker == worker)
+        ):
+            found.append(job)
+            if len(found) > limit:
+                break
+    more = len(found) > limit
+    return Page(found[:limit], str(found[limit - 1].generation) if more else None)
+
+
+def _cursor(after: str) -> int:
+    if not after.isascii() or not after.isdigit():
+        raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
+    return int(after)
+
+
+def find(shelf: Shelf, id: str) -> list[Job]:
+    return [queue.rows[id].job for queue in shelf.known(None) if id in queue.rows]
+
+
+def queues(shelf: Shelf) -> list[QueueInfo]:
+    now = shelf.clock.now()
+    return [info_of(queue, now) for queue in shelf.known(None)]
+
+
+def info_of(queue: Queue, now: int) -> QueueInfo:
+    counts = {state: n for state, n in queue.counts.items() if n}
+    oldest, gate = queue.oldest.first(), queue.gate
+    return QueueInfo(
+        queue.name, counts, queue.paused, queue.closed, oldest and oldest[0], gate.limits, gate.held(now)
+    )
+
+
+def parked(shelf: Shelf) -> list[Parked]:
+    return [
+        Parked(queue.name, task, len(queue.parked[task]))
+        for queue in shelf.known(None)
+        for task in sorted(queue.parked)
+    ]
+
+
+def stats(shelf: Shelf, days: int) -> list[QueueStats]:
+    oldest = shelf.clock.now() // DAY - min(days, DAYS_KEPT)
+    return [_stats_of(queue, oldest) for queue in shelf.known(None)]
+
+
+def _stats_of(queue: Queue, oldest: int) -> QueueStats:
+    days = [day for day in sorted(queue.days, reverse=True) if day > oldest]
+    counts = [DayCount(_day_name(day), *queue.days[day]) for day in days]
+    return QueueStats(queue.name, queue.enqueued, queue.processed, queue.failed, counts)
+
+
+def _day_name(day: int) -> str:
+    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+
+
+def lane(shelf: Shelf, ref: Ref) -> LaneInfo | None:
+    row = shelf.row(ref)
+    if row is None or row.job.ended or (terms := row.job.spec.lane) is None:
+        return None
+    lane = row.queue.lanes.get(terms.key)
+    if lane is None:
+        return LaneInfo(terms.key, [], 0)
+    before = lane.waiting.rank(row.generation) if row.job.state is State.WAITING else None
+    admitted = [lane.admitted[generation].job for generation in sorted(lane.admitted)[:LANE_SHOWN]]
+    return LaneInfo(terms.key, admitted, len(lane.waiting), before, lane.due)
+
+
+def groups(shelf: Shelf, name: str | None, limit: int) -> list[GroupInfo]:
+    found = [
+        GroupInfo(queue.name, *gathered, size, oldest, due)
+        for queue in shelf.known(None if name is None else [name])
+        for gathered, size, oldest, due in queue.gathering.groups()
+    ]
+    return sorted(found, key=GroupInfo.order)[: max(0, limit)]

@@ -1,0 +1,99 @@
+"""Enqueueing, looking a job up, and cancelling it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from penstock.holding import expiry_of, replaced
+from penstock.job import QUEUED, Job, NewJob, Ref, State
+from penstock.lifecycle import first_state
+from penstock.limits import OnFull
+from penstock.store import Enqueued, Verdict
+from penstock.stores.memory import keys, orders, placing
+from penstock.stores.memory.rows import Holder, Queue
+from penstock.stores.memory.shelf import Shelf
+from penstock.stores.wording import storable
+
+__all__ = ["cancel", "cancel_one", "enqueue", "enqueue_one", "get"]
+
+
+def enqueue(shelf: Shelf, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    now = shelf.clock.now()
+    refused: Counter[str] = Counter()
+    return [enqueue_one(shelf, new, now, refused=refused) for new in jobs]
+
+
+def enqueue_one(
+    shelf: Shelf, new: NewJob, now: int, *, follows: bool = False, refused: Counter[str] | None = None
+) -> Enqueued:
+    """`follows`: an attempt leaves it behind, and no queue refuses that. `refused`: how many of the same call
+    found their queue full."""
+    queue = shelf.queue(new.queue)
+    if new.id in queue.rows:
+        return Enqueued(Verdict.EXISTS, new.id)
+    if queue.closed and not follows:
+        return Enqueued(Verdict.CLOSED, new.id)
+    if new.unique is not None and (holder := keys.holder_of(shelf, queue, new.unique.key, now)) is not None:
+        return _replace(shelf, queue, holder, new, now)
+    refused = Counter() if refused is None else refused
+    full = None if follows else queue.full(now, refused[new.queue])
+    if full is not None:
+        refused[new.queue] += 1
+        waits = queue.gate.limits.on_full is OnFull.WAIT
+        return Enqueued(Verdict.FULL, new.id, full[1], size=full[0], waits=waits)
+    state, run_at = first_state(new, now)
+    number, expires_at = shelf.generation + 1, expiry_of(new, now)
+    row = shelf.add(Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at), queue)
+    if new.turn is not None and queue.fair is None:
+        queue.fair = row.place
+    queue.enqueued += 1
+    keys.shift(shelf, row, None, now)
+    placing.put(shelf, row)
+    placing.batch_if_ripe(shelf, row, now)
+    return Enqueued(Verdict.NEW, new.id)
+
+
+def _replace(shelf: Shelf, queue: Queue, holder: Holder, new: NewJob, now: int) -> Enqueued:
+    """Let a new job take the place of the holder of its key, if it is one that can be replaced."""
+    row = shelf.rows.get(holder.generation)
+    job = None if row is None else replaced(row.job, new, now)
+    if row is None or job is None:
+        return Enqueued(Verdict.DUPLICATE, holder.id)
+    if job.state is State.GROUPED is row.job.state:  # it stays where it stands
+        shelf.expiring.drop(row.generation)
+        if job.expires_at is not None:
+            shelf.expiring.put(row.generation, job.expires_at)
+        row.job = job
+        return Enqueued(Verdict.REPLACED, holder.id)
+    orders.take(shelf, row)
+    begins = job.state in (State.AVAILABLE, State.GROUPED) and row.job.state is not job.state
+    row.job = job
+    if begins:
+        placing.put_available(shelf, row, now)
+    else:
+        placing.put(shelf, row)
+    return Enqueued(Verdict.REPLACED, holder.id)
+
+
+def get(shelf: Shelf, refs: Sequence[Ref]) -> list[Job | None]:
+    return [None if row is None else row.job for row in map(shelf.row, refs)]
+
+
+def cancel(shelf: Shelf, refs: Sequence[Ref], reason: str) -> list[State | None]:
+    now = shelf.clock.now()
+    return [cancel_one(shelf, ref, reason, now) for ref in refs]
+
+
+def cancel_one(shelf: Shelf, ref: Ref, reason: str, now: int) -> State | None:
+    row = shelf.row(ref)
+    if row is None:
+        return None
+    if row.job.state in QUEUED and not row.job.in_batch:
+        placing.end_queued(shelf, row, storable(reason), now)
+    elif row.job.state is State.RUNNING and not row.job.cancel_asked:
+        row.job = replace(row.job, cancel_asked=True)
+        shelf.waiters.tell_stop()
+    return row.job.state

@@ -1,0 +1,71 @@
+"""What time makes available: jobs whose time has come, lanes that may admit again, groups that are ripe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.lifecycle import EXPIRED
+from penstock.store import Due
+from penstock.stores.gathering import Gathered
+from penstock.stores.memory import lanes, placing
+from penstock.stores.memory.shelf import Shelf
+
+__all__ = ["next_due", "promote"]
+
+
+class _NextDue(NamedTuple):
+    """What a promotion looks at next: a job by its generation, a lane, or a group."""
+
+    at: int
+    generation: int | None
+    task: str | None  # None: it is a job, or a lane
+    key: str
+    queue: str
+
+    def order(self) -> tuple[Any, ...]:
+        """Of one instant lanes go before jobs, and these before groups."""
+        kind = 1 if self.generation is not None else 0 if self.task is None else 2
+        return self.at, kind, self.generation or 0, self.task or "", self.key, self.queue
+
+
+def promote(shelf: Shelf, queues: Sequence[str], limit: int) -> Due:
+    now, moved = shelf.clock.now(), 0
+    while limit > 0 and (first := _first_due(shelf, queues)) is not None and first.at <= now:
+        limit -= 1
+        moved += _promote(shelf, first, now)
+    return Due(moved, next_due(shelf, queues), now)
+
+
+def next_due(shelf: Shelf, queues: Iterable[str]) -> int | None:
+    """When there is something to promote."""
+    first = _first_due(shelf, queues)
+    return None if first is None else first.at
+
+
+def _first_due(shelf: Shelf, queues: Iterable[str]) -> _NextDue | None:
+    found: list[_NextDue] = []
+    for queue in shelf.known(queues):
+        if (job := queue.due.first()) is not None:
+            found.append(_NextDue(job[0], job[1], None, "", queue.name))
+        if (lane := queue.lane_due.first()) is not None:
+            found.append(_NextDue(lane[0], None, None, lane[1], queue.name))
+        if (group := queue.gathering.next()) is not None:
+            found.append(_NextDue(group[0], None, *group[1], queue.name))
+    return min(found, key=_NextDue.order, default=None)
+
+
+def _promote(shelf: Shelf, due: _NextDue, now: int) -> int:
+    """How many became available."""
+    queue = shelf.queues[due.queue]
+    if due.generation is not None:
+        row = shelf.rows[due.generation]
+        if row.expired(now):
+            placing.end_queued(shelf, row, EXPIRED, now)
+            return 0
+        placing.make_available(shelf, row, now)
+        return 1
+    if due.task is None:
+        return lanes.advance(shelf, queue, queue.lanes[due.key], now)
+    members = queue.gathering.first_of(Gathered(due.task, due.key))
+    return int(placing.batch(shelf, queue, members, now) is not None)
