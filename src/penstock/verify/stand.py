@@ -18,7 +18,6 @@ from penstock.verify import wiping
 from penstock.verify.disks import SmallDisk
 from penstock.verify.kinds import Ground
 from penstock.verify.relay import Relay
-from penstock.verify.servers import PrivateCluster, PrivateRedis
 
 __all__ = ["PRIVATE", "Stand", "Wires", "private_stand", "stand_on"]
 
@@ -56,7 +55,9 @@ class Stand:
     def wipe(self, namespace: str) -> int:
         """Take all of the run out of the store again; how many keys or rows there were."""
         if self.file is None:
-            return wiping.wipe_redis(self.url, namespace)
+            from penstock.verify.wiping_redis import wipe_redis
+
+            return wipe_redis(self.url, namespace)
         if not self.file.exists():
             return 0
         gone = wiping.wipe_file(self.file, namespace)
@@ -67,7 +68,9 @@ class Stand:
     def left(self, namespace: str) -> int:
         """How many keys or rows of the run there are."""
         if self.file is None:
-            return wiping.left_on_redis(self.url, namespace)
+            from penstock.verify.wiping_redis import left_on_redis
+
+            return left_on_redis(self.url, namespace)
         return wiping.left_in_file(self.file, namespace) if self.file.exists() else 0
 
     def close(self) -> None:
@@ -112,6 +115,9 @@ def private_stand(kind: str, folder: Path) -> Stand:
     """A store of the run's own, in this folder."""
     if kind == "sqlite":
         return _private_file(folder)
+    check_url("redis://localhost")  # names the extra that is missing
+    from penstock.verify.servers import PrivateCluster, PrivateRedis
+
     if kind == "redis-cluster":
         cluster = PrivateCluster(folder / "cluster", relayed=True)
         ground = Ground("redis-cluster", private=True, relay=True)

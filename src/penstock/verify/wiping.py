@@ -1,42 +1,34 @@
-"""Takes everything of one namespace out of a store, and nothing else."""
+"""Takes everything of one namespace out of a file, and nothing else."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError
-from penstock.stores.redis.address import Address, Node
-from penstock.stores.redis.calls import Call
-from penstock.stores.redis.runner import AsyncRunner
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
 
-__all__ = ["PREFIX", "left_in_file", "left_on_redis", "remove_file", "wipe_file", "wipe_redis"]
+__all__ = ["PREFIX", "left_in_file", "refuse_others", "remove_file", "wipe_file"]
 
 #: What the names of a run's namespaces begin with; no other one is ever emptied.
 PREFIX = "verify-"
-_PAGE = 1_000
 _PATIENCE = 30_000
 
 
-def _refuse_others(namespace: str) -> None:
+def refuse_others(namespace: str) -> None:
+    """Raise ConfigError for a namespace that is not of a run."""
     if not namespace.startswith(PREFIX):
         raise ConfigError(f"namespace={namespace!r} is not one of verify's own: nothing is removed there")
 
 
-# ── a file ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def wipe_file(path: Path, namespace: str) -> int:
     """Remove all rows of this namespace, in one transaction; how many there were."""
-    _refuse_others(namespace)
+    refuse_others(namespace)
     return _ask_file(path, _WIPE, namespace)
 
 
@@ -73,8 +65,7 @@ def _wipe(step: Step) -> int:
     """A table has the queue of each row, or the namespace; that of the queues goes last."""
     gone = 0
     for table, where in _tables(step):
-        # the names are our own
-        removed = step.cx.execute(f"DELETE FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608
+        removed = step.cx.execute(f"DELETE FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608 (our own names)
         gone += removed.rowcount
     return gone
 
@@ -82,7 +73,7 @@ def _wipe(step: Step) -> int:
 def _count(step: Step) -> int:
     n = 0
     for table, where in _tables(step):
-        found = step.cx.execute(f"SELECT count(*) FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608
+        found = step.cx.execute(f"SELECT count(*) FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608 (our own names)
         n += found.fetchone()[0]
     return n
 
@@ -101,58 +92,3 @@ def _tables(step: Step) -> Iterator[tuple[str, str]]:
 
 
 _WIPE, _COUNT = Verb(_wipe), Verb(_count, reads=True)
-
-
-# ── a Redis ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def wipe_redis(url: str, namespace: str) -> int:
-    """Remove all keys of this namespace, on each master; how many there were."""
-    _refuse_others(namespace)
-    return asyncio.run(_walk(url, namespace, _unlink))
-
-
-def left_on_redis(url: str, namespace: str) -> int:
-    """How many keys of this namespace there are."""
-    return asyncio.run(_walk(url, namespace, _number))
-
-
-#: What is done with some keys that a master has; how many count.
-_Act = Callable[[AsyncRunner, Node, Sequence[bytes]], Awaitable[int]]
-
-
-async def _walk(url: str, namespace: str, act: _Act) -> int:
-    """Over the keys of the namespace, some at a time, master by master: each has a cursor of its own."""
-    address = Address.from_url(url)
-    runner = AsyncRunner(address)
-    pattern = f"{address.prefix}:{{{namespace}/*"
-    done = 0
-    try:
-        for node in await runner.everywhere([Call(None, ask=("PING",))]):
-            cursor: Any = "0"
-            while True:
-                scan = Call(None, ask=("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE))
-                ((cursor, keys),) = _sure(await runner.at(node, [scan]))
-                if keys:
-                    done += await act(runner, node, keys)
-                if int(cursor) == 0:
-                    break
-    finally:
-        runner.close()
-    return done
-
-
-async def _unlink(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
-    # one by one: keys of one command would have to lie in one slot of a cluster
-    return sum(_sure(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
-
-
-async def _number(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
-    return len(keys)
-
-
-def _sure(answers: Sequence[Any]) -> Sequence[Any]:
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return answers

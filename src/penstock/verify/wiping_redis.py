@@ -1,0 +1,68 @@
+"""Takes everything of one namespace out of a Redis, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock.stores.redis.address import Address, Node
+from penstock.stores.redis.calls import Call
+from penstock.stores.redis.runner import AsyncRunner
+from penstock.verify.wiping import refuse_others
+
+__all__ = ["left_on_redis", "wipe_redis"]
+
+_PAGE = 1_000
+
+
+def wipe_redis(url: str, namespace: str) -> int:
+    """Remove all keys of this namespace, on each master; how many there were."""
+    refuse_others(namespace)
+    return asyncio.run(_walk(url, namespace, _unlink))
+
+
+def left_on_redis(url: str, namespace: str) -> int:
+    """How many keys of this namespace there are."""
+    return asyncio.run(_walk(url, namespace, _number))
+
+
+#: What is done with some keys that a master has; how many count.
+_Act = Callable[[AsyncRunner, Node, Sequence[bytes]], Awaitable[int]]
+
+
+async def _walk(url: str, namespace: str, act: _Act) -> int:
+    """Over the keys of the namespace, some at a time, master by master: each has a cursor of its own."""
+    address = Address.from_url(url)
+    runner = AsyncRunner(address)
+    pattern = f"{address.prefix}:{{{namespace}/*"
+    done = 0
+    try:
+        for node in await runner.everywhere([Call(None, ask=("PING",))]):
+            cursor: Any = "0"
+            while True:
+                scan = Call(None, ask=("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE))
+                ((cursor, keys),) = _sure(await runner.at(node, [scan]))
+                if keys:
+                    done += await act(runner, node, keys)
+                if int(cursor) == 0:
+                    break
+    finally:
+        runner.close()
+    return done
+
+
+async def _unlink(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
+    # one by one: keys of one command would have to lie in one slot of a cluster
+    return sum(_sure(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
+
+
+async def _number(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
+    return len(keys)
+
+
+def _sure(answers: Sequence[Any]) -> Sequence[Any]:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
