@@ -17,7 +17,7 @@ from penstock.config import Config, load
 from penstock.errors import EnqueueUnknown, StoreUnavailable
 from penstock.job import QUEUED, Job, State
 from penstock.store import Store
-from penstock.stores.memory import _shelves
+from penstock.stores.memory.shelf import _shelves
 from penstock.testing.crash import Boundary, CrashPoints, Point
 from penstock.testing.ledger import Ledger
 from penstock.testing.ledger.check import judge, snapshot

@@ -75,7 +75,8 @@ NOT_SEALED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_th
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kind" in metafunc.fixturenames:
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "kind" in metafunc.fixturenames and "kind" not in chosen:
         module = metafunc.module.__name__.rpartition(".test_")[2]
         seals = module in SEALED and not metafunc.function.__name__.startswith(NOT_SEALED)
         metafunc.parametrize("kind", [*sorted(STORES), *(["vault"] if seals else [])], indirect=True)

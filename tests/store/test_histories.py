@@ -223,7 +223,7 @@ class AnswersBeforeItStores(Mutant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("mutant", [SettlesInTwoSteps, ReadsInTwoSteps, AnswersBeforeItStores])
 def test_a_store_with_a_verb_in_two_steps_is_found_out(
     opened: Callable[[], Store], clock: ManualClock, mutant: type[Mutant]
