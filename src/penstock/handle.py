@@ -19,6 +19,7 @@ from penstock.errors import (
 )
 from penstock.following import Following
 from penstock.job import Job, Ref, State
+from penstock.sealing import shown_text
 from penstock.store import Store
 from penstock.waiting import Patience, refuse_in_loop
 
@@ -200,9 +201,10 @@ def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) ->
         why = f"{last.kind}: {last.message}" if last else job.reason or "nobody knows why"
         said = f" ({job.reason})" if last and job.reason and job.reason != why else ""
         said += f" with its batch {job.batch}" if job.batch else ""
-        raise JobDead(f"{name_of(handle)} failed for good{said}: {why}", job.errors)
+        raise JobDead(shown_text(f"{name_of(handle)} failed for good{said}: {why}"), job.errors)
     if job.state is State.CANCELLED:
-        raise JobCancelled(f"{name_of(handle)} was cancelled: {job.reason or 'no reason given'}")
+        why = shown_text(job.reason or "no reason given")
+        raise JobCancelled(f"{name_of(handle)} was cancelled: {why}")
     raise ResultTimeout(f"{name_of(handle)} has not ended within {patience}: it is {job.state.value}")
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from penstock.config import Config
 from penstock.job import AttemptError, Job, NewJob, Progress, Ref, State
-from penstock.lifecycle import EXPIRED, Transition
+from penstock.lifecycle import ASK_CANCELLED, EXPIRED, Transition
 from penstock.schedule import Entry, NewEntry
 from penstock.sealing import CannotOpen, Closed, Keyring, Sealer, about, read_keys, why_sealed
 from penstock.store import (
@@ -43,7 +43,7 @@ __all__ = ["vault", "vault_of", "why_closed"]
 J = TypeVar("J", bound="Job | None")
 
 #: Reasons that the lifecycle gives in words of its own, which operators without the key may read.
-_OWN_WORDS = frozenset({EXPIRED, "cancelled", "cancelled while running"})
+_OWN_WORDS = frozenset({ASK_CANCELLED, EXPIRED, "cancelled", "cancelled while running"})
 
 
 def vault(store: Store, sealer: Sealer, namespace: str = "") -> Store:
@@ -294,7 +294,7 @@ class _Clerk:
             if len(elements) != len(job.members):
                 raise CannotOpen("it has not as many elements as members")
             opened = [
-                self._sealer.open(bytes(element), *self._places_of(job.spec, id))
+                self._sealer.open(bytes(element), *self._places_of_element(job.spec, id))
                 for element, id in zip(elements, job.members, strict=True)
             ]
         except CannotOpen as error:
@@ -325,17 +325,21 @@ class _Clerk:
         """A call that may put its arguments into a job that is there already cannot know that job's id."""
         unique = job.unique
         if unique is None or not unique.replaces_arguments:
-            return self._about("arguments", job, job.task)
+            return self._about(_kind_of(job), job, job.task)
         return self._shared_place(job, "" if job.group is not None else self._sealer.mark(unique.key))
 
     def _places_of(self, spec: NewJob, id: str) -> list[bytes]:
         """Where what this job carries may have been sealed for."""
-        places = [self._about("arguments", Ref(spec.queue, id), spec.task)]
+        places = [self._about(_kind_of(spec), Ref(spec.queue, id), spec.task)]
         if spec.unique is not None:  # a call that replaced its arguments may be of a group or not
             places.append(self._shared_place(spec, spec.unique.key))
         if spec.group is not None or spec.unique is not None:
             places.append(self._shared_place(spec, ""))
         return places
+
+    def _places_of_element(self, spec: NewJob, id: str) -> list[bytes]:
+        """The same of a batch's member: what was not collected is none, whatever the batch says."""
+        return [self._about("element", Ref(spec.queue, id), spec.task), self._shared_place(spec, "")]
 
     def _shared_place(self, job: NewJob, unique: str) -> bytes:
         return about("replacing", self._namespace, job.queue, job.task, unique)
@@ -345,6 +349,11 @@ class _Clerk:
 
     def _about(self, kind: str, job: Any, task: str = "") -> bytes:
         return about(kind, self._namespace, job.queue, task, job.id)
+
+
+def _kind_of(job: NewJob) -> str:
+    """What is collected is no call by itself, and no call is an element of a batch."""
+    return "arguments" if job.group is None else "element"
 
 
 _elements = msgspec.json.Decoder(tuple[list[msgspec.Raw]]).decode

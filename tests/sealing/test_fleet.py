@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock import App, Batch, RawJob, Unique
-from penstock.errors import ConfigError, Undecodable
+from penstock import App, Batch, Cancel, RawJob, Unique
+from penstock.batch import Group
+from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
 from penstock.job import Job, NewJob, State
 from penstock.sealing import Keyring, Sealer, read_keys
 from penstock.store import Share
@@ -232,6 +233,22 @@ def never_runs(name: str) -> None:
     raise AssertionError("a forged job has run")
 
 
+async def test_a_call_is_no_element_of_a_batch_that_somebody_made_up(with_greet: WithGreet) -> None:
+    """Its task would be called with a list of what it was called with."""
+    app = with_greet(key=KEY, key_required=True)
+    handle = await app.tasks["greet"].aenqueue("ada")
+    payload = await the_payload(with_greet())
+    batch = Job(
+        NewJob("batch", "greet", b"[[" + payload + b"]]", group=Group("", 1, 0)),
+        State.RUNNING,
+        members=(handle.id,),
+    )
+    app_store: Any = app.store
+    for one in (batch, replace(batch, spec=replace(batch.spec, group=None))):
+        (opened,) = app_store._clerk.opened([one])
+        assert "moved from another" in getattr(opened.spec.payload, "why", "it opened")
+
+
 async def test_nor_in_another_namespace(with_greet: WithGreet) -> None:
     app = with_greet(key=KEY)
     handle = await app.tasks["greet"].aenqueue("ada")
@@ -316,6 +333,21 @@ def test_the_sync_door_opens_too(with_greet: WithGreet) -> None:
     assert handle.result() == "hello ada"
     assert app.results([handle]) == ["hello ada"]
     assert [one.result() for one in app.as_completed([handle])] == ["hello ada"]
+
+
+async def test_why_a_job_failed_is_told_without_what_is_encrypted_of_it(new_app: NewApp) -> None:
+    app, keyless = new_app(key=KEY), new_app()
+
+    @app.task(name="fail", max_attempts=1, retention="1h")
+    def fail(why: str) -> None:
+        raise (Cancel if why == "cancel" else ValueError)(why)
+
+    handles = [await app.tasks["fail"].aenqueue(why) for why in ("cancel", "boom")]
+    await in_a_burst(app)
+    for handle, error in zip(handles, (JobCancelled, JobDead), strict=True):
+        with pytest.raises(error, match=f"encrypted with the key {id_of(KEY)}") as told:
+            await keyless.handle(handle.id).aresult()
+        assert "$sealed" not in str(told.value)
 
 
 # ── signed ───────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ import pytest
 from penstock import App
 from penstock.config import Config, load
 from penstock.errors import ConfigError
+from penstock.job import Job, NewJob, State
 from penstock.sealing import (
     CannotOpen,
     Key,
@@ -23,6 +24,7 @@ from penstock.sealing import (
     new_key,
     read_keys,
     shown_text,
+    why_sealed,
 )
 
 SECRET = bytes(range(200, 232))
@@ -213,6 +215,19 @@ def test_people_without_the_key_are_told_where_something_is_sealed() -> None:
     text = sealer().seal_text("boom", HERE)
     assert shown_text(f"ValueError: {text}") == f"ValueError: (encrypted with the key {Key(SECRET).id})"
     assert shown_text("ValueError: $5") == "ValueError: $5"
+
+
+@pytest.mark.parametrize("envelope", ['{"$sealed":"1.%s.AAAA"}', '{"$signed":"1.%s.AAAA","is":1}'])
+def test_what_stands_for_a_keys_id_and_is_none_is_not_repeated(envelope: str) -> None:
+    """It goes into logs and to terminals, and anybody who writes to the store may have put it there."""
+    control = "\x1b[2J\x1b[H\n"
+    data = (envelope % control).encode()
+    with pytest.raises(CannotOpen, match="unknown") as refused:
+        sealer().open(data, HERE)
+    job = Job(NewJob("1", "send", data), State.AVAILABLE)
+    for said in (str(refused.value), why_sealed(job), sealer().open_text(f"$sealed:1.{control}.AAAA", HERE)):
+        assert said
+        assert said.isprintable()
 
 
 def test_unique_keys_are_marked_once_and_by_key() -> None:

@@ -29,7 +29,7 @@ BEFORE_SEALED = b'{"$sealed":"1.'
 BEFORE_SIGNED = b'{"$signed":"1.'
 BEFORE_TEXT = "$sealed:1."
 _MARKS = (BEFORE_SEALED, BEFORE_SIGNED)
-_ID = 8
+_ID = re.compile(rb"[0-9a-f]{8}")
 _TEXT = re.compile(r"\$sealed:1\.([0-9a-f]{8})\.[A-Za-z0-9+/=]+")
 
 
@@ -54,10 +54,11 @@ def is_sealed_text(text: str) -> bool:
     return text.startswith(BEFORE_TEXT)
 
 
-def key_id(data: bytes) -> str:
-    """The id of the key under which this is sealed or signed."""
-    start = len(BEFORE_SEALED)
-    return data[start : start + _ID].decode("latin-1")
+def key_id(data: bytes, start: int = len(BEFORE_SEALED)) -> str:
+    """The id of the key under which this is sealed or signed. It stands in logs and on terminals, so what
+    somebody else wrote there and is no id is not repeated."""
+    found = _ID.match(data, start)
+    return "unknown" if found is None else found[0].decode()
 
 
 def why_sealed(job: Job) -> str | None:

@@ -97,10 +97,9 @@ class Sealer:
         """What was sealed so; a clear text is as it is. One that does not open says so instead."""
         if not is_sealed_text(text):
             return text
-        start = len(BEFORE_TEXT)
+        data, start = text.encode("ascii", "replace"), len(BEFORE_TEXT)
         try:
-            data = text[start + 9 :].encode("ascii", "replace")
-            return _opened(self._key(text[start : start + 8]), data, about).decode("utf-8")
+            return _opened(self._key(key_id(data, start)), data[start + 9 :], about).decode("utf-8")
         except (CannotOpen, UnicodeDecodeError) as error:
             return f"(encrypted; {error})"
 
