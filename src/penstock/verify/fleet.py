@@ -88,6 +88,12 @@ class Fleet:
         self._rate = rate / producers
         self._wanted = (workers, producers)
 
+    @property
+    def all(self) -> list[Member]:
+        """Whoever is there at this moment, guests too."""
+        with self._lock:
+            return [*self.workers, *self.producers, *self._guests]
+
     def start(self) -> None:
         """The workers, every other with a supervisor and two processes; then who gives them work."""
         workers, producers = self._wanted

@@ -38,8 +38,7 @@ def left_in_file(path: Path, namespace: str) -> int:
 
 
 def is_used(path: Path) -> bool:
-    """Whether there is anything in this file now that is not ours to remove: of a namespace, or in a table that
-    is no store's."""
+    """Whether there is something in this file: of any namespace, or a table that is no store's."""
     return _ask_file(path, _USED, "") > 0
 
 
