@@ -268,4 +268,4 @@ def _throughput(report: Report) -> str | None:
     if not seconds:
         return None
     mean = sum(one.completed for one in seconds) / len(seconds)
-    return f"{mean:,.0f} jobs/s under chaos, {max(one.completed for one in seconds):,} in the best second"
+    return f"{mean:,.0f} jobs/s on average, {max(one.completed for one in seconds):,} in the best second"

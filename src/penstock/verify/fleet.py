@@ -105,10 +105,10 @@ class Fleet:
 
     def guest(self, role: str, *, version: str = "1", ahead: int = 0) -> Member:
         """One more worker, which nobody replaces; `ahead`: by how many seconds its clock is wrong."""
-        member = self._worker(role, 0, version, ahead)
-        with self._lock:
+        with self._lock:  # all of it: who closes the fleet must know of whoever has been started
+            member = self._worker(role, 0, version, ahead)
             self._guests.append(member)
-        return member
+            return member
 
     def _worker(self, role: str, number: int, version: str, ahead: int) -> Member:
         if role == "lone":
@@ -189,9 +189,12 @@ class Fleet:
     def end_workers(self, timeout: float = 40.0) -> list[Member]:
         """All workers drain and end; those come back that had to be killed."""
         with self._lock:
-            leaving, self.workers = [*self.workers, *self._guests], []
+            leaving, self.workers, self._guests = [*self.workers, *self._guests], [], []
             self._orphaned += [member.pid for member in leaving]
-        return _end(leaving, timeout)
+        late = _end(leaving, timeout)
+        with self._lock:  # whose number it is later on is none of our business
+            self._orphaned = [pid for pid in self._orphaned if family(pid)]
+        return late
 
     def close(self) -> None:
         """Nobody is left."""

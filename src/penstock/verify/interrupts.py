@@ -13,6 +13,10 @@ __all__ = ["interruptible", "undisturbed"]
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def _unheard(*_: Any) -> None:
+    """Not SIG_IGN: Python complains of a signal that has come already and that nobody handles any more."""
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Each of them ends the run as Ctrl-C does. Who is impatient, and asks again, has to wait: what would be
@@ -20,7 +24,7 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(*_: Any) -> None:
         for number in heeded:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, _unheard)
         raise KeyboardInterrupt
 
     heeded = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
@@ -31,7 +35,7 @@ def interruptible() -> Iterator[None]:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Until it is done none of them counts."""
-    with _handled(_ENDS, signal.SIG_IGN):
+    with _handled(_ENDS, _unheard):
         yield
 
 
