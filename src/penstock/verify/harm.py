@@ -148,9 +148,9 @@ class Harm:
         assert self.server is not None
         begins = _wall() - _KEPT_BACK
         with self._lasting("restart-store", "server", "SIGKILL"):
-            self.server.restart()
+            back = time.monotonic() + self.server.restart()
         self._forgive(begins)
-        self.back.append(time.monotonic())
+        self.back.append(back)
 
     def _power_cut(self, *_: float) -> None:
         """What the server had not synced it may lose, as `appendfsync` says: that much is forgiven."""
@@ -224,9 +224,9 @@ class Harm:
         assert self.server is not None
         begins = _wall() - _ON_THE_WAY
         with self._lasting("failover", "a master"):
-            self.server.failover(*self._shard(which))
+            back = time.monotonic() + self.server.failover(*self._shard(which))
         self.undone.append((begins, _wall()))
-        self.back.append(time.monotonic())
+        self.back.append(back)  # its replicas may have taken longer to be in step
 
     def _disk_full(self, how: float, which: float, _: float) -> None:
         assert self.server is not None
