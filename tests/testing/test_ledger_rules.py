@@ -478,6 +478,17 @@ def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(told: Chronicle) ->
     assert (verdict.lost, verdict.forgiven, verdict.enqueued) == (1, 1, 2)
 
 
+def test_an_enqueue_that_waited_for_a_replica_is_not_forgiven_where_outcomes_are(told: Chronicle) -> None:
+    told.enqueue("a", 150)
+    told.enqueue("b", 0)
+    told.settle("b", 150, told.start("b", 10))
+    told.fault("failover", 160, seconds=0.1)
+    told.run("b", 500, 510, pid=3, attempt=2)
+    verdict = told.judge(undone=[WINDOW])
+    assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "a")]
+    assert (verdict.lost, verdict.forgiven, verdict.completed) == (1, 1, 1)
+
+
 @pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])
 def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: float, broken: list[str]) -> None:
     told.enqueue("a", 0)

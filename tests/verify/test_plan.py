@@ -99,7 +99,7 @@ def _report(folder: Path, *done: str, verdict: Verdict | None = None) -> Report:
             wishes=Wishes(60.0, ["kill-worker", "storm"], seed=1),
             stand=stand_on(url),
             history=History([], [], {}, set(), 0),
-            verdict=verdict or Verdict(),
+            verdict=verdict or Verdict(completed=1),
             harm=harm,
             began=10.0,
             started_at=1_700_000_000.0,
@@ -119,6 +119,12 @@ def test_without_findings_and_with_all_that_was_asked_for_the_promises_are_kept(
     assert report.kept
     assert [(fault.at, fault.seconds) for fault in report.faults] == [(0.5, 0.25), (0.5, 0.25)]
     assert report.started_at == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_run_in_which_nothing_could_be_done_proves_nothing(tmp_path: Path) -> None:
+    report = _report(tmp_path, "storm", "kill-worker", verdict=Verdict(offered=900, refused=900))
+    assert report.reasons == ["no job was completed: nothing was put to the test"]
+    assert not report.kept
 
 
 def test_a_spread_names_the_middle_and_the_worst() -> None:

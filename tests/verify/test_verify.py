@@ -139,6 +139,7 @@ def test_who_interrupts_it_is_left_with_no_process_and_no_row(tmp_path: Path) ->
     while " of 300 s" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)  # impatient: it changes nothing
     out, err = process.communicate(timeout=_PATIENCE)
     assert process.returncode == 1, out + err
     assert "Traceback" not in err
@@ -195,6 +196,10 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
         (["--dir", "."], 2, "is not empty"),
         (["--url", "sqlite:///nowhere/jobs.db"], 2, "there is no directory"),
         (["--minutes", "0"], 2, "--minutes"),
+        (["--minutes", "nan"], 2, "--minutes"),
+        (["--rate", "nan"], 2, "--rate"),
+        (["--report", "nowhere/report.json"], 2, "cannot be written"),
+        (["--html", "nowhere/report.html"], 2, "cannot be written"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,31 @@ def test_a_namespace_that_is_no_runs_own_is_never_emptied(tmp_path: Path, namesp
     with pytest.raises(ConfigError, match="not one of verify's own"):
         stand_on(url).wipe(namespace)
     assert stand_on(url).left(OTHERS) > 10
+
+
+def test_a_new_file_that_somebody_else_has_begun_to_use_stays(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    stand = stand_on(url)
+    ours, others = _fill(url, OURS), _fill(url, OTHERS)
+    ours.close()
+    assert stand.fresh
+    assert stand.wipe(OURS) > 10
+    assert others.handle("here", task="plain").status() == "available"
+    others.close()
+
+
+def test_a_new_file_with_a_table_of_another_program_stays(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.db"
+    stand = stand_on(f"sqlite:///{file}")
+    _fill(stand.url, OURS).close()
+    with contextlib.closing(sqlite3.connect(file)) as cx:
+        cx.execute("CREATE TABLE customer (name TEXT)")
+    assert stand.wipe(OURS) > 10
+    assert file.exists()
+
+
+def test_a_new_file_that_nobody_else_uses_goes(tmp_path: Path) -> None:
+    stand = stand_on(f"sqlite:///{tmp_path / 'jobs.db'}")
+    _fill(stand.url, OURS).close()
+    assert stand.wipe(OURS) > 10
+    assert list(tmp_path.iterdir()) == []

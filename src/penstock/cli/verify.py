@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import random
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, facts, note, table
+from penstock.errors import StoreError
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
     from penstock.verify.conductor import Progress
@@ -30,8 +32,6 @@ if TYPE_CHECKING:  # `penstock --help` needs none of these
 __all__ = ["command"]
 
 _PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-cluster")
-#: Leases of a run, unless the settings say otherwise: short, so that minutes show what takes hours.
-_LEASE = "3s"
 
 
 @click.command("verify", cls=Command)
@@ -73,13 +73,19 @@ def command(
     Exit code 0 if all promises were kept, 1 if one was broken.
     """
     from penstock.verify.conductor import conduct
+    from penstock.verify.interrupts import interruptible
     from penstock.verify.kinds import choose
     from penstock.verify.plan import Wishes
 
     session = Session.current()
     if "namespace" in session.options:
         raise click.UsageError("verify makes a namespace of its own: leave --namespace out")
-    with _interruptible(), _folder(workdir) as folder, _stand(session, private, folder) as stand:
+    for option, number in (("--minutes", minutes), ("--rate", rate)):
+        if math.isnan(number):
+            raise click.UsageError(f"{option} {number} is no number")
+    for file in (report_file, html):
+        _can_be_written(file, workdir)
+    with interruptible(), _folder(workdir) as folder, _stand(session, private, folder) as stand:
         asked = choose([word.strip() for word in faults.split(",")], stand.ground)
         place = _place(folder, stand)
         stand.check()
@@ -115,6 +121,15 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
             folder.rmdir()
 
 
+def _can_be_written(file: Path | None, workdir: Path | None) -> None:
+    """Minutes later is too late to find out."""
+    folder = None if file is None else file.resolve().parent
+    if folder is None or (workdir is not None and folder == workdir.resolve()):
+        return
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise click.UsageError(f"{file} cannot be written: {folder} is no directory that you may write to")
+
+
 @contextlib.contextmanager
 def _stand(session: Session, private: str | None, folder: Path) -> Iterator[Stand]:
     from penstock.verify.stand import private_stand, stand_on
@@ -129,37 +144,24 @@ def _stand(session: Session, private: str | None, folder: Path) -> Iterator[Stan
 
 
 def _place(folder: Path, stand: Stand) -> Place:
-    from penstock.config import load
-    from penstock.verify.place import Place
+    from penstock.verify.place import Place, settings_of_run
     from penstock.verify.wiping import PREFIX
 
-    settings = {} if load().source("lease") != "default" else {"PENSTOCK_LEASE": _LEASE}
     namespace = f"{PREFIX}{secrets.token_hex(4)}"
-    return Place(folder, stand.url, namespace, worker_url=stand.worker_url, settings=settings)
+    return Place(folder, stand.url, namespace, worker_url=stand.worker_url, settings=settings_of_run())
 
 
 def _clean(stand: Stand, place: Place) -> None:
-    """Nothing of the run stays in the store, whatever ended it; who is impatient now has to wait."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Nothing of the run stays in the store, whatever ended it. Where that cannot be had it is said, and what
+    the run has found out is not lost."""
+    from penstock.verify.interrupts import undisturbed
+
     try:
-        stand.wipe(place.namespace)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """TERM ends the run as Ctrl-C does: its processes end with it, and its namespace is emptied."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        with undisturbed():
+            stand.wipe(place.namespace)
+    except StoreError as error:
+        if not stand.ground.private:  # else all of it goes
+            note(f"the namespace {place.namespace} stays in the store, and cannot be emptied: {error}")
 
 
 # ── while it runs ────────────────────────────────────────────────────────────────────────────────
@@ -266,4 +268,4 @@ def _throughput(report: Report) -> str | None:
     if not seconds:
         return None
     mean = sum(one.completed for one in seconds) / len(seconds)
-    return f"{mean:,.0f} jobs/s under chaos, {max(one.completed for one in seconds):,} in the best second"
+    return f"{mean:,.0f} jobs/s on average, {max(one.completed for one in seconds):,} in the best second"

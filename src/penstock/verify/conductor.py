@@ -20,6 +20,7 @@ from penstock.testing.ledger.check import judge, snapshot
 from penstock.testing.ledger.history import read
 from penstock.verify.fleet import Fleet
 from penstock.verify.harm import STRANGER, Harm
+from penstock.verify.interrupts import undisturbed
 from penstock.verify.place import Place
 from penstock.verify.plan import LANES, Step, Wishes, plan
 from penstock.verify.report import Account, Report, report_of
@@ -64,6 +65,7 @@ class _Run:
         self._tell = tell
         self._over = threading.Event()
         self._trouble: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
         self._reasons: list[str] = []
         self._began = time.monotonic()
         self._started_at = time.time()
@@ -90,9 +92,12 @@ class _Run:
             self._drain()
             return self._report()
         finally:
-            self._over.set()
-            self._fleet.close()
-            self._app.close()
+            with undisturbed():
+                self._over.set()
+                self._fleet.close()
+                for thread in self._threads:  # what one of them still does must not meet the cleaning up
+                    thread.join()
+                self._app.close()
 
     # ── the phases ───────────────────────────────────────────────────────────────────────────────
 
@@ -151,6 +156,7 @@ class _Run:
                 self._trouble.append(error)
 
         thread = threading.Thread(target=run, name=work.__name__)
+        self._threads.append(thread)
         thread.start()
         return thread
 
@@ -186,9 +192,12 @@ class _Run:
         if counts[State.PARKED]:
             parked = await store.list_jobs(state=State.PARKED, task=STRANGER, limit=1_000)
             await store.cancel([job.ref for job in parked.jobs])
-        if counts[State.SCHEDULED] or counts[State.RETRYABLE]:
+        if self._misled() and (counts[State.SCHEDULED] or counts[State.RETRYABLE]):
             await self._bring_near(store)
         return sum(counts[state] for state in _UNDONE)
+
+    def _misled(self) -> bool:
+        return self._stand.file is not None and any(done.kind == "clock" for done in self._harm.done)
 
     async def _bring_near(self, store: Store) -> None:
         """In a file its own clock counts, and a worker with a wrong one may have put a job off by an hour."""
@@ -210,7 +219,7 @@ class _Run:
             wishes=self._wishes,
             stand=self._stand,
             history=history,
-            verdict=judge(history, seen, forgiven=self._harm.forgiven),
+            verdict=judge(history, seen, forgiven=self._harm.forgiven, undone=self._harm.undone),
             harm=self._harm,
             began=self._began,
             started_at=self._started_at,

@@ -36,7 +36,10 @@ class SmallDisk:
         folder.mkdir(parents=True, exist_ok=True)
         options = f"size={megabytes}m,mode=700"
         mount = ["mount", "-t", "tmpfs", "-o", options, "penstock-verify", str(folder)]
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603 (a program of ours, in words of ours)
+        try:
+            done = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603 (a program of ours, in words of ours)
+        except OSError as error:  # a small container may have no such program
+            raise ConfigError(f"a disk that can be filled cannot be mounted here: {error}") from None
         if done.returncode:
             raise ConfigError(f"a disk that can be filled cannot be mounted here: {done.stderr.strip()}")
         self._keeper = subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)

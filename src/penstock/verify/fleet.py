@@ -88,6 +88,12 @@ class Fleet:
         self._rate = rate / producers
         self._wanted = (workers, producers)
 
+    @property
+    def all(self) -> list[Member]:
+        """Whoever is there at this moment, guests too."""
+        with self._lock:
+            return [*self.workers, *self.producers, *self._guests]
+
     def start(self) -> None:
         """The workers, every other with a supervisor and two processes; then who gives them work."""
         workers, producers = self._wanted
@@ -99,10 +105,10 @@ class Fleet:
 
     def guest(self, role: str, *, version: str = "1", ahead: int = 0) -> Member:
         """One more worker, which nobody replaces; `ahead`: by how many seconds its clock is wrong."""
-        member = self._worker(role, 0, version, ahead)
-        with self._lock:
+        with self._lock:  # all of it: who closes the fleet must know of whoever has been started
+            member = self._worker(role, 0, version, ahead)
             self._guests.append(member)
-        return member
+            return member
 
     def _worker(self, role: str, number: int, version: str, ahead: int) -> Member:
         if role == "lone":
@@ -183,9 +189,12 @@ class Fleet:
     def end_workers(self, timeout: float = 40.0) -> list[Member]:
         """All workers drain and end; those come back that had to be killed."""
         with self._lock:
-            leaving, self.workers = [*self.workers, *self._guests], []
+            leaving, self.workers, self._guests = [*self.workers, *self._guests], [], []
             self._orphaned += [member.pid for member in leaving]
-        return _end(leaving, timeout)
+        late = _end(leaving, timeout)
+        with self._lock:  # whose number it is later on is none of our business
+            self._orphaned = [pid for pid in self._orphaned if family(pid)]
+        return late
 
     def close(self) -> None:
         """Nobody is left."""

@@ -35,6 +35,8 @@ _HOUR = 3_600
 _EVERYBODY = {"restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "disk-full"}
 #: What a master has answered and its replica does not have yet is at most so old (ms).
 _ON_THE_WAY = 2_000
+#: While a sync is under way Redis answers, and keeps back what it is to write; that long at most (ms).
+_KEPT_BACK = 2_000
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Harm:
     back: list[float] = field(default_factory=list)
     #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
     forgiven: list[tuple[int, int]] = field(default_factory=list)
+    #: The same, but for enqueues, which had waited for a replica.
+    undone: list[tuple[int, int]] = field(default_factory=list)
 
     def do(self, step: Step) -> None:
         """The harm of this step; one that finds no victim (it has just died of another) is not counted."""
@@ -142,9 +146,11 @@ class Harm:
             self._kill_all("restart-store")
             return
         assert self.server is not None
+        begins = _wall() - _KEPT_BACK
         with self._lasting("restart-store", "server", "SIGKILL"):
-            self.server.restart()
-        self.back.append(time.monotonic())
+            back = time.monotonic() + self.server.restart()
+        self._forgive(begins)
+        self.back.append(back)
 
     def _power_cut(self, *_: float) -> None:
         """What the server had not synced it may lose, as `appendfsync` says: that much is forgiven."""
@@ -152,13 +158,20 @@ class Harm:
         begins = _wall()
         with self._lasting("power-cut", "server", f"appendfsync {self.server.fsync}"):
             self.server.power_cut()
-        self.forgiven.append((begins, _wall()))
+        self._forgive(begins)
         self.back.append(time.monotonic())
 
+    def _forgive(self, begins: int) -> None:
+        """What was not synced when the server was killed; with `always` there is no such thing."""
+        assert self.server is not None
+        if self.server.fsync != "always":
+            self.forgiven.append((begins, _wall()))
+
     def _kill_all(self, kind: str) -> None:
-        """A file has no server: all who have it open die at once, and the next finds what they left."""
-        with self._lasting(kind, "all processes", "SIGKILL"):
-            for member in (*self.fleet.workers, *self.fleet.producers):
+        """A file has no server: all of the run who have it open die at once; the next finds what they left.
+        Other programs that use the file are not ours to kill."""
+        with self._lasting(kind, "all processes of the run", "SIGKILL"):
+            for member in self.fleet.all:
                 member.harmed = True
                 self._end(family(member.pid), kind)
             self.app.close()
@@ -166,12 +179,15 @@ class Harm:
 
     def _stop_store(self, how: float, which: float, _: float) -> None:
         seconds = 0.5 + 2.5 * how
+        begins, replaced = _wall() - _ON_THE_WAY, False
         with self._lasting("stop-store", "write lock" if self.file else "server"):
             if self.file is not None:
                 self._hold_lock(seconds)
             else:
                 assert self.server is not None
-                self.server.stop_for(seconds, *self._shard(which))
+                replaced = self.server.stop_for(seconds, *self._shard(which))
+        if replaced:  # a failover as any other
+            self.undone.append((begins, _wall()))
 
     def _hold_lock(self, seconds: float) -> None:
         """As another program does that writes into the same file, and takes its time."""
@@ -208,9 +224,9 @@ class Harm:
         assert self.server is not None
         begins = _wall() - _ON_THE_WAY
         with self._lasting("failover", "a master"):
-            self.server.failover(*self._shard(which))
-        self.forgiven.append((begins, _wall()))
-        self.back.append(time.monotonic())
+            back = time.monotonic() + self.server.failover(*self._shard(which))
+        self.undone.append((begins, _wall()))
+        self.back.append(back)  # its replicas may have taken longer to be in step
 
     def _disk_full(self, how: float, which: float, _: float) -> None:
         assert self.server is not None

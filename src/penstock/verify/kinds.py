@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ KINDS: dict[str, Kind] = {
         Kind("storm", "workers start and stop, or are killed, within seconds", "processes"),
         Kind("clock", "a worker whose wall clock is an hour ahead or behind", "processes"),
         Kind("two-versions", "workers of a newer code, without one task and with a renamed one", "processes"),
-        Kind("restart-store", "kill the server and start it again; for a file, kill all who use it", "store"),
+        Kind("restart-store", "kill the server and start it again; for a file, all of the run", "store"),
         Kind("stop-store", "SIGSTOP the server; for a file, hold its write lock", "store", private=True),
         Kind("power-cut", "the server's machine goes dark: what its disk has not yet is gone", "store",
              private=True, only=("redis",)),
@@ -108,6 +109,8 @@ def _refusal(name: str, ground: Ground) -> str:
     kind = KINDS[name]
     if name == "disk-full" and ground.store == "sqlite" and ground.private and not ground.small_disk:
         return "it needs a disk of its own, which only root on Linux may mount"
+    if name == "disk-full" and ground.store != "sqlite" and ground.private and sys.platform != "linux":
+        return "a server's files can only be kept from growing on Linux"
     if name == "restart-store" and ground.store != "sqlite" and not ground.private:
         return Kind(name, "", "", private=True).refusal(ground)
     return kind.refusal(ground)

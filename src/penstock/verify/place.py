@@ -8,9 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.config import load
 from penstock.errors import PenstockError
 
-__all__ = ["LEDGER", "NAMESPACE", "OWNER", "QUEUES", "ROLE", "URL", "VERSION", "Place", "VerifyFailed"]
+__all__ = [
+    "LEDGER",
+    "NAMESPACE",
+    "OWNER",
+    "QUEUES",
+    "ROLE",
+    "URL",
+    "VERSION",
+    "Place",
+    "VerifyFailed",
+    "settings_of_run",
+]
 
 # not PENSTOCK_…: those are settings, and unknown ones are refused
 URL = "_PENSTOCK_VERIFY_URL"
@@ -24,6 +36,25 @@ ROLE = "_PENSTOCK_VERIFY_ROLE"
 VERSION = "_PENSTOCK_VERIFY_VERSION"
 
 QUEUES = ("main", "keys", "batches", "slow", "harm")
+
+
+#: Leases of a run, unless the settings say otherwise: short, so that minutes show what takes hours.
+_LEASE = "3s"
+#: What a run cannot do without: it goes by what logs say, and compares all ended jobs in the end.
+_NEEDED = {
+    "PENSTOCK_LOG_LEVEL": "info",
+    "PENSTOCK_LOG_FORMAT": "text",
+    "PENSTOCK_QUEUES": ",".join(QUEUES),
+    "PENSTOCK_KEEP_FINISHED_COUNT": "100000000",
+    "PENSTOCK_KEEP_DEAD_COUNT": "100000000",
+}
+
+
+def settings_of_run() -> dict[str, str]:
+    """The PENSTOCK_… of a run that go before the user's own."""
+    loaded = load()
+    leases = {loaded.source("lease"), loaded.source("heartbeat")}
+    return {**_NEEDED, "PENSTOCK_LEASE": _LEASE} if leases == {"default"} else dict(_NEEDED)
 
 
 class VerifyFailed(PenstockError):

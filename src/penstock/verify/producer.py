@@ -36,6 +36,8 @@ class Producer:
 
     def __init__(self, seed: str, rate: float) -> None:
         self._dice = random.Random(seed)  # noqa: S311 (chaos by lot, no secret)
+        # its own: how many jobs are due at a time is up to the machine, and must not change which they are
+        self._ways = random.Random(f"{seed}/ways")  # noqa: S311 (chaos by lot, no secret)
         self._rate = rate
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any]]] = []
@@ -48,20 +50,24 @@ class Producer:
         while not self.stop.wait(_BEAT) and str(os.getppid()) == owner:
             now = time.monotonic()
             owed, last = min(owed + (now - last) * self._rate, _MOST_AT_ONCE), now
-            orders = [draw(self._dice, tasks) for _ in range(int(owed))]
+            orders = self.next_orders(int(owed))
             owed -= len(orders)
             try:
-                self._place(orders)
+                self.place(orders)
                 self._take_back(now)
             except PenstockError as error:  # the store is away: whoever enqueues tries again later
                 _log.warning("%s: %s", type(error).__name__, error)
 
-    def _place(self, orders: list[Order]) -> None:
+    def next_orders(self, n: int) -> list[Order]:
+        """So many more: which they are is up to the seed alone."""
+        return [draw(self._dice, tasks) for _ in range(n)]
+
+    def place(self, orders: list[Order]) -> None:
         """All at once, or in two parts; from an event loop now and then."""
-        cut = self._dice.randint(0, len(orders)) if self._dice.random() < 0.3 else 0
+        cut = self._ways.randint(0, len(orders)) if self._ways.random() < 0.3 else 0
         for part in (orders[:cut], orders[cut:]):
             if part:
-                self._enqueue(part, in_loop=self._dice.random() < 0.1)
+                self._enqueue(part, in_loop=self._ways.random() < 0.1)
 
     def _enqueue(self, orders: list[Order], *, in_loop: bool) -> None:
         drafts: list[Draft[Any]] = [order.draft for order in orders]

@@ -139,7 +139,8 @@ def report_of(account: Account) -> Report:
     numbers = summary(account.history, verdict, began=int(account.started_at * 1000))
     injected = _injected(account)
     never = [f"{kind} was asked for and never happened" for kind in wishes.asked if not injected[kind]]
-    reasons = [*account.reasons, *never, *_broken(verdict.findings)]
+    idle = [] if verdict.completed else ["no job was completed: nothing was put to the test"]
+    reasons = [*account.reasons, *idle, *never, *_broken(verdict.findings)]
     mine = {
         "url": mask_url(account.stand.url),
         "store": account.stand.ground.store,

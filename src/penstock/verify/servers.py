@@ -74,9 +74,10 @@ class PrivateRedis:
         return self._node.pid
 
     @_in_turn
-    def stop_for(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after so long."""
+    def stop_for(self, seconds: float) -> bool:
+        """SIGSTOP, and SIGCONT after so long; nobody takes its place (False)."""
         _stop(self._node, seconds)
+        return False
 
     @_in_turn
     def restart(self) -> float:
@@ -158,6 +159,7 @@ class PrivateCluster:
         relayed: bool = False,
     ) -> None:
         self.shards = masters
+        self.fsync: Fsync = fsync
         self.turn = threading.Lock()
         self.relays: list[Relay] = []
         self._replicas = replicas
@@ -193,10 +195,12 @@ class PrivateCluster:
         return holder(self._nodes, SLOTS * shard // self.shards)
 
     @_in_turn
-    def stop_for(self, seconds: float, shard: int = 0) -> None:
-        """SIGSTOP for a master, and SIGCONT after so long; if it was long, its replica has taken over."""
-        _stop(self.master(shard), seconds)
+    def stop_for(self, seconds: float, shard: int = 0) -> bool:
+        """SIGSTOP for a master, and SIGCONT after so long; whether its replica has taken over."""
+        before = self.master(shard)
+        _stop(before, seconds)
         self._heal()
+        return self.master(shard) is not before
 
     @_in_turn
     def restart(self, shard: int | None = None) -> float:

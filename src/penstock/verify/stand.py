@@ -32,7 +32,7 @@ class Stand:
     """A store, what can be done to it, and the traces that a run leaves in it.
 
     `url` is the conductor's way, `worker_url` that of workers and producers. `fresh`: a file that was not
-    there before the run, and shall not be there after it.
+    there before the run, and shall not be there after it, unless somebody else has begun to use it.
     """
 
     ground: Ground
@@ -61,7 +61,7 @@ class Stand:
         if not self.file.exists():
             return 0
         gone = wiping.wipe_file(self.file, namespace)
-        if self.fresh:
+        if self.fresh and not wiping.is_used(self.file):
             wiping.remove_file(self.file)
         return gone
 

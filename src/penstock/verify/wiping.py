@@ -13,7 +13,7 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
 
-__all__ = ["PREFIX", "left_in_file", "refuse_others", "remove_file", "wipe_file"]
+__all__ = ["PREFIX", "is_used", "left_in_file", "refuse_others", "remove_file", "wipe_file"]
 
 #: What the names of a run's namespaces begin with; no other one is ever emptied.
 PREFIX = "verify-"
@@ -35,6 +35,11 @@ def wipe_file(path: Path, namespace: str) -> int:
 def left_in_file(path: Path, namespace: str) -> int:
     """How many rows of this namespace there are."""
     return _ask_file(path, _COUNT, namespace)
+
+
+def is_used(path: Path) -> bool:
+    """Whether there is something in this file: of any namespace, or a table that is no store's."""
+    return _ask_file(path, _USED, "") > 0
 
 
 def remove_file(path: Path) -> None:
@@ -78,6 +83,17 @@ def _count(step: Step) -> int:
     return n
 
 
+def _used(step: Step) -> int:
+    """A queue with the number 0 or below is the file's own."""
+    (n,) = step.cx.execute(
+        "SELECT count(*) FROM sqlite_master WHERE type = 'table' "
+        "AND name NOT LIKE 'penstock\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    ).fetchone()
+    for table in ("penstock_queue WHERE qid > 0", "penstock_job", "penstock_worker", "penstock_signal"):
+        n += step.cx.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 (our own names)
+    return int(n)
+
+
 def _tables(step: Step) -> Iterator[tuple[str, str]]:
     names = step.cx.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'penstock\\_%' ESCAPE '\\' "
@@ -91,4 +107,4 @@ def _tables(step: Step) -> Iterator[tuple[str, str]]:
             yield table, "queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?)"
 
 
-_WIPE, _COUNT = Verb(_wipe), Verb(_count, reads=True)
+_WIPE, _COUNT, _USED = Verb(_wipe), Verb(_count, reads=True), Verb(_used, reads=True)

@@ -130,10 +130,12 @@ def judge(
     slack: int = 0,
     asked: Iterable[str] = (),
     forgiven: Iterable[Span] = (),
+    undone: Iterable[Span] = (),
 ) -> Verdict:
-    """The verdict, from facts alone."""
+    """The verdict, from facts alone. Of the spans of `undone` the store may forget all but enqueues."""
+    excused = Forgiven(forgiven, history, undone)
     with uncollected():
-        return _judged(history, seen, finished, exclusive, slack, tuple(asked), tuple(forgiven))
+        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused)
 
 
 def _judged(
@@ -143,7 +145,7 @@ def _judged(
     exclusive: bool,
     slack: int,
     asked: Sequence[str],
-    forgiven: Sequence[Span],
+    forgiven: Forgiven,
 ) -> Verdict:
     injected = Counter(map(word_of, history.faults))
     case = Case(
@@ -151,7 +153,7 @@ def _judged(
         seen.jobs,
         time.time_ns() // 1_000_000,
         troubles_of(history),
-        Forgiven(forgiven, history),
+        forgiven,
         history.by_ref(),
         slack,
         misled=seen.borrows_clock and "clock" in injected,

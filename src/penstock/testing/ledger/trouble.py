@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -185,18 +185,33 @@ def _with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
 
 
 class Forgiven:
-    """Spans of time (ms, by the wall clock) of which a store may forget what it has said."""
+    """Spans of time (ms, by the wall clock) of which a store may forget what it said; of those of `undone`
+    all but enqueues, which wait for a replica."""
 
-    def __init__(self, spans: Iterable[tuple[int, int]], history: History) -> None:
-        self._spans: list[tuple[int, int]] = []
-        for begin, end in spans:
-            first, last = history.mono(begin), history.mono(end + 1)
-            if first is not None and last is not None:
-                self._spans.append((first, last))
+    def __init__(
+        self, spans: Iterable[tuple[int, int]], history: History, undone: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        self._of_enqueues = list(_monotonic(spans, history))
+        self._spans = [*self._of_enqueues, *_monotonic(undone, history)]
 
     def __bool__(self) -> bool:
         return bool(self._spans)
 
     def __call__(self, mono: int) -> bool:
         """Whether what was answered then (mono) may be undone."""
-        return any(begin <= mono < end for begin, end in self._spans)
+        return _lies_in(mono, self._spans)
+
+    def enqueue(self, mono: int) -> bool:
+        """Whether a job that a producer was told of then (mono) may be forgotten."""
+        return _lies_in(mono, self._of_enqueues)
+
+
+def _monotonic(spans: Iterable[tuple[int, int]], history: History) -> Iterator[tuple[int, int]]:
+    for begin, end in spans:
+        first, last = history.mono(begin), history.mono(end + 1)
+        if first is not None and last is not None:
+            yield first, last
+
+
+def _lies_in(mono: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(begin <= mono < end for begin, end in spans)

@@ -1,0 +1,21 @@
+"""What producers enqueue is up to the seed alone, however fast the machine is."""
+
+from __future__ import annotations
+
+from penstock.verify.producer import Producer
+
+
+def _jobs(seed: str, *beats: int) -> list[tuple[str, str]]:
+    """What was asked for in beats of so many jobs, and what is done to it later."""
+    producer = Producer(seed, 100.0)
+    found = []
+    for n in beats:
+        orders = producer.next_orders(n)
+        producer.place(orders)
+        found += [(repr(order.draft).partition('{"until')[0], order.verb) for order in orders]
+    return found
+
+
+def test_the_same_seed_enqueues_the_same_jobs_in_whatever_beats() -> None:
+    assert _jobs("7/1", 3, 3, 3, 3) == _jobs("7/1", 6, 1, 5) == _jobs("7/1", 12)
+    assert _jobs("7/1", 12) != _jobs("7/2", 12)
