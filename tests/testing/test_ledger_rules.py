@@ -236,6 +236,15 @@ def test_who_waits_between_two_attempts_holds_its_key(told: Chronicle) -> None:
     assert told.promises() == ["unique"]
 
 
+def test_who_had_ended_before_its_producer_heard_that_it_was_taken_holds_nothing(told: Chronicle) -> None:
+    told.enqueue("a", 0, verdict="", unique="k")
+    told.run("a", 5, 10)
+    told.write(facts.Answered, 20, QUEUE, "a", "new")
+    told.enqueue("b", 30, unique="k")
+    told.run("b", 40, 50)
+    assert told.promises() == []
+
+
 def test_a_holder_that_its_supervisor_may_have_buried_excuses(told: Chronicle) -> None:
     told.enqueue("a", 0, unique="k")
     told.start("a", 10)

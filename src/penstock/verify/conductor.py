@@ -166,7 +166,7 @@ class _Run:
         self._fleet.end_producers()
         self._fleet.keep()
         if any(done.kind == "two-versions" for done in self._harm.done):
-            self._fleet.guest("lone", version="2")  # what only the new code knows is done by the new code
+            self._fleet.employ("lone", version="2")  # what only the new code knows is done by the new code
         limit = _DRAIN + _DRAIN_SHARE * self._wishes.seconds
         ends = time.monotonic() + limit
         left: int | None = None

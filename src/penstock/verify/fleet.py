@@ -110,6 +110,11 @@ class Fleet:
             self._guests.append(member)
             return member
 
+    def employ(self, role: str, *, version: str) -> None:
+        """One more worker, which is replaced when it dies, as those from the start are."""
+        with self._lock:
+            self.workers.append(self._worker(role, len(self.workers) + 1, version, 0))
+
     def _worker(self, role: str, number: int, version: str, ahead: int) -> Member:
         if role == "lone":
             command = ["-m", "penstock.verify.lone", str(ahead)]

@@ -18,6 +18,7 @@ from typing import Any
 from penstock.draft import Draft
 from penstock.errors import EnqueueManyError, PenstockError
 from penstock.handle import Handle
+from penstock.job import State
 from penstock.verify import tasks
 from penstock.verify.load import Order, draw
 from penstock.verify.place import OWNER
@@ -29,6 +30,8 @@ _log = logging.getLogger("penstock.verify.producer")
 _BEAT = 0.05
 #: Of a second that it could not enqueue so much is made up for, at most.
 _MOST_AT_ONCE = 100
+#: While so many jobs wait nobody adds to them; looked at so often (s).
+_DEEP, _LOOK_EVERY = 1_000, 0.5
 
 
 class Producer:
@@ -41,6 +44,7 @@ class Producer:
         self._rate = rate
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any]]] = []
+        self._looked, self._deep = float("-inf"), False
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -49,6 +53,9 @@ class Producer:
         owed, last = 0.0, time.monotonic()
         while not self.stop.wait(_BEAT) and str(os.getppid()) == owner:
             now = time.monotonic()
+            if self._is_deep(now):
+                last = now
+                continue
             owed, last = min(owed + (now - last) * self._rate, _MOST_AT_ONCE), now
             orders = self.next_orders(int(owed))
             owed -= len(orders)
@@ -57,6 +64,18 @@ class Producer:
                 self._take_back(now)
             except PenstockError as error:  # the store is away: whoever enqueues tries again later
                 _log.warning("%s: %s", type(error).__name__, error)
+
+    def _is_deep(self, now: float) -> bool:
+        """Whether so much waits that how long a job takes would tell of the queue, not of the store."""
+        if now - self._looked >= _LOOK_EVERY:
+            self._looked = now
+            try:
+                queues = tasks.app.store.sync.queues()
+            except PenstockError:  # it is away: enqueueing finds out the same, and writes it down
+                self._deep = False
+            else:
+                self._deep = sum(info.counts.get(State.AVAILABLE, 0) for info in queues) > _DEEP
+        return self._deep
 
     def next_orders(self, n: int) -> list[Order]:
         """So many more: which they are is up to the seed alone."""

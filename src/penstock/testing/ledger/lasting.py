@@ -31,18 +31,20 @@ def open_until(story: Story, case: Case) -> int:
     """Until when the job had certainly not ended, since it was acknowledged."""
     retried = min((op.asked.mono for op in story.operations if op.asked.verb == "retry"), default=FOR_EVER)
     leases = [lease for lease in story.leases if lease.mono < retried]
-    seen = max([story.acknowledged_at or story.began, *(lease.sent or lease.mono for lease in leases)])
+    leased = max((lease.sent or lease.mono for lease in leases), default=story.began)
+    # its producer may hear last that it was taken, when it has ended already
+    seen = max(story.acknowledged_at or story.began, leased)
     if case.is_purged(story):
         return min(seen, retried)
     ends = [
         act.asked.mono
         for act in story.acts
-        if act.terminal and act.answer not in ("stale", "gone") and act.asked.mono >= seen
+        if act.terminal and act.answer not in ("stale", "gone") and act.asked.mono >= leased
     ]
     ends += [op.asked.mono for op in story.operations if _may_end(op.asked.verb) and op.accepted]
     ends += [max(seen, mono) for mono in (_expiry(story, case), retried) if mono is not None]
     ends += _unseen(story, leases, seen, case)
-    return min((mono for mono in ends if mono >= seen), default=FOR_EVER)
+    return min((mono for mono in ends if mono >= leased), default=FOR_EVER)
 
 
 def _may_end(verb: str) -> bool:
