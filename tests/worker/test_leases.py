@@ -13,6 +13,7 @@ import pytest
 
 from penstock.app import App
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
+from penstock.handle import Handle
 from penstock.ids import mint_token
 from penstock.job import Job, State
 from penstock.lifecycle import Transition
@@ -181,6 +182,29 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
     assert (job.state, job.attempt, job.lost) == (State.DEAD, 3, 3)
     assert job.reason == "all 3 attempts failed"
     assert [e.message for e in job.errors] == ["worker 1 died", "worker 2 died", "worker 3 died"]
+
+
+@pytest.mark.parametrize("proof", ["its lease has run out", "it is proven dead"])
+async def test_what_dies_by_the_loss_of_its_worker_is_kept_as_long_as_the_configuration_says(
+    app: App, monkeypatch: pytest.MonkeyPatch, proof: str
+) -> None:
+    monkeypatch.setattr(worker_module, "bury", lambda id: True)
+    handle = await app.task(max_attempts=1)(_never).aenqueue()
+    await app.store.announce(WorkerInfo("doomed", "host", 1, 0, ("default",), (), 20))
+    assert await _fetch(app, "doomed")
+    job = await becomes(handle, State.RUNNING)
+    lease = 60_000
+    if proof == "it is proven dead":
+        monkeypatch.setattr(worker_module, "proven_dead", lambda _: {"doomed"})
+    else:
+        lease = 0
+    await app.store.extend([Beat(job.lease, lease, started=True)])
+    async with at_work(app, config=quick(keep_dead="0s", reclaim_every="50ms")):
+        await until(functools.partial(_is_gone, handle), "it has died, and is not kept")
+
+
+async def _is_gone(handle: Handle[None]) -> bool:
+    return await handle.ajob() is None
 
 
 async def _never() -> None:
