@@ -6,18 +6,20 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from penstock.app import App
+from penstock.errors import StoreUnavailable
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 from penstock.handle import Handle
 from penstock.ids import mint_token
 from penstock.job import Job, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Settled, Settlement, Share, WorkerInfo
+from penstock.store import Beat, Settled, Settlement, Share, Store, WorkerInfo
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module
@@ -76,6 +78,55 @@ async def test_one_that_ends_before_it_hears_of_its_loss_is_refused_too(
     assert told.of(JobCompleted) == []
     (stats,) = await app.store.stats()
     assert stats.processed == 0
+
+
+async def test_the_next_beat_says_that_an_attempt_has_begun(app: App, run_in: str, tmp_path: Path) -> None:
+    handle = await made(app, run_in, linger).aenqueue(str(tmp_path / "began"), 1.0)
+
+    async def is_told() -> bool:
+        job = await handle.ajob()
+        return job is not None and job.started
+
+    async with at_work(app, config=quick(heartbeat="50ms")):
+        await until(is_told, "the store knows of it")
+
+
+class _Robs:
+    """A store that does not answer when an outcome is sent; meanwhile another takes all that the worker
+    has, and judges that it shall run again in a while."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store, self._worker, self._honest = store, worker, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if self._honest:
+            return await self._store.settle(settlements)
+        self._honest = True
+        found = await self._store.reclaim(
+            (), limit=10, lease=60_000, worker="another", token=mint_token(), of=[self._worker]
+        )
+        later = Transition(State.RETRYABLE, delay=500, lost=True)
+        await self._store.settle([Settlement(job.lease, later) for job in found.jobs])
+        raise StoreUnavailable("the outcome did not arrive")
+
+
+async def test_an_outcome_that_is_sent_again_is_not_taken_for_stored_when_the_job_was_taken_away(
+    app: App, tmp_path: Path
+) -> None:
+    told = Told(app)
+    handle = await made(app, "async", linger).aenqueue(str(tmp_path / "began"), 0.0)
+    worker = Worker(app, config=quick())
+    app.use_store(cast(Store, _Robs(app.store, worker.id)))
+    running = asyncio.create_task(worker.run())
+    refused = await told.one(LateResultRefused)
+    completed = await told.one(JobCompleted)
+    worker.stop()
+    await running
+    assert (refused.id, refused.attempt) == (handle.id, 1)
+    assert (completed.id, completed.attempt) == (handle.id, 2)
 
 
 async def test_a_job_that_was_deleted_and_enqueued_anew_is_not_settled_by_its_ghost(
