@@ -19,7 +19,7 @@ from penstock.handle import Handle
 from penstock.ids import mint_token
 from penstock.job import Job, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Settled, Settlement, Share, Store, WorkerInfo
+from penstock.store import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module
@@ -78,6 +78,41 @@ async def test_one_that_ends_before_it_hears_of_its_loss_is_refused_too(
     assert told.of(JobCompleted) == []
     (stats,) = await app.store.stats()
     assert stats.processed == 0
+
+
+class _Snatches:
+    """A store in which another takes the job just before its start is put down."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store, self._worker, self.answered = store, worker, asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        facts = {"limit": 10, "lease": 60_000, "worker": "another", "token": mint_token()}
+        await self._store.reclaim((), of=[self._worker], **cast(Any, facts))
+        grips = await self._store.extend(beats)
+        self.answered.set()
+        return grips
+
+
+async def test_what_was_lost_before_its_start_is_on_record_does_not_start(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    task = made(app, run_in, linger, delivery="at-most-once")
+    await task.aenqueue(str(began), 0.0)
+    worker = Worker(app, config=patient())
+    store = _Snatches(app.store, worker.id)
+    app.use_store(cast(Store, store))
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(10):
+        await store.answered.wait()
+        await until(lambda: not worker._holdings, "it is let go of")
+    worker.stop()
+    await running
+    assert not began.exists()
 
 
 async def test_the_next_beat_says_that_an_attempt_has_begun(app: App, run_in: str, tmp_path: Path) -> None:
