@@ -34,6 +34,7 @@ from tests.store.facts import (
     retryable,
     running,
     snoozed,
+    some,
     take,
     take_one,
     the,
@@ -293,3 +294,18 @@ async def test_a_lease_is_fenced_across_store_objects(store: Store, open_store: 
     await changes_nothing(store, job.lease)
     await end(store, stolen, Transition(State.COMPLETED))  # the lease counts, not the door
     assert await gone(other, job)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_stale_lease_removes_nothing(store: Store, n: int) -> None:
+    """The usual end, of which a store makes short work: completed, and nothing to keep."""
+    await add(store, *some(n))
+    jobs = await take(store, n)
+    found = await store.reclaim(
+        (), limit=1, lease=LEASE, worker="heir", token=token(), of=[jobs[0].worker or ""]
+    )
+    lost = {job.id for job in found.jobs}
+    answers = await store.settle([Settlement(job.lease, Transition(State.COMPLETED)) for job in jobs])
+    assert answers == [Settled.STALE if job.id in lost else Settled.APPLIED for job in jobs]
+    (mine,) = found.jobs
+    assert (await the(store, mine)).token == mine.token

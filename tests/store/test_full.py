@@ -195,6 +195,9 @@ async def test_a_clock_that_is_set_back_by_hours_does_not_stop_it(store: Store, 
     assert len(await take(store, 1)) == 1
     clock.set_wall(clock.now() - 24 * HOUR)
     assert len(await take(store, 1)) == 1
+    await add(store, *some(9))
+    (answer,) = await store.enqueue([new()])
+    assert answer.retry_after == 200, "of how fast it drained by the other clock nothing is believed"
 
 
 async def test_many_at_once_fill_it_to_the_brim(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import threading
@@ -30,6 +31,25 @@ def new(id: str, **facts: object) -> NewJob:
 
 
 # ── shelves ──
+
+
+def test_a_wait_that_was_left_behind_may_be_collected_while_a_verb_is_at_work() -> None:
+    """The garbage collector runs where it likes: it must not wait for the shelf that its own thread holds."""
+    store, ended = MemoryStore(), threading.Event()
+    store.sync.enqueue([new("a")])
+    ends = store.sync.ends([new("a").ref, new("gone").ref], timeout=60_000)
+    assert next(ends) == {new("gone").ref: None}
+    cycle: list[object] = [ends]
+    cycle.append(cycle)
+    del ends, cycle
+
+    def verb() -> None:
+        store.shelf.step(lambda _: gc.collect())
+        ended.set()
+
+    threading.Thread(target=verb, daemon=True).start()
+    assert ended.wait(SOON)
+    assert not store.shelf.waiters.end_watches
 
 
 def test_stores_of_one_name_share_their_jobs() -> None:

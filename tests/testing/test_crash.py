@@ -52,6 +52,15 @@ async def test_behind_the_send_it_is_done_and_who_enqueues_is_told_that_nobody_k
     assert len(await points.store.find("a")) == 1
 
 
+async def test_behind_the_answer_nothing_can_fail_and_so_no_harm_is_counted() -> None:
+    points = CrashPoints(MemoryStore())
+    points.at("enqueue:1:after")
+    await points.store.enqueue([NewJob("a", "t")])
+    await asyncio.sleep(0)
+    assert Point("enqueue", 1, Boundary.AFTER) in points.passed
+    assert points.struck == []
+
+
 async def test_harm_of_ones_own_is_done_after_the_caller_has_its_answer() -> None:
     points, seen = CrashPoints(MemoryStore()), list[str]()
     points.at("enqueue:1:after", lambda: seen.append("harm"))

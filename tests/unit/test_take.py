@@ -179,6 +179,22 @@ async def test_a_job_that_another_lost_is_taken_though_nobody_else_reclaims(
         assert [error.kind for error in job.job.errors] == ["LeaseLost"]
 
 
+async def test_what_dies_with_its_former_holder_is_kept_as_long_as_the_configuration_says(
+    store: Frail, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_KEEP_DEAD", "0s")
+    app = App(store=store)
+    handle = await app.task(name="x", max_attempts=1, retention=0)(lambda: None).aenqueue()
+    (job,) = (
+        await store.fetch([Share("default", 1, 1)], limit=1, lease=15_000, worker="gone", token="t")
+    ).jobs
+    await store.extend([Beat(job.lease, 15_000, started=True)])
+    clock.advance(15_001)
+    async with app.take(wait=0) as taken:
+        assert taken is None
+    assert await handle.ajob() is None
+
+
 async def test_two_blocks_take_two_jobs(app: App) -> None:
     await enqueued(app)
     await enqueued(app)

@@ -41,8 +41,8 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
     return job
 
 
-async def bury(store: Store, child: str, *table: Entry) -> None:
-    supervisor = _Supervisor("tasks:app", load().config, None, False)
+async def bury(store: Store, child: str, *table: Entry, **knobs: str) -> None:
+    supervisor = _Supervisor("tasks:app", load(knobs).config, None, False)
     dead = cast(_Child, SimpleNamespace(id=child, overdue={}))
     await supervisor._taken_back(store, dead, list(table), "it died", [])
 
@@ -113,3 +113,11 @@ async def test_nor_does_one_of_its_own_that_it_has_fetched_anew(store: Store) ->
     await store.extend([Beat(job.lease, LEASE, started=True)])
     await bury(store, "child", entry(job, started=True), old)
     assert (await now(store, job)).state is State.DEAD
+
+
+async def test_what_dies_with_it_is_kept_as_long_as_the_configuration_says(store: Store) -> None:
+    await store.enqueue([NewJob("a", "t", max_attempts=1)])
+    job = await fetched(store, "child")
+    await store.extend([Beat(job.lease, LEASE, started=True)])
+    await bury(store, "child", entry(job, started=True), keep_dead="0s")
+    assert await store.get([job.ref]) == [None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from penstock.errors import StoreUnavailable
 from penstock.events import JobReleased, LateResultRefused
 from penstock.ids import mint_token
 from penstock.job import State
-from penstock.store import Fetched, Store
+from penstock.store import Fetched, Offer, Share, Store, Wake
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module
@@ -342,6 +342,32 @@ async def test_what_was_leased_and_never_arrived_goes_back_at_the_end(app: App) 
     store = app.store
     worker = Worker(app, config=quick(lease="1h"))
     app.use_store(cast(Store, _Deaf(store, worker.stop)))
+    async with asyncio.timeout(PATIENCE):
+        await worker.run()
+    (job,) = await store.get([handle.ref])
+    assert job is not None
+    assert (job.state, job.attempt) == (State.AVAILABLE, 0)
+
+
+class _Mute(_Deaf):
+    """A store that leases a job to who waits with an offer, as Redis does; the news of it never come."""
+
+    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+        if offer is None:
+            return await self._store.wait(queues, timeout=timeout)
+        facts = {"lease": offer.lease, "worker": offer.worker, "token": offer.token}
+        self._heard = False
+        assert (await self._store.fetch([Share("away", 1, 1)], limit=1, **cast(Any, facts))).jobs
+        self._stop()
+        return Wake.NOTHING
+
+
+async def test_what_came_for_an_offer_and_never_arrived_goes_back_at_the_end(app: App) -> None:
+    """Its job lies in a queue of another name, so that no fetch of the worker finds it first."""
+    handle = await made(app, "async", linger, queue="away").aenqueue("", 0.0)
+    store = app.store
+    worker = Worker(app, ["default"], config=quick(lease="1h"))
+    app.use_store(cast(Store, _Mute(store, worker.stop)))
     async with asyncio.timeout(PATIENCE):
         await worker.run()
     (job,) = await store.get([handle.ref])

@@ -6,17 +6,20 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from penstock.app import App
+from penstock.errors import StoreUnavailable
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
+from penstock.handle import Handle
 from penstock.ids import mint_token
 from penstock.job import Job, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Settled, Settlement, Share, WorkerInfo
+from penstock.store import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module
@@ -75,6 +78,90 @@ async def test_one_that_ends_before_it_hears_of_its_loss_is_refused_too(
     assert told.of(JobCompleted) == []
     (stats,) = await app.store.stats()
     assert stats.processed == 0
+
+
+class _Snatches:
+    """A store in which another takes the job just before its start is put down."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store, self._worker, self.answered = store, worker, asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        facts = {"limit": 10, "lease": 60_000, "worker": "another", "token": mint_token()}
+        await self._store.reclaim((), of=[self._worker], **cast(Any, facts))
+        grips = await self._store.extend(beats)
+        self.answered.set()
+        return grips
+
+
+async def test_what_was_lost_before_its_start_is_on_record_does_not_start(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    task = made(app, run_in, linger, delivery="at-most-once")
+    await task.aenqueue(str(began), 0.0)
+    worker = Worker(app, config=patient())
+    store = _Snatches(app.store, worker.id)
+    app.use_store(cast(Store, store))
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(10):
+        await store.answered.wait()
+        await until(lambda: not worker._holdings, "it is let go of")
+    worker.stop()
+    await running
+    assert not began.exists()
+
+
+async def test_the_next_beat_says_that_an_attempt_has_begun(app: App, run_in: str, tmp_path: Path) -> None:
+    handle = await made(app, run_in, linger).aenqueue(str(tmp_path / "began"), 1.0)
+
+    async def is_told() -> bool:
+        job = await handle.ajob()
+        return job is not None and job.started
+
+    async with at_work(app, config=quick(heartbeat="50ms")):
+        await until(is_told, "the store knows of it")
+
+
+class _Robs:
+    """A store that does not answer when an outcome is sent; meanwhile another takes all that the worker
+    has, and judges that it shall run again in a while."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store, self._worker, self._honest = store, worker, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if self._honest:
+            return await self._store.settle(settlements)
+        self._honest = True
+        found = await self._store.reclaim(
+            (), limit=10, lease=60_000, worker="another", token=mint_token(), of=[self._worker]
+        )
+        later = Transition(State.RETRYABLE, delay=500, lost=True)
+        await self._store.settle([Settlement(job.lease, later) for job in found.jobs])
+        raise StoreUnavailable("the outcome did not arrive")
+
+
+async def test_an_outcome_that_is_sent_again_is_not_taken_for_stored_when_the_job_was_taken_away(
+    app: App, tmp_path: Path
+) -> None:
+    told = Told(app)
+    handle = await made(app, "async", linger).aenqueue(str(tmp_path / "began"), 0.0)
+    worker = Worker(app, config=quick())
+    app.use_store(cast(Store, _Robs(app.store, worker.id)))
+    running = asyncio.create_task(worker.run())
+    refused = await told.one(LateResultRefused)
+    completed = await told.one(JobCompleted)
+    worker.stop()
+    await running
+    assert (refused.id, refused.attempt) == (handle.id, 1)
+    assert (completed.id, completed.attempt) == (handle.id, 2)
 
 
 async def test_a_job_that_was_deleted_and_enqueued_anew_is_not_settled_by_its_ghost(
@@ -181,6 +268,29 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
     assert (job.state, job.attempt, job.lost) == (State.DEAD, 3, 3)
     assert job.reason == "all 3 attempts failed"
     assert [e.message for e in job.errors] == ["worker 1 died", "worker 2 died", "worker 3 died"]
+
+
+@pytest.mark.parametrize("proof", ["its lease has run out", "it is proven dead"])
+async def test_what_dies_by_the_loss_of_its_worker_is_kept_as_long_as_the_configuration_says(
+    app: App, monkeypatch: pytest.MonkeyPatch, proof: str
+) -> None:
+    monkeypatch.setattr(worker_module, "bury", lambda id: True)
+    handle = await app.task(max_attempts=1)(_never).aenqueue()
+    await app.store.announce(WorkerInfo("doomed", "host", 1, 0, ("default",), (), 20))
+    assert await _fetch(app, "doomed")
+    job = await becomes(handle, State.RUNNING)
+    lease = 60_000
+    if proof == "it is proven dead":
+        monkeypatch.setattr(worker_module, "proven_dead", lambda _: {"doomed"})
+    else:
+        lease = 0
+    await app.store.extend([Beat(job.lease, lease, started=True)])
+    async with at_work(app, config=quick(keep_dead="0s", reclaim_every="50ms")):
+        await until(functools.partial(_is_gone, handle), "it has died, and is not kept")
+
+
+async def _is_gone(handle: Handle[None]) -> bool:
+    return await handle.ajob() is None
 
 
 async def _never() -> None:

@@ -65,8 +65,9 @@ class CrashPoints:
 
     A run without harm leaves in `passed` all the points that there are. The next run, on a new store, does
     harm at one or two of them: `at(point)` fails there as a store does that cannot be reached, or, behind
-    the send, whose reply is lost; `at(point, act)` calls a function of yours, in whatever thread the call is
-    made, which may raise, or kill (`kill_here`), or cancel somebody: who is cancelled there feels it there.
+    the send, whose reply is lost; after the answer nothing is left to fail. `at(point, act)` calls a
+    function of yours, in whatever thread the call is made, which may raise, or kill (`kill_here`), or cancel
+    somebody: who is cancelled there feels it there.
     """
 
     def __init__(self, store: Store) -> None:
@@ -135,12 +136,13 @@ class CrashPoints:
         self.passed.append(point)
         if point not in self._acts:
             return False
-        self.struck.append(point)
         act = self._acts.pop(point)
-        if act is not None:
-            act()
-        elif point.boundary is not Boundary.AFTER:
+        if act is None and point.boundary is Boundary.AFTER:
+            return False  # the caller has its answer: nothing is left that could fail
+        self.struck.append(point)
+        if act is None:
             raise _failure(point, args)
+        act()
         return True
 
 

@@ -26,7 +26,9 @@ class Shelf:
     def __init__(self, clock: Clock) -> None:
         self.pid = os.getpid()
         self.clock = clock
-        self.lock = threading.Lock()
+        #: Who holds it may come again: while a verb is at work the garbage collector may end a wait that
+        #: somebody has left behind, which steps up to the shelf in our thread.
+        self.lock = threading.RLock()
         self.boot = clock.boot_id()
         self.queues: dict[str, Queue] = {}
         self.rows: dict[int, Row] = {}  # by generation, rising
