@@ -238,7 +238,8 @@ def _show(report: Report) -> None:
             ("duplicated", f"{report.duplicated:,}; {report.unexplained:,} unexplained"),
             ("early, late", f"{report.early:,}, {report.late:,}"),
             ("stale", f"{report.stale:,} outcomes of lost leases, refused"),
-            ("recovery", _spread(report.recovery, "after a worker was killed")),
+            ("recovery", _spread(report.recovery_lone, "after a worker of its own was killed")),
+            ("", _spread(report.recovery_supervised, "after one under a supervisor, or that, was killed")),
             ("restart", _spread(report.restart, "until the first job ran, once the store was back")),
             ("throughput", _throughput(report)),
         ]

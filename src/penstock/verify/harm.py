@@ -64,6 +64,8 @@ class Harm:
     server: Any = None  # PrivateRedis, PrivateCluster or SmallDisk: whatever its kinds need
     wire: Wires | None = None
     done: list[Done] = field(default_factory=list)
+    #: The processes of workers without a supervisor that were killed.
+    lone: set[int] = field(default_factory=set)
     #: When the store was there again (monotonic, s), after each time that it was away.
     back: list[float] = field(default_factory=list)
     #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
@@ -85,6 +87,8 @@ class Harm:
         # of a supervisor and two children each is hit as often as a lone worker
         pid = family[int(which * len(family))]
         what = "supervisor " if len(family) > 1 and pid == member.pid else "process "
+        if member.role == "lone":
+            self.lone.add(pid)
         self._kill(pid, "kill-worker", member, f"{what}{pid}")
 
     def _stop_worker(self, who: float, how: float, _: float) -> None:

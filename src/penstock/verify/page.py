@@ -129,6 +129,8 @@ def _never(kind: str) -> str:
 def _recoveries(report: _Report) -> str:
     waits = {
         "recovery": "after a worker was killed, until what it held ran again",
+        "recovery_lone": "… where it had no supervisor",
+        "recovery_supervised": "… where it had one, or that was killed",
         "restart": "after the store was back, until the first job started",
     }
     rows = [

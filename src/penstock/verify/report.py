@@ -108,6 +108,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reruns: dict[str, int]
     duplicates: list[Duplicate]
     recovery: Spread
+    recovery_lone: Spread
+    recovery_supervised: Spread
     restart: Spread
     throughput: list[Second]
     findings: list[Finding]
@@ -151,7 +153,9 @@ def report_of(account: Account) -> Report:
         "injected": injected,
         "faults": _faults(account),
         "reruns": verdict.reruns,
-        "recovery": Spread.of(_recoveries(verdict)),
+        "recovery": Spread.of(_recoveries(account, True) + _recoveries(account, False)),
+        "recovery_lone": Spread.of(_recoveries(account, True)),
+        "recovery_supervised": Spread.of(_recoveries(account, False)),
         "restart": Spread.of(_restarts(account)),
         "verdict": "broken" if reasons else "kept",
         "reasons": reasons,
@@ -181,10 +185,15 @@ def _faults(account: Account) -> list[FaultSeen]:
     return sorted(seen, key=lambda one: one.at)
 
 
-def _recoveries(verdict: Verdict) -> Iterator[float]:
-    for crash in verdict.crashes:
-        if crash.cause == "kill-worker":
-            yield from (one.seconds for one in crash.held if one.seconds is not None)
+def _recoveries(account: Account, lone: bool) -> list[float]:
+    """Of what workers without a supervisor held, or those with one."""
+    return [
+        one.seconds
+        for crash in account.verdict.crashes
+        if crash.cause == "kill-worker" and (crash.pid in account.harm.lone) is lone
+        for one in crash.held
+        if one.seconds is not None
+    ]
 
 
 def _restarts(account: Account) -> Iterator[float]:
