@@ -289,6 +289,7 @@ def _node(folder: Path, port: int, fsync: Fsync, settings: Sequence[str] = ()) -
         "repl-diskless-sync yes",
         "repl-diskless-sync-delay 0",
         "repl-ping-replica-period 1",
+        "repl-timeout 5",  # a link that a relay has left half open is made anew soon
     ]
     return RedisNode(redis_program(), folder.resolve(), [*usual, *settings], port=port)
 
