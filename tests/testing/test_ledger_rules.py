@@ -498,6 +498,16 @@ def test_an_enqueue_that_waited_for_a_replica_is_not_forgiven_where_outcomes_are
     assert (verdict.lost, verdict.forgiven, verdict.completed) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(("at", "broken"), [(150, []), (250, ["lost"])])
+def test_an_enqueue_that_waited_for_a_replica_in_vain_may_be_forgotten(
+    told: Chronicle, at: float, broken: list[str]
+) -> None:
+    told.enqueue("a", at, verdict="unreplicated")
+    told.settle("a", at + 3, told.start("a", at + 2), "retryable", error="Boom", delay=50)
+    verdict = told.judge(undone=[WINDOW])
+    assert [f.promise for f in verdict.findings] == broken
+
+
 @pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])
 def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: float, broken: list[str]) -> None:
     told.enqueue("a", 0)

@@ -35,6 +35,8 @@ _HOUR = 3_600
 _EVERYBODY = {"restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "disk-full"}
 #: What a master has answered and its replica does not have yet is at most so old (ms).
 _ON_THE_WAY = 2_000
+#: So long (ms) after its wire was cut a replica is in step again: it notices within 5 s, and reads all anew.
+_OUT_OF_STEP = 15_000
 #: While a sync is under way Redis answers, and keeps back what it is to write; that long at most (ms).
 _KEPT_BACK = 2_000
 
@@ -64,6 +66,8 @@ class Harm:
     server: Any = None  # PrivateRedis, PrivateCluster or SmallDisk: whatever its kinds need
     wire: Wires | None = None
     done: list[Done] = field(default_factory=list)
+    #: When the wires were cut last (wall clock, ms), from and to.
+    _cut: tuple[int, int] = (0, 0)
     #: The processes of workers without a supervisor that were killed.
     lone: set[int] = field(default_factory=set)
     #: When the store was there again (monotonic, s), after each time that it was away.
@@ -183,7 +187,7 @@ class Harm:
 
     def _stop_store(self, how: float, which: float, _: float) -> None:
         seconds = 0.5 + 2.5 * how
-        begins, replaced = _wall() - _ON_THE_WAY, False
+        begins, replaced = self._in_step_until(), False
         with self._lasting("stop-store", "write lock" if self.file else "server"):
             if self.file is not None:
                 self._hold_lock(seconds)
@@ -202,13 +206,23 @@ class Harm:
 
     def _reset(self, *_: float) -> None:
         assert self.wire is not None
+        began = _wall()
         with self._lasting("reset", "all connections"):
             self.wire.reset()
+        self._cut = began, _wall()
 
     def _half_open(self, how: float, *_: float) -> None:
         assert self.wire is not None
+        began = _wall()
         with self._lasting("half-open", "all connections"):
             self.wire.half_open(1.0 + 4 * how)
+        self._cut = began, _wall()
+
+    def _in_step_until(self) -> int:
+        """Since when (wall clock, ms) a replica need not have all that its master has: their wire goes
+        through the relays too, and is made anew some time after it was cut."""
+        now, (began, ended) = _wall(), self._cut
+        return (began if now - ended < _OUT_OF_STEP else now) - _ON_THE_WAY
 
     def _latency(self, how: float, much: float, _: float) -> None:
         assert self.wire is not None
@@ -226,7 +240,7 @@ class Harm:
     def _failover(self, which: float, *_: float) -> None:
         """Enqueues wait for a replica; outcomes do not, and those of the last moments may be undone."""
         assert self.server is not None
-        begins = _wall() - _ON_THE_WAY
+        begins = self._in_step_until()
         with self._lasting("failover", "a master"):
             back = time.monotonic() + self.server.failover(*self._shard(which))
         self.undone.append((begins, _wall()))

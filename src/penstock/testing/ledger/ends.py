@@ -49,12 +49,13 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
 def is_forgiven(story: Story, case: Case) -> bool:
     """Whether the store may have forgotten that it had ever taken it: each time that it said so is one of
     those that may be undone."""
-    told = [v for v in story.verdicts if v.verdict in ("new", "follows")]
+    told = [v for v in story.verdicts if v.verdict in ("new", "follows", "unreplicated")]
     return bool(told) and all(_may_be_forgotten(story, one, case) for one in told)
 
 
 def _may_be_forgotten(story: Story, told: Answered, case: Case) -> bool:
-    """A producer's enqueue waits for replicas; what a tick or a settlement enqueues does not."""
+    """A producer's enqueue waits for replicas; what a tick or a settlement enqueues does not, and of one that
+    waited in vain its producer was told that it may be forgotten."""
     by_producer = told.verdict == "new" and story.offer is not None and not story.offer.entry
     return case.forgiven.enqueue(told.mono) if by_producer else case.forgiven(told.mono)
 
