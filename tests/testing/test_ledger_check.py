@@ -228,7 +228,8 @@ async def test_a_second_start_of_an_at_most_once_job_is_found(account: Account) 
 
 async def test_a_stale_outcome_that_was_applied_is_found(account: Account) -> None:
     leased, settling = account.facts("leased", "kept")[0], account.facts("settling", "kept")[0]
-    account.add({**leased, "token": "newer", "worker": "w2", "mono": settling["mono"] - 1})
+    asked = settling["mono"] - 2
+    account.add({**leased, "token": "newer", "worker": "w2", "sent": asked, "mono": asked + 1})
     verdict = await account.verdict(exclusive=False)
     assert promises(verdict.findings) == {"fencing"}
     assert "stale outcome (completed) was applied" in verdict.findings[0].says

@@ -608,3 +608,20 @@ def test_a_late_start_that_nothing_explains_is_counted(told: Chronicle) -> None:
     assert told.judge().late == 1
     told.fault("stop-store", 5_500, seconds=0.5)
     assert told.judge().late == 0
+
+
+def test_a_lease_whose_news_came_late_makes_no_outcome_stale(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    old = told.lease("a", 60, pid=3, sent=5_000_000)  # asked for at 5, and its answer took until 60
+    told.settle("a", 70, told.start("a", 50, attempt=2))
+    told.settle("a", 62, old, "available", answer="stale", charge=False)
+    told.fault("half-open", 4, seconds=0.05)
+    assert "fencing" not in told.promises()
+
+
+def test_an_outcome_after_a_lease_that_was_asked_for_later_is_stale(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    first = told.start("a", 10)
+    told.start("a", 50, pid=3, attempt=2)
+    told.settle("a", 70, first)
+    assert "fencing" in told.promises()

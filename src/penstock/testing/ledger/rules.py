@@ -24,11 +24,14 @@ def fencing(story: Story, case: Case) -> Iterator[Finding]:
     for token, n in Counter(act.asked.token for act in applied if not case.forgiven(act.answered)).items():
         if n > 1:
             yield broken(story, "fencing", f"{n} outcomes under the same lease were applied ({token})")
-    granted = {lease.token: lease.mono for lease in reversed(story.leases)}
-    lasting = [mono for mono in granted.values() if not case.forgiven(mono)]
+    granted = {lease.token: lease for lease in reversed(story.leases)}
+    lasting = [lease for lease in granted.values() if not case.forgiven(lease.mono)]
     for act in applied:
         mine = granted.get(act.asked.token)
-        if mine is not None and any(mine < mono < act.asked.mono for mono in lasting):
+        # a lease whose news came late may be older than it seems: newer is one that was asked for later
+        if mine is not None and any(
+            mine.mono < (one.sent or one.mono) and one.mono < act.asked.mono for one in lasting
+        ):
             says = f"a stale outcome ({act.asked.state}) was applied after the job had been leased anew"
             yield broken(story, "fencing", says)
     for token, one, other in story.shared:
