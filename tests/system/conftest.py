@@ -28,6 +28,7 @@ import pytest
 from penstock.handle import Handle
 from penstock.job import Job, State
 from penstock.store import WorkerInfo
+from penstock.verify import processes
 
 #: No test waits longer than this for something that should happen soon (s).
 PATIENCE = 30.0
@@ -280,11 +281,11 @@ class Program:
 
     def children(self) -> list[int]:
         """Its worker processes, if it is a supervisor."""
-        return [pid for pid, parent, _ in _processes() if parent == self.pid]
+        return processes.children(self.pid)
 
     def family(self) -> set[int]:
         """It and all that it started, parents dead or alive: who is in its session, and not a zombie."""
-        return {pid for pid, _, state in _processes() if state != "Z" and _session(pid) == self.pid}
+        return set(processes.family(self.pid))
 
     def close(self) -> None:
         """End it and whatever is left of what it started."""
@@ -293,29 +294,6 @@ class Program:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait(PATIENCE)
-
-
-def _processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent, state) of all that run here."""
-    if not Path("/proc/self/stat").exists():
-        said = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
-        )
-        for line in said.stdout.splitlines():
-            pid, parent, state = line.split()
-            yield int(pid), int(parent), state[0]
-        return
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            facts = path.read_text().rpartition(")")[2].split()  # its name may contain anything
-            yield int(path.parent.name), int(facts[1]), facts[0]
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return -1
 
 
 _LONE = '''\
