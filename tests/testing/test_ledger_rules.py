@@ -409,6 +409,17 @@ def test_a_duplicate_names_the_harm_and_the_lease(told: Chronicle) -> None:
     assert (verdict.duplicated, verdict.unexplained) == (1, 0)
 
 
+def test_a_lease_whose_news_came_late_ends_no_loan(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.start("a", 10_000)
+    told.lease("a", 10_001, pid=4, sent=9_990_000_000)  # asked for before, and its answer took until 10.001
+    told.fault("kill-worker", 10_004, target=2)
+    told.run("a", 10_020, 10_030, pid=3, attempt=2)
+    verdict = told.judge()
+    assert [one.cause for one in verdict.duplicates] == ["kill-worker"]
+    assert verdict.duplicates[0].leased_until == EPOCH + 10_020
+
+
 def test_harm_that_was_long_over_explains_nothing(told: Chronicle) -> None:
     _again(told)
     told.fault("restart-store", 4_000, seconds=0.5)  # and the 5 s that it may be felt

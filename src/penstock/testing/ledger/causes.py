@@ -97,9 +97,10 @@ def _loan(story: Story, before: Run, after: Run) -> Loan:
     """The lease of the first of two runs, as far as anybody saw: until somebody else got one."""
     started = before.start.mono
     mine = next((lease for lease in story.leases if lease.token == before.token), None)
-    begin = started if mine is None else mine.sent or mine.mono
-    others = (lease.mono for lease in story.leases if lease.token != before.token and lease.mono > begin)
-    end = min([*others, after.start.mono])
+    begin, had = (started, started) if mine is None else (mine.sent or mine.mono, mine.mono)
+    # one that was asked for before this one had come may be older, though the news of it came later
+    newer = (lease.mono for lease in story.leases if (lease.sent or lease.mono) > had)
+    end = min([*newer, after.start.mono])
     return Loan(before.pids, begin, started, end, 0 if mine is None else mine.lease * 1_000_000)
 
 
