@@ -409,6 +409,30 @@ def test_a_duplicate_names_the_harm_and_the_lease(told: Chronicle) -> None:
     assert (verdict.duplicated, verdict.unexplained) == (1, 0)
 
 
+def _stopped_before_its_start(told: Chronicle) -> str:
+    """Who got it is stopped, loses it to another who completes it, goes on, and only then begins."""
+    told.enqueue("a", 0)
+    stale = told.lease("a", 1_000)
+    told.fault("stop-worker", 1_001, target=2, seconds=19.0)
+    told.run("a", 17_000, 17_100, pid=3, attempt=2)
+    told.write(facts.Started, 20_002, "q", "a", stale, "w2", 1, pid=2)
+    return stale
+
+
+def test_a_start_that_came_after_the_end_is_of_the_lease_that_it_had(told: Chronicle) -> None:
+    told.settle("a", 20_010, _stopped_before_its_start(told), answer="stale")
+    (one,) = told.judge().require().duplicates
+    assert (one.cause, one.attempt_before, one.attempt) == ("stop-worker", 1, 2)
+    assert (one.leased_from, one.leased_until) == (EPOCH + 999, EPOCH + 17_000)
+
+
+def test_a_kill_costs_nothing_that_somebody_else_has_begun(told: Chronicle) -> None:
+    _stopped_before_its_start(told)
+    told.fault("kill-worker", 20_005, target=2)
+    (crash,) = told.judge().require().crashes
+    assert crash.held == []
+
+
 def test_a_lease_whose_news_came_late_ends_no_loan(told: Chronicle) -> None:
     told.enqueue("a", 0)
     told.start("a", 10_000)

@@ -60,7 +60,7 @@ def cause_of(story: Story, before: Run, after: Run, history: History) -> str:
 def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgiven: Forgiven) -> _Cause:
     """Failure, timeout, crash (of its own process), snooze, release, operator, undone (the store may forget
     the end that it had), or the kind of the fault (kill, stop, store …) that cost its lease."""
-    if story.operated("retry", before.start.mono, after.start.mono):
+    if story.operated("retry", before.since, after.start.mono):
         return _Cause("operator")
     own = effective(before)
     fault = troubles.cause(_loan(story, before, after))

@@ -55,13 +55,12 @@ def _crash(fault: Fault, of_pid: _Runs) -> Crash:
 
 
 def _held(fault: Fault, story: Story, run: Run, later: Sequence[Run]) -> Rerun | None:
-    """What became of a run that the killed process had begun and not ended; None for any other. Those of
-    which the store took an outcome are not asked about."""
-    if run.start.mono > fault.mono:
-        return None
-    if run.end is not None and run.end.mono < fault.mono:
-        return None
+    """What became of a run that the killed process had begun and not ended; None for any other, and for one
+    that somebody else had begun by then. Those of which the store took an outcome are not asked about."""
     again = later[0] if later else None
+    ended = run.end is not None and run.end.mono < fault.mono
+    if ended or run.start.mono > fault.mono or (again is not None and again.start.mono < fault.mono):
+        return None
     return Rerun(
         story.ref.queue,
         story.ref.id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -239,8 +239,9 @@ def _story(ref: Ref, facts: list[JobFact]) -> Story:
 def _add_start(story: Story, runs: dict[str, Run], fact: Started) -> None:
     run = runs.get(fact.token)
     if run is None:
-        run = runs[fact.token] = Run(fact.token, fact.attempt, fact.worker, fact)
-        story.runs.append(run)
+        asked = (lease.sent or lease.mono for lease in story.leases if lease.token == fact.token)
+        run = runs[fact.token] = Run(fact.token, fact.attempt, fact.worker, fact, next(asked, fact.mono))
+        insort(story.runs, run, key=attrgetter("since"))
     elif run.start.inside == fact.inside:
         story.shared.append((fact.token, run.start.pid, fact.pid))
     run.pids.add(fact.pid)

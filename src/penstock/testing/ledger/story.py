@@ -44,6 +44,7 @@ class Run:
     attempt: int
     worker: str
     start: Started
+    since: int  # mono: when its lease was asked for; its start, where nobody saw that
     pids: set[int] = field(default_factory=set)
     end: Ended | None = None
     acts: list[Act] = field(default_factory=list)
@@ -65,7 +66,8 @@ class Operation:
 
 @dataclass(slots=True)
 class Story:
-    """All that is known of one life of an id, in the order in which it happened."""
+    """All that is known of one life of an id, in the order in which it happened; its runs in that of their
+    leases, since one whose process was stopped may start after a later one has ended."""
 
     ref: Ref
     offer: Offered | None = None
