@@ -20,6 +20,8 @@ from penstock.errors import ConfigError, PenstockError, StoreFull
 from penstock.handle import Handle
 from penstock.task import Task
 from penstock.verify.disks import SmallDisk
+from penstock.verify.nodes import RedisNode
+from penstock.verify.programs import free_port
 from penstock.verify.servers import PrivateCluster, PrivateRedis
 from tests.servers import redis_program, until
 
@@ -78,6 +80,35 @@ def test_a_restart_kills_and_keeps_what_was_acknowledged(
         assert 0 < took < 30
         assert client.get("kept") == b"yes"
     assert server.pid != before
+
+
+def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    slowly = ["appendonly yes", "key-load-delay 100"]  # µs per command; it hears clients every 1 024
+    with RedisNode(redis_program(), tmp_path, [f"port {port}", *slowly], port=port) as node:
+        node.launch()
+        with node.wait_ready().asked() as client:
+            pipeline = client.pipeline(transaction=False)
+            for i in range(16_000):
+                pipeline.set(f"key-{i}", "v")
+            pipeline.execute()
+            wait_written(client)
+        node.kill()
+        node.launch()
+        until(lambda: _loads(node), "it to load its data")
+        with node.asked() as client:
+            assert client.dbsize() == 16_000
+
+
+def _loads(node: RedisNode) -> bool:
+    with contextlib.closing(node.client()) as client:
+        try:
+            client.dbsize()
+        except driver.exceptions.BusyLoadingError:
+            return True
+        except driver.ConnectionError:
+            return False
+    pytest.fail("it has loaded all before anybody asked")
 
 
 def test_a_stopped_server_says_nothing_for_so_long(open_redis: Callable[..., PrivateRedis]) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
-from redis.backoff import NoBackoff
+from redis.backoff import ConstantBackoff, NoBackoff
+from redis.exceptions import BusyLoadingError
 from redis.retry import Retry
 
 from penstock.verify.programs import HOST, READY, ServerFailed, start, until
@@ -60,8 +61,9 @@ class RedisNode:
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[redis.Redis]:
-        """A client for a moment."""
-        with contextlib.closing(self.client()) as client:
+        """A client for a moment, which waits while the server loads data, its own or those of its master."""
+        patient = Retry(ConstantBackoff(0.05), round(20 * READY), (BusyLoadingError,))
+        with contextlib.closing(self.client(retry=patient)) as client:
             yield client
 
     def info(self, section: str = "default") -> dict[str, Any]:
