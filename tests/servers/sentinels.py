@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+from penstock.verify.sentinels import MASTER_NAME, agreed, master_port, sentinel_settings
 from tests.servers.fleet import Fleet, hosts
 from tests.servers.programs import HOST, READY, free_port, until
 from tests.servers.single import RedisServer, all_or_none, data_server
-
-MASTER_NAME = "mymaster"
 
 
 class Sentinels(Fleet):
@@ -29,7 +28,7 @@ class Sentinels(Fleet):
         """Whom the sentinels hold for the master now."""
         for sentinel in self.sentinels:
             if sentinel.running:
-                return self.on_port(_master_port(sentinel))
+                return self.on_port(master_port(sentinel))
         raise AssertionError("no sentinel is running")
 
     def replicas(self) -> list[RedisServer]:
@@ -38,30 +37,19 @@ class Sentinels(Fleet):
 
     def wait_ready(self) -> Self:
         """Until every sentinel knows the replicas, which are in step, and the other sentinels."""
-        for sentinel in self.sentinels:
-            sentinel.until(lambda s=sentinel: self._complete(s), "the sentinels to know each other")
+        until(lambda: agreed(self.data, self.sentinels) is not None, "the sentinels to know each other")
         return self
 
     def wait_failover(self, before: RedisServer, *, timeout: float = READY) -> RedisServer:
         """Until another than `before` is the master for all of them, and takes writes."""
 
         def over() -> bool:
-            if any(_master_port(s) == before.port for s in self.sentinels if s.running):
+            if any(master_port(s) == before.port for s in self.sentinels if s.running):
                 return False
             return self.master().info("replication")["role"] == "master"
 
         until(over, "the failover", timeout=timeout)
         return self.master()
-
-    def _complete(self, sentinel: RedisServer) -> bool:
-        with sentinel.asked() as client:
-            others = client.sentinel_sentinels(MASTER_NAME)
-            replicas = client.sentinel_slaves(MASTER_NAME)
-        return (
-            len(others) == len(self.sentinels) - 1
-            and len(replicas) == len(self.data) - 1
-            and all(replica["master-link-status"] == "ok" for replica in replicas)
-        )
 
 
 def redis_sentinels(
@@ -90,17 +78,5 @@ def redis_sentinels(
 
 def _sentinel(master: RedisServer, password: str) -> RedisServer:
     port = free_port()
-    settings = [
-        f"port {port}",
-        f"sentinel monitor {MASTER_NAME} {HOST} {master.port} 2",
-        f"sentinel down-after-milliseconds {MASTER_NAME} 1000",
-        f"sentinel failover-timeout {MASTER_NAME} 3000",
-    ]
-    if password:
-        settings.append(f"sentinel auth-pass {MASTER_NAME} {password}")
-    return RedisServer(settings, port=port, arguments=["--sentinel"])  # sentinels themselves ask no password
-
-
-def _master_port(sentinel: RedisServer) -> int:
-    with sentinel.asked() as client:
-        return int(client.sentinel_get_master_addr_by_name(MASTER_NAME)[1])
+    settings = sentinel_settings(port, master, down_after=1_000, password=password)
+    return RedisServer(settings, port=port, arguments=["--sentinel"])

@@ -67,6 +67,8 @@ def test_all_means_all_that_is_possible_there() -> None:
     assert {"kill-worker", "restart-store", "segfault"} <= set(own)
     assert not {"stop-store", "reset", "failover", "script-flush", "disk-full"} & set(own)
     assert set(possible(Ground("redis-cluster", private=True, relay=True))) == set(KINDS) - {"power-cut"}
+    unwired = {"power-cut", "reset", "half-open", "latency"}
+    assert set(possible(Ground("redis-sentinel", private=True))) == set(KINDS) - unwired
 
 
 def test_each_kind_that_is_not_possible_says_why() -> None:

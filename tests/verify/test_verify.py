@@ -202,7 +202,7 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
         (["--faults", "kill-workers"], 2, "did you mean 'kill-worker'"),
         (["--faults", "reset"], 2, "--faults reset: not possible here: it needs a relay"),
         (["--faults", "stop-store"], 2, "--private sqlite"),
-        (["--faults", "failover"], 2, "it needs redis-cluster, and this is sqlite"),
+        (["--faults", "failover"], 2, "it needs redis-sentinel or redis-cluster, and this is sqlite"),
         (["--url", "redis://localhost:1", "--faults", "restart-store"], 2, "--private redis"),
         (["--url", "redis://localhost:1?timeout=100ms", "--faults", "raise"], 4, "localhost:1"),
         (["--namespace", "shop"], 2, "leave --namespace out"),

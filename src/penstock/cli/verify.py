@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # `penstock --help` needs none of these
 
 __all__ = ["command"]
 
-_PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-cluster")
+_PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel", "redis-cluster")
 
 
 @click.command("verify", cls=Command)

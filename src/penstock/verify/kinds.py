@@ -46,7 +46,8 @@ class Kind:
         return ""
 
 
-_REDIS = ("redis", "redis-cluster")
+_WITH_REPLICAS = ("redis-sentinel", "redis-cluster")
+_REDIS = ("redis", *_WITH_REPLICAS)
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -67,7 +68,7 @@ KINDS: dict[str, Kind] = {
         Kind("latency", "every byte takes longer", "store", relay=True),
         Kind("script-flush", "the server forgets all scripts", "store", private=True, only=_REDIS),
         Kind("failover", "kill a master; its replica takes over", "store", private=True,
-             only=("redis-cluster",)),
+             only=_WITH_REPLICAS),
         Kind("disk-full", "writes fail for want of room", "store", private=True),
         Kind("raise", "a task raises", "tasks"),
         Kind("hang", "a task hangs until its timeout: a coroutine, a thread, a process", "tasks"),

@@ -1,4 +1,4 @@
-"""One Redis server of our own, which may be killed, stopped, paused, run out of disk and started again."""
+"""A Redis server of our own, which may be killed, stopped, paused, run out of disk and started again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,44 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import redis
 from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import BusyLoadingError
 from redis.retry import Retry
 
-from penstock.verify.programs import HOST, READY, ServerFailed, start, until
+from penstock.verify.programs import HOST, READY, ServerFailed, redis_program, start, until
 
-__all__ = ["RedisNode"]
+__all__ = ["Fsync", "RedisNode", "all_ready", "data_node", "fill", "in_turn", "stop"]
+
+#: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
+Fsync = Literal["always", "everysec", "no"]
+
+
+class _Harmed(Protocol):
+    turn: threading.Lock
+
+
+S = TypeVar("S", bound=_Harmed)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_turn(harm: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """One harm at a time: who is stopped cannot be killed and started in the middle of it."""
+
+    @wraps(harm)
+    def waiting(server: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with server.turn:
+            return harm(server, *args, **kwargs)
+
+    return waiting
 
 
 class RedisNode:
@@ -168,3 +194,62 @@ class RedisNode:
 def _number(path: Path) -> int:
     found = re.search(r"\.(\d+)\.incr\.aof$", path.name)
     return int(found[1]) if found else 0
+
+
+# ── what is done to them ─────────────────────────────────────────────────────────────────────────
+
+
+def data_node(folder: Path, port: int, fsync: Fsync, settings: Sequence[str] = ()) -> RedisNode:
+    """One with an append-only file, which is to be launched yet; raises ConfigError without a program."""
+    folder.mkdir(parents=True, exist_ok=True)
+    usual = [
+        f"port {port}",
+        'save ""',
+        "appendonly yes",
+        f"appendfsync {fsync}",
+        # a replica is fed at once and not after the 5 s in which others might come
+        "repl-diskless-sync yes",
+        "repl-diskless-sync-delay 0",
+        "repl-ping-replica-period 1",
+        "repl-timeout 5",  # a link that a relay has left half open is made anew soon
+    ]
+    return RedisNode(redis_program(), folder.resolve(), [*usual, *settings], port=port)
+
+
+def all_ready(nodes: Sequence[RedisNode]) -> None:
+    """Start them together; none is left behind if one cannot."""
+    with contextlib.ExitStack() as started:
+        for node in nodes:
+            started.callback(node.close)
+            node.launch()
+        for node in nodes:
+            node.wait_ready()
+        started.pop_all()
+
+
+def stop(node: RedisNode, seconds: float) -> None:
+    """SIGSTOP, and SIGCONT after so long."""
+    node.pause()
+    try:
+        time.sleep(seconds)
+    finally:
+        node.resume()
+
+
+def fill(node: RedisNode, seconds: float) -> str:
+    """Let none of its files grow for so long; what came of it, in words. It may have ended itself."""
+    node.may_grow(False)
+    try:
+        time.sleep(seconds)
+        refused = node.running and not _writes(node)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            node.may_grow(True)
+    if not node.running:
+        return "it ended itself at the first write, as it does with appendfsync always"
+    node.until(lambda: _writes(node), "its file to grow again")  # it tries every second
+    return "it refused to write (MISCONF)" if refused else "nothing was written meanwhile"
+
+
+def _writes(node: RedisNode) -> bool:
+    return str(node.info("persistence")["aof_last_write_status"]) == "ok"

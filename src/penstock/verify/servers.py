@@ -17,43 +17,19 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import Self
 
 from penstock.verify.clusters import SLOTS, cluster_settings, followers, form, holder, masters, wait_ok
-from penstock.verify.nodes import RedisNode
-from penstock.verify.programs import HOST, free_port, redis_program
+from penstock.verify.nodes import Fsync, RedisNode, all_ready, data_node, fill, in_turn, stop
+from penstock.verify.programs import HOST, free_port
 from penstock.verify.relay import Relay
 
 __all__ = ["LOST_BY_A_POWER_CUT", "Fsync", "PrivateCluster", "PrivateRedis"]
 
-#: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
-Fsync = Literal["always", "everysec", "no"]
-
 #: Seconds of acknowledged writes that a power cut takes, when it does its worst.
 LOST_BY_A_POWER_CUT: dict[Fsync, float] = {"always": 0.0, "everysec": 1.0, "no": 2.0}
-
-
-class _Harmed(Protocol):
-    turn: threading.Lock
-
-
-S = TypeVar("S", bound=_Harmed)
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _in_turn(harm: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """One harm at a time: who is stopped cannot be killed and started in the middle of it."""
-
-    @wraps(harm)
-    def waiting(server: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with server.turn:
-            return harm(server, *args, **kwargs)
-
-    return waiting
 
 
 class PrivateRedis:
@@ -62,8 +38,8 @@ class PrivateRedis:
     def __init__(self, folder: Path, fsync: Fsync = "everysec") -> None:
         self.fsync: Fsync = fsync
         self.turn = threading.Lock()
-        self._node = _node(folder, free_port(), fsync)
-        _all_ready([self._node])
+        self._node = data_node(folder, free_port(), fsync)
+        all_ready([self._node])
 
     @property
     def url(self) -> str:
@@ -73,13 +49,13 @@ class PrivateRedis:
     def pid(self) -> int:
         return self._node.pid
 
-    @_in_turn
+    @in_turn
     def stop_for(self, seconds: float) -> bool:
         """SIGSTOP, and SIGCONT after so long; nobody takes its place (False)."""
-        _stop(self._node, seconds)
+        stop(self._node, seconds)
         return False
 
-    @_in_turn
+    @in_turn
     def restart(self) -> float:
         """kill -9, and start it on the same files; the seconds until it answered again.
 
@@ -92,7 +68,7 @@ class PrivateRedis:
         self._node.start_again()
         return time.monotonic() - began
 
-    @_in_turn
+    @in_turn
     def power_cut(self, lose: float | None = None) -> float:
         """As `restart`, of a machine that goes dark: the last `lose` seconds before are not on its disk.
 
@@ -110,13 +86,13 @@ class PrivateRedis:
         self._node.start_again()
         return time.monotonic() - began
 
-    @_in_turn
+    @in_turn
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH."""
         with self._node.asked() as client:
             client.script_flush()
 
-    @_in_turn
+    @in_turn
     def fill_disk(self, seconds: float) -> str:
         """Let none of its files grow for so long; what came of it, in words.
 
@@ -124,7 +100,7 @@ class PrivateRedis:
         of ENOSPC. It refuses writes then (MISCONF); with `always` it ends itself at the first, by design,
         and is started again when there is room.
         """
-        said = _fill(self._node, seconds)
+        said = fill(self._node, seconds)
         if not self._node.running:
             self._node.start_again()
         return said
@@ -169,18 +145,18 @@ class PrivateCluster:
             begun.callback(self.close)
             for number in range(masters * (1 + replicas)):
                 self._nodes.append(self._member(folder / str(number), fsync, node_timeout, relayed))
-            _all_ready(self._nodes)
+            all_ready(self._nodes)
             form(self._nodes[:masters], self._nodes[masters:])
             begun.pop_all()
 
     def _member(self, folder: Path, fsync: Fsync, node_timeout: int, relayed: bool) -> RedisNode:
         port, settings = free_port(), cluster_settings(node_timeout)
         if not relayed:
-            return _node(folder, port, fsync, settings)
+            return data_node(folder, port, fsync, settings)
         relay = Relay(port)
         self.relays.append(relay)
         settings += [f"cluster-announce-port {relay.port}", f"cluster-announce-bus-port {port + 10_000}"]
-        node = _node(folder, port, fsync, settings)
+        node = data_node(folder, port, fsync, settings)
         node.known_port = relay.port
         return node
 
@@ -194,15 +170,15 @@ class PrivateCluster:
         """Who has the slots of this share now."""
         return holder(self._nodes, SLOTS * shard // self.shards)
 
-    @_in_turn
+    @in_turn
     def stop_for(self, seconds: float, shard: int = 0) -> bool:
         """SIGSTOP for a master, and SIGCONT after so long; whether its replica has taken over."""
         before = self.master(shard)
-        _stop(before, seconds)
+        stop(before, seconds)
         self._heal()
         return self.master(shard) is not before
 
-    @_in_turn
+    @in_turn
     def restart(self, shard: int | None = None) -> float:
         """kill -9 for all, or one master, and start on the same files; the seconds until all was served."""
         hit = self._nodes if shard is None else [self.master(shard)]
@@ -218,7 +194,7 @@ class PrivateCluster:
         self._heal()
         return took
 
-    @_in_turn
+    @in_turn
     def failover(self, shard: int = 0) -> float:
         """kill -9 for a master; its replica takes over, and it comes back as the replica of that one.
 
@@ -234,17 +210,17 @@ class PrivateCluster:
         self._heal()
         return took
 
-    @_in_turn
+    @in_turn
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH on every node."""
         for node in self._nodes:
             with node.asked() as client:
                 client.script_flush()
 
-    @_in_turn
+    @in_turn
     def fill_disk(self, seconds: float, shard: int = 0) -> str:
         """As `PrivateRedis.fill_disk`, for one master; if it ends itself, its replica takes over."""
-        said = _fill(self.master(shard), seconds)
+        said = fill(self.master(shard), seconds)
         self._heal()
         return said
 
@@ -276,56 +252,3 @@ class PrivateCluster:
 
     def _followed(self, master: RedisNode) -> bool:
         return len(followers(self._nodes, master)) == self._replicas
-
-
-def _node(folder: Path, port: int, fsync: Fsync, settings: Sequence[str] = ()) -> RedisNode:
-    folder.mkdir(parents=True, exist_ok=True)
-    usual = [
-        f"port {port}",
-        'save ""',
-        "appendonly yes",
-        f"appendfsync {fsync}",
-        # a replica is fed at once and not after the 5 s in which others might come
-        "repl-diskless-sync yes",
-        "repl-diskless-sync-delay 0",
-        "repl-ping-replica-period 1",
-        "repl-timeout 5",  # a link that a relay has left half open is made anew soon
-    ]
-    return RedisNode(redis_program(), folder.resolve(), [*usual, *settings], port=port)
-
-
-def _all_ready(nodes: Sequence[RedisNode]) -> None:
-    """Start them together; none is left behind if one cannot."""
-    with contextlib.ExitStack() as started:
-        for node in nodes:
-            started.callback(node.close)
-            node.launch()
-        for node in nodes:
-            node.wait_ready()
-        started.pop_all()
-
-
-def _stop(node: RedisNode, seconds: float) -> None:
-    node.pause()
-    try:
-        time.sleep(seconds)
-    finally:
-        node.resume()
-
-
-def _fill(node: RedisNode, seconds: float) -> str:
-    node.may_grow(False)
-    try:
-        time.sleep(seconds)
-        refused = node.running and not _writes(node)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            node.may_grow(True)
-    if not node.running:
-        return "it ended itself at the first write, as it does with appendfsync always"
-    node.until(lambda: _writes(node), "its file to grow again")  # it tries every second
-    return "it refused to write (MISCONF)" if refused else "nothing was written meanwhile"
-
-
-def _writes(node: RedisNode) -> bool:
-    return str(node.info("persistence")["aof_last_write_status"]) == "ok"

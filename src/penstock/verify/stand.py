@@ -22,7 +22,7 @@ from penstock.verify.relay import Relay
 __all__ = ["PRIVATE", "Stand", "Wires", "private_stand", "stand_on"]
 
 #: What `--private` may name.
-PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-cluster")
+PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel", "redis-cluster")
 #: Room for the file of a run, where there may be a disk of its own (MB).
 _DISK = 512
 
@@ -116,12 +116,16 @@ def private_stand(kind: str, folder: Path) -> Stand:
     if kind == "sqlite":
         return _private_file(folder)
     check_url("redis://localhost")  # names the extra that is missing
+    from penstock.verify.sentinels import PrivateSentinels
     from penstock.verify.servers import PrivateCluster, PrivateRedis
 
     if kind == "redis-cluster":
         cluster = PrivateCluster(folder / "cluster", relayed=True)
         ground = Ground("redis-cluster", private=True, relay=True)
         return Stand(ground, cluster.url, server=cluster, wire=Wires(cluster.relays))
+    if kind == "redis-sentinel":
+        watched = PrivateSentinels(folder / "sentinels")
+        return Stand(Ground("redis-sentinel", private=True), watched.url, server=watched)
     server = PrivateRedis(folder / "redis", "always" if kind == "redis-always" else "everysec")
     relay = Relay.before(server.url)
     ground = Ground("redis", private=True, relay=True)
