@@ -34,6 +34,7 @@ class Member:
     process: subprocess.Popen[bytes] = field(init=False)
     since: float = 0.0
     brief: int = 0  # how often in a row it ended at once, and nobody had harmed it
+    due: float | None = None  # when it is to be started again (monotonic, s), once it has ended
     harmed: bool = False
 
     @property
@@ -150,7 +151,7 @@ class Fleet:
                     stderr=log,
                     start_new_session=True,  # Ctrl-C at the terminal is for us, and pids can be told apart
                 )
-            member.since, member.harmed = time.monotonic(), False
+            member.since, member.due, member.harmed = time.monotonic(), None, False
 
     def wait_ready(self, timeout: float) -> None:
         """Until all workers serve; raises VerifyFailed."""
@@ -164,21 +165,28 @@ class Fleet:
             time.sleep(0.05)
 
     def keep(self) -> None:
-        """Replace who has died; raises VerifyFailed if one dies again and again by itself."""
+        """Replace who has died, a second later each time that one ends at once and by itself: what it could
+        not bear, as a full disk, may pass. Raises VerifyFailed for one that goes on like that."""
         with self._lock:
             if self._closed:
                 return
             self._orphaned = [pid for pid in self._orphaned if family(pid)]
             self._guests = [one for one in self._guests if one.alive or family(one.pid)]
             for member in (*self.workers, *self.producers):
-                if not member.alive:
+                if not member.alive and self._is_due(member):
                     self._replace(member)
 
+    def _is_due(self, member: Member) -> bool:
+        now = time.monotonic()
+        if member.due is None:
+            at_once = now - member.since < _BRIEF and not member.harmed
+            member.brief = member.brief + 1 if at_once else 0
+            if member.brief >= _OFTEN:
+                raise VerifyFailed(f"{member.name} does not stay alive: {self._place.log_tail()}")
+            member.due = now + max(0, member.brief - 1)
+        return now >= member.due
+
     def _replace(self, member: Member) -> None:
-        at_once = time.monotonic() - member.since < _BRIEF and not member.harmed
-        member.brief = member.brief + 1 if at_once else 0
-        if member.brief >= _OFTEN:
-            raise VerifyFailed(f"{member.name} does not stay alive: {self._place.log_tail()}")
         self._orphaned.append(member.pid)  # the children of a killed supervisor drain by themselves
         if member.role == "producer":
             member.command = (sys.executable, *self._produce())

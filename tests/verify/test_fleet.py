@@ -1,0 +1,31 @@
+"""The processes of a run are replaced when they die, but not for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from penstock.verify.fleet import Fleet
+from penstock.verify.place import Place, VerifyFailed
+
+
+@pytest.mark.slow
+def test_who_ends_at_once_again_and_again_is_started_later_each_time_and_then_no_more(tmp_path: Path) -> None:
+    place = Place(tmp_path, "sqlite:////nowhere/jobs.db", "verify-1")
+    place.make()
+    starts: dict[int, float] = {}
+    with contextlib.closing(Fleet(place, seed=1, workers=0, rate=1)) as fleet:
+        fleet.employ("lone", version="1")
+        (member,) = fleet.workers
+        ends = time.monotonic() + 60
+        with pytest.raises(VerifyFailed, match=r"lone 1 does not stay alive: 001-lone\.log"):
+            while time.monotonic() < ends:
+                starts[member.pid] = member.since
+                fleet.keep()
+    pauses = [after - before for before, after in pairwise(starts.values())]
+    assert len(pauses) == 4
+    assert [pause >= least for least, pause in enumerate(pauses)] == [True] * 4
