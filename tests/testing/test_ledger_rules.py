@@ -6,6 +6,7 @@ import pytest
 
 from penstock.job import State
 from penstock.testing.ledger import facts
+from penstock.testing.ledger.summary import summary
 from tests.testing.chronicle import EPOCH, QUEUE, Chronicle
 
 
@@ -407,6 +408,17 @@ def test_a_duplicate_names_the_harm_and_the_lease(told: Chronicle) -> None:
     assert (one.cause, one.fault_at, one.fault_target) == ("kill-worker", EPOCH + 10_004, 2)
     assert (one.leased_from, one.leased_until) == (EPOCH + 9_999, EPOCH + 10_010)
     assert (verdict.duplicated, verdict.unexplained) == (1, 0)
+
+
+def test_a_report_has_some_findings_of_each_promise(told: Chronicle) -> None:
+    for n in range(300):
+        told.enqueue(f"lost-{n}", n)
+    told.enqueue("delayed", 0, due=EPOCH + 90_000)
+    told.run("delayed", 1_000, 1_010)
+    verdict = told.judge()
+    some = summary(told.history(), verdict, began=EPOCH)["findings"]
+    assert len(verdict.findings) > len(some) == 200
+    assert {one["promise"] for one in some} == {"lost", "early"}
 
 
 def _stopped_before_its_start(told: Chronicle) -> str:

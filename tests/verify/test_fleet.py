@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from penstock.verify.fleet import Fleet
 from penstock.verify.place import Place, VerifyFailed
+from tests.servers import until
 
 
 @pytest.mark.slow
@@ -21,11 +21,14 @@ def test_who_ends_at_once_again_and_again_is_started_later_each_time_and_then_no
     with contextlib.closing(Fleet(place, seed=1, workers=0, rate=1)) as fleet:
         fleet.employ("lone", version="1")
         (member,) = fleet.workers
-        ends = time.monotonic() + 60
+
+        def keep() -> bool:
+            starts[member.pid] = member.since
+            fleet.keep()
+            return False
+
         with pytest.raises(VerifyFailed, match=r"lone 1 does not stay alive: 001-lone\.log"):
-            while time.monotonic() < ends:
-                starts[member.pid] = member.since
-                fleet.keep()
+            until(keep, "it to be given up", timeout=60)
     pauses = [after - before for before, after in pairwise(starts.values())]
     assert len(pauses) == 4
     assert [pause >= least for least, pause in enumerate(pauses)] == [True] * 4

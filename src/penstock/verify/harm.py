@@ -155,7 +155,7 @@ class Harm:
             return
         assert self.server is not None
         begins = _wall() - _KEPT_BACK
-        with self._lasting("restart-store", "server", "SIGKILL"):
+        with self._lasting("restart-store", "server", "SIGKILL"), self._perhaps_replaced():
             back = time.monotonic() + self.server.restart()
         self._forgive(begins)
         self.back.append(back)
@@ -187,15 +187,13 @@ class Harm:
 
     def _stop_store(self, how: float, which: float, _: float) -> None:
         seconds = 0.5 + 2.5 * how
-        begins, replaced = self._in_step_until(), False
-        with self._lasting("stop-store", "write lock" if self.file else "server"):
-            if self.file is not None:
+        if self.file is not None:
+            with self._lasting("stop-store", "write lock"):
                 self._hold_lock(seconds)
-            else:
-                assert self.server is not None
-                replaced = self.server.stop_for(seconds, *self._shard(which))
-        if replaced:  # a failover as any other
-            self.undone.append((begins, _wall()))
+            return
+        assert self.server is not None
+        with self._lasting("stop-store", "server"), self._perhaps_replaced():
+            self.server.stop_for(seconds, *self._shard(which))
 
     def _hold_lock(self, seconds: float) -> None:
         """As another program does that writes into the same file, and takes its time."""
@@ -238,18 +236,30 @@ class Harm:
         self.server.flush_scripts()
 
     def _failover(self, which: float, *_: float) -> None:
-        """Enqueues wait for a replica; outcomes do not, and those of the last moments may be undone."""
         assert self.server is not None
-        begins = self._in_step_until()
-        with self._lasting("failover", "a master"):
+        with self._lasting("failover", "a master"), self._perhaps_replaced():
             back = time.monotonic() + self.server.failover(*self._shard(which))
-        self.undone.append((begins, _wall()))
         self.back.append(back)  # its replicas may have taken longer to be in step
 
     def _disk_full(self, how: float, which: float, _: float) -> None:
         assert self.server is not None
-        with self._lasting("disk-full", "the store's"):
+        with self._lasting("disk-full", "the store's"), self._perhaps_replaced():
             self.server.fill_disk(1.0 + 2 * how, *self._shard(which))
+
+    @contextlib.contextmanager
+    def _perhaps_replaced(self) -> Iterator[None]:
+        """A replica may take the place of a master that does not answer, or cannot write. Enqueues waited for
+        it; outcomes did not, and those of the last moments may be undone."""
+        begins, before = self._in_step_until(), self._masters()
+        yield
+        if self._masters() != before:
+            self.undone.append((begins, _wall()))
+
+    def _masters(self) -> list[Any]:
+        """Where others may take their place; none of a single server."""
+        find = getattr(self.server, "master", None)
+        shards = range(getattr(self.server, "shards", 0))
+        return [] if find is None else [find(shard) for shard in shards] or [find()]
 
     def _shard(self, luck: float) -> tuple[int, ...]:
         """Which part of a cluster is hit."""

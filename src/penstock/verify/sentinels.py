@@ -127,12 +127,10 @@ class PrivateSentinels:
         return next(node for node in self._data if node.port == port)
 
     @in_turn
-    def stop_for(self, seconds: float) -> bool:
-        """SIGSTOP for the master, and SIGCONT after so long; whether its replica has taken over."""
-        before = self.master()
-        stop(before, seconds)
+    def stop_for(self, seconds: float) -> None:
+        """SIGSTOP for the master, and SIGCONT after so long; its replica may have taken over."""
+        stop(self.master(), seconds)
         self._settle()
-        return self.master() is not before
 
     @in_turn
     def restart(self) -> float:
@@ -171,7 +169,8 @@ class PrivateSentinels:
 
     @in_turn
     def fill_disk(self, seconds: float) -> str:
-        """As `PrivateRedis.fill_disk`, for the master; if it ends itself, its replica takes over."""
+        """As `PrivateRedis.fill_disk`, for the master. Sentinels take one that cannot write for a dead one
+        (its answer to PING is an error), so that its replica may take over."""
         said = fill(self.master(), seconds)
         self._settle()
         return said
