@@ -30,5 +30,5 @@ def test_who_ends_at_once_again_and_again_is_started_later_each_time_and_then_no
         with pytest.raises(VerifyFailed, match=r"lone 1 does not stay alive: 001-lone\.log"):
             until(keep, "it to be given up", timeout=60)
     pauses = [after - before for before, after in pairwise(starts.values())]
-    assert len(pauses) == 4
-    assert [pause >= least for least, pause in enumerate(pauses)] == [True] * 4
+    assert len(pauses) == 5
+    assert [pause >= least for least, pause in enumerate(pauses)] == [True] * 5

@@ -19,7 +19,7 @@ from penstock.verify.processes import children, family
 __all__ = ["Fleet", "Member"]
 
 #: Who ends sooner than this after its start, so often in a row, will not live (s).
-_BRIEF, _OFTEN = 3.0, 5
+_BRIEF, _OFTEN = 3.0, 6
 
 
 @dataclass
@@ -33,7 +33,8 @@ class Member:
     version: str = "1"
     process: subprocess.Popen[bytes] = field(init=False)
     since: float = 0.0
-    brief: int = 0  # how often in a row it ended at once, and nobody had harmed it
+    told: int = 0  # how long its log was at its start (bytes)
+    brief: int = 0  # how often in a row it ended at once, had not begun to work, and nobody had harmed it
     due: float | None = None  # when it is to be started again (monotonic, s), once it has ended
     harmed: bool = False
 
@@ -57,8 +58,9 @@ class Member:
     @property
     def serves(self) -> bool:
         """Whether it has begun its work since its start, by its log."""
-        with contextlib.suppress(OSError):
-            return " serves " in self.log.read_text(errors="replace")
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
+            log.seek(self.told)
+            return b" serves " in log.read()
         return False
 
     def signal(self, number: int) -> None:
@@ -143,6 +145,7 @@ class Fleet:
             if self._closed:
                 raise VerifyFailed("the run is over: nothing is started any more")
             with member.log.open("ab") as log:
+                member.told = log.tell()
                 member.process = subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
                     member.command,
                     env=self._place.env(**{ROLE: member.role, VERSION: member.version}),
@@ -179,7 +182,7 @@ class Fleet:
     def _is_due(self, member: Member) -> bool:
         now = time.monotonic()
         if member.due is None:
-            at_once = now - member.since < _BRIEF and not member.harmed
+            at_once = now - member.since < _BRIEF and not (member.harmed or member.serves)
             member.brief = member.brief + 1 if at_once else 0
             if member.brief >= _OFTEN:
                 raise VerifyFailed(f"{member.name} does not stay alive: {self._place.log_tail()}")
