@@ -57,6 +57,15 @@ def agreed(data: Sequence[T], sentinels: Sequence[RedisNode]) -> T | None:
     return master if well else None
 
 
+def _has_heard(sentinel: RedisNode, since: float) -> bool:
+    """Whether the master has answered it after that moment (monotonic, s): harm that is over is held against
+    a server as long as nobody has asked it anew."""
+    with sentinel.asked() as client:
+        ask: Any = client.sentinel_master
+        age = float(ask(MASTER_NAME)["last-ok-ping-reply"]) / 1000
+    return age < time.monotonic() - since
+
+
 def _view(sentinel: RedisNode) -> tuple[int, int, tuple[int, ...]]:
     """What it thinks: the master's port, or 0 if that is in trouble; how many sentinels else it knows; the
     ports of the replicas that are well."""
@@ -190,7 +199,9 @@ class PrivateSentinels:
         for node in self._data:
             if not node.running:
                 node.start_again()
-        well = partial(agreed, self._data, self._sentinels)
+        well, since = partial(agreed, self._data, self._sentinels), time.monotonic()
+        for sentinel in self._sentinels:
+            sentinel.until(partial(_has_heard, sentinel, since), "an answer of the master", timeout=60.0)
         self._sentinels[0].until(lambda: well() is not None, "the sentinels to agree", timeout=60.0)
 
 
