@@ -555,6 +555,15 @@ def test_an_enqueue_that_waited_for_a_replica_in_vain_may_be_forgotten(
     assert [f.promise for f in verdict.findings] == broken
 
 
+@pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (250, ["lost"])])
+def test_a_job_of_which_its_producer_heard_nothing_may_be_forgotten_with_its_leases(
+    told: Chronicle, leased_at: float, broken: list[str]
+) -> None:
+    told.enqueue("a", 140, verdict="")
+    told.start("a", leased_at)
+    assert told.promises(undone=[WINDOW]) == broken
+
+
 @pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])
 def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: float, broken: list[str]) -> None:
     told.enqueue("a", 0)

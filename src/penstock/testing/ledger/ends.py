@@ -48,9 +48,11 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
 
 def is_forgiven(story: Story, case: Case) -> bool:
     """Whether the store may have forgotten that it had ever taken it: each time that it said so is one of
-    those that may be undone."""
+    those that may be undone. Of one whose producer got no answer, its leases say so."""
     told = [v for v in story.verdicts if v.verdict in ("new", "follows", "unreplicated")]
-    return bool(told) and all(_may_be_forgotten(story, one, case) for one in told)
+    if not told:
+        return bool(story.leases) and all(case.forgiven(lease.mono) for lease in story.leases)
+    return all(_may_be_forgotten(story, one, case) for one in told)
 
 
 def _may_be_forgotten(story: Story, told: Answered, case: Case) -> bool:
