@@ -438,6 +438,31 @@ def test_a_start_that_came_after_the_end_is_of_the_lease_that_it_had(told: Chron
     assert (one.leased_from, one.leased_until) == (EPOCH + 999, EPOCH + 17_000)
 
 
+def _asked_while_the_store_was_away(told: Chronicle, *, attempts: tuple[int, int]) -> None:
+    """Two ask, one before the other; the later is served first, and has done with it when the other is."""
+    told.enqueue("a", 0)
+    told.fault("restart-store", 100, seconds=4.9)
+    told.run("a", 5_010, 5_030, pid=3, attempt=attempts[0], sent=200_000_000)
+    told.run("a", 5_400, 5_420, pid=2, attempt=attempts[1], sent=100_000_000)
+
+
+@pytest.mark.parametrize("attempts", [(1, 2), (1, 1)])
+def test_who_asked_first_while_the_store_was_away_was_not_served_first(
+    told: Chronicle, attempts: tuple[int, int]
+) -> None:
+    _asked_while_the_store_was_away(told, attempts=attempts)
+    assert told.judge().findings
+
+
+def test_a_retry_that_goes_to_who_asked_first_is_the_second_attempt(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.fault("restart-store", 100, seconds=4.9)
+    first = told.start("a", 5_010, pid=3, sent=200_000_000)
+    told.settle("a", 5_030, first, "retryable", error="Boom", delay=300)
+    told.run("a", 5_400, 5_420, pid=2, attempt=2, sent=100_000_000)
+    assert told.judge().require().reruns == {"failure": 1}
+
+
 def test_a_kill_costs_nothing_that_somebody_else_has_begun(told: Chronicle) -> None:
     _stopped_before_its_start(told)
     told.fault("kill-worker", 20_005, target=2)
@@ -562,6 +587,15 @@ def test_a_job_of_which_its_producer_heard_nothing_may_be_forgotten_with_its_lea
     told.enqueue("a", 140, verdict="")
     told.start("a", leased_at)
     assert told.promises(undone=[WINDOW]) == broken
+
+
+@pytest.mark.parametrize("verdict", ["", "new"])
+def test_a_job_that_was_seen_after_the_forgiven_moment_is_not_forgotten_with_it(
+    told: Chronicle, verdict: str
+) -> None:
+    told.enqueue("a", 140, verdict=verdict)
+    told.settle("a", 300, told.start("a", 150), "retryable", error="Boom", delay=50)
+    assert told.promises(forgiven=[WINDOW]) == ["lost"]
 
 
 @pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])

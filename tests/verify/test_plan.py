@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -81,20 +82,57 @@ def test_each_kind_that_is_not_possible_says_why() -> None:
     assert "'wrath'" in lines[2]
 
 
+def test_a_harm_for_servers_of_the_runs_own_names_the_kind_of_server_to_start() -> None:
+    with pytest.raises(ConfigError, match=r"with --private redis-sentinel$"):
+        choose(["failover"], Ground("redis-sentinel"))
+
+
+# ── what a failover undoes ───────────────────────────────────────────────────────────────────────
+
+
+class _Reigns:
+    """A server whose master changes when it is told so."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+
+    def reign(self) -> int:
+        return self.epoch
+
+
+def test_a_failover_is_seen_also_when_nobody_asked_for_it(tmp_path: Path) -> None:
+    harm, server = _harm(tmp_path), _Reigns()
+    harm.server = server
+    harm.look_for_failovers()
+    harm.look_for_failovers()
+    assert harm.undone == []
+    began = time.time_ns() // 1_000_000
+    server.epoch += 1
+    harm.look_for_failovers()
+    ((since, until),) = harm.undone
+    assert since < began <= until
+    harm.look_for_failovers()
+    assert harm.undone == [(since, until)]
+
+
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _report(folder: Path, *done: str, verdict: Verdict | None = None) -> Report:
+def _harm(folder: Path) -> Harm:
     url = f"sqlite:///{folder / 'jobs.db'}"
-    place = Place(folder, url, "verify-1")
-    harm = Harm(
-        Fleet(place, seed=1, workers=1, rate=1),
+    return Harm(
+        Fleet(Place(folder, url, "verify-1"), seed=1, workers=1, rate=1),
         Ledger(folder / "ledger"),
         App(url),
         lease=3.0,
         over=threading.Event(),
         tell=lambda news: None,
     )
+
+
+def _report(folder: Path, *done: str, verdict: Verdict | None = None) -> Report:
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    harm = _harm(folder)
     harm.done += [Done(10.5, kind, "worker 1", seconds=0.25) for kind in done]
     return report_of(
         Account(

@@ -54,6 +54,15 @@ def test_a_replica_takes_over_and_the_master_comes_back_as_its_replica(
     assert jobs() == {"available"}
 
 
+def test_a_failover_there_and_back_is_seen(watched: PrivateSentinels, jobs: Callable[[], set[str]]) -> None:
+    first, before = watched.master(), watched.reign()
+    watched.failover()
+    watched.failover()
+    assert watched.master() is first
+    assert watched.reign() != before
+    assert jobs() == {"available"}
+
+
 def test_a_master_that_is_stopped_for_long_is_replaced_and_forgets_what_it_then_took(
     watched: PrivateSentinels, jobs: Callable[[], set[str]]
 ) -> None:

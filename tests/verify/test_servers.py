@@ -226,9 +226,10 @@ def _wait_all_written(cluster: PrivateCluster) -> None:
 def test_a_replica_takes_over_and_the_master_comes_back_as_its_replica(
     cluster: PrivateCluster, jobs: Callable[[], set[str]]
 ) -> None:
-    first = cluster.master(1)
+    first, reign = cluster.master(1), cluster.reign()
     before = first.pid
     took = cluster.failover(1)
+    assert [one != other for one, other in zip(cluster.reign(), reign, strict=True)] == [False, True, False]
     assert 0 < took < 60
     assert cluster.master(1) is not first
     assert first.pid != before

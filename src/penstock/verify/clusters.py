@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from penstock.verify.nodes import RedisNode
 from penstock.verify.programs import HOST, READY
 
-__all__ = ["SLOTS", "cluster_settings", "followers", "form", "holder", "masters", "wait_ok"]
+__all__ = ["SLOTS", "cluster_settings", "epoch", "followers", "form", "holder", "masters", "wait_ok"]
 
 SLOTS = 16_384
 T = TypeVar("T", bound=RedisNode)
@@ -55,6 +55,11 @@ def holder(nodes: Sequence[T], slot: int) -> T:
                     votes[master[1]] += 1
     ((port, _),) = votes.most_common(1)
     return next(node for node in nodes if node.known_port == port)
+
+
+def epoch(node: RedisNode) -> int:
+    """Its own configuration epoch; who takes over gets a higher one."""
+    return int(_cluster_info(node)["cluster_my_epoch"])
 
 
 def followers(nodes: Sequence[T], master: RedisNode) -> list[T]:

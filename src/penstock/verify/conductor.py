@@ -108,6 +108,7 @@ class _Run:
         )  # a store that is not there is an error now, not in every process
         self._fleet.start()
         self._fleet.wait_ready(_UNTIL_READY)
+        self._harm.look_for_failovers()
         self._began, self._started_at = time.monotonic(), time.time()
 
     def _chaos(self) -> None:
@@ -180,6 +181,7 @@ class _Run:
             self._fleet.keep()
             time.sleep(_LOOK)
         late = self._fleet.end_workers()
+        self._harm.look_for_failovers()
         self._reasons += [f"{member.name} did not end within 40 s of SIGTERM" for member in late]
 
     async def _tidy(self, store: Store) -> int:

@@ -18,7 +18,7 @@ from penstock.verify.processes import children, family
 
 __all__ = ["Fleet", "Member"]
 
-#: Who ends sooner than this after its start, so often in a row, will not live (s).
+#: Who ends sooner than this after its start (s), and has not begun to work, so often in a row, will not live.
 _BRIEF, _OFTEN = 3.0, 6
 
 

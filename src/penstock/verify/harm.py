@@ -63,9 +63,12 @@ class Harm:
     over: threading.Event
     tell: Callable[[str], None]
     file: Path | None = None
-    server: Any = None  # PrivateRedis, PrivateCluster or SmallDisk: whatever its kinds need
+    server: Any = None  # PrivateRedis, PrivateSentinels, PrivateCluster or SmallDisk: whatever its kinds need
     wire: Wires | None = None
     done: list[Done] = field(default_factory=list)
+    #: Who the masters were at the last look, and when that was (wall clock, ms; 0: nobody has looked yet).
+    _reign: Any = None
+    _looked: int = 0
     #: When the wires were cut last (wall clock, ms), from and to.
     _cut: tuple[int, int] = (0, 0)
     #: The processes of workers without a supervisor that were killed.
@@ -248,18 +251,20 @@ class Harm:
 
     @contextlib.contextmanager
     def _perhaps_replaced(self) -> Iterator[None]:
-        """A replica may take the place of a master that does not answer, or cannot write. Enqueues waited for
-        it; outcomes did not, and those of the last moments may be undone."""
-        begins, before = self._in_step_until(), self._masters()
+        """A replica may take the place of a master that does not answer, or cannot write."""
+        self.look_for_failovers()
+        begins = self._in_step_until()
         yield
-        if self._masters() != before:
-            self.undone.append((begins, _wall()))
+        self.look_for_failovers(begins)
 
-    def _masters(self) -> list[Any]:
-        """Where others may take their place; none of a single server."""
-        find = getattr(self.server, "master", None)
-        shards = range(getattr(self.server, "shards", 0))
-        return [] if find is None else [find(shard) for shard in shards] or [find()]
+    def look_for_failovers(self, begins: int | None = None) -> None:
+        """Whether there was one since then, or since the last look; also one that nobody asked for. Enqueues
+        waited for a replica; outcomes did not, and those of the last moments may be undone."""
+        find = getattr(self.server, "reign", None)
+        reign = None if find is None else find()
+        if reign != self._reign and self._looked:
+            self.undone.append((self._looked - _ON_THE_WAY if begins is None else begins, _wall()))
+        self._reign, self._looked = reign, _wall()
 
     def _shard(self, luck: float) -> tuple[int, ...]:
         """Which part of a cluster is hit."""

@@ -39,7 +39,7 @@ class Kind:
         if self.private and not ground.private:
             return (
                 "it would harm everybody on that server: let verify start one of its own with "
-                f"--private {'redis' if ground.store.startswith('redis') else 'sqlite'}"
+                f"--private {ground.store}"
             )
         if self.relay and not ground.relay:
             return "it needs a relay before one Redis server, reached over TCP without TLS"

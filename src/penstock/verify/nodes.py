@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from penstock.verify.programs import HOST, READY, ServerFailed, redis_program, start, until
 
-__all__ = ["Fsync", "RedisNode", "all_ready", "data_node", "fill", "in_turn", "stop"]
+__all__ = ["Fsync", "RedisNode", "all_ready", "data_node", "fill", "freeze", "in_turn"]
 
 #: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
 Fsync = Literal["always", "everysec", "no"]
@@ -89,7 +89,7 @@ class RedisNode:
     def asked(self) -> Iterator[redis.Redis]:
         """A client for a moment, which waits while the server loads data, its own or those of its master."""
         patient = Retry(ConstantBackoff(0.05), round(20 * READY), (BusyLoadingError,))
-        with contextlib.closing(self.client(retry=patient)) as client:
+        with contextlib.closing(self.client(retry=patient, retry_on_error=[BusyLoadingError])) as client:
             yield client
 
     def info(self, section: str = "default") -> dict[str, Any]:
@@ -227,7 +227,7 @@ def all_ready(nodes: Sequence[RedisNode]) -> None:
         started.pop_all()
 
 
-def stop(node: RedisNode, seconds: float) -> None:
+def freeze(node: RedisNode, seconds: float) -> None:
     """SIGSTOP, and SIGCONT after so long."""
     node.pause()
     try:

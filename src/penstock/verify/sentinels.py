@@ -6,11 +6,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from penstock.verify.nodes import Fsync, RedisNode, all_ready, data_node, fill, in_turn, stop
+import redis
+
+from penstock.verify.nodes import Fsync, RedisNode, all_ready, data_node, fill, freeze, in_turn
 from penstock.verify.programs import HOST, free_port, redis_program
 
 __all__ = ["MASTER_NAME", "PrivateSentinels", "agreed", "master_port", "sentinel_settings"]
@@ -60,10 +61,10 @@ def agreed(data: Sequence[T], sentinels: Sequence[RedisNode]) -> T | None:
 def _has_heard(sentinel: RedisNode, since: float) -> bool:
     """Whether the master has answered it after that moment (monotonic, s): harm that is over is held against
     a server as long as nobody has asked it anew."""
+    passed = time.monotonic() - since
     with sentinel.asked() as client:
         ask: Any = client.sentinel_master
-        age = float(ask(MASTER_NAME)["last-ok-ping-reply"]) / 1000
-    return age < time.monotonic() - since
+        return float(ask(MASTER_NAME)["last-ok-ping-reply"]) < passed * 1000
 
 
 def _view(sentinel: RedisNode) -> tuple[int, int, tuple[int, ...]]:
@@ -135,10 +136,17 @@ class PrivateSentinels:
         port = master_port(self._sentinels[0])
         return next(node for node in self._data if node.port == port)
 
+    def reign(self) -> tuple[int, int]:
+        """Who the master is, and since which epoch: another answer after each failover."""
+        with self._sentinels[0].asked() as client:
+            ask: Any = client.sentinel_master
+            told: dict[str, Any] = ask(MASTER_NAME)
+        return int(told["port"]), int(told["config-epoch"])
+
     @in_turn
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP for the master, and SIGCONT after so long; its replica may have taken over."""
-        stop(self.master(), seconds)
+        freeze(self.master(), seconds)
         self._settle()
 
     @in_turn
@@ -196,13 +204,18 @@ class PrivateSentinels:
 
     def _settle(self) -> None:
         """Until all run, and the sentinels agree on a master whom all others follow."""
-        for node in self._data:
-            if not node.running:
-                node.start_again()
-        well, since = partial(agreed, self._data, self._sentinels), time.monotonic()
-        for sentinel in self._sentinels:
-            sentinel.until(partial(_has_heard, sentinel, since), "an answer of the master", timeout=60.0)
-        self._sentinels[0].until(lambda: well() is not None, "the sentinels to agree", timeout=60.0)
+        since = time.monotonic()
+
+        def settled() -> bool:
+            for node in self._data:
+                if not node.running:
+                    node.start_again()
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # on a busy machine
+                heard = all(_has_heard(sentinel, since) for sentinel in self._sentinels)
+                return heard and agreed(self._data, self._sentinels) is not None
+            return False
+
+        self._sentinels[0].until(settled, "the sentinels to agree", timeout=60.0)
 
 
 def _sentinel(folder: Path, master: RedisNode, down_after: int) -> RedisNode:

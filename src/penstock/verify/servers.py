@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from penstock.verify.clusters import SLOTS, cluster_settings, followers, form, holder, masters, wait_ok
-from penstock.verify.nodes import Fsync, RedisNode, all_ready, data_node, fill, in_turn, stop
+from penstock.verify.clusters import SLOTS, cluster_settings, epoch, followers, form, holder, masters, wait_ok
+from penstock.verify.nodes import Fsync, RedisNode, all_ready, data_node, fill, freeze, in_turn
 from penstock.verify.programs import HOST, free_port
 from penstock.verify.relay import Relay
 
@@ -52,7 +52,7 @@ class PrivateRedis:
     @in_turn
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after so long."""
-        stop(self._node, seconds)
+        freeze(self._node, seconds)
 
     @in_turn
     def restart(self) -> float:
@@ -169,10 +169,15 @@ class PrivateCluster:
         """Who has the slots of this share now."""
         return holder(self._nodes, SLOTS * shard // self.shards)
 
+    def reign(self) -> list[tuple[int, int]]:
+        """Who the masters are, and since which epoch: another answer after each failover."""
+        found = [self.master(shard) for shard in range(self.shards)]
+        return [(node.known_port, epoch(node)) for node in found]
+
     @in_turn
     def stop_for(self, seconds: float, shard: int = 0) -> None:
         """SIGSTOP for a master, and SIGCONT after so long; its replica may have taken over."""
-        stop(self.master(shard), seconds)
+        freeze(self.master(shard), seconds)
         self._heal()
 
     @in_turn

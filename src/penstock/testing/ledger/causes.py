@@ -60,7 +60,7 @@ def cause_of(story: Story, before: Run, after: Run, history: History) -> str:
 def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgiven: Forgiven) -> _Cause:
     """Failure, timeout, crash (of its own process), snooze, release, operator, undone (the store may forget
     the end that it had), or the kind of the fault (kill, stop, store …) that cost its lease."""
-    if story.operated("retry", before.since, after.start.mono):
+    if story.operated("retry", before.granted, after.start.mono):
         return _Cause("operator")
     own = effective(before)
     fault = troubles.cause(_loan(story, before, after))
@@ -95,13 +95,11 @@ def _of_outcome(act: Act) -> str:
 
 def _loan(story: Story, before: Run, after: Run) -> Loan:
     """The lease of the first of two runs, as far as anybody saw: until somebody else got one."""
-    started = before.start.mono
-    mine = next((lease for lease in story.leases if lease.token == before.token), None)
-    begin, had = (started, started) if mine is None else (mine.sent or mine.mono, mine.mono)
     # one that was asked for before this one had come may be older, though the news of it came later
-    newer = (lease.mono for lease in story.leases if (lease.sent or lease.mono) > had)
+    newer = (lease.mono for lease in story.leases if (lease.sent or lease.mono) > before.granted)
     end = min([*newer, after.start.mono])
-    return Loan(before.pids, begin, started, end, 0 if mine is None else mine.lease * 1_000_000)
+    given = 0 if before.lease is None else before.lease.lease * 1_000_000
+    return Loan(before.pids, before.asked, before.start.mono, end, given)
 
 
 def _duplicate(

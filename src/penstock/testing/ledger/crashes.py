@@ -92,9 +92,10 @@ def lateness(case: Case) -> Iterator[Late]:
             continue
         if any(op.asked.verb in ("reschedule", "retry") for op in story.operations):
             continue
-        start = story.runs[0].start
+        first = min(story.runs, key=lambda run: run.start.mono)
+        start = first.start
         ms = case.history.at(start) - offer.due
         free = offer.lane is None and story.ref.queue not in case.history.limits
         began = start.mono - max(0, ms) * 1_000_000
-        blamed = case.troubles.cause(Loan(story.runs[0].pids, began, began, start.mono)) is not None
+        blamed = case.troubles.cause(Loan(first.pids, began, began, start.mono)) is not None
         yield Late(ms, ms > _LATE and free and not blamed and not case.misled)

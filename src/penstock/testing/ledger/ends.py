@@ -47,12 +47,15 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
 
 
 def is_forgiven(story: Story, case: Case) -> bool:
-    """Whether the store may have forgotten that it had ever taken it: each time that it said so is one of
-    those that may be undone. Of one whose producer got no answer, its leases say so."""
+    """Whether the store may have forgotten that it had ever taken it: each time that it showed that it had is
+    one of those that may be undone. Of one whose producer got no answer, the offer counts in its place."""
+    shown = [lease.mono for lease in story.leases] + [act.answered for act in story.acts if act.applied]
+    if not all(map(case.forgiven, shown)):
+        return False
     told = [v for v in story.verdicts if v.verdict in ("new", "follows", "unreplicated")]
-    if not told:
-        return bool(story.leases) and all(case.forgiven(lease.mono) for lease in story.leases)
-    return all(_may_be_forgotten(story, one, case) for one in told)
+    if told:
+        return all(_may_be_forgotten(story, one, case) for one in told)
+    return story.unknown and case.forgiven(story.began)
 
 
 def _may_be_forgotten(story: Story, told: Answered, case: Case) -> bool:

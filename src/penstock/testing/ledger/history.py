@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -239,12 +239,21 @@ def _story(ref: Ref, facts: list[JobFact]) -> Story:
 def _add_start(story: Story, runs: dict[str, Run], fact: Started) -> None:
     run = runs.get(fact.token)
     if run is None:
-        asked = (lease.sent or lease.mono for lease in story.leases if lease.token == fact.token)
-        run = runs[fact.token] = Run(fact.token, fact.attempt, fact.worker, fact, next(asked, fact.mono))
-        insort(story.runs, run, key=attrgetter("since"))
+        lease = next((one for one in story.leases if one.token == fact.token), None)
+        run = runs[fact.token] = Run(fact.token, fact.attempt, fact.worker, fact, lease)
+        story.runs.insert(_place(story.runs, run), run)
     elif run.start.inside == fact.inside:
         story.shared.append((fact.token, run.start.pid, fact.pid))
     run.pids.add(fact.pid)
+
+
+def _place(runs: list[Run], late: Run) -> int:
+    """Where it stands among those that began before it: ahead of such as were asked for later. Requests that
+    waited for a store together say little; so it must be the earlier attempt by the store's count too."""
+    place = len(runs)
+    while place and late.asked < runs[place - 1].asked and late.attempt <= runs[place - 1].attempt:
+        place -= 1
+    return place
 
 
 def _add_answer(story: Story, fact: Settled) -> None:

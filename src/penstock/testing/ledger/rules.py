@@ -50,7 +50,7 @@ def attempts(story: Story, case: Case) -> Iterator[Finding]:
         if run.attempt > limit:
             yield broken(story, "attempts", f"attempt {run.attempt} started; its limit is {limit}")
     for before, after in pairwise(story.runs):
-        if story.operated("retry", before.since, after.start.mono) or _was_undone(story, before, case):
+        if story.operated("retry", before.granted, after.start.mono) or _was_undone(story, before, case):
             continue
         given_back = any(not act.asked.charge and not _refused(act) for act in before.acts)
         if after.attempt <= before.attempt and not given_back:

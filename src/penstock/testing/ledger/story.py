@@ -44,10 +44,20 @@ class Run:
     attempt: int
     worker: str
     start: Started
-    since: int  # mono: when its lease was asked for; its start, where nobody saw that
+    lease: Leased | None  # None where nobody saw it
     pids: set[int] = field(default_factory=set)
     end: Ended | None = None
     acts: list[Act] = field(default_factory=list)
+
+    @property
+    def asked(self) -> int:
+        """When its holder asked for a job (mono): long before the store gave it, if that was away."""
+        return self.start.mono if self.lease is None else self.lease.sent or self.lease.mono
+
+    @property
+    def granted(self) -> int:
+        """When its holder had it (mono)."""
+        return self.start.mono if self.lease is None else self.lease.mono
 
 
 @dataclass(slots=True)
@@ -66,8 +76,8 @@ class Operation:
 
 @dataclass(slots=True)
 class Story:
-    """All that is known of one life of an id, in the order in which it happened; its runs in that of their
-    leases, since one whose process was stopped may start after a later one has ended."""
+    """All that is known of one life of an id, in the order in which it happened; but a run that was to begin
+    before another one, and whose process was stopped until that had begun, stands before it."""
 
     ref: Ref
     offer: Offered | None = None

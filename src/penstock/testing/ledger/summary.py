@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 from penstock.testing.ledger.history import History
@@ -54,23 +53,12 @@ def summary(history: History, verdict: Verdict, *, began: int) -> dict[str, Any]
         "recovery": _spread(verdict.recoveries),
         "restart": _spread(verdict.restarts),
         "throughput": _throughput(history, began),
-        "findings": [_finding(one) for one in _some(verdict.findings)],
+        "findings": [_finding(one) for one in verdict.some(_FINDINGS)],
         "verdict": "kept" if verdict.ok else "broken",
         "reasons": [
             f"{n} × {promise}" for promise, n in sorted(Counter(f.promise for f in verdict.findings).items())
         ],
     }
-
-
-def _some(findings: Sequence[Finding]) -> list[Finding]:
-    """The first of each promise, then the second of each, and so on."""
-    seen: Counter[str] = Counter()
-    ranks: list[int] = []
-    for one in findings:
-        ranks.append(seen[one.promise])
-        seen[one.promise] += 1
-    ranked = sorted(zip(ranks, findings, strict=True), key=itemgetter(0))
-    return [one for _, one in ranked[:_FINDINGS]]
 
 
 def _duplicate(one: Duplicate, began: int) -> dict[str, Any]:

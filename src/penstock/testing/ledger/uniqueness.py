@@ -73,8 +73,9 @@ def _from_the_enqueue(story: Story, states: int, over: int, case: Case) -> Span:
     begin = story.acknowledged_at or story.began
     end = open_until(story, case)
     if not states & WHILE_RUNNING:
-        firsts = [lease.sent or begin for lease in story.leases[:1]] + [r.start.mono for r in story.runs[:1]]
-        end = min([end, *firsts]) if story.leases else begin if story.runs else end
+        starts = [run.start.mono for run in story.runs]
+        asked = [lease.sent or begin for lease in story.leases]
+        end = min([end, *asked, *starts]) if story.leases else begin if story.runs else end
     elif states & WHILE_FINISHED and _completed_at(story, end):
         kept = case.job(story)
         if over != FOR_EVER:

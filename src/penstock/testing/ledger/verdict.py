@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 
 import msgspec
 
@@ -161,10 +162,20 @@ class Verdict(msgspec.Struct, frozen=True):
         ]
         kinds = Counter(finding.promise for finding in self.findings)
         lines += [f"{n} × {promise}" for promise, n in sorted(kinds.items())]
-        lines += [str(finding) for finding in self.findings[:_SHOWN]]
+        lines += [str(finding) for finding in self.some(_SHOWN)]
         if len(self.findings) > _SHOWN:
             lines.append(f"… and {len(self.findings) - _SHOWN} more")
         return "\n".join(lines)
+
+    def some(self, n: int) -> list[Finding]:
+        """The first finding of each promise, then the second of each, and so on; at most so many."""
+        seen: Counter[str] = Counter()
+        ranks: list[int] = []
+        for one in self.findings:
+            ranks.append(seen[one.promise])
+            seen[one.promise] += 1
+        ranked = sorted(zip(ranks, self.findings, strict=True), key=itemgetter(0))
+        return [one for _, one in ranked[:n]]
 
     def require(self) -> Verdict:
         """The verdict itself if all promises were kept; else LedgerBroken with the report."""
