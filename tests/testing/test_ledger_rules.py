@@ -589,6 +589,15 @@ def test_a_job_of_which_its_producer_heard_nothing_may_be_forgotten_with_its_lea
     assert told.promises(undone=[WINDOW]) == broken
 
 
+@pytest.mark.parametrize(("at", "broken"), [(110, []), (210, ["limits"])])
+def test_limits_are_not_kept_by_two_masters_together(told: Chronicle, at: float, broken: list[str]) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, lane="k")
+    told.run("a", at, at + 10)
+    told.run("b", at + 5, at + 15, pid=3)
+    assert told.promises(undone=[WINDOW]) == broken
+
+
 @pytest.mark.parametrize("verdict", ["", "new"])
 def test_a_job_that_was_seen_after_the_forgiven_moment_is_not_forgotten_with_it(
     told: Chronicle, verdict: str

@@ -75,11 +75,12 @@ def _unseen(story: Story, leases: list[Leased], seen: int, case: Case) -> Iterat
 
 def leases_of(story: Story, case: Case) -> Iterator[Span]:
     """When it was certainly on loan, and its holder alive and well: from when he knew of it until he said how
-    it ended, or harm came to him, or somebody else asked for it."""
+    it ended, or harm came to him, or somebody else asked for it. A lease that may be undone is not certain."""
     first: dict[str, Leased] = {}
     for lease in story.leases:
         first.setdefault(lease.token, lease)
-    known = list(first.values())
+    # where two hold themselves for the master, each keeps the limits by itself
+    known = [lease for lease in first.values() if not case.forgiven(lease.mono)]
     said = {act.asked.token: act.asked.mono for act in reversed(story.acts)}
     runs = {run.token: run for run in story.runs}
     for lease in known:
