@@ -463,6 +463,24 @@ def test_a_retry_that_goes_to_who_asked_first_is_the_second_attempt(told: Chroni
     assert told.judge().require().reruns == {"failure": 1}
 
 
+def test_a_snoozed_job_that_goes_to_who_asked_first_has_not_run_before(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.fault("restart-store", 100, seconds=4.9)
+    first = told.start("a", 5_010, pid=3, sent=200_000_000)
+    told.settle("a", 5_030, first, "scheduled", delay=300, charge=False)
+    told.run("a", 5_400, 5_420, pid=2, attempt=1, sent=100_000_000)
+    assert told.judge().require().reruns == {"snooze": 1}
+
+
+def test_a_start_whose_lease_too_was_heard_of_late_is_the_earlier_attempt(told: Chronicle) -> None:
+    told.enqueue("a", 0)
+    told.fault("stop-worker", 1_001, target=2, seconds=19.0)
+    told.run("a", 17_000, 17_100, pid=3, attempt=2)
+    stale = told.start("a", 20_002, pid=2, attempt=1, sent=1_000_000_000)
+    told.settle("a", 20_010, stale, answer="stale")
+    assert told.judge().require().duplicates[0].cause == "stop-worker"
+
+
 def test_a_kill_costs_nothing_that_somebody_else_has_begun(told: Chronicle) -> None:
     _stopped_before_its_start(told)
     told.fault("kill-worker", 20_005, target=2)

@@ -248,12 +248,20 @@ def _add_start(story: Story, runs: dict[str, Run], fact: Started) -> None:
 
 
 def _place(runs: list[Run], late: Run) -> int:
-    """Where it stands among those that began before it: ahead of such as were asked for later. Requests that
-    waited for a store together say little; so it must be the earlier attempt by the store's count too."""
+    """Where it stands among those that began before it."""
     place = len(runs)
-    while place and late.asked < runs[place - 1].asked and late.attempt <= runs[place - 1].attempt:
+    while place and _was_first(late, runs[place - 1]):
         place -= 1
     return place
+
+
+def _was_first(late: Run, other: Run) -> bool:
+    """Whether it was given before the other one, though it began later: its holder knew of it before; or, if
+    even that came late, he had asked for it before and it is an earlier attempt by the store's count. Alone,
+    requests say little: all of them wait together for a store that is away."""
+    if late.granted < other.granted:
+        return late.attempt <= other.attempt
+    return late.asked < other.asked and late.attempt < other.attempt
 
 
 def _add_answer(story: Story, fact: Settled) -> None:

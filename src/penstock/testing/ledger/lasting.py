@@ -75,7 +75,7 @@ def _unseen(story: Story, leases: list[Leased], seen: int, case: Case) -> Iterat
 
 def leases_of(story: Story, case: Case) -> Iterator[Span]:
     """When it was certainly on loan, and its holder alive and well: from when he knew of it until he said how
-    it ended, or harm came to him, or somebody else asked for it. A lease that may be undone is not certain."""
+    it ended, or harm came to him, or somebody else asked for it. One that may be undone is not certain."""
     first: dict[str, Leased] = {}
     for lease in story.leases:
         first.setdefault(lease.token, lease)
