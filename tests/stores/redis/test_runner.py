@@ -7,15 +7,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import uvloop
+from redis.credentials import CredentialProvider
 
 from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.stores.redis.address import Address
 from penstock.stores.redis.calls import Acked, Call, Script
 from penstock.stores.redis.faults import ReplyLost
 from penstock.stores.redis.greeting import Server
+from penstock.stores.redis.links import open_link
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
 from tests.servers import Cluster, RedisServer
 from tests.stores.redis.asking import ECHO, Asker, plain, push
@@ -538,3 +541,35 @@ def test_a_line_that_died_while_it_was_kept_is_replaced(redis: RedisServer) -> N
             runner.run([plain("PUBLISH", ear.channel.decode(), "1")])
             assert ear.hear(5) == b"1"
         runner.close()
+
+
+class _Late(CredentialProvider):
+    """Knows its password when the other side has hung up, and our loop has seen that."""
+
+    def __init__(self, hung_up: asyncio.Event) -> None:
+        self._hung_up = hung_up
+
+    def get_credentials(self) -> tuple[str]:
+        return ("secret",)
+
+    async def get_credentials_async(self) -> tuple[str]:
+        await self._hung_up.wait()
+        await asyncio.sleep(0.1)  # nobody is told of what came to a stream that is not read
+        return ("secret",)
+
+
+async def test_who_hangs_up_before_the_greeting_is_not_waited_for() -> None:
+    """As a proxy does whose server is away; it may be seen before the connection is ours."""
+    hung_up = asyncio.Event()
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        await writer.wait_closed()
+        hung_up.set()
+
+    async with asyncio.timeout(20), await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        address = Address.from_url(f"redis://127.0.0.1:{port}")
+        address = replace(address, options={"credential_provider": _Late(hung_up)})
+        with pytest.raises(StoreUnavailable, match="it closed the connection"):
+            await open_link(address, address.nodes[0], "calls", 60.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -141,7 +142,7 @@ def test_redis_takes_its_time_to_load(new_redis, place_at):
 
 
 def says_loading(server: RedisServer) -> bool:
-    with server.asked() as client:
+    with contextlib.closing(server.client()) as client:
         try:
             client.get("ballast:0")
         except BusyLoadingError:

@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from penstock.errors import StoreUnavailable
 from penstock.stores.redis.address import Address, Node
 from penstock.stores.redis.faults import cannot_connect
 from penstock.stores.redis.greeting import Kind
@@ -51,6 +52,7 @@ async def dial_async(
             await connection.connect()
     except (RedisError, OSError, ValueError, TypeError) as error:
         raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
+    heard: asyncio.StreamReader = connection._reader
     taken: asyncio.StreamWriter = connection._writer
     connection._reader = connection._writer = None
     said = _known(address, kind)
@@ -58,6 +60,9 @@ async def dial_async(
     if not said and provider is not None:
         asked = provider.get_credentials_async()
         said = credentials(None, await asked if inspect.isawaitable(asked) else asked)
+    if heard.at_eof():  # whoever takes over would not be told again, and wait for a greeting in vain
+        taken.transport.abort()
+        raise StoreUnavailable(f"{where(address, node, kind)}: it closed the connection")
     return taken, said
 
 
