@@ -498,7 +498,8 @@ def waits_table() -> Iterator[str]:
         'linear("10s")': retry.linear("10s"),
         "fibonacci()": retry.fibonacci(),
         'steps(1, "10s", "5m")': retry.steps(1, "10s", "5m"),
-        "polynomial()": retry.polynomial(),
+        "asynq()": retry.asynq(),
+        "sidekiq()": retry.sidekiq(),
     }
     yield "| policy | 1 | 2 | 3 | 4 | 5 | 10 | 24 | in all |"
     yield "|---|---|---|---|---|---|---|---|---|"

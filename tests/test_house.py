@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.job import State
+
 SRC = Path(__file__).resolve().parent.parent / "src"
 ROOT = "penstock"
 
@@ -27,9 +29,9 @@ ROOT = "penstock"
 FLOORS: dict[int, str] = {
     # words
     1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " pool schedule limits lane batch sealing",
+    " printable pool schedule limits lane batch sealing per_loop text storable forks opening",
     2: "lifecycle holding",  # rule
-    3: "store batcher attempt outcome",  # the seam
+    3: "store batcher attempt outcome telling block_middleware",  # the seam
     4: "stores client handle draft keyed inspector outbox waiting following results pressure queue vault",
     5: "dialects task",
     6: "periodic connect upkeep web",
@@ -54,12 +56,22 @@ WORKER_ARROWS = {
     "caller": {"pools"},
     "aftercare": {"caller"},
     "checks": {"caller"},
-    "executor": {"pools", "starting", "strangers"},
+    "executor": {"aside", "pools", "starting", "strangers"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},
     "worker": {"pools"},
     "supervisor": {"process"},
 }
+
+# Other modules derive lists of states from `State`, so that a new state is in all of them. The reports of the
+# ledger and of verify have states among words of their own.
+MAY_LIST_STATES = {"job", "lifecycle", "testing", "verify"}
+STATES = {state.value for state in State}
+
+# What the command line prints goes by way of one module, which makes it safe to print.
+PRINTER = ("cli", "show")
+PRINTS = {"print", "click.echo", "click.secho", "click.confirm", "click.prompt", "click.echo_via_pager"}
+PRINTS |= {f"sys.{stream}.write" for stream in ("stdout", "stderr")}
 
 MUST_NOT_BE_IMPORTED = ["sqlite3", "redis", "psycopg", "http.server", "click", "rich", "cryptography"]
 IMPORT_BUDGET_MS = 150
@@ -298,6 +310,31 @@ def has_boundary(lines: list[str]) -> bool:
     return any(re.search(r"#\s*boundary:\s*\w", line) for line in lines)
 
 
+def listed_states(src: Path) -> list[str]:
+    broken = []
+    for module, path in modules_under(src).items():
+        if place(module)[0] in MAY_LIST_STATES:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+            elements = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+            named = {one.value for one in elements if isinstance(one, ast.Constant)} & STATES
+            if len(named) > 1:
+                broken.append(f"{path}:{node.lineno}: lists the states {', '.join(sorted(named))}")
+    return broken
+
+
+def prints_past_the_edge(src: Path) -> list[str]:
+    """Calls that bring text to a terminal by another way than those of cli/show.py."""
+    broken = []
+    for module, path in modules_under(src).items():
+        if place(module)[0] != "cli" or place(module) == PRINTER:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTS:
+                broken.append(f"{path}:{node.lineno}: {ast.unparse(node.func)}()")
+    return broken
+
+
 # --- the house as it stands ---------------------------------------------------------------------
 
 
@@ -335,6 +372,14 @@ def test_inside_worker_only_worker_imports_the_others() -> None:
 
 def test_src_has_no_forbidden_words() -> None:
     claim(forbidden_words(SRC), "Not in this house:")
+
+
+def test_lists_of_states_are_derived_from_state() -> None:
+    claim(listed_states(SRC), "A list of states in text misses the next new one; derive it from State:")
+
+
+def test_the_command_line_prints_by_one_module() -> None:
+    claim(prints_past_the_edge(SRC), "Print by the functions of cli/show.py, which make text safe to print:")
 
 
 # --- the front door -----------------------------------------------------------------------------
@@ -427,6 +472,9 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
             "`suppress(BaseException)`",
         ),
         (forbidden_words, {"app.py": "try: ...\nexcept Exception: ...  # boundary:"}, "app.py:2"),
+        (prints_past_the_edge, {"cli/jobs.py": "click.echo('x')"}, "jobs.py:1: click.echo()"),
+        (listed_states, {"cli/jobs.py": "S = ['dead', 'running']"}, "lists the states dead, running"),
+        (listed_states, {"cli/show.py": "S = {'dead': 'red', 'parked': 'blue'}"}, "show.py:1"),
     ],
 )
 def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_path: Path) -> None:
@@ -470,6 +518,8 @@ def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_pat
             {"app.py": "try: ...\nexcept Exception: ...  # noqa: X  # boundary: why"},
         ),
         (forbidden_words, {"app.py": "try: ...\nexcept OSError: ..."}),
+        (prints_past_the_edge, {"cli/show.py": "click.echo('x')", "pool.py": "print('x')"}),
+        (listed_states, {"job.py": "S = ['dead', 'running']", "app.py": "S = ['dead', 'or alive']"}),
         (
             forbidden_words,
             {"app.py": "try: ...\nexcept (\n  Exception\n):  # boundary: why\n  ..."},

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock.job import Ref, State
+from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from penstock.unique import UniqueKey
 from tests.cli.conftest import fetch, kill, put
 
@@ -74,6 +75,20 @@ def test_a_dead_job_shows_its_error_in_a_line(penstock, store):
     put(store, "a")
     kill(store)
     assert penstock.ok("jobs", "list").splitlines()[1].endswith("ValueError: boom")
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "jobs list --state {}",
+        "jobs retry --all --yes --state {}",
+        "jobs cancel --all --yes --state {}",
+        "jobs delete --all --yes --state {}",
+    ],
+)
+def test_every_state_can_be_asked_for(penstock, state, words):
+    penstock.ok(*words.format(state).split())
 
 
 def test_a_state_that_does_not_exist_is_a_usage_error(penstock):
@@ -154,6 +169,49 @@ def test_a_job_that_is_not_there_is_not_found(penstock):
 
 def test_an_id_that_can_be_none_is_a_usage_error(penstock):
     assert "cannot be a job's id" in penstock.says(2, "jobs", "show", "a b")
+
+
+@pytest.mark.parametrize(
+    ("policy", "shown", "as_json"),
+    [
+        (None, "exponential", {"kind": "exponential"}),
+        (
+            exponential("500ms", cap="10s"),
+            "exponential, base 0.5s, cap 10s",
+            {"kind": "exponential", "base": 0.5, "cap": 10.0},
+        ),
+        (
+            exponential("2s", factor=3, cap="90m", jitter=0),
+            "exponential, base 2s, factor 3, cap 1h 30m, jitter 0",
+            {"kind": "exponential", "base": 2.0, "factor": 3.0, "cap": 5400.0, "jitter": 0.0},
+        ),
+        (fixed("1ms"), "fixed, delay 0.001s", {"kind": "fixed", "delay": 0.001}),
+        (fixed(0), "fixed, delay 0s", {"kind": "fixed", "delay": 0.0}),
+        (linear("10s"), "linear, step 10s, cap 1d", {"kind": "linear", "step": 10.0, "cap": 86400.0}),
+        (fibonacci("2s"), "fibonacci, step 2s, cap 1d", {"kind": "fibonacci", "step": 2.0, "cap": 86400.0}),
+        (
+            steps(1, "10s", "5m"),
+            "steps, delays 1s then 10s then 5m",
+            {"kind": "steps", "delays": [1.0, 10.0, 300.0]},
+        ),
+        (sidekiq(), "polynomial, jitter 10, even", {"kind": "polynomial", "jitter": 10, "even": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_retry_policy_is_shown_in_durations_that_people_and_programs_read(
+    penstock, store, policy, shown, as_json
+):
+    put(store, "a", retry=policy)
+    (line,) = [one for one in penstock.ok("jobs", "show", "a").splitlines() if one.startswith("retry ")]
+    assert line.split(maxsplit=1)[1] == shown
+    (job,) = penstock.json("jobs", "show", "a")["jobs"]
+    assert job["retry"] == as_json
+
+
+def test_many_steps_are_shown_in_part(penstock, store):
+    put(store, "a", retry=steps(*range(1, 1_000)))
+    (line,) = [one for one in penstock.ok("jobs", "show", "a").splitlines() if one.startswith("retry ")]
+    assert line.endswith("9s then 10s then 989 more")
 
 
 # ── retry, cancel, delete by id ──────────────────────────────────────────────────────────────────

@@ -275,6 +275,25 @@ def test_the_shell_completes_commands_and_queues(shell, here):
     assert complete(env | {"PENSTOCK_URL": "nonsense"}) == []
 
 
+def test_completion_imports_no_app_but_the_one_on_the_command_line(here):
+    (here / "penstock.toml").write_text('app = "stranger:app"\n')
+    (here / "stranger.py").write_text(f"open({str(here / 'it-ran')!r}, 'w').close()\n{STRANGER}")
+    env = {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": "penstock queues pause ", "COMP_CWORD": "3"}
+    assert complete(env) == []
+    assert complete(env | {"PENSTOCK_APP": "stranger:app"}) == []
+    assert not (here / "it-ran").exists()
+    named = {"COMP_WORDS": "penstock --app stranger:app queues pause ", "COMP_CWORD": "5"}
+    assert complete(env | named) == ["plain,theirs"]
+
+
+STRANGER = """
+from penstock import App
+
+app = App("sqlite:///theirs.db")
+app.queue("theirs").settings(max_running=1)
+"""
+
+
 def complete(env):
     # the name under which the shell calls it decides the name of the variable
     code = "from penstock.cli.main import cli; cli(prog_name='penstock')"
@@ -345,3 +364,38 @@ def at_terminal(*words):
     os.close(ours)
     assert child.wait(30) == 0
     return text.decode()
+
+
+# ── errors as JSON ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (2, "jobs list --limit x --json"),
+        (2, "jobs list --no-such-option --json"),
+        (2, "nosuchcommand --json"),
+        (2, "--json config --namespace a/b"),
+        (3, "jobs show nope --json"),
+        (3, "queues pause nope --json"),
+        (1, "--json jobs retry --all"),
+    ],
+)
+def test_an_error_is_a_json_document_as_well(penstock, code, words):
+    result = penstock(*words.split(), input="n\n")
+    assert result.exit_code == code
+    error = json.loads(result.stdout)["error"]
+    assert error["code"] == code
+    assert error["message"] in result.stderr
+
+
+def test_an_error_that_nobody_foresaw_is_a_traceback_and_a_line(penstock, monkeypatch):
+    async def broken(*_, **__):
+        raise KeyError("\x1b[2J")
+
+    monkeypatch.setattr(MemoryStore, "queues", broken)
+    result = penstock("queues", "list", "--json")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "\x1b" not in result.stderr
+    assert json.loads(result.stdout) == {"error": {"code": 1, "message": "'\\x1b[2J'"}}

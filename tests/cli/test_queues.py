@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import NewJob, Ref
-from penstock.store import Verdict, WorkerInfo
+from penstock.job import NewJob, Ref, State
+from penstock.store import QueueInfo, Verdict, WorkerInfo
+from penstock.stores.memory import MemoryStore
+from penstock.stores.sqlite import SqliteStore
 from tests.cli.conftest import announce, fetch, kill, put
 
 
@@ -19,7 +21,7 @@ def test_queues_are_listed_with_their_counts_and_switches(penstock, store):
     assert queue["counts"] == {"scheduled": 1, "available": 1, "dead": 1}
     assert (queue["paused"], queue["closed"]) == (True, False)
     heads, line = penstock.ok("queues", "list").splitlines()
-    assert heads.startswith("QUEUE  AVAILABLE  SCHEDULED")
+    assert heads.startswith("QUEUE  SCHEDULED  AVAILABLE")
     assert "RETRYABLE" not in heads
     assert line.split()[:5] == ["mail", "1", "1", "-", "1"]
     assert line.split()[-2:] == ["ago", "paused"]
@@ -67,6 +69,25 @@ def test_a_purge_removes_all_but_what_runs(penstock, store):
         "queues": [{"name": "default", "purged": 2}]
     }
     assert store.sync.get([Ref("default", "running")])[0] is not None
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
+def test_every_state_but_running_can_be_purged(penstock, store, state):
+    put(store, "a")
+    penstock.ok("queues", "purge", "default", "--yes", "--state", state)
+
+
+def test_there_is_a_column_for_every_state_that_some_job_is_in(penstock, monkeypatch):
+    full = QueueInfo("mail", {state: n for n, state in enumerate(State, 1)})
+
+    async def queues(*_, **__):
+        return [full]
+
+    monkeypatch.setattr(MemoryStore, "queues", queues)
+    monkeypatch.setattr(SqliteStore, "queues", queues)
+    heads, line = penstock.ok("queues", "list").splitlines()
+    shown = dict(zip(heads.lower().split()[1:], line.split()[1:], strict=False))
+    assert {state: shown[state] for state in State} == {state: str(n) for state, n in full.counts.items()}
 
 
 def test_a_purge_can_be_of_some_states(penstock, store):

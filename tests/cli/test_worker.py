@@ -81,7 +81,8 @@ def test_queues_that_make_no_sense_are_refused(text, says):
 
 def test_options_become_settings(penstock, served):
     words = (
-        "-q a:weight=2,b -c 5 -p 2 --strict --burst --drain-timeout 1m --log-format json --log-level debug"
+        "-q a:weight=2,b -c 5 -p 2 --strict --burst --drain-timeout 1m --log-format json --log-level debug "
+        "--max-jobs-per-child 7 --max-memory-per-child 500MB"
     )
     assert penstock("worker", "tasks:app", *words.split(), url=False).exit_code == 0
     config = served["config"]
@@ -90,6 +91,7 @@ def test_options_become_settings(penstock, served):
     assert served["burst"] is True
     assert (config.concurrency, config.processes, config.strict, config.drain_timeout) == (5, 2, True, 60_000)
     assert (config.log_format, config.log_level) == ("json", "debug")
+    assert (config.max_jobs_per_child, config.max_memory_per_child) == (7, 500_000_000)
 
 
 def test_without_options_the_settings_decide(penstock, served, here):
@@ -211,7 +213,7 @@ def test_a_reloading_worker_starts_anew_when_the_code_changes_and_ends_when_told
         wait_for(worker.stderr, "SystemExit: first")
         wait_for(worker.stderr, "waiting for a change")
         (here / "tasks.py").write_text("raise SystemExit('second')\n")
-        wait_for(worker.stderr, "tasks.py changed; starting anew")
+        wait_for(worker.stderr, "tasks.py changed: the worker starts anew")
         wait_for(worker.stderr, "SystemExit: second")
         wait_for(worker.stderr, "waiting for a change")
         worker.send_signal(signal.SIGTERM)

@@ -59,8 +59,8 @@ class Statements:
         # only the call itself is looked at; others may be in the same transaction
         Path(self._part.folder, "statements.json").write_bytes(msgspec.json.encode(self.texts))
 
-    def _opened(self, path: Path, patience: int) -> sqlite3.Connection:
-        cx = self._open_file(path, patience)
+    def _opened(self, path: Path, patience: int, mode: int) -> sqlite3.Connection:
+        cx = self._open_file(path, patience, mode)
         cx.set_trace_callback(self._ran)
         return cx
 

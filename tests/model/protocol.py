@@ -30,10 +30,10 @@ from penstock.lifecycle import (
     Unknown,
     decide,
     first_state,
+    starts_on_record,
 )
 from penstock.store import Fetched, Settled, Settlement, Store
 from penstock.upkeep.reclaimer import judge
-from penstock.worker.executor import _starts_on_record
 from tests.model.checker import Step
 
 __all__ = [
@@ -455,7 +455,7 @@ class LeaseProtocol:
             yield Possible(act, after, helps, not helps)
 
     def starts_on_record(self, j: int, hold: Hold) -> bool:
-        return _starts_on_record(_job_of(self.specs[j], hold.attempt, hold.lost, started=False))
+        return starts_on_record(_job_of(self.specs[j], hold.attempt, hold.lost, started=False))
 
     def _started(self, world: World, p: int, j: int, hold: Hold) -> World:
         job = world.jobs[j]

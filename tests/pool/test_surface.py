@@ -112,4 +112,5 @@ def test_it_brings_in_nothing_of_penstock_but_the_errors_and_nobody_brings_it_in
         "penstock.pool.loops",
         "penstock.pool.rules",
         "penstock.pool.threads",
+        "penstock.printable",  # what errors say is safe to print
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, Batch, Cancel, Discard, RawJob, Unique, current_job
-from penstock.job import State
+from penstock.job import Ref, State
 from penstock.sealing import new_key
 from penstock.store import Beat, Tick
 from tests.servers import RedisServer
@@ -172,6 +173,7 @@ async def everything(app: App) -> None:
         assert seen.progress is not None
         assert (seen.progress.note, seen.checkpoint) == (CANARY, CANARY.encode())
         job.returns(CANARY)
+    await _cancel_for_a_reason(app)
     (entry,) = await store.put_entries(list(app.periodic_entries.values()))
     new = replace(entry.spec.job, id="recurs@1")
     moved = Tick(entry.ref, entry.revision, entry.watermark, entry.watermark + 1, 0, jobs=(new,))
@@ -192,6 +194,19 @@ async def everything(app: App) -> None:
     (member,) = await store.get([batch[0].ref])
     assert member is not None
     assert member.state is State.COMPLETED
+
+
+async def _cancel_for_a_reason(app: App) -> None:
+    """Jobs that wait, a member of a batch, and a batch; from an event loop and from a thread."""
+    store, idle = app.store, app.tasks["echo"].using(queue="idle")
+    refs = [(await idle.aenqueue(n)).ref for n in ("one", "two", "three", "four")]
+    refs.append((await app.tasks["collect"].using(queue="idle").aenqueue({"x": ""})).ref)
+    assert await store.cancel(refs[:1], reason=CANARY) == [State.CANCELLED]
+    assert await asyncio.to_thread(store.sync.cancel, refs[1:3], reason=CANARY) == [State.CANCELLED] * 2
+    gone = Ref("idle", "gone")
+    answers = await store.cancel([*refs[3:], gone, refs[3]], reason=CANARY)
+    assert answers == [State.CANCELLED, State.CANCELLED, None, State.CANCELLED]
+    assert [job and job.reason for job in await store.get(refs)] == [CANARY] * 5
 
 
 async def test_the_store_holds_no_clear_text(traces: Traces) -> None:

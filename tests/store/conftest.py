@@ -18,10 +18,7 @@ from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from penstock.vault import vault
 from tests import servers
-from tests.store.facts import OpenStore
-
-#: How the folder of a test is called, and so its keys.
-_OURS = "penstock-"
+from tests.store.facts import TEST_FOLDER, OpenStore, key_prefix
 
 
 def _memory(home: Path, namespace: str, clock: ManualClock) -> Store:
@@ -43,13 +40,7 @@ def _redis_cluster(home: Path, namespace: str, clock: ManualClock) -> Store:
 def _on_redis(url: str, home: Path, namespace: str, clock: ManualClock) -> Store:
     from penstock.stores.redis.store import RedisStore
 
-    return RedisStore(f"{url}?prefix={_prefix(home)}", namespace=namespace, clock=clock)
-
-
-def _prefix(home: Path) -> str:
-    """The keys of one test on a server that all share: named as its folder, or a folder in that one."""
-    test = next(n for n, part in enumerate(home.parts) if part.startswith(_OURS))
-    return ".".join(home.parts[test:])
+    return RedisStore(f"{url}?prefix={key_prefix(home)}", namespace=namespace, clock=clock)
 
 
 def _vault(home: Path, namespace: str, clock: ManualClock) -> Store:
@@ -92,9 +83,9 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 def _tidy(kind: str) -> None:
     """What a test left on a server that is shared would slow down those that follow."""
     if kind == "redis" and servers.SHARED_REDIS.started:
-        servers.remove_keys([servers.SHARED_REDIS.started], having=_OURS)
+        servers.remove_keys([servers.SHARED_REDIS.started], having=TEST_FOLDER)
     elif kind == "redis-cluster" and servers.SHARED_CLUSTER.started:
-        servers.remove_keys(servers.SHARED_CLUSTER.started.servers, having=_OURS)
+        servers.remove_keys(servers.SHARED_CLUSTER.started.servers, having=TEST_FOLDER)
 
 
 @pytest.fixture
@@ -108,7 +99,7 @@ def home() -> Iterator[Path]:
     """Where the data of one test lies: in memory where the machine has such a file system."""
     shared = Path("/dev/shm")
     parent = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix=f"{_OURS}{uuid.uuid4().hex[:8]}-", dir=parent))
+    path = Path(tempfile.mkdtemp(prefix=f"{TEST_FOLDER}{uuid.uuid4().hex[:8]}-", dir=parent))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 from penstock.batch import Group
@@ -22,10 +23,19 @@ SOON = 5.0  # seconds within which a wait must have been woken, also on a busy m
 LEASE = 15 * SECOND
 KEEP = HOUR
 
+#: How the folder of a test is called, and so its keys.
+TEST_FOLDER = "penstock-"
+
 #: `open_store(namespace="")`: another store object over the data of this test.
 OpenStore = Callable[..., Store]
 
 _numbers = itertools.count(1)
+
+
+def key_prefix(home: Path) -> str:
+    """The keys of one test on a server that all share: named as its folder, or a folder in that one."""
+    test = next(n for n, part in enumerate(home.parts) if part.startswith(TEST_FOLDER))
+    return ".".join(home.parts[test:])
 
 
 def new(id: str | None = None, **facts: Any) -> NewJob:

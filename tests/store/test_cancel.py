@@ -6,12 +6,14 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.job import FINISHED_KEPT, QUEUED, TERMINAL, Ref, State
-from penstock.lifecycle import ASK_CANCELLED
-from penstock.store import Beat, Grip, Store
+from penstock.lifecycle import ASK_CANCELLED, LOST_BY
+from penstock.store import Beat, Grip, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
+    CANCELLED,
     COMPLETED,
     DAY,
+    ENDINGS,
     HOUR,
     LEASE,
     RELEASED,
@@ -26,6 +28,7 @@ from tests.store.facts import (
     take,
     take_one,
     the,
+    token,
 )
 
 
@@ -96,6 +99,67 @@ async def test_a_retry_by_an_operator_forgets_that_anybody_asked(store: Store) -
     await end(store, job, AGAIN)
     await store.retry([job.ref])
     assert not (await the(store, job)).cancel_asked
+
+
+async def test_the_reason_of_a_request_to_stop_is_that_of_the_job_which_stops(store: Store) -> None:
+    job = await running(store)
+    await store.cancel([job.ref], reason="by the user – now")
+    await store.cancel([job.ref], reason="too late to say")
+    await end(store, job, CANCELLED)
+    assert (await the(store, job)).reason == "by the user – now"
+
+
+async def test_a_request_without_a_reason_leaves_it_to_who_settles(store: Store) -> None:
+    job = await running(store)
+    await store.cancel([job.ref])
+    await end(store, job, CANCELLED)
+    assert (await the(store, job)).reason == CANCELLED.reason
+
+
+@pytest.mark.parametrize("way", ["released", "put back", "again at once", "parked"])
+async def test_the_reason_of_a_request_goes_with_the_job_until_it_stops(store: Store, way: str) -> None:
+    await store.announce(WorkerInfo("w1", "host", 1, 0, (), ("t",), 1))
+    job = await running(store)
+    await store.cancel([job.ref], reason="by the user")
+    await end(store, job, ENDINGS[way])
+    waits = await the(store, job)
+    assert (waits.cancel_asked, waits.reason) == (True, "by the user"), "an operator can see why it will stop"
+    again = await take_one(store)
+    assert (again.cancel_asked, again.reason) == (True, None)
+    await end(store, again, CANCELLED)
+    assert (await the(store, job)).reason == "by the user"
+
+
+async def test_the_reason_of_a_request_outlives_the_worker_that_was_asked(
+    store: Store, clock: ManualClock
+) -> None:
+    job = await running(store)
+    await store.cancel([job.ref], reason="by the user")
+    clock.advance(LEASE + 1)
+    (found,) = (await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())).jobs
+    assert (found.reason or "").startswith(LOST_BY)
+    await end(store, found, AGAIN)
+    await end(store, await take_one(store), CANCELLED)
+    assert (await the(store, job)).reason == "by the user"
+
+
+@pytest.mark.parametrize("way", ["completed", "dead"])
+async def test_what_ends_in_another_way_has_the_reason_of_that(store: Store, way: str) -> None:
+    job = await running(store)
+    await store.cancel([job.ref], reason="by the user")
+    await end(store, job, ENDINGS[way])
+    assert (await the(store, job)).reason == ENDINGS[way].reason
+
+
+async def test_a_retry_by_an_operator_forgets_the_reason_too(store: Store) -> None:
+    job = await running(store)
+    await store.cancel([job.ref], reason="by the user")
+    await end(store, job, CANCELLED)
+    await store.retry([job.ref])
+    again = await take_one(store)
+    await store.cancel([job.ref])
+    await end(store, again, CANCELLED)
+    assert (await the(store, job)).reason == CANCELLED.reason
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))

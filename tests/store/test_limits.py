@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from penstock.clock import ManualClock
 from penstock.job import Job, State
 from penstock.lifecycle import Place, Transition
 from penstock.limits import LimitChange, QueueLimits, Rate
-from penstock.store import Fetched, Share, Store, Wake, WorkerInfo
+from penstock.store import Fetched, Settlement, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -89,6 +90,22 @@ async def test_a_change_leaves_the_other_limits_and_switches_as_they_are(store: 
     assert info.limits == QueueLimits(max_running=7, rate=Rate(1, SECOND))
     await limit(store, max_running=None, rate=None)
     assert await store.queues() == [type(info)("default", {})]
+
+
+async def test_a_new_rate_leaves_the_burst_as_it_is(store: Store) -> None:
+    async def burst(**change: Any) -> int | None:
+        rate = (await store.settings("default", limits=LimitChange.of(**change))).limits.rate
+        return None if rate is None else rate.burst
+
+    assert await burst(rate="5/s") == 1, "there was none before"
+    assert await burst(rate="5/s", burst=20) == 20
+    assert await burst(rate="10/s") == 20
+    assert await burst(max_size=3) == 20
+    assert await burst(rate=Rate(7, 1_000, 4)) == 4, "which has its own"
+    assert await burst(rate="10/s", burst=1) == 1
+    assert await burst(rate="10/s", burst=5) == 5
+    assert await burst(rate=None) is None
+    assert await burst(rate="10/s") == 1, "with the rate it went"
 
 
 async def test_limits_are_those_of_one_queue_and_go_with_it(store: Store) -> None:
@@ -419,12 +436,13 @@ async def test_other_queues_go_on(store: Store) -> None:
 # ── waiting ──
 
 
-async def look(store: Store, *queues: str, timeout: int = 0) -> Wake:
-    return await asyncio.wait_for(store.wait(list(queues or ["default"]), timeout=timeout), SOON)
+async def look(store: Store, *queues: str, timeout: int = 0, parked: Sequence[str] = ()) -> Wake:
+    asked = store.wait(list(queues or ["default"]), timeout=timeout, parked=parked)
+    return await asyncio.wait_for(asked, SOON)
 
 
-def sleeping(store: Store, *queues: str) -> asyncio.Task[Wake]:
-    return asyncio.create_task(store.wait(list(queues or ["default"]), timeout=MINUTE))
+def sleeping(store: Store, *queues: str, parked: Sequence[str] = ()) -> asyncio.Task[Wake]:
+    return asyncio.create_task(store.wait(list(queues or ["default"]), timeout=MINUTE, parked=parked))
 
 
 async def full_one(store: Store, **facts: Any) -> Job:
@@ -543,6 +561,95 @@ async def test_new_jobs_of_a_full_queue_wake_nobody_in_vain_for_ever(store: Stor
     await add(store, *some(3))
     assert await look(store) is Wake.NOTHING
     assert await counts(store) == {State.AVAILABLE: 5, State.RUNNING: 1}
+
+
+# ── parked jobs of a full queue ──
+
+
+async def full_of_parked(store: Store, n: int = 1) -> list[Job]:
+    """Of a queue with parked jobs as many run as may: they go to who knows them alone."""
+    jobs = some(n + 3)
+    await add(store, *jobs)
+    for job in await take(store, n + 3):
+        await end(store, job, PARKED)
+    await limit(store, max_running=n)
+    await store.announce(WorkerInfo("knows", "host", 1, 0, (), (jobs[0].task,), 1))
+    running = (await fetch(store, worker="knows")).jobs
+    assert len(running) == n
+    await look(store)  # hears of the settings
+    return running
+
+
+async def test_who_knows_parked_jobs_learns_that_their_queue_is_full(store: Store) -> None:
+    (job,) = await full_of_parked(store)
+    assert (await fetch(store, 9, "other", "default", worker="knows")).kept == ("default",)
+    assert (await fetch(store, worker="other")).kept == ()
+    await end(store, job)
+    found = await fetch(store, worker="knows")
+    assert (len(found.jobs), found.kept) == (1, ("default",))
+    await limit(store, max_running=None)
+    found = await fetch(store, worker="knows")
+    assert (len(found.jobs), found.kept) == (2, ())
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"limits": LimitChange.of(hold="1m")}])
+async def test_a_queue_that_no_end_opens_is_not_said_to_be_full(store: Store, change: dict[str, Any]) -> None:
+    (job,) = await full_of_parked(store)
+    await store.settings("default", **change)
+    await end(store, job)
+    assert (await fetch(store, worker="knows")).kept == ()
+
+
+async def test_parked_jobs_are_work_for_who_knows_them_once_there_is_room(store: Store) -> None:
+    (job,) = await full_of_parked(store)
+    assert await look(store, parked=["default"]) is Wake.NOTHING
+    await end(store, job)
+    assert await look(store) is Wake.NOTHING
+    assert await look(store, parked=["default"]) is Wake.WORK
+    await store.settings("default", paused=True)
+    await look(store)
+    assert await look(store, parked=["default"]) is Wake.NOTHING
+
+
+async def test_who_knows_parked_jobs_hears_that_there_is_room(store: Store, open_store: OpenStore) -> None:
+    (job,) = await full_of_parked(store)
+    others = [sleeping(open_store()) for _ in range(2)]
+    await asleep(others[0])
+    waiting = sleeping(open_store(), "else", "default", parked=["default"])
+    await asleep(waiting)
+    await end(store, job, REMOVED)
+    assert await asyncio.wait_for(waiting, SOON) is Wake.WORK
+    for other in others:
+        await asleep(other)
+        other.cancel()
+
+
+async def test_who_waits_no_more_leaves_the_room_to_the_next_who_knows(
+    store: Store, open_store: OpenStore
+) -> None:
+    (job,) = await full_of_parked(store)
+    gone = open_store()
+    first = sleeping(gone, parked=["default"])
+    await asleep(first)
+    second = sleeping(open_store(), parked=["default"])
+    await asleep(second)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await end(store, job, REMOVED)
+    assert await asyncio.wait_for(second, SOON) is Wake.WORK
+
+
+async def test_room_for_several_reaches_all_who_know(store: Store, open_store: OpenStore) -> None:
+    running = await full_of_parked(store, 2)
+    waits = []
+    for _ in range(2):
+        waits.append(sleeping(open_store(), parked=["default"]))
+        await asleep(waits[-1])
+    await store.settle([Settlement(job.lease, REMOVED) for job in running])
+    first, _ = await asyncio.wait(waits, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+    assert {wait.result() for wait in first} == {Wake.WORK}
+    assert len((await fetch(store, 1, worker="knows")).jobs) == 1
+    assert await asyncio.wait_for(asyncio.gather(*waits), SOON) == [Wake.WORK, Wake.WORK]
 
 
 # ── what is kept ──

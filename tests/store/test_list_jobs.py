@@ -93,7 +93,11 @@ async def test_the_limit_is_the_size_of_a_page(store: Store) -> None:
     assert len((await store.list_jobs(limit=1)).jobs) == 1
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "-1", "1.5", "0x1", "²", "1 OR 1=1"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "x", "-1", "1.5", "0x1", "²", "1 OR 1=1", "9" * 5_000, "9" * 5_000 + ":q"],
+    ids=lambda wrong: wrong[:9],
+)
 async def test_what_is_no_cursor_is_refused(store: Store, wrong: str) -> None:
     await add(store, new())
     with pytest.raises(ConfigError, match="cursor"):

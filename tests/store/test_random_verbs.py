@@ -780,7 +780,7 @@ def tour(machine: Verbs) -> None:
         ):
             machine.walk(f"tour-{n}-{m}", way, lost=lost, keep=keep, group=group)
             machine.both_hold_the_same()
-    for play in (a_group_is_joined_and_left, one_of_a_lane_is_throttled):
+    for play in (a_group_is_joined_and_left, one_of_a_lane_is_throttled, one_is_called_into_a_full_lane):
         play(machine, f"tour-{play.__name__}")
         machine.both_hold_the_same()
 
@@ -806,6 +806,15 @@ def one_of_a_lane_is_throttled(machine: Verbs, queue: str) -> None:
     machine.fetch([Share(queue, 1, 1)], worker="w1", token="throttled", limit=1, lease=1_000)
     machine.both_hold_the_same()
     machine.settle_what_runs([Transition(State.AVAILABLE, charge=False, hold_lane=1_000)] * 5, None)
+
+
+def one_is_called_into_a_full_lane(machine: Verbs, queue: str) -> None:
+    machine.enqueue([{"id": "first", "queue": queue, "task": "t1", "lane": Lane("l")}])
+    again = {"queue": queue, "task": "t1", "unique": UniqueKey("u", replace=1)}
+    machine.enqueue([{"id": "called", **again}])
+    machine.both_hold_the_same()
+    machine.enqueue([{"id": "again", **again, "lane": Lane("l")}])
+    machine.both_hold_the_same()
 
 
 @pytest.fixture

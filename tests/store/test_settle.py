@@ -83,6 +83,15 @@ async def test_dead(store: Store, clock: ManualClock) -> None:
     )
 
 
+async def test_dead_without_a_charge(store: Store) -> None:
+    """As a job ends whose deadline had passed before it could start."""
+    job = await running(store)
+    await end(store, job, replace(DEAD, charge=False))
+    dead = await the(store, job)
+    assert (dead.state, dead.attempt, dead.reason) == (State.DEAD, 0, "ValueError: no luck")
+    assert await counts(store) == {State.DEAD: 1}
+
+
 async def test_retryable(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     clock.advance(40)

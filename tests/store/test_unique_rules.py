@@ -13,7 +13,7 @@ from penstock.clock import ManualClock
 from penstock.holding import Hold, hold_after, phase, replaced
 from penstock.job import QUEUED, Job, NewJob, State
 from penstock.lifecycle import Transition
-from penstock.store import Enqueued, Settlement, Share, Store, Verdict, Wake
+from penstock.store import Enqueued, Settled, Settlement, Share, Store, Verdict, Wake
 from penstock.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 from tests.store.facts import (
     COMPLETED,
@@ -386,7 +386,8 @@ IN_A_LINE = (State.PARKED, State.WAITING, State.GROUPED)
 async def test_a_holder_of_every_queued_state_is_replaced(store: Store, state: State, later: bool) -> None:
     job = await in_state(store, state, unique=BOTH, payload=b"1")
     others = Counter(await counts(store)) - Counter({state: 1})  # those that make it wait
-    second = new(payload=b"2", delay=HOUR if later else 0, expires_in=DAY, unique=BOTH)
+    facts = {"delay": HOUR if later else 0, "expires_in": DAY, "lane": job.spec.lane}
+    second = new(payload=b"2", unique=BOTH, **facts)
     assert await store.enqueue([second]) == [Enqueued(Verdict.REPLACED, job.id)]
     found = await the(store, job)
     assert found.spec.payload == b"2"
@@ -532,3 +533,16 @@ def test_what_does_not_replace() -> None:
     assert replaced(job, NewJob("b", "t"), 0) is None
     assert replaced(job, NewJob("b", "t", unique=rule()), 0) is None
     assert replaced(replace(job, state=State.RUNNING), NewJob("b", "t", unique=BOTH), 0) is None
+
+
+async def test_what_follows_a_job_that_goes_back_into_its_queue_replaces_it(store: Store) -> None:
+    jobs = [await running(store, unique=replace(ARGUMENTS, key=key)) for key in "ab"]
+    settlements = [
+        Settlement(job.lease, retryable(), then=(new(unique=job.spec.unique, payload=b"[2]"),))
+        for job in jobs
+    ]
+    assert await store.settle(settlements) == [Settled.APPLIED] * 2
+    for job in jobs:
+        found = await the(store, job)
+        assert (found.state, found.spec.payload) == (State.RETRYABLE, b"[2]")
+    assert await counts(store) == {State.RETRYABLE: 2}

@@ -38,6 +38,10 @@ Line = dict[str, Any]
 _MODULES = itertools.count()
 
 
+#: The shortest time after which a supervisor kills a child that hangs: 2 s past the job's timeout.
+IMPATIENT = {"PENSTOCK_KILL_GRACE": "2s", "PENSTOCK_THREAD_GRACE": "0s"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sqlite3
 import time
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 from penstock.handle import Handle
 from penstock.job import State
 from penstock.testing.ledger.facts import Leased, decoder
-from tests.system.conftest import Place
+from tests.system.conftest import IMPATIENT, Place
 
 _LEASE = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}
 #: Three leases.
@@ -139,13 +142,13 @@ def test_no_timeout_means_none(place):
 
 
 def test_a_child_that_holds_the_gil_past_its_deadline_is_killed(place):
-    worker = place.worker("--processes", "2", "--concurrency", "1", ready=2, PENSTOCK_KILL_GRACE="1s")
+    worker = place.worker("--processes", "2", "--concurrency", "1", ready=2, **IMPATIENT)
     tasks = place.tasks
     began = time.monotonic()
     hung = tasks.hold_gil.using(timeout=1, max_attempts=1).enqueue(30)
     place.until_started(1)
     (job,) = place.until_ended([hung], within=10)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 6.0
     assert (job.state, job.attempt) == (State.DEAD, 1)
     (error,) = job.errors
     assert error.kind == "Timeout"
@@ -159,8 +162,29 @@ def test_a_child_that_holds_the_gil_past_its_deadline_is_killed(place):
     assert len(pids) == 2
 
 
+def test_a_locked_store_delays_neither_a_kill_nor_the_end_of_the_supervisor(place):
+    """Somebody holds the file's write lock: no heartbeat, no outcome, nothing can be taken back meanwhile."""
+    knobs = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "300ms", **IMPATIENT}
+    worker = place.worker("--concurrency", "1", "--drain-timeout", "500ms", **knobs)
+    tasks = place.tasks
+    (child,) = worker.children()
+    tasks.hold_gil.using(timeout=2).enqueue(60)
+    place.until_started(1)
+    began = time.monotonic()
+    with contextlib.closing(sqlite3.connect(place.folder / "jobs.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        place.until(lambda: "is killed: " in worker.log, "its child is killed")
+        assert time.monotonic() - began < 7.0
+        place.until(lambda: child not in worker.children(), "it is gone")
+        worker.signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert worker.wait(12) == 1
+        assert time.monotonic() - began < 8.0
+        other.execute("ROLLBACK")
+
+
 def test_neighbours_of_a_killed_child_are_lost_not_timed_out(place):
-    place.worker("--concurrency", "4", PENSTOCK_KILL_GRACE="500ms")
+    place.worker("--concurrency", "4", **IMPATIENT)
     tasks = place.tasks
     neighbours = [tasks.held.enqueue("go") for _ in range(2)]
     place.until_started(2)

@@ -92,6 +92,7 @@ def test_every_line_of_a_json_log_is_an_object_with_the_facts_of_its_job(place):
         ("fail", "default", 2, "error"),
     ]
     assert all("ValueError: on purpose" in line["message"] for line in of_job)
+    assert all('raise ValueError("on purpose")' in line["traceback"] for line in of_job)
     deaths = [line for line in lines if "died: killed by SIGKILL" in line["message"]]
     assert [line["logger"] for line in deaths] == ["penstock.supervisor"]
 
@@ -147,3 +148,24 @@ def test_a_log_that_nobody_reads_any_more_ends_nothing(place):
     assert [job.state for job in jobs] == [State.DEAD, State.COMPLETED, State.COMPLETED]
     program.signal(signal.SIGTERM)
     assert program.wait(10) == 0
+
+
+def test_a_stop_is_said_with_what_runs_on_and_what_was_released(place):
+    worker = place.worker("--log-format", "json", "--drain-timeout", "300ms")
+    place.tasks.held.enqueue("go")
+    place.until_started(1)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(5) == 0
+    said = [(line["logger"], line["message"]) for line in _lines(place)]
+    assert ("penstock.supervisor", "told to stop: 1 worker process(es) drain, for 300ms at most") in said
+    assert any("drains: 1 job(s) run on, for 300ms at most" in message for _, message in said)
+    assert any("has stopped: 0 job(s) ended, 1 released" in message for _, message in said)
+    assert said[-1] == ("penstock.supervisor", "stopped (exit code 0)")
+
+
+def test_a_worker_that_cannot_begin_says_so_in_json_too(place):
+    program = place.start("-m", "penstock", "worker", "nosuch:app", "--log-format", "json")
+    assert program.wait(10) == 2
+    (line,) = _lines(place)
+    assert line["level"] == "error"
+    assert "there is no module 'nosuch'" in line["message"]

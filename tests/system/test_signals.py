@@ -9,7 +9,7 @@ import time
 import pytest
 
 from penstock.job import State
-from tests.system.conftest import Place, Program
+from tests.system.conftest import IMPATIENT, Place, Program
 
 
 def _stop(place: Place, program: Program, within: float) -> int:
@@ -78,10 +78,10 @@ def test_what_takes_longer_than_the_drain_time_is_released_and_runs_elsewhere(pl
 
 def test_a_blocked_loop_does_not_keep_a_worker_from_ending(place):
     """It cannot hear TERM; its supervisor ends it some time after the drain time, and its jobs go back."""
-    worker = place.worker("--drain-timeout", "500ms", PENSTOCK_KILL_GRACE="1s")
+    worker = place.worker("--drain-timeout", "500ms", **IMPATIENT)
     handle = place.tasks.block.enqueue(60)
     place.until_started(1)
-    assert _stop(place, worker, 5) == 1
+    assert _stop(place, worker, 7) == 1
     assert place.counts() == {State.AVAILABLE: 1}
     (job,) = place.jobs([handle])
     assert (job.attempt, job.lost) == (1, 1)

@@ -154,7 +154,7 @@ def _tasks(app: App) -> dict[str, Any]:
     async def sleepy() -> int:
         if not app.state.__dict__.setdefault("slept", False):
             app.state.slept = True
-            raise Snooze(0.02)
+            raise Snooze(0.1)
         return 2
 
     @app.task(max_attempts=3)

@@ -80,8 +80,8 @@ class Chronicle:
         """Leased, started, and completed."""
         self.settle(id, until, self.start(id, at, pid=pid, **more))
 
-    def fault(self, kind: str, at: float, target: int = 0, seconds: float = 0.0) -> None:
-        self.write(facts.Fault, at, kind, target, "", seconds)
+    def fault(self, kind: str, at: float, target: int = 0, seconds: float = 0.0, **more: Any) -> None:
+        self.write(facts.Fault, at, kind, target, "", seconds, **more)
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -16,6 +18,7 @@ from penstock import (
     Discard,
     JobCompleted,
     RateLimited,
+    ResultTimeout,
     Retry,
     Snooze,
     State,
@@ -24,6 +27,7 @@ from penstock import (
 )
 from penstock.testing import (
     AttemptFailed,
+    NothingRuns,
     StillRunning,
     arun_all,
     assert_enqueued,
@@ -426,20 +430,89 @@ async def test_run_all_in_a_loop_and_in_a_block(shop: Shop) -> None:
             run_all(shop.app)
 
 
-def test_what_recurs_is_left_to_the_test(shop: Shop) -> None:
-    ran: list[int] = []
+def test_periodic_jobs_run_while_time_passes_each_at_its_instant(shop: Shop) -> None:
+    ran: list[datetime] = []
 
-    @shop.app.periodic(every="1s")
-    @shop.app.task(name="recurs")
+    @shop.app.periodic("*/1 * * * *")
+    @shop.app.task(name="recurs", queue="own")
     def recurs() -> None:
-        ran.append(1)
+        ran.append(box.now)
 
+    with inline(shop.app, clock=MORNING) as box:
+        box.run_all()
+        assert ran == [], "what has no end is let go on by advance alone"
+        box.advance("5m")
+        assert ran == [MORNING + timedelta(minutes=n) for n in range(1, 6)]
+        assert len(box.enqueued("recurs")) >= 5
+        box.advance("59s")
+        assert len(ran) == 5
+        box.advance("1s")
+        assert len(ran) == 6
+
+
+def test_a_rate_is_kept_to_the_millisecond_while_time_passes() -> None:
+    app = App("sqlite:///must-not-be-made.db")
+    began: list[int] = []
+
+    @app.task(max_attempts=1)
+    async def call() -> None:
+        began.append(round((box.now - MORNING).total_seconds() * 1000))
+
+    with inline(app, clock=MORNING, patience="5s", concurrency=5) as box:
+        app.queue("default").settings(rate="1/s")
+        for _ in range(3):
+            call.enqueue()
+        box.run()
+        box.advance("995ms")
+        assert began == [0]
+        box.advance("5ms")
+        assert began == [0, 1_000]
+        box.run_all()
+        assert began == [0, 1_000, 2_000]
+
+
+def test_a_high_rate_gives_nothing_ahead_either() -> None:
+    app = App("sqlite:///must-not-be-made.db")
+    began: list[int] = []
+
+    @app.task(max_attempts=1)
+    async def call() -> None:
+        began.append(round((box.now - MORNING).total_seconds() * 1000))
+
+    with inline(app, clock=MORNING, patience="5s") as box:
+        app.queue("default").settings(rate="200/s", burst=1)
+        for _ in range(4):
+            call.enqueue()
+        box.run_all()
+    assert began == [0, 5, 10, 15]
+
+
+# ── results that nobody works on ─────────────────────────────────────────────────────────────────
+
+
+def test_a_result_that_nobody_works_on_is_refused_with_the_way_out(shop: Shop) -> None:
     with inline(shop.app) as box:
-        recurs.enqueue()
-        box.run_all()
-        box.advance("1h")
-        box.run_all()
-    assert ran == [1]
+        handle = shop.welcome.enqueue(1)
+        for wait in (
+            handle.result,
+            partial(handle.result, timeout="1m"),
+            partial(shop.app.results, [handle]),
+        ):
+            with pytest.raises(NothingRuns, match=r"call box\.run\(\)"):
+                wait()
+        box.run()
+        assert handle.result() == "welcome 1"
+
+
+async def test_so_is_one_that_is_awaited(shop: Shop) -> None:
+    with inline(shop.app) as box:
+        handle = await shop.welcome.aenqueue(1)
+        with pytest.raises(NothingRuns, match=r"await box\.arun\(\)"):
+            await handle.aresult()
+        with pytest.raises(ResultTimeout):
+            await handle.aresult(timeout=0)
+        result, _ = await asyncio.gather(handle.aresult(), box.arun())
+        assert result == "welcome 1"
 
 
 @pytest.mark.parametrize("key", [True, False])

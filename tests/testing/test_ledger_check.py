@@ -110,7 +110,7 @@ async def test_an_early_start_is_found(account: Account) -> None:
     assert (await account.verdict(slack=1)).ok
 
 
-@pytest.mark.parametrize(("fate", "pause"), [("flaky", 50), ("sleepy", 20)])
+@pytest.mark.parametrize(("fate", "pause"), [("flaky", 50), ("sleepy", 100)])
 async def test_a_second_run_before_its_pause_is_over_is_found(
     account: Account, fate: str, pause: int
 ) -> None:

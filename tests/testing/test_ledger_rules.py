@@ -6,6 +6,7 @@ import pytest
 
 from penstock.job import State
 from penstock.testing.ledger import facts
+from penstock.testing.ledger.parted import Parted
 from penstock.testing.ledger.summary import summary
 from tests.testing.chronicle import EPOCH, QUEUE, Chronicle
 
@@ -742,3 +743,107 @@ def test_an_outcome_after_a_lease_that_was_asked_for_later_is_stale(told: Chroni
     told.start("a", 50, pid=3, attempt=2)
     told.settle("a", 70, first)
     assert "fencing" in told.promises()
+
+
+# ── a part of the store is away ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("queues", "promises"), [((QUEUE,), []), (("other",), ["cause"]), ((), [])])
+def test_a_lost_shard_explains_a_second_run_in_its_own_queues_only(
+    told: Chronicle, queues: tuple[str, ...], promises: list[str]
+) -> None:
+    told.enqueue("a", 0)
+    told.start("a", 10)
+    told.fault("lost-shard", 12, seconds=15.0, queues=queues)
+    told.run("a", 15_100, 15_110, pid=3, attempt=2)
+    assert told.promises() == promises
+
+
+@pytest.mark.parametrize(("queues", "promises"), [((QUEUE,), []), (("other",), ["limits"])])
+def test_a_lost_shard_excuses_two_of_a_key_at_once_in_its_own_queues_only(
+    told: Chronicle, queues: tuple[str, ...], promises: list[str]
+) -> None:
+    for id in ("a", "b"):
+        told.enqueue(id, 0, lane="k")
+    first = told.start("a", 10)
+    told.fault("lost-shard", 12, seconds=20.0, queues=queues)
+    told.run("b", 16_000, 16_010, pid=3)
+    told.settle("a", 16_020, first)
+    assert told.promises() == promises
+
+
+def _ready(told: Chronicle, n: int, *, at: float = 900) -> list[str]:
+    """Jobs of a queue whose worker has worked before."""
+    told.enqueue(f"before {at}", 0)
+    told.run(f"before {at}", 10, 20)
+    ids = [f"{at}/{i}" for i in range(n)]
+    for id in ids:
+        told.enqueue(id, at)
+        told.keep(id, State.COMPLETED)
+    return ids
+
+
+_AWAY = Parted(EPOCH + 1_000, EPOCH + 7_000, (QUEUE,))
+
+
+def test_a_queue_that_stands_still_while_another_part_is_away_is_found(told: Chronicle) -> None:
+    for id in _ready(told, 20):
+        told.run(id, 7_100, 7_200)
+    (finding,) = told.judge(parted=[_AWAY]).findings
+    assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
+    assert "20 job(s) were ready" in finding.says
+    assert "6.0 s" in finding.says
+
+
+def test_a_queue_that_goes_on_while_another_part_is_away_is_fine(told: Chronicle) -> None:
+    first, *others = _ready(told, 20)
+    told.run(first, 5_000, 5_100)
+    for id in others:
+        told.run(id, 7_100, 7_200)
+    assert told.promises(parted=[_AWAY]) == []
+
+
+def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(told: Chronicle) -> None:
+    for id in _ready(told, 20):
+        token = told.start(id, 950)
+        told.settle(id, 5_000, token, answer="unknown")
+        told.settle(id, 7_100, token)
+    told.enqueue("after", 7_100)
+    told.run("after", 7_200, 7_210)
+    (finding,) = told.judge(parted=[_AWAY]).findings
+    assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
+
+
+def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(told: Chronicle) -> None:
+    for id in _ready(told, 20):
+        told.run(id, 950, 960)
+    for id in _ready(told, 20, at=6_500):
+        told.run(id, 7_100, 7_200)
+    assert told.promises(parted=[_AWAY]) == []
+
+
+def test_queues_with_little_to_do_are_judged_together(told: Chronicle) -> None:
+    for id in _ready(told, 5):
+        told.run(id, 7_100, 7_200)
+    (finding,) = told.judge(parted=[_AWAY]).findings
+    assert (finding.promise, finding.queue) == ("lost shard", "")
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop-worker"])
+def test_a_queue_whose_workers_were_all_harmed_meanwhile_is_not_judged(told: Chronicle, kind: str) -> None:
+    for id in _ready(told, 20):
+        told.run(id, 7_100, 7_200)
+    told.fault(kind, 4_000, target=2, seconds=0 if kind == "kill" else 2.0)
+    assert told.promises(parted=[_AWAY]) == []
+
+
+def test_a_queue_whose_only_worker_came_later_is_not_judged(told: Chronicle) -> None:
+    for id in _ready(told, 20):
+        told.run(id, 7_100, 7_200, pid=3)
+    assert told.promises(parted=[_AWAY]) == []
+
+
+def test_a_queue_that_is_away_itself_is_owed_nothing(told: Chronicle) -> None:
+    for id in _ready(told, 20):
+        told.run(id, 7_100, 7_200)
+    assert told.promises(parted=[_AWAY._replace(queues=("other",))]) == []

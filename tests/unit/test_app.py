@@ -448,3 +448,12 @@ def test_importing_penstock_imports_nothing_of_it() -> None:
     code = "import sys, penstock; print([m for m in sys.modules if m.startswith(('penstock.', 'msgspec'))])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["paused", "closed"])
+@pytest.mark.parametrize("value", ["no", 0, "false"])
+def test_a_queue_is_paused_and_closed_by_true_and_false_alone(name: Any, value: Any) -> None:
+    app = App("memory://")
+    with pytest.raises(ConfigError, match=f"{name}={value!r} is neither True nor False"):
+        app.queue("mail").settings(**{name: value})
+    assert app.store.sync.queues() == []

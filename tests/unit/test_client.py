@@ -28,8 +28,13 @@ from penstock import (
     StoreFull,
 )
 from penstock import client as client_module
+from penstock.batch import Group
+from penstock.lane import Lane, Turn
+from penstock.limits import Rate
+from penstock.retry import Fixed
 from penstock.store import Enqueued, SyncProducing, Verdict
 from penstock.stores.memory import MemoryStore
+from penstock.unique import UniqueKey
 
 
 class Recording(MemoryStore):
@@ -417,6 +422,31 @@ def test_middleware_that_returns_no_proper_job_is_named(app: App, returned: Any,
         ({"priority": 1_000}, "gave a job priority=1000: use -100 to 100"),
         ({"payload": {"n": 1}}, "cannot be stored"),
         ({"timeout": 2**70}, "cannot be stored"),
+        ({"task": "a\nb"}, "cannot be a task's name"),
+        ({"task": "x" * 100_000}, "cannot be a task's name"),
+        ({"headers": {"trace": "x" * 20_000}}, "headers take"),
+        ({"delay": -1}, "gave a job delay=-1: use 0 to"),
+        ({"delay": 2**62}, "delay="),
+        ({"run_at": 2**63 - 1}, "run_at="),
+        ({"expires_in": 2**63 - 1}, "expires_in="),
+        ({"expires_at": 2**63 - 1}, "expires_at="),
+        ({"timeout": 0}, "timeout=0: use 1 to"),
+        ({"deadline": -(2**62)}, "deadline="),
+        ({"max_attempts": 0}, "max_attempts=0: use 1 to"),
+        ({"max_attempts": 2**64 - 1}, "max_attempts="),
+        ({"retention": 2**63 - 1}, "retention="),
+        ({"keep_dead": -1}, "keep_dead=-1: use 0 to"),
+        ({"retry": Fixed(-5)}, "waits for less than no time"),
+        ({"unique": UniqueKey("", None)}, "unique"),
+        ({"unique": UniqueKey("k", -1)}, "unique"),
+        ({"lane": Lane("", 1)}, "lane"),
+        ({"lane": Lane("k", 0)}, "lane"),
+        ({"lane": Lane("k" * 10_000, 1)}, "lane"),
+        ({"lane": Lane("k", 1, False, Rate(0, 1))}, "rate"),
+        ({"turn": Turn("k", 0)}, "turn"),
+        ({"turn": Turn("k", -5)}, "turn"),
+        ({"group": Group("k", 0, 5)}, "group"),
+        ({"group": Group("k", 5)}, "group"),
     ],
 )
 def test_middleware_that_makes_a_job_that_no_worker_could_read_is_told_so(

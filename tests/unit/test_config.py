@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.config import KNOBS, Config, load, mask_url
+from penstock.config.knobs import GIVES_UP_AFTER
 from penstock.errors import ConfigError
+from penstock.worker import executor
 
 NOWHERE = Path("/nonexistent/penstock.toml")
 
@@ -184,6 +186,21 @@ def test_a_value_that_does_not_fit_is_refused(name, value, says):
 def test_a_heartbeat_that_is_too_slow_for_its_lease_is_refused():
     (problem,) = problems(overrides={"lease": "6s", "heartbeat": "4s"})
     assert "heartbeat=4s is more than half of lease=6s" in problem
+
+
+def test_a_kill_grace_that_would_kill_healthy_children_is_refused():
+    """A thread that does not react is given up 3 × thread_grace + 2 s after its timeout; not before that."""
+    (problem,) = problems(overrides={"thread_grace": "3s"})
+    assert "kill_grace=10s is less than 3 × thread_grace + 2s = 11s" in problem
+    assert "kill_grace=11s" in problem
+    (problem,) = problems(overrides={"kill_grace": "7s"})
+    assert "kill_grace=7s is less than 3 × thread_grace + 2s = 8s" in problem
+    load({"thread_grace": "3s", "kill_grace": "11s"}, env={}, file=NOWHERE)
+    load({"thread_grace": "0s", "kill_grace": "2s"}, env={}, file=NOWHERE)
+
+
+def test_the_rule_of_kill_grace_is_that_of_the_executor():
+    assert 2 * executor._STUBBORN * 1000 == GIVES_UP_AFTER
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_place(toml):

@@ -110,8 +110,9 @@ def test_a_task_that_returns_nothing_has_no_result_at_once_and_always(app: App, 
             ask(app.handle(handle.id, task="nothing"), "result")
         if handle.job() is not None:
             asyncio.run(run_one(app))
+    assert ask(handle, "status") == "ended"
     with pytest.raises(JobNotFound, match="is not there"):
-        ask(handle, "status")
+        ask(app.handle(handle.id, task="nothing"), "status")
 
 
 def test_a_retention_of_zero_keeps_no_result(app: App, ask: Ask) -> None:

@@ -11,7 +11,8 @@ from penstock.clock import ManualClock
 from penstock.errors import ConfigError
 from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
-from penstock.job import AttemptError, NewJob, Progress, Ref, State
+from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
+from penstock.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
 from penstock.lifecycle import Transition
 from penstock.store import Beat, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
@@ -292,3 +293,8 @@ def test_a_state_that_does_not_exist_is_answered_with_the_near_one():
     assert parse_state("Dead") is State.DEAD
     with pytest.raises(ConfigError, match=r"did you mean 'dead'\?"):
         parse_state("ded")
+
+
+def test_operations_on_all_jobs_know_every_state():
+    assert set(_QUEUED_ORDER) == QUEUED
+    assert set(_WITHOUT_RUNNING) == set(State) - {State.RUNNING}

@@ -24,6 +24,7 @@ from penstock.lifecycle import (
     LEGAL,
     NO_FAILURE_FOR,
     Cancelled,
+    DeadlinePassed,
     Expired,
     LeaseLost,
     Outcome,
@@ -41,6 +42,8 @@ from penstock.lifecycle import (
     first_state,
     kept,
     released,
+    starts_on_record,
+    too_late,
 )
 from penstock.retry import Exponential, Fixed
 
@@ -135,9 +138,27 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
     ),
     (
         "raised before the deadline",
-        job(deadline=NOW + 1),
+        job(deadline=NOW + 7_001),
         Raised(ERROR),
         Transition(State.RETRYABLE, delay=7_000, error=ERROR),
+    ),
+    (
+        "raised before the deadline, and the next attempt would come after it",
+        job(deadline=NOW + 7_000),
+        Raised(ERROR),
+        Transition(**DEAD, reason="its deadline passes before its next attempt"),
+    ),
+    (
+        "fetched past the deadline",
+        job(deadline=NOW),
+        DeadlinePassed(),
+        Transition(
+            State.DEAD,
+            keep=DEAD_KEPT,
+            charge=False,
+            error=AttemptError(1, NOW, "DeadlinePassed", "it was not started before its deadline"),
+            reason="its deadline has passed",
+        ),
     ),
     ("raised, at most once", job(at_most_once=True), Raised(ERROR), Transition(**DEAD, reason=ONCE)),
     ("timed out", JOB, TimedOut(ERROR), Transition(State.RETRYABLE, delay=7_000, error=ERROR)),
@@ -171,12 +192,6 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         young(attempt=3),
         Raised(ERROR, failure=False),
         Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
-    ),
-    (
-        "raised what is no failure, and again at once",
-        young(retry=Fixed(0)),
-        Raised(ERROR, failure=False),
-        Transition(State.AVAILABLE, charge=False, reason=NO_FAILURE),
     ),
     (
         "timed out, which is no failure",
@@ -257,6 +272,36 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         job(attempt=3),
         Snoozed(500),
         Transition(State.SCHEDULED, delay=500, charge=False),
+    ),
+    (
+        "snoozed for no time: what costs no attempt must not spin",
+        JOB,
+        Snoozed(0),
+        Transition(State.SCHEDULED, delay=100, charge=False),
+    ),
+    (
+        "snoozed for less than the least",
+        JOB,
+        Snoozed(99),
+        Transition(State.SCHEDULED, delay=100, charge=False),
+    ),
+    (
+        "no failure, with a policy of no wait",
+        young(retry=Fixed(0)),
+        Raised(ERROR, failure=False),
+        Transition(State.RETRYABLE, delay=100, charge=False, reason=NO_FAILURE),
+    ),
+    (
+        "no failure, at once by its own word",
+        young(),
+        Raised(ERROR, delay=0, failure=False),
+        Transition(State.RETRYABLE, delay=100, charge=False, reason=NO_FAILURE),
+    ),
+    (
+        "a failure, with a policy of no wait: each attempt counts, so it comes to an end",
+        young(retry=Fixed(0)),
+        Raised(ERROR),
+        Transition(State.AVAILABLE, error=ERROR),
     ),
     (
         "cancelled",
@@ -370,6 +415,35 @@ def test_every_step_out_of_running_follows_from_some_outcome() -> None:
     reached = {to(given, outcome) for _, given, outcome, _ in TABLE}
     others = {State.RUNNING, State.WAITING}  # by other verbs; by its lane, which the store knows of
     assert reached == {after for before, after in LEGAL if before is State.RUNNING} - others
+
+
+@pytest.mark.parametrize(
+    ("given", "on_record"),
+    [
+        (JOB, False),
+        (job(attempt=2), False),
+        (job(attempt=3), True),
+        (job(attempt=4), True),
+        (job(at_most_once=True), True),
+    ],
+)
+def test_which_starts_must_be_on_record_first(given: Job, on_record: bool) -> None:
+    assert starts_on_record(given) is on_record
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        (JOB, None),
+        (job(deadline=NOW + 1), None),
+        (job(deadline=NOW), DeadlinePassed()),
+        (replace(JOB, expires_at=NOW + 1), None),
+        (replace(JOB, expires_at=NOW), Expired()),
+        (replace(job(deadline=NOW), expires_at=NOW), Expired()),
+    ],
+)
+def test_which_jobs_must_not_start_any_more(given: Job, outcome: Outcome | None) -> None:
+    assert too_late(given, NOW) == outcome
 
 
 def test_luck_moves_the_wait_of_a_policy_with_jitter() -> None:

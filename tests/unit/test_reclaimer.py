@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock import clock
 from penstock.errors import StoreFull
 from penstock.store import Fetched
 from penstock.upkeep.reclaimer import Reclaimer
@@ -87,3 +88,17 @@ async def test_who_cannot_write_yet_does_not_begin_to_wait():
     disk.full = False
     await one.tick()
     assert disk.judged == 0
+
+
+async def test_after_a_suspend_the_others_get_a_heartbeat_to_speak(monkeypatch: pytest.MonkeyPatch):
+    """They have slept, too, if this machine's store counts their leases on through it."""
+    disk = Disk()
+    one = reclaimer(disk)
+    await one.tick()
+    real = clock.lease_seconds
+    monkeypatch.setattr(clock, "lease_seconds", lambda: real() + 60)
+    await one.tick()
+    assert disk.judged == 1
+    await asyncio.sleep(2 * _BEAT)
+    await one.tick()
+    assert disk.judged == 2

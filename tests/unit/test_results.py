@@ -19,7 +19,7 @@ from penstock import (
     JobNotFound,
     ResultNotKept,
     ResultTimeout,
-    StoreUnavailable,
+    StoreCorrupt,
     Undecodable,
 )
 from penstock.job import Progress
@@ -207,12 +207,12 @@ async def test_blocking_for_results_is_refused_where_a_loop_runs(app: App) -> No
         list(app.handle("x").follow_progress())
 
 
-def test_a_store_that_is_away_is_an_error_of_the_call(app: App, ask: Ask) -> None:
+def test_a_store_that_fails_is_an_error_of_the_call(app: App, ask: Ask) -> None:
     faults = FaultyStore(app.store)
     app.use_store(faults.store)
     handles = enqueued(app, 2)
-    faults.fail("ends")
-    with pytest.raises(StoreUnavailable):
+    faults.fail("ends", error=StoreCorrupt("no outage"))
+    with pytest.raises(StoreCorrupt):
         ask(app, handles, return_errors=True)
 
 

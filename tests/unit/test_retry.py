@@ -16,11 +16,14 @@ from penstock.retry import (
     Polynomial,
     RetryPolicy,
     Steps,
+    asynq,
+    checked,
     exponential,
     fibonacci,
     fixed,
     linear,
     polynomial,
+    sidekiq,
     steps,
     wait_ms,
 )
@@ -44,8 +47,8 @@ PLAIN = Exponential(jitter=0.0)
         (Fixed(0), [0, 0]),
         (Linear(10), [10, 20, 30, 40]),
         (Linear(10, cap=25), [10, 20, 25, 25]),
-        (Fibonacci(1 * S), [n * S for n in (1, 1, 2, 3, 5, 8, 13, 21)]),
-        (Fibonacci(10, cap=35), [10, 10, 20, 30, 35, 35]),
+        (Fibonacci(1 * S), [n * S for n in (1, 2, 3, 5, 8, 13, 21)]),
+        (Fibonacci(10, cap=35), [10, 20, 30, 35, 35]),
         (Steps((5, 50, 500)), [5, 50, 500, 500, 500]),
         (Steps((9,)), [9, 9]),
         (Polynomial(), [15 * S, 16 * S, 31 * S, 96 * S, 271 * S]),
@@ -140,3 +143,73 @@ def test_users_write_durations() -> None:
 def test_what_makes_no_sense_is_refused_by_its_name(make, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make()
+
+
+# ── the rules of other systems ──
+
+
+def test_fibonacci_is_machinery_s_rule():
+    """`RetryTimeout` becomes the smallest Fibonacci number above the one before, from 0."""
+    waits = [wait_ms(fibonacci(), n, 0.5) for n in range(1, 9)]
+    assert waits == [n * S for n in (1, 2, 3, 5, 8, 13, 21, 34)]
+    wait = 5  # what a producer preset: the next one is 8
+    assert next(w for w in waits if w > wait * S) == 8 * S
+
+
+def test_fibonacci_meets_its_cap_after_the_default_attempts_only():
+    waits = [wait_ms(fibonacci(), n, 0.0) for n in range(1, 25)]
+    assert waits[-1] == 75_025 * S  # machinery has no cap
+    assert wait_ms(fibonacci(), 25, 0.0) == DAY
+
+
+def lots(policy: RetryPolicy, failed_before: int) -> list[int]:
+    """Every wait that this policy may choose after so many failures, in s, by ten thousand draws."""
+    draws = {wait_ms(policy, failed_before + 1, luck / 10_000) for luck in range(10_000)}
+    return sorted(ms // S for ms in draws)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 24])
+def test_asynq_draws_one_of_thirty_and_multiplies_it(n):
+    assert lots(asynq(), n) == [n**4 + 15 + r * (n + 1) for r in range(30)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 24])
+def test_sidekiq_8_draws_any_second_of_its_range(n):
+    assert lots(sidekiq(), n) == list(range(n**4 + 15, n**4 + 15 + 10 * (n + 1)))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 24])
+def test_sidekiq_7_draws_one_of_ten_and_multiplies_it(n):
+    assert lots(sidekiq(7), n) == [n**4 + 15 + r * (n + 1) for r in range(10)]
+
+
+def test_polynomial_is_the_rule_of_asynq():
+    assert polynomial() == asynq()
+
+
+@pytest.mark.parametrize("version", [0, -8, "8", 7.3, True, None])
+def test_a_version_of_sidekiq_is_a_whole_number(version):
+    with pytest.raises(ConfigError, match="version="):
+        sidekiq(version)
+
+
+@pytest.mark.parametrize(
+    ("stored", "waits"),
+    [
+        (b'{"kind":"polynomial"}', [15, 16, 31, 96]),
+        (b'{"kind":"fibonacci"}', [1, 2, 3, 5]),
+        (b'{"kind":"fibonacci","step":2000}', [2, 4, 6, 10]),
+    ],
+)
+def test_policies_of_jobs_that_are_stored_already_can_be_read(stored, waits):
+    policy = msgspec.json.decode(stored, type=RetryPolicy)
+    assert [wait_ms(policy, n, 0.0) for n in range(1, 5)] == [s * S for s in waits]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Polynomial(-1), Polynomial(jitter="x"), Polynomial(even="x"), Polynomial(jitter=None)],
+)
+def test_a_polynomial_of_impossible_values_is_refused(policy):
+    with pytest.raises(ConfigError, match="cannot be"):
+        checked(policy)

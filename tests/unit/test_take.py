@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -43,6 +43,7 @@ class Frail(MemoryStore):
         self.settle_fails = 0
         self.extend_fails = 0
         self.settled = 0
+        self.beats: list[Beat] = []
         self.beaten = asyncio.Event()
         self.fetched = asyncio.Event()
         self.reply = asyncio.Event()
@@ -59,6 +60,7 @@ class Frail(MemoryStore):
             self.extend_fails -= 1
             raise StoreUnavailable("away")
         grips = await super().extend(beats)
+        self.beats += beats
         self.beaten.set()
         return grips
 
@@ -206,7 +208,7 @@ async def test_a_job_that_was_asked_to_stop_is_not_taken(app: App) -> None:
     handle = await enqueued(app)
     async with app.take() as job:
         await handle.acancel()
-        raise Snooze(0)
+        raise Retry(delay=0)
     async with app.take(wait=0) as job:  # type: ignore[assignment]
         assert job is None
     assert await handle.astatus() is State.CANCELLED
@@ -434,6 +436,7 @@ async def test_the_start_of_an_at_most_once_job_is_recorded_before_it_begins(sto
     handle = await app.task(name="x", delivery="at-most-once")(lambda: 1).aenqueue()
     async with app.take():
         assert (await job_of(handle)).started
+        assert [beat.lasting for beat in store.beats] == [True]  # a power cut must not undo it
 
 
 async def test_a_start_that_cannot_be_recorded_gives_the_job_back(app: App, store: Frail) -> None:
@@ -473,12 +476,24 @@ async def test_a_block_that_outstays_the_jobs_timeout_is_interrupted(app: App) -
 
 async def test_a_block_that_outstays_the_jobs_deadline_is_interrupted() -> None:
     app = App("memory://")
-    deadline = datetime.now(UTC)
+    deadline = datetime.now(UTC) + timedelta(milliseconds=300)
     handle = await app.task(name="x")(lambda: 1).using(deadline=deadline).aenqueue()
     with pytest.raises(AttemptTimeout):
         async with app.take():
             await asyncio.Event().wait()
     assert await handle.astatus() is State.DEAD
+
+
+async def test_a_job_whose_deadline_has_passed_is_not_taken_and_is_dead() -> None:
+    app = App("memory://")
+    deadline = datetime.now(UTC)
+    handle = await app.task(name="x")(lambda: 1).using(deadline=deadline).aenqueue()
+    while datetime.now(UTC) <= deadline + timedelta(milliseconds=1):  # instants are whole ms
+        await asyncio.sleep(0)
+    async with app.take(wait=0) as job:
+        assert job is None
+    stored = await job_of(handle)
+    assert (stored.state, stored.reason, stored.attempt) == (State.DEAD, "its deadline has passed", 0)
 
 
 async def test_a_job_without_a_timeout_has_none(app: App) -> None:
@@ -518,3 +533,51 @@ async def test_a_cancellation_from_outside_wins_over_an_interruption(app: App) -
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await handle.astatus() is State.AVAILABLE
+
+
+# ── blocks that are not left as they should be ──
+
+
+async def test_a_take_is_one_block_at_a_time(app: App) -> None:
+    first, second = await enqueued(app), await enqueued(app)
+    taking = app.take()
+    async with taking as job:
+        with pytest.raises(RuntimeError, match=r"call app.take\(\) again"):
+            await taking.__aenter__()
+        assert job.id == first.id
+    assert await first.astatus() == "completed"
+    async with taking as job:
+        assert job.id == second.id
+    assert await second.astatus() == "completed"
+
+
+async def test_a_job_whose_block_was_abandoned_is_anybodys_when_its_lease_is_over() -> None:
+    app = App("memory://")
+
+    @app.task
+    async def add(a: int) -> int:
+        return a
+
+    handle = await add.aenqueue(1)
+    await app.take(lease="200ms").__aenter__()
+    async with app.take(wait="10s") as job:
+        assert job is not None
+        assert job.id == handle.id
+
+
+async def test_so_is_one_whose_asyncio_task_has_ended_within_its_block() -> None:
+    app = App("memory://")
+
+    @app.task
+    async def add(a: int) -> int:
+        return a
+
+    handle, kept = await add.aenqueue(1), app.take(lease="200ms")
+
+    async def forget() -> None:
+        await kept.__aenter__()
+
+    await asyncio.create_task(forget())
+    async with app.take(wait="10s") as job:
+        assert job is not None
+        assert job.id == handle.id

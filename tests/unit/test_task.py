@@ -15,7 +15,7 @@ import pytest
 from penstock import App, ArgumentError, ConfigError, Handle, NewJob, exponential, steps
 from penstock.errors import AttemptCancelled, Snooze, Undecodable
 from penstock.job import DEFAULT_TIMEOUT, FINISHED_KEPT, MAX_ATTEMPTS
-from penstock.retry import Custom, Exponential, Fibonacci, Fixed, Polynomial, Steps
+from penstock.retry import Custom, Exponential, Fibonacci, Fixed, Polynomial, Steps, asynq, sidekiq
 from penstock.task import AsyncTask, SyncTask
 from penstock.unique import Unique
 
@@ -285,6 +285,8 @@ def backoff(attempt: int, error: BaseException, job: Any) -> float:
         (exponential("2s"), Exponential(2_000)),
         ("exponential", Exponential()),
         ("polynomial", Polynomial()),
+        ("asynq", asynq()),
+        ("sidekiq", sidekiq()),
         (backoff, Custom()),
     ],
 )

@@ -25,6 +25,7 @@ from penstock.job import Lease, Ref, State
 from penstock.lifecycle import Transition
 from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
 from penstock.testing.ledger import Ledger
+from penstock.verify import power
 
 #: A completed job is kept for so long (ms), so that the tests can look at it.
 KEPT = 600_000
@@ -100,11 +101,19 @@ class ReclaimForgetsOne(_Mutant):
         return path.read_text()
 
 
+class StartsUnsynced(_Mutant):
+    """What must be on record before a function is called is written, and not synced."""
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        return await self._store.extend([replace(beat, lasting=False) for beat in beats])
+
+
 MUTANTS: dict[str, type[_Mutant]] = {
     "none": _Mutant,
     "ack before run": AckBeforeRun,
     "settle without token": SettleWithoutToken,
     "reclaim forgets one": ReclaimForgetsOne,
+    "starts unsynced": StartsUnsynced,
 }
 
 
@@ -114,7 +123,9 @@ def make(folder: Path, mutant: str = "none") -> tuple[App, Any]:
     app.use_store(cast(Store, MUTANTS[mutant](app.store, folder)))
     Ledger(folder / "ledger", note=mutant).watch(app)
 
-    @app.task(name="held", retry=0.05)
+    once = {"delivery": "at-most-once"} if (folder / "at most once").exists() else {}
+
+    @app.task(name="held", retry=0.05, **once)
     async def held(n: int) -> int:
         """Runs until the test lets this process, or everybody, go on."""
         gates = folder / "go", folder / f"go.{os.getpid()}"
@@ -127,6 +138,7 @@ def make(folder: Path, mutant: str = "none") -> tuple[App, Any]:
 
 async def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    power.watch()
     app, _ = make(Path(sys.argv[1]), sys.argv[2])
     worker = Worker(app, concurrency=int(sys.argv[3]), config=load().config)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)

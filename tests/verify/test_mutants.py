@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from penstock.job import State
+from penstock.stores.sqlite import file
 from penstock.testing.ledger import Ledger, Verdict, check
 from penstock.testing.ledger.history import Run, read
+from penstock.verify import power
 from tests.system.conftest import Place, Program
 from tests.testing.account import promises
 from tests.verify.mutants import make
@@ -66,6 +68,42 @@ def test_a_reclaim_that_forgets_one_job_is_found(place: Place) -> None:
     (finding,) = verdict.findings
     assert finding.id == (place.folder / "forgotten").read_text()
     assert verdict.unfinished == 1
+
+
+# ── a power cut ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mutant", ["none", "starts unsynced"])
+def test_a_start_that_is_not_on_the_disk_is_found_by_a_power_cut(
+    place: Place, mutant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "connection_class", power.Watched)
+    power.begin(place.folder / "jobs.db")
+    (place.folder / "ledger").mkdir()
+    (place.folder / "at most once").touch()
+    ledger = Ledger(place.folder / "ledger", note="chaos")
+    app, held = make(place.folder)
+    victim = _worker(place, mutant, slots=JOBS)
+    app.enqueue_many([held.job(n) for n in range(JOBS)])
+    place.until(lambda: len(_runs(place)) >= JOBS, "all jobs run")
+    app.close()  # the last one to close a file writes all of it into the database
+    ledger.kill(victim.pid, kind="power-cut")
+    victim.wait()
+    power.cut(place.folder / "jobs.db")
+
+    place.open("go")
+    worker = _worker(place, "none", slots=JOBS)
+    place.until(lambda: _undone(app) == 0, "the work is done")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    verdict = check(ledger.directory, app.store, asked=("power-cut",))
+    app.close()
+    if mutant == "none":
+        verdict.require()
+        assert (verdict.enqueued, verdict.dead, verdict.runs) == (JOBS, JOBS, JOBS)
+    else:
+        assert "at most once" in promises(verdict.findings), verdict.report()
+        assert verdict.runs == 2 * JOBS
 
 
 # ── the chaos ────────────────────────────────────────────────────────────────────────────────────

@@ -25,6 +25,7 @@ KINDS = [
     "latency",
     "script-flush",
     "failover",
+    "lost-shard",
     "disk-full",
     "clock",
     "raise",

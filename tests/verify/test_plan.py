@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -13,14 +14,14 @@ import pytest
 from penstock import App
 from penstock.errors import ConfigError
 from penstock.testing.ledger import Ledger, Verdict
-from penstock.testing.ledger.history import History
+from penstock.testing.ledger.history import History, read
 from penstock.verify import tasks
 from penstock.verify.fleet import Fleet
 from penstock.verify.harm import Done, Harm
 from penstock.verify.kinds import KINDS, Ground, choose, possible
 from penstock.verify.load import SHAPES, draw
 from penstock.verify.place import Place
-from penstock.verify.plan import LANES, Wishes, plan
+from penstock.verify.plan import LANES, Step, Wishes, plan
 from penstock.verify.report import Account, Report, Spread, report_of
 from penstock.verify.stand import stand_on
 
@@ -66,9 +67,9 @@ def test_every_shape_of_load_is_drawn_and_every_order_can_be_stored() -> None:
 def test_all_means_all_that_is_possible_there() -> None:
     own = choose(["all"], Ground("sqlite"))
     assert {"kill-worker", "restart-store", "segfault"} <= set(own)
-    assert not {"stop-store", "reset", "failover", "script-flush", "disk-full"} & set(own)
+    assert not {"stop-store", "reset", "failover", "lost-shard", "script-flush", "disk-full"} & set(own)
     assert set(possible(Ground("redis-cluster", private=True, relay=True))) == set(KINDS) - {"power-cut"}
-    unwired = {"power-cut", "reset", "half-open", "latency"}
+    unwired = {"power-cut", "reset", "half-open", "latency", "lost-shard"}
     assert set(possible(Ground("redis-sentinel", private=True))) == set(KINDS) - unwired
 
 
@@ -85,6 +86,13 @@ def test_each_kind_that_is_not_possible_says_why() -> None:
 def test_a_harm_for_servers_of_the_runs_own_names_the_kind_of_server_to_start() -> None:
     with pytest.raises(ConfigError, match=r"with --private redis-sentinel$"):
         choose(["failover"], Ground("redis-sentinel"))
+
+
+def test_a_lost_shard_is_a_harm_of_a_private_cluster_alone() -> None:
+    with pytest.raises(ConfigError, match=r"with --private redis-cluster$"):
+        choose(["lost-shard"], Ground("redis-cluster"))
+    with pytest.raises(ConfigError, match=r"it needs redis-cluster, and this is redis$"):
+        choose(["lost-shard"], Ground("redis", private=True, relay=True))
 
 
 # ── what a failover undoes ───────────────────────────────────────────────────────────────────────
@@ -113,6 +121,39 @@ def test_a_failover_is_seen_also_when_nobody_asked_for_it(tmp_path: Path) -> Non
     assert since < began <= until
     harm.look_for_failovers()
     assert harm.undone == [(since, until)]
+
+
+# ── what a lost shard excuses ────────────────────────────────────────────────────────────────────
+
+
+class _Shards:
+    """A cluster of two, one of which can be lost."""
+
+    shards = 2
+
+    def lose(self, shard: int, until: Callable[[], None]) -> None:
+        self.lost = shard
+        until()
+
+
+def test_a_lost_shard_names_its_own_queues_and_those_that_must_go_on(tmp_path: Path) -> None:
+    harm = _harm(tmp_path)
+    harm.homes = {"main": 0, "keys": 1, "slow": 1}
+    harm.server, harm.over = _Shards(), _Skipped()
+    harm.do(Step(0.0, "lost-shard", (0.9, 0.5, 0.5), first=True))
+    (fault,) = read(tmp_path / "ledger").faults
+    assert (fault.cause, fault.target, fault.queues) == ("lost-shard", 0, ("keys", "slow"))
+    assert harm.server.lost == 1
+    ((begin, end, queues),) = harm.parted
+    assert begin <= end
+    assert queues == ("main",)
+
+
+class _Skipped(threading.Event):
+    """A wait that is over at once, though the run is not."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
 
 
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────────
@@ -171,3 +212,8 @@ def test_a_spread_names_the_middle_and_the_worst() -> None:
     assert Spread.of([]) == Spread()
     spread = Spread.of(n / 100 for n in range(1, 201))
     assert (spread.n, spread.p50, spread.p99, spread.max) == (200, 1.01, 1.99, 2.0)
+
+
+def test_a_file_of_the_runs_own_has_a_power_cut_and_the_users_has_none() -> None:
+    assert "power-cut" in possible(Ground("sqlite", private=True))
+    assert "power-cut" not in possible(Ground("sqlite"))

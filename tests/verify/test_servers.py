@@ -250,6 +250,32 @@ def test_a_master_that_is_stopped_for_long_is_replaced(
 
 
 @pytest.mark.slow
+def test_a_shard_that_is_lost_leaves_the_others_and_comes_back_with_everything(
+    cluster: PrivateCluster, jobs: Callable[[], set[str]]
+) -> None:
+    homes = cluster.homes("", [f"q{n}" for n in range(20)])
+    assert set(homes.values()) == {0, 1, 2}
+    first, reign = cluster.master(1), cluster.reign()
+    seen: dict[str, bool] = {}
+
+    def look() -> None:
+        with contextlib.closing(App(cluster.url)) as app:
+            task = app.task(_nothing)
+            for queue in homes:
+                try:
+                    task.using(queue=queue).enqueue()
+                    seen[queue] = True
+                except PenstockError:
+                    seen[queue] = False
+
+    cluster.lose(1, look)
+    assert seen == {queue: home != 1 for queue, home in homes.items()}
+    assert cluster.master(1) is first
+    assert cluster.reign() == reign
+    assert jobs() == {"available"}
+
+
+@pytest.mark.slow
 def test_a_cluster_that_is_killed_whole_comes_back_with_everything(
     cluster: PrivateCluster, jobs: Callable[[], set[str]]
 ) -> None:

@@ -115,6 +115,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick(**knobs: Any) -> Config:
     """A configuration with short periods, so that nothing needs long waits."""
     settings = {"drain_timeout": "2s", "thread_grace": "100ms", "heartbeat": "200ms", "lease": "1s"}
+    settings["kill_grace"] = "30s"  # of a supervisor, which there is none
     return load({**settings, **knobs}, env={}, file=Path("/dev/null")).config
 
 

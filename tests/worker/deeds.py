@@ -13,7 +13,7 @@ from typing import Any
 from penstock.app import App
 from penstock.attempt import current_job
 from penstock.batch import Batch
-from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, Retry, Snooze
+from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, RateLimited, Retry, Snooze
 from penstock.job import Job
 from penstock.task import Task
 
@@ -160,6 +160,15 @@ async def fail_without_idea_async() -> None:
     raise ValueError("it is wrong")
 
 
+def stumble(text: str) -> None:
+    """Fail with this text."""
+    raise ValueError(text)
+
+
+async def stumble_async(text: str) -> None:
+    raise ValueError(text)
+
+
 def typed(when: datetime, size: tuple[int, str]) -> dict[str, datetime]:
     assert when.tzinfo is UTC, "the argument came back as something else"
     return {f"{size[1]}{size[0]}": when}
@@ -169,16 +178,21 @@ async def typed_async(when: datetime, size: tuple[int, str]) -> dict[str, dateti
     return typed(when, size)
 
 
-def tell(path: str) -> str:
+def tell(path: str, done: Any = 3) -> str:
     """Say how far it is, and stay until a file says so."""
-    current_job().progress(3, of=7, note="on the way")
+    current_job().progress(_read(done), of=7, note="on the way")
     while not Path(path).exists():
         time.sleep(0.002)
     return "told"
 
 
-async def tell_async(path: str) -> str:
-    current_job().progress(3, of=7, note="on the way")
+def _read(said: Any) -> Any:
+    """What JSON has no word for comes as text."""
+    return {"nan": float("nan"), "huge": 10**30}.get(said, said)
+
+
+async def tell_async(path: str, done: Any = 3) -> str:
+    current_job().progress(_read(done), of=7, note="on the way")
     while not Path(path).exists():
         await asyncio.sleep(0.002)
     return "told"
@@ -264,12 +278,170 @@ async def collect_async(items: list[str]) -> dict[str, Any]:
     return collect(items)
 
 
+# ── what user code may come up with ──────────────────────────────────────────────────────────────
+
+
+class Words(str):
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+class Oddly(Exception):
+    def __str__(self) -> str:
+        return Words("words of their own")
+
+
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(4)
+
+    def __repr__(self) -> str:
+        raise SystemExit(5)
+
+    def __reduce__(self) -> Any:
+        raise SystemExit(6)
+
+
+class Nameless(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__qualname__":
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+class Unnamed(Exception, metaclass=Nameless):
+    pass
+
+
+class Ours(BaseException):
+    pass
+
+
+class Forgetful:
+    """Begins without those whose place it takes."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class ForgetfulCancel(Forgetful, Cancel):
+    pass
+
+
+class ForgetfulDiscard(Forgetful, Discard):
+    pass
+
+
+class ForgetfulRetry(Forgetful, Retry):
+    pass
+
+
+class ForgetfulSnooze(Forgetful, Snooze):
+    pass
+
+
+class ForgetfulLimited(Forgetful, RateLimited):
+    pass
+
+
+class Posing:
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+def _deep_cause() -> BaseException:
+    error: BaseException = ValueError("the first")
+    for i in range(3_000):
+        later = ValueError(f"number {i}")
+        later.__cause__ = error
+        error = later
+    return error
+
+
+def _deep_group() -> BaseException:
+    error: Exception = ValueError("inside")
+    for _ in range(2_000):
+        error = ExceptionGroup("around", [error])
+    return error
+
+
+def _deep_list() -> Any:
+    found: list[Any] = []
+    for _ in range(5_000):
+        found = [found]
+    return found
+
+
+#: What an attempt raises, or returns: how its job stands then, and the kind of its error.
+ODD_ENDS: dict[str, tuple[Any, str, str | None]] = {
+    "cancel with a number": (lambda: Cancel(404), "cancelled", None),  # type: ignore[arg-type]
+    "cancel with nothing": (lambda: Cancel(None), "cancelled", None),  # type: ignore[arg-type]
+    "cancel with what has no words": (lambda: Cancel(Leaving()), "cancelled", None),  # type: ignore[arg-type]
+    "cancel with half a character": (lambda: Cancel("caf\udce9 \0"), "cancelled", None),
+    "cancel of a forgetful class": (ForgetfulCancel, "cancelled", None),
+    "discard with a class": (lambda: Discard(object), "dead", "Discard"),  # type: ignore[arg-type]
+    "discard of a forgetful class": (ForgetfulDiscard, "dead", "ForgetfulDiscard"),
+    "retry of a forgetful class": (ForgetfulRetry, "retryable", "ForgetfulRetry"),
+    "retry with a strange delay": (lambda: Retry(delay=object()), "retryable", "ConfigError"),  # type: ignore[arg-type]
+    "snooze with no duration": (lambda: Snooze("x"), "retryable", "ConfigError"),
+    "snooze for ever": (lambda: Snooze(10**5000), "retryable", "ValueError"),
+    "snooze for nan": (lambda: Snooze(float("nan")), "retryable", "ConfigError"),
+    "snooze of a forgetful class": (ForgetfulSnooze, "retryable", "ForgetfulSnooze"),
+    "too fast for a forgetful class": (ForgetfulLimited, "retryable", "ForgetfulLimited"),
+    "too fast for no duration": (lambda: RateLimited([]), "retryable", "ConfigError"),  # type: ignore[arg-type]
+    "words of a strange kind": (Oddly, "retryable", "Oddly"),
+    "words that leave": (Leaving, "retryable", "Leaving"),
+    "no name": (Unnamed, "retryable", "Unnamed"),
+    "half a character": (lambda: ValueError("caf\udce9 \0"), "retryable", "ValueError"),
+    "a base exception": (lambda: Ours("ours"), "retryable", "Ours"),
+    "a generator's exit": (GeneratorExit, "retryable", "GeneratorExit"),
+    "an end of iteration": (StopAsyncIteration, "retryable", None),
+    "a group": (lambda: ExceptionGroup("two", [ValueError("1"), Leaving()]), "retryable", "ExceptionGroup"),
+    "a deep chain": (_deep_cause, "retryable", "ValueError"),
+    "a deep group": (_deep_group, "retryable", "ExceptionGroup"),
+    "return what is deep": (_deep_list, "retryable", None),
+    "return what is huge": (lambda: 10**5000, "retryable", None),
+    "return half a character": (lambda: "caf\udce9", "retryable", None),
+    "return what poses": (Posing, "retryable", None),
+    "return what leaves": (Leaving, "retryable", None),
+}
+
+
+def end_oddly(how: str) -> Any:
+    found = ODD_ENDS[how][0]()
+    if how.startswith("return "):
+        return found
+    raise found
+
+
+async def end_oddly_async(how: str) -> Any:
+    return end_oddly(how)
+
+
+def no_rule(*_: Any) -> Any:
+    raise SystemExit("a rule that leaves")
+
+
+NO_RULES: dict[str, Any] = {"retry": no_rule, "is_failure": no_rule}
+
+
+def fail_by_no_rule() -> None:
+    raise ValueError("it is wrong")
+
+
+async def fail_by_no_rule_async() -> None:
+    raise ValueError("it is wrong")
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
 
-for _deed in (act, linger, heed, obey, swallow, typed, tell, fill):
+for _deed in (act, linger, heed, obey, swallow, typed, tell, fill, stumble):
     app.task(name=_deed.__name__, run_in="process")(_deed)
+app.task(name="end_oddly", run_in="process", retry="1h")(end_oddly)
+app.task(name="fail_by_no_rule", run_in="process", **NO_RULES)(fail_by_no_rule)
 app.task(name="judged", run_in="process", **RULES)(judged)
 app.task(name="forgiven", run_in="process", **FORGIVING)(forgiven)
 app.task(name="collect", run_in="process", batch=COLLECTED, retry="1ms", max_attempts=2)(collect)

@@ -47,6 +47,16 @@ def pid() -> int:
     return os.getpid()
 
 
+_kept: list[bytes] = []
+
+
+@app.task(run_in="process")
+def keep(megabytes: int) -> int:
+    """As a leak does."""
+    _kept.append(b"x" * (megabytes << 20))
+    return os.getpid()
+
+
 @app.task(run_in="process")
 def lengthen(text: str, times: int) -> str:
     return text * times

@@ -49,6 +49,18 @@ async def test_a_running_job_is_stopped_within_a_second(
         await handle.aresult(1)
 
 
+async def test_whoever_cancels_a_running_job_says_why(app: App, run_in: str, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    handle = await made(app, run_in, linger).aenqueue(str(began))
+    async with at_work(app, config=patient()):
+        await until(lambda: bool(lines(began)), "it has begun")
+        await handle.acancel("by user")
+        job = await ended(handle)
+    assert (job.state, job.reason) == (State.CANCELLED, "by user")
+    with pytest.raises(JobCancelled, match="by user"):
+        await handle.aresult(1)
+
+
 async def test_many_are_cancelled_one_after_the_other(app: App, tmp_path: Path) -> None:
     task = made(app, "async", linger)
     paths = [tmp_path / f"began{i}" for i in range(4)]

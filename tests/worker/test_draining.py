@@ -352,7 +352,14 @@ async def test_what_was_leased_and_never_arrived_goes_back_at_the_end(app: App) 
 class _Mute(_Deaf):
     """A store that leases a job to who waits with an offer, as Redis does; the news of it never come."""
 
-    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
         if offer is None:
             return await self._store.wait(queues, timeout=timeout)
         facts = {"lease": offer.lease, "worker": offer.worker, "token": offer.token}

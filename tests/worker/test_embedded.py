@@ -66,3 +66,10 @@ async def test_a_task_sees_the_context_of_its_middleware(app: App, run_in: str) 
         first = await task.using(headers={"tenant": "north"}).aenqueue()
         second = await task.aenqueue()
         assert [await first.aresult(5), await second.aresult(5)] == ["north", "nobody's"]
+
+
+async def test_a_worker_serves_once(app: App) -> None:
+    worker = Worker(app, ["a"], burst=True)
+    await worker.run()
+    with pytest.raises(RuntimeError, match="make another one"):
+        await worker.run()

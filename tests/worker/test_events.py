@@ -22,6 +22,7 @@ from penstock.events import (
     WorkerStarted,
     WorkerStopped,
 )
+from penstock.store import Beat, Share
 from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
 from tests.worker.deeds import act, made
 
@@ -134,3 +135,20 @@ async def test_a_start_is_told_before_the_function_has_ended(app: App, tmp_path:
     async with at_work(app, config=quick()):
         await told.one(JobStarted)
         go_on.set()
+
+
+async def test_what_a_reclaim_makes_of_a_job_is_told_as_what_its_worker_would_have(app: App) -> None:
+    told = Told(app)
+    task = made(app, "async", act)
+    last = await task.using(max_attempts=1).aenqueue("return")
+    shares = [Share("default", 1, 1)]
+    died = await app.store.fetch(shares, limit=1, lease=1, worker="gone", token="t1")
+    await app.store.extend([Beat(died.jobs[0].lease, 1, started=True)])
+    first = await task.aenqueue("return")
+    await app.store.fetch(shares, limit=1, lease=1, worker="gone", token="t2")
+    async with at_work(app, config=quick(reclaim_every="50ms")):
+        end = await told.one(JobDied)
+        loss = await told.one(JobFailed)
+    assert (end.id, end.attempt, end.queue) == (last.id, 1, "default")
+    assert end.error == "LeaseLost: its worker did not renew the lease"
+    assert (loss.id, loss.attempt, loss.delay) == (first.id, 1, 0)

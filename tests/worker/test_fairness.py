@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +16,12 @@ from penstock.handle import Handle
 from penstock.ids import mint_token
 from penstock.job import State
 from penstock.lifecycle import Place, released
-from penstock.store import Settlement, Share
+from penstock.store import Settlement, Share, Store
 from penstock.task import Task
 from penstock.worker import Worker
+from penstock.worker.aside import MOST_ASIDE
 from penstock.worker.queues import Queue
-from tests.worker.conftest import PATIENCE, Dam, at_work, in_a_burst, patient, quick, until
+from tests.worker.conftest import PATIENCE, Dam, at_work, ended, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, lines, linger, made, tell
 
 
@@ -180,7 +181,7 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
         assert time.monotonic() - before < 3
         assert worker._parts is not None
         assert worker._parts.executor.running == 2
-        assert await _count(app, "heavy", State.RUNNING) <= 3, "it only looks whether the head has changed"
+        assert await _count(app, "heavy", State.RUNNING) <= 2 + MOST_ASIDE
         gate.touch()
         for handle in handles:
             assert await handle.aresult(10) == "told"
@@ -223,6 +224,76 @@ async def test_async_tasks_of_a_queue_pass_its_process_tasks_when_those_are_gone
         assert await handle.aresult(5) == "done in attempt 1"
         gate.touch()
         assert await running.aresult(5) == "told"
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
+async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
+    app: App, delivery: Any, tmp_path: Path
+) -> None:
+    """They stand aside, however many slots for other kinds there are, and go on in their order."""
+    gate = tmp_path / "gate"
+    heavy = made(app, "process", tell, delivery=delivery)
+    light = made(app, "async", act)
+    first = await heavy.aenqueue(str(gate))
+    waiting = await app.aenqueue_many([heavy.job(str(gate)) for _ in range(12)])
+    async with at_work(app, concurrency=4, config=patient(process_slots=1)) as worker:
+        await _progress(first)
+        for _ in range(3):
+            began = time.monotonic()
+            behind = await app.aenqueue_many([light.job("return") for _ in range(20)])
+            for handle in behind:
+                assert await handle.aresult(5) == "done in attempt 1"
+            assert time.monotonic() - began < 2.5
+        assert worker._parts is not None
+        assert worker._parts.executor._process_busy == 1
+        gate.touch()
+        jobs = [await ended(handle) for handle in (first, *waiting)]
+    assert [job.attempt for job in jobs] == [1] * 13
+    ends = [job.ended_at or 0 for job in jobs]
+    assert ends == sorted(ends)
+
+
+async def test_what_stands_aside_is_given_back_for_others_to_take(
+    app: App, new_app: Any, tmp_path: Path
+) -> None:
+    """Another worker has a free process slot: it need not wait for the one that came first."""
+    gate = tmp_path / "gate"
+    apps = [app, new_app()]
+    tasks = [(made(one, "process", tell), made(one, "async", act)) for one in apps]
+    (heavy, light), _ = tasks
+    first = await heavy.aenqueue(str(gate))
+    async with at_work(app, concurrency=4, config=patient(process_slots=1)) as worker:
+        await _progress(first)
+        second = await heavy.aenqueue(str(gate))
+        assert worker._parts is not None
+        assert await (await light.aenqueue("return")).aresult(5) == "done in attempt 1"
+        async with at_work(apps[1], concurrency=4, config=patient(process_slots=1)):
+            await _progress(second)
+            gate.touch()
+            assert await second.aresult(5) == "told"
+            assert await first.aresult(5) == "told"
+    job = await second.ajob()
+    assert job is not None
+    assert (job.attempt, job.lost) == (1, 0)
+
+
+async def test_a_worker_hoards_few_process_tasks_and_does_not_spin(app: App, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    heavy = made(app, "process", tell)
+    handles = await app.aenqueue_many([heavy.job(str(gate)) for _ in range(200)])
+    asked = Asked(app)
+    async with at_work(app, concurrency=20, config=patient(process_slots=1)):
+        await _progress(handles[0])
+        most, fetches = 0, asked.fetches
+        ends = time.monotonic() + 2
+        while time.monotonic() < ends:
+            most = max(most, await _count(app, "default", State.RUNNING))
+            await asyncio.sleep(0.01)
+        assert most <= 1 + MOST_ASIDE + 19
+        assert asked.fetches - fetches < 40
+        for handle in handles[1:]:
+            await handle.acancel()
+        gate.touch()
 
 
 # ── look-ahead ───────────────────────────────────────────────────────────────────────────────────
@@ -317,6 +388,22 @@ def _pids(worker: Worker) -> list[int]:
 
 async def _count(app: App, queue: str, state: State) -> int:
     return sum(info.counts.get(state, 0) for info in await app.store.queues() if info.name == queue)
+
+
+class Asked:
+    """Counts how often an app's store is asked for jobs."""
+
+    def __init__(self, app: App) -> None:
+        self.fetches = 0
+        self._store = app.store
+        app.use_store(cast(Store, self))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def fetch(self, *args: Any, **options: Any) -> Any:
+        self.fetches += 1
+        return await self._store.fetch(*args, **options)
 
 
 async def _progress(handle: Handle[Any]) -> None:

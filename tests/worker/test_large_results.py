@@ -13,7 +13,7 @@ from penstock.errors import JobDead
 from penstock.job import State
 from tests import servers
 from tests.worker.conftest import ended, in_a_burst
-from tests.worker.deeds import fill, made
+from tests.worker.deeds import act, fill, made
 
 MB = 1_000_000
 
@@ -71,3 +71,24 @@ async def test_a_larger_limit_lets_larger_results_through(url: str) -> None:
     ahead = [handle async for handle in app.as_completed(handles, timeout=10)]
     assert {len(handle.result()) for handle in ahead} == {4 * MB - 2, 3 * MB - 2}
     app.close()
+
+
+async def test_a_result_that_nobody_keeps_is_not_measured(app: App, run_in: str) -> None:
+    handle = await made(app, run_in, fill, retention=0).aenqueue(2 * MB)
+    await in_a_burst(app)
+    assert await handle.astatus() == "ended"
+
+
+async def test_nor_is_one_that_cannot_be_encoded(app: App, run_in: str) -> None:
+    handle = await made(app, run_in, act).using(retention=0).aenqueue("unencodable")
+    await in_a_burst(app)
+    assert await handle.astatus() == "ended"
+
+
+async def test_what_a_callback_waits_for_is(app: App) -> None:
+    told: list[object] = []
+    app.on_success(lambda job, result: told.append(result))
+    handle = await made(app, "async", fill, retention=0).aenqueue(9)
+    await in_a_burst(app)
+    assert await handle.astatus() == "ended"
+    assert told == ["x" * 7]

@@ -36,6 +36,7 @@ class Kit:
         self.granted: list[tuple[int, float]] = []  # per start: when it was allowed, when it was (ms)
         self.most = self._now = 0
         self.go = asyncio.Event()
+        self.turns = asyncio.Semaphore(0)  # one of those that wait goes on
 
         @app.task(name="note", queue=MAIL, retention=None)
         async def note(wait: bool = False) -> None:
@@ -45,7 +46,13 @@ class Kit:
             self.most = max(self.most, self._now)
             try:
                 if wait:
-                    await self.go.wait()
+                    going = [
+                        asyncio.ensure_future(self.go.wait()),
+                        asyncio.ensure_future(self.turns.acquire()),
+                    ]
+                    await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+                    for one in going:
+                        one.cancel()
             finally:
                 self._now -= 1
 
@@ -110,6 +117,37 @@ async def test_no_more_run_at_once_than_allowed_over_two_workers(kit: Kit) -> No
     await stopped(*workers)
     await asyncio.gather(*runs)
     assert kit.most == 3
+
+
+async def test_parked_jobs_of_a_full_queue_start_as_others_end(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SAFETY_POLL", "1h")
+    stranger = App(store=kit.app.store)
+
+    @stranger.task(name="other", queue=MAIL)
+    async def other() -> None: ...
+
+    kit.put(6, wait=True)
+    old = Worker(stranger, [MAIL], concurrency=5)
+    runs = [asyncio.create_task(old.run())]
+    await until_parked(kit.app, 6)
+    kit.set(max_running=2)
+    workers = [Worker(kit.app, [MAIL], concurrency=5) for _ in range(2)]
+    runs += [asyncio.create_task(worker.run()) for worker in workers]
+    for ended in range(5):  # one per look of a store's own would take 20 s
+        await until(lambda n=ended: len(kit.starts) == min(2 + n, 6))
+        await asyncio.sleep(0.05)  # and whoever has nothing to do sleeps
+        kit.turns.release()
+    await stopped(old, *workers)
+    await asyncio.gather(*runs)
+    assert kit.most <= 2
+
+
+async def until_parked(app: App, n: int) -> None:
+    async with asyncio.timeout(10):
+        while sum(one.jobs for one in await app.store.parked()) < n:
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("change", [{"max_running": 5}, {"max_running": None}])

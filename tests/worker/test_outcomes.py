@@ -186,7 +186,7 @@ async def test_arguments_that_do_not_fit_are_dead_at_once_and_the_worker_goes_on
     app: App, new_app: Callable[[], App], run_in: str
 ) -> None:
     task = made(app, run_in, act, queue="mail")
-    bad = await new_app().aenqueue_raw("mail", b'{"args":[1,2,3]}', "act")
+    bad = await new_app().aenqueue_raw("mail", b'{"how":[1,2,3]}', "act")
     worse = await new_app().aenqueue_raw("mail", b"\x00 no JSON", "act")
     good = await task.aenqueue("return")
     await in_a_burst(app, concurrency=1)

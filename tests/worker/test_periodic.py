@@ -14,9 +14,10 @@ from penstock.app import App
 from penstock.attempt import current_job
 from penstock.clock import ManualClock
 from penstock.connect import connect
-from penstock.errors import StoreUnavailable
+from penstock.errors import ConfigError, StoreUnavailable
 from penstock.events import JobEnqueued
 from penstock.job import NewJob, Ref, State
+from penstock.middleware import MiddlewareStack
 from penstock.periodic import AHEAD, new_entry
 from penstock.schedule import NewEntry, Schedule
 from penstock.store import Store
@@ -169,6 +170,36 @@ async def test_middleware_that_fails_is_told_and_its_job_comes_later(
     assert "its middleware around enqueues failed" in caplog.text
     await service.tick()
     assert await due(store) == [60]
+
+
+UNSTORABLE = [
+    ({"headers": {"tries": 1}}, "Expected `str`, got `int`"),
+    ({"priority": 1_000}, "priority=1000"),
+    ({"timeout": 2**70}, "cannot be stored"),
+    ({"retention": 2**63 - 1}, "retention="),
+    ({"max_attempts": 0}, "max_attempts=0"),
+]
+
+
+@pytest.mark.parametrize(("facts", "why"), UNSTORABLE)
+async def test_what_middleware_makes_of_a_periodic_job_is_checked_as_by_enqueue(
+    store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture, facts: dict[str, Any], why: str
+) -> None:
+    await store.put_entries([entry(name="odd"), entry()])
+    stack = MiddlewareStack()
+    stack.add_enqueue(lambda new: replace(new, **facts) if new.id.startswith("odd@") else new)
+    service = enqueuer(store, rewrite=stack.rewrite)
+    clock.advance(MINUTE)
+    assert await service.tick() == 5.0
+    assert [job.id for job in (await store.list_jobs()).jobs] == ["report@2023-11-15T12:01:00Z"]
+    assert "the periodic entry 'odd' is left out" in caplog.text
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(("facts", "why"), UNSTORABLE)
+def test_an_entry_whose_jobs_no_enqueue_would_take_is_refused(facts: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=f"the periodic entry 'report'.*{why}"):
+        new_entry("report", replace(NewJob("", "t"), **facts), Schedule.of(every="1m"))
 
 
 async def test_a_store_that_is_away_is_ridden_out(store: Store, clock: ManualClock) -> None:

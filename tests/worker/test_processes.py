@@ -18,10 +18,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from penstock.app import App
+from penstock.config import load
 from penstock.errors import ConfigError
 from penstock.ids import mint
 from penstock.job import Job, NewJob, Progress, State
 from penstock.lifecycle import Cancelled, Raised, Snoozed, Undecodable
+from penstock.worker import Worker
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, EncodedResult, ProcessPool
 from penstock.worker.pools import processes as processes_module
 from tests.worker import process_tasks as tasks
@@ -39,6 +42,7 @@ async def pool() -> AsyncIterator[ProcessPool]:
 
 def job_of(task: Any, *args: Any, **spec: Any) -> Job:
     payload = task.args.encode(args, {})
+    spec.setdefault("retention", 60_000)  # else no result would be made
     new = NewJob(mint(), task.name, payload, **spec)
     return Job(new, State.RUNNING, attempt=2, token="t" * 24)
 
@@ -120,7 +124,8 @@ async def test_the_task_knows_its_job_its_time_and_its_apps_state(pool: ProcessP
 
 
 async def test_a_raw_handler_gets_the_job_as_it_came(pool: ProcessPool) -> None:
-    job = Job(NewJob("x", "anything", b"\x00\x01", queue="raw"), State.RUNNING, attempt=1, token="t")
+    new = NewJob("x", "anything", b"\x00\x01", queue="raw", retention=1_000)
+    job = Job(new, State.RUNNING, attempt=1, token="t")
     end = await pool.run("t", job, (tasks.raw.__module__, "raw"))
     assert msgspec.json.decode(end.result or b"") == "anything 1 b'\\x00\\x01'"
 
@@ -328,6 +333,45 @@ async def test_children_end_after_their_share_of_jobs() -> None:
     pool.close(5)
 
 
+async def test_a_child_that_has_grown_too_large_ends_between_two_jobs_and_none_is_lost() -> None:
+    pool = ProcessPool(1, APP, max_memory_per_child=200 << 20)
+    try:
+        small = [await run(pool, tasks.keep, 1) for _ in range(3)]
+        assert len(set(small)) == 1
+        assert await run(pool, tasks.keep, 250) == small[0], "its job ends, whatever it takes"
+        after = await asyncio.gather(*(run(pool, tasks.keep, 1) for _ in range(4)))
+        assert len(set(after)) == 1
+        assert after[0] != small[0]
+        await until_gone(small[0])
+    finally:
+        pool.close(5)
+
+
+async def test_a_child_that_was_replaced_is_so_before_the_next_job_comes() -> None:
+    pool = ProcessPool(1, APP, max_jobs_per_child=1)
+    try:
+        first = await run(pool, tasks.pid)
+        async with asyncio.timeout(20):
+            while not pool.pids or first in pool.pids:
+                await asyncio.sleep(0.01)
+        (second,) = pool.pids
+        assert await run(pool, tasks.pid) == second
+    finally:
+        pool.close(5)
+
+
+async def test_the_settings_reach_the_children_of_a_worker(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/jobs.db?durability=normal")
+    task = app.task(name=tasks.pid.name, run_in="process")(tasks.pid.function)
+    handles = [await task.aenqueue() for _ in range(4)]
+    knobs = {"process_slots": 1, "max_jobs_per_child": 2, "max_memory_per_child": "1GB"}
+    worker = Worker(app, burst=True, config=load(knobs, env={}, file=Path("/dev/null")).config)
+    await worker.run()
+    pids = [await handle.aresult(1) for handle in handles]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2]
+    app.close()
+
+
 async def test_prestarted_children_wait_for_their_first_job(pool: ProcessPool) -> None:
     assert await pool.prestart(2) == 2
     pids = set(pool.pids)
@@ -418,7 +462,8 @@ def double(n: int) -> int:
 
 async def main():
     pool = ProcessPool(1, app.spec)
-    job = Job(NewJob("x", double.name, double.args.encode((21,), {})), State.RUNNING, attempt=1, token="t")
+    new = NewJob("x", double.name, double.args.encode((21,), {}), retention=1_000)
+    job = Job(new, State.RUNNING, attempt=1, token="t")
     end = await pool.run("t", job, (double.function.__module__, "double"))
     print(end.result.decode())
     pool.close(5)

@@ -12,9 +12,10 @@ import pytest
 
 from penstock.app import App
 from penstock.attempt import current_job
-from penstock.errors import AttemptTimeout
-from penstock.events import JobFailed
+from penstock.errors import AttemptTimeout, Snooze
+from penstock.events import JobDied, JobFailed
 from penstock.job import State
+from penstock.testing import inline
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, quick, until
 from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow, swallow_async
 
@@ -72,13 +73,55 @@ async def test_a_task_knows_how_much_time_it_has_left(app: App, run_in: str) -> 
 
 async def test_a_deadline_stops_an_attempt_and_is_the_end(app: App, run_in: str, tmp_path: Path) -> None:
     task = made(app, run_in, linger, retry="1ms")
-    wait = 1.2 if run_in == "process" else 0.2  # the child has to start first
+    wait = 2.5 if run_in == "process" else 0.5  # the child has to start first
     soon = datetime.now(UTC) + timedelta(seconds=wait)
     handle = await task.using(deadline=soon).aenqueue(str(tmp_path / "began"))
     async with at_work(app):
         job = await ended(handle)
     assert (job.state, job.reason, job.attempt) == (State.DEAD, "its deadline has passed", 1)
     assert [e.kind for e in job.errors] == ["Timeout"]
+
+
+async def test_a_job_whose_deadline_has_passed_is_dead_without_a_start(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
+    told, died = Told(app), []
+    app.on_dead(lambda job, error: died.append(error.kind))
+    task = made(app, run_in, linger)
+    handle = await task.using(deadline=datetime.now(UTC)).aenqueue(str(tmp_path / "began"), 0.0)
+    await in_a_burst(app)
+    job = await ended(handle)
+    assert (job.state, job.reason, job.attempt) == (State.DEAD, "its deadline has passed", 0)
+    assert not lines(tmp_path / "began")
+    assert (await told.one(JobDied)).id == handle.id
+    assert died == ["DeadlinePassed"]
+
+
+async def test_a_deadline_that_passes_before_the_next_attempt_ends_the_job_at_once(app: App) -> None:
+    """Nobody has to wait for an end that is certain."""
+    task = made(app, "async", act, retry="2h")
+    handle = await task.using(deadline=datetime.now(UTC) + timedelta(hours=1)).aenqueue("raise")
+    await in_a_burst(app)
+    job = await ended(handle)
+    assert (job.state, job.attempt) == (State.DEAD, 1)
+    assert job.reason == "its deadline passes before its next attempt"
+
+
+async def test_a_deadline_that_passed_while_the_job_slept_ends_it_without_a_start() -> None:
+    app, starts = App("memory://"), []
+
+    @app.task
+    async def sleeper() -> None:
+        starts.append(1)
+        raise Snooze("2h")
+
+    with inline(app, raises=False) as box:
+        handle = await sleeper.using(deadline=box.now + timedelta(hours=1)).aenqueue()
+        await box.arun_all()
+        job = await handle.ajob()
+    assert job is not None
+    assert (job.state, job.reason, job.attempt) == (State.DEAD, "its deadline has passed", 0)
+    assert starts == [1]
 
 
 async def test_the_clock_of_a_timeout_starts_when_the_function_does(

@@ -167,7 +167,7 @@ async def test_the_next_fetch_finds_what_was_handed_over_though_the_message_was_
     store: RedisStore, other: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = await asleep(store, "default")
-    hearing = store._hearings[asyncio.get_running_loop()]
+    hearing = store._hearings.get(asyncio.get_running_loop())
     monkeypatch.setattr(hearing, "_handed_over", lambda one: None)
     new = NewJob("1", "t")
     await other.enqueue([new])

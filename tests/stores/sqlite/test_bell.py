@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from pathlib import Path
@@ -15,8 +18,8 @@ import pytest
 from penstock.job import State
 from penstock.lifecycle import Transition
 from penstock.store import Settlement, Wake
-from penstock.stores.sqlite import SqliteStore, bell
-from penstock.stores.sqlite.bell import Bell, LoopEar, ThreadEar
+from penstock.stores.sqlite import SqliteStore, watch
+from penstock.stores.sqlite.bell import Bell, LoopEar
 from tests.stores.sqlite.conftest import KEPT, OpenStore, new, settlements, take
 
 SOON = 5.0
@@ -26,8 +29,8 @@ SOON = 5.0
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With inotify, where there is one, and without."""
     if request.param == "polls":
-        monkeypatch.setattr(bell, "_watch", lambda path: None)
-    elif bell._libc() is None:
+        monkeypatch.setattr(watch, "_inotify", lambda path: -1)
+    elif watch._libc() is None:
         pytest.skip("no inotify here")
     return str(request.param)
 
@@ -73,12 +76,70 @@ async def test_every_listener_hears(one: Bell) -> None:
 
 
 def test_a_thread_hears_too(one: Bell) -> None:
-    ear = ThreadEar(one)
-    assert not ear.heard(0.01)
-    timer = threading.Timer(0.02, one.ring)
-    timer.start()
-    assert ear.heard(SOON)
-    timer.join()
+    with one.listening() as ear:
+        assert not ear.heard(0.01)
+        timer = threading.Timer(0.02, one.ring)
+        timer.start()
+        assert ear.heard(SOON)
+        timer.join()
+
+
+async def test_loops_and_threads_that_listen_at_once_all_hear(one: Bell) -> None:
+    def loop() -> bool:
+        async def listen() -> bool:
+            with LoopEar(one).listening() as ear:
+                ready.release()
+                return await ear.heard(SOON)
+
+        return asyncio.run(listen())
+
+    def thread() -> bool:
+        with one.listening() as ear:
+            ready.release()
+            return ear.heard(SOON)
+
+    ready = threading.Semaphore(0)
+    with LoopEar(one).listening() as here, LoopEar(one).listening() as too:
+        others = [asyncio.create_task(asyncio.to_thread(act)) for act in (loop, thread, thread, loop)]
+        for _ in others:
+            await asyncio.to_thread(ready.acquire)
+        one.ring()
+        assert await here.heard(SOON)
+        assert await too.heard(SOON)
+        assert await asyncio.gather(*others) == [True] * 4
+
+
+def inotify_instances() -> int:
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return links.count("anon_inode:inotify")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
+def test_a_hundred_threads_that_wait_share_one_watch(open_store: OpenStore) -> None:
+    store, second, worker = open_store(), open_store(), open_store()
+    jobs = [new(retention=60_000) for _ in range(100)]
+    store.sync.enqueue(jobs)
+    before = inotify_instances()
+    with ThreadPoolExecutor(100) as threads:
+        waits = [
+            threads.submit((store, second)[n % 2].sync.ended, [job.ref], timeout=60_000)
+            for n, job in enumerate(jobs)
+        ]
+        time.sleep(1.5)  # until all of them have looked, and are asleep
+        assert inotify_instances() <= before + 1
+        used = time.process_time()
+        time.sleep(1.5)  # waiting costs nothing but a look of each now and then
+        assert time.process_time() - used < 0.5
+        asyncio.run(end_all(worker, len(jobs)))
+        found = [job for wait in waits for job in wait.result(SOON)]
+    assert {job and job.state for job in found} == {State.COMPLETED}
+
+
+async def end_all(store: SqliteStore, n: int) -> None:
+    await store.settle(settlements(await take(store, n), KEPT))
 
 
 def test_ringing_never_fails(tmp_path: Path) -> None:

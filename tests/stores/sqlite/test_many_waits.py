@@ -55,3 +55,27 @@ async def test_nobody_looks_when_nobody_waits(open_store: OpenStore, monkeypatch
     before = asked.questions
     await asyncio.sleep(1.2)
     assert asked.questions == before
+
+
+async def test_a_write_waits_for_one_round_of_reads_at_most(store: SqliteStore) -> None:
+    job = new()
+    await store.enqueue([job])
+    reads, over = 0, False
+
+    async def read() -> None:
+        nonlocal reads
+        while not over:
+            await store.get([job.ref])
+            reads += 1
+
+    readers = [asyncio.create_task(read()) for _ in range(50)]
+    waited = []
+    for _ in range(30):
+        await asyncio.sleep(0)
+        before = reads
+        await store.enqueue([new()])
+        waited.append(reads - before)
+    over = True
+    await asyncio.gather(*readers)
+    assert sorted(waited)[15] <= 2 * len(readers), waited
+    assert max(waited) <= 4 * len(readers), waited

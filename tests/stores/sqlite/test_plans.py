@@ -22,6 +22,7 @@ MAY_WALK = {
     "list.running": "penstock_running",
     "reclaim.run_out": "penstock_running",
     "reclaim.held_by": "penstock_running",
+    "book.miscounted": "penstock_running",
     "queues.any_job": "",
 }
 #: What may sort: few rows, or those of an operator.

@@ -16,7 +16,7 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.job import State
 from penstock.lifecycle import Place, Transition
-from penstock.store import Pruned, Settled, Share, Wake
+from penstock.store import Beat, Pruned, Settled, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import OpenStore, new, settlements, take, token
 
@@ -150,6 +150,24 @@ async def test_only_what_must_survive_a_power_cut_is_synced(store: SqliteStore) 
         assert level() == normal
         await asyncio.gather(store.settle(settlements(jobs)), take(store))
         assert level() == full
+
+
+async def test_of_heartbeats_only_the_record_of_a_start_is_synced(store: SqliteStore) -> None:
+    def level() -> int:
+        cx = store._runner._transactions._cx
+        assert cx is not None
+        (level,) = cx.execute("PRAGMA synchronous").fetchone()
+        return int(level)
+
+    full, normal = 2, 1
+    await store.enqueue([new()])
+    (job,) = await take(store)
+    await store.extend([Beat(job.lease, 1_000, started=True)])
+    assert level() == normal
+    await store.extend([Beat(job.lease, 1_000), Beat(job.lease, 1_000, started=True, lasting=True)])
+    assert level() == full
+    await store.extend([Beat(job.lease, 1_000, started=True)])
+    assert level() == normal
 
 
 async def test_normal_durability_never_syncs_fully(open_store: OpenStore) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -211,3 +215,69 @@ def test_versions_that_can_lose_a_commit_are_known(
     version: tuple[int, int, int], is_vulnerable: bool
 ) -> None:
     assert vulnerable(version) is is_vulnerable
+
+
+# ── interrupts ──
+
+
+class Interrupted(BaseException):
+    """What a signal's handler, or another thread, raises in the middle of a call."""
+
+
+def interrupted(act: Callable[[], object], at: int) -> bool:
+    """Do it, raising at the nth point where Python lets a signal in: the begin of a function of the store, or
+    the return from one that it has called. False: it was over before."""
+    left = at
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event == "c_call" or "/penstock/stores/sqlite/" not in frame.f_code.co_filename:
+            return
+        left -= 1
+        if left == 0:
+            raise Interrupted
+
+    sys.setprofile(look)
+    try:
+        act()
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+# a generator that is closed cannot raise
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("first", [False, True], ids=["open", "first"])
+def test_an_interrupt_at_any_point_of_a_write_leaves_no_lock_and_no_transaction(
+    tmp_path: Path, first: bool
+) -> None:
+    store = SqliteStore(tmp_path / "jobs.db", patience=1_000)
+    other = SqliteStore(tmp_path / "jobs.db", patience=1_000)
+    at = 0
+    going = True
+    while going:
+        at += 1
+        if first:
+            store.close()
+        else:
+            store.sync.queues()
+        going = interrupted(partial(store.sync.enqueue, [new(f"{at}")]), at)
+        assert other.sync.enqueue([new(f"other-{at}")]), at  # in its turn, though the first idles
+        assert store.sync.enqueue([new(f"again-{at}")]), at
+    assert at > 20
+    store.close()
+    other.close()
+
+
+def test_an_interrupt_at_any_point_of_a_read_leaves_no_lock_either(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db", patience=1_000)
+    job = new()
+    store.sync.enqueue([job])
+    at = 1
+    while interrupted(lambda: store.sync.get([job.ref]), at):
+        assert store.sync.get([job.ref])[0] is not None, at
+        store.sync.enqueue([new()])
+        at += 1
+    store.close()

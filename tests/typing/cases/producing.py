@@ -21,6 +21,7 @@ from penstock import (
     Taken,
     Task,
     Unique,
+    Unkept,
     exponential,
 )
 
@@ -178,7 +179,7 @@ all_of(count, [1])  # wrong
 handle = app.handle("order-17", queue="orders")
 assert_type(handle, Handle[Any])
 assert_type(app.handle("order-17", task=send), Handle[str])
-assert_type(handle.status(), State)
+assert_type(handle.status(), State | Unkept)
 assert_type(handle.cancel(), State | None)
 assert_type(handle.job(), Job | None)
 handle.reschedule(delay="5m")

@@ -1,0 +1,65 @@
+"""The encrypted store names every verb of the contract, so that none is passed on without a thought."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.job import Job, NewJob, Ref
+from penstock.sealing import Keyring, Sealer
+from penstock.store import Store, SyncProducing
+from penstock.stores.memory import MemoryStore
+from penstock.vault import vault, why_closed
+
+
+@pytest.fixture
+def sealed() -> Iterator[Store]:
+    store = vault(MemoryStore("every-verb"), Sealer(Keyring([bytes(32)])))
+    yield store
+    store.close()
+
+
+def public(contract: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(contract) if not name.startswith("_")}
+
+
+def test_each_verb_of_the_contract_has_its_own_method(sealed: Store) -> None:
+    assert public(Store) <= public(type(sealed))
+    assert public(SyncProducing) <= public(type(sealed.sync))
+
+
+def test_its_methods_take_what_those_of_the_contract_take(sealed: Store) -> None:
+    for contract, made in ((Store, type(sealed)), (SyncProducing, type(sealed.sync))):
+        for name in public(contract) - {"url", "sync"}:
+            wanted = inspect.signature(getattr(contract, name)).parameters
+            has = inspect.signature(getattr(made, name)).parameters
+            assert list(has) == list(wanted), name
+
+
+def test_a_verb_that_nobody_has_thought_of_is_not_passed_on(sealed: Store) -> None:
+    class Newer(MemoryStore):
+        async def store_in_clear(self) -> None:
+            raise AssertionError
+
+    assert not hasattr(vault(Newer("newer"), Sealer(Keyring([bytes(32)]))), "store_in_clear")
+    assert not hasattr(type(sealed), "__getattr__")
+    assert not hasattr(type(sealed.sync), "__getattr__")
+
+
+async def test_one_job_that_opens_wrongly_is_closed_and_the_others_of_a_list_are_open() -> None:
+    class Damaged(MemoryStore):
+        async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+            good, bad = await super().get(refs)
+            assert bad is not None
+            return [good, replace(bad, spec=replace(bad.spec, payload=None), result=404)]
+
+    store = vault(Damaged("opens-wrongly"), Sealer(Keyring([bytes(32)])))
+    await store.enqueue([NewJob(id, "t", payload=b"[1]") for id in ("good", "bad")])
+    good, bad = await store.get([Ref("default", "good"), Ref("default", "bad")])
+    assert good is not None
+    assert good.spec.payload == b"[1]"
+    assert bad is not None
+    assert (why_closed(store)(bad) or "").startswith("it cannot be opened")

@@ -1,0 +1,77 @@
+"""A clock that was ahead for a moment leaves nothing behind that grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.job import State
+from penstock.lifecycle import Transition
+from penstock.stores.redis.keys import ms_of, packed
+from penstock.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+from tests.store.facts import HOUR, add, end, ids, new, some, take
+from tests.store.redis_vandal import RedisVandal
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"penstock-generations-{time.time_ns()}"
+
+
+@pytest.fixture
+def store(redis: RedisServer, clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
+    made = RedisStore(f"{redis.url}?prefix={prefix}", clock=clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def vandal(redis: RedisServer, prefix: str) -> RedisVandal:
+    return RedisVandal(redis.client, prefix)
+
+
+def size(vandal: RedisVandal, queue: str, id: str) -> int:
+    with vandal.client() as client:
+        return len(client.hget(vandal.key(queue, "jobs"), packed(id)))
+
+
+async def test_producers_carry_a_clock_that_was_ahead_to_no_other_queue(
+    store: RedisStore, vandal: RedisVandal, clock: ManualClock
+) -> None:
+    await add(store, new("before", queue="a"))
+    usual = size(vandal, "a", "before")
+    clock.advance(HOUR)
+    await add(store, new("ahead", queue="a"))
+    clock.advance(-HOUR)
+    await add(store, new("other", queue="b"), *some(3, queue="b"))
+    assert size(vandal, "b", "other") == usual
+    (first, *_) = await take(store, 9, "b")
+    assert first.id == "other"
+    assert ms_of(first.generation) == clock.now()
+
+
+async def test_a_queue_that_has_run_empty_forgets_it(
+    store: RedisStore, vandal: RedisVandal, clock: ManualClock
+) -> None:
+    await add(store, new("before"))
+    usual = size(vandal, "default", "before")
+    clock.advance(HOUR)
+    await add(store, new("ahead"))
+    clock.advance(-HOUR)
+    await add(store, new("later"))
+    jobs = await take(store, 9)
+    assert ids(jobs) == ["before", "ahead", "later"], "in the order of enqueue all the same"
+    assert len({job.generation for job in jobs}) == 3
+    for job in jobs:
+        await end(store, job, Transition(State.COMPLETED))
+    await add(store, new("healed"))
+    assert size(vandal, "default", "healed") == usual

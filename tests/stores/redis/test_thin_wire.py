@@ -1,0 +1,89 @@
+"""Large jobs over a slow connection: while bytes move, no deadline ends a transfer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import EnqueueUnknown
+from penstock.ids import mint
+from penstock.job import NewJob, State
+from penstock.lifecycle import Transition
+from penstock.store import Settled, Settlement, Share, Verdict
+from penstock.stores.redis.store import RedisStore
+from penstock.verify.relay import Relay
+from tests.servers import RedisServer, remove_keys
+
+pytestmark = [pytest.mark.slow]
+
+MB = 1 << 20
+#: 30 MB take 3 s, and a call that stands still is given up after a second.
+WIRE, TIMEOUT = 10 * MB, "2s"
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    prefix = f"thin-{mint()}"
+    with Relay(redis.port, bytes_per_second=WIRE) as wire:
+        store = RedisStore(f"redis://127.0.0.1:{wire.port}/0?timeout={TIMEOUT}&prefix={prefix}")
+        yield store
+        store.close()
+    remove_keys([redis], having=prefix)
+
+
+def large(n: int, size: int = MB) -> list[NewJob]:
+    return [NewJob(id=mint(), task="t", queue="large", payload=b"x" * size) for _ in range(n)]
+
+
+@pytest.mark.parametrize("door", ["async", "sync"])
+async def test_a_batch_that_takes_longer_than_a_call_may_is_stored(store: RedisStore, door: str) -> None:
+    jobs = large(30)
+    answers = await (store.enqueue(jobs) if door == "async" else asyncio.to_thread(store.sync.enqueue, jobs))
+    assert {answer.verdict for answer in answers} == {Verdict.NEW}
+
+
+@pytest.mark.parametrize("door", ["async", "sync"])
+async def test_answers_that_take_longer_arrive(store: RedisStore, door: str) -> None:
+    jobs = large(30)
+    await store.enqueue(jobs)
+    refs = [job.ref for job in jobs]
+    found = await (store.get(refs) if door == "async" else asyncio.to_thread(store.sync.get, refs))
+    assert all(job is not None and len(job.spec.payload) == MB for job in found)
+
+
+async def test_many_large_jobs_are_fetched_and_settled_with_large_results(store: RedisStore) -> None:
+    await store.enqueue(large(30))
+    found = await store.fetch([Share("large", 30, 30)], limit=30, lease=60_000, worker="w", token="t")
+    assert len(found.jobs) == 30
+    done = Transition(State.COMPLETED, keep=60_000)
+    settled = await store.settle([Settlement(job.lease, done, b"1" * MB) for job in found.jobs])
+    assert settled == [Settled.APPLIED] * 30
+
+
+async def test_a_slow_batch_costs_other_callers_of_the_loop_no_answer(store: RedisStore) -> None:
+    slow = asyncio.ensure_future(store.enqueue(large(30)))
+    while not slow.done():
+        (answer,) = await store.enqueue(large(1, size=10))
+        assert answer.verdict is Verdict.NEW
+    assert {answer.verdict for answer in slow.result()} == {Verdict.NEW}
+
+
+async def test_a_server_that_hangs_in_the_middle_is_given_up_in_time(redis: RedisServer) -> None:
+    with Relay(redis.port, bytes_per_second=WIRE) as wire:
+        store = RedisStore(f"redis://127.0.0.1:{wire.port}/0?timeout={TIMEOUT}&prefix=thin-hung")
+        await store.get([large(1)[0].ref])
+        sending = asyncio.ensure_future(store.enqueue(large(30)))
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        hanging = asyncio.create_task(asyncio.to_thread(wire.half_open, 8))
+        try:
+            assert (await sending)[-1].verdict is Verdict.UNKNOWN
+        except EnqueueUnknown:  # it hung before it had said anything
+            pass
+        assert time.monotonic() - began < 6
+        wire.cut()
+        store.close()
+        await hanging

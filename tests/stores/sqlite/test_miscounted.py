@@ -1,0 +1,88 @@
+"""Counters that another program has changed: jobs start all the same, nobody spins, and they heal."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.job import NewJob, State
+from penstock.lane import Lane
+from penstock.store import Settlement, Share, Wake
+from penstock.stores.sqlite import SqliteStore
+from tests.store.facts import COMPLETED, HOUR, LEASE, PARKED, token
+
+ONE = [Share("default", 9, 9)]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "jobs.db", clock=clock)
+    yield store
+    store.close()
+
+
+def write(store: SqliteStore, **counts: int) -> None:
+    with sqlite3.connect(store.path, timeout=10) as cx:
+        for name, n in counts.items():
+            cx.execute(f"UPDATE penstock_queue SET {name} = ? WHERE name = 'default'", (n,))
+    cx.close()
+
+
+async def counts(store: SqliteStore) -> dict[State, int]:
+    (info,) = await store.queues()
+    return info.counts
+
+
+async def fetched(store: SqliteStore) -> list[str]:
+    found = await store.fetch(ONE, limit=9, lease=LEASE, worker="w", token=token())
+    await store.settle([Settlement(job.lease, COMPLETED) for job in found.jobs])
+    return [job.id for job in found.jobs]
+
+
+async def test_a_counter_that_is_too_high_is_true_again_after_a_fetch_and_nobody_spins(
+    store: SqliteStore,
+) -> None:
+    await store.enqueue([NewJob("a", "t")])
+    write(store, available=5)
+    assert await fetched(store) == ["a"]
+    assert await counts(store) == {State.COMPLETED: 1}
+    assert await store.wait(["default"], timeout=0) is Wake.NOTHING
+
+
+async def test_jobs_whose_counter_says_that_there_are_none_are_found_by_the_next_pruning(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    jobs = [
+        *[NewJob(id, "t") for id in ("running", "parked")],
+        NewJob("scheduled", "t", delay=HOUR),
+        *[NewJob(id, "t", lane=Lane("k")) for id in ("first", "waiting")],
+    ]
+    await store.enqueue(jobs[:2])
+    found = await store.fetch(ONE, limit=9, lease=LEASE, worker="gone", token=token())
+    await store.settle([Settlement(job.lease, PARKED) for job in found.jobs if job.id == "parked"])
+    await store.enqueue(jobs[2:])
+    true = await counts(store)
+    assert len(true) == 5
+    for state in true:
+        write(store, **{state.value: 0})
+        await store.prune()
+        assert await counts(store) == true
+
+
+async def test_true_counters_cost_a_pruning_no_write(store: SqliteStore) -> None:
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t", delay=HOUR)])
+    before = await counts(store)
+    with sqlite3.connect(store.path, timeout=10, isolation_level=None) as cx:
+        cx.execute("BEGIN IMMEDIATE")  # nobody else may write
+        await store.prune()
+    cx.close()
+    assert await counts(store) == before

@@ -1,0 +1,123 @@
+"""The machine is suspended, or its virtual machine paused: the clock of leases goes on, and what was leased
+may be somebody else's by the time that it wakes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import clock
+from penstock.app import App
+from penstock.ids import mint, mint_token
+from penstock.job import Job, NewJob, State
+from penstock.worker import Worker
+from penstock.worker.executor import _NO_PLAN
+from penstock.worker.hold import Hold, Holdings
+from penstock.worker.starting import NotBegun, Starter, ThreadCall
+from tests.servers import remove_keys
+from tests.worker.conftest import Dam, at_work, patient, until
+
+ASLEEP = 60.0
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "memory":
+        yield f"memory://{mint()}"
+    elif request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+    else:
+        server, prefix = request.getfixturevalue("redis"), f"asleep-{mint()}"
+        yield f"redis://127.0.0.1:{server.port}/0?prefix={prefix}"
+        remove_keys([server], having=prefix)
+
+
+class Sleep:
+    """Suspends this process's machine: only the clock that counts such times notices."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._slept, real = 0.0, clock.lease_seconds
+        monkeypatch.setattr(clock, "lease_seconds", lambda: real() + self._slept)
+
+    def __call__(self, seconds: float = ASLEEP) -> None:
+        self._slept += seconds
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    return Sleep(monkeypatch)
+
+
+async def taken_over(app: App, worker: Worker) -> set[str]:
+    """Another worker has reclaimed all that this one holds; their ids."""
+    found = await app.store.reclaim(
+        (), limit=2_000, lease=600_000, worker="another", token=mint_token(), of=[worker.id]
+    )
+    return {job.id for job in found.jobs}
+
+
+async def test_what_waits_for_a_slot_does_not_start_after_a_suspend(app: App, asleep: Sleep) -> None:
+    dam = Dam(app, 4_000)
+    await dam.fill()
+    async with at_work(app, concurrency=1, config=patient(slot_wait="60s")) as worker:
+        at = await dam.full(worker)
+        lost = await taken_over(app, worker)
+        lost.discard(dam.handles[at].id)
+        assert lost, "it had fetched nothing ahead: the test shows nothing"
+        asleep()
+        dam.open()
+        await until(lambda: len(dam.ran) >= dam.jobs - len(lost), "all others have run")
+        assert not {dam.handles[n].id for n in dam.ran} & lost
+
+
+async def test_a_call_that_lies_ready_for_a_thread_does_not_begin_after_a_suspend(
+    app: App, asleep: Sleep
+) -> None:
+    call = ThreadCall(Starter(app.events, Holdings(), 15.0), held())
+    asleep()
+    with pytest.raises(NotBegun):
+        call()
+
+
+def test_the_store_s_clock_is_reckoned_on_through_a_suspend(asleep: Sleep) -> None:
+    hold = held()
+    asleep()
+    assert 61_000 <= hold.store_now() < 62_000
+
+
+def held() -> Hold:
+    return Hold(Job(NewJob("a", "t"), State.RUNNING), _NO_PLAN, clock.lease_seconds(), 1_000)
+
+
+async def test_a_worker_beats_at_once_when_it_wakes_up(app: App, asleep: Sleep) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with at_work(app, config=patient(heartbeat="9s", lease="30s")) as worker:
+        assert worker._parts is not None
+        beat = worker._parts.heartbeat
+        before = beat.last_beat
+        asleep()
+        await until(lambda: beat.last_beat > before, "it beats long before its next heartbeat is due")
+
+
+async def test_app_take_gives_back_what_it_was_leased_before_a_suspend(
+    app: App, asleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await app.aenqueue_raw("default", b"")
+    fetch, calls = app.store.fetch, 0
+
+    async def slow(*args: object, **kwargs: object) -> object:
+        nonlocal calls
+        found = await fetch(*args, **kwargs)  # type: ignore[arg-type]
+        calls += 1
+        if calls == 1:
+            asleep()
+        return found
+
+    monkeypatch.setattr(app.store, "fetch", slow)
+    async with app.take("default") as job:
+        assert job.id == handle.id
+    assert calls == 2
