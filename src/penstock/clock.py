@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "ManualClock", "SystemClock", "lease_seconds"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+#: Seconds, steady, and running on while the machine is suspended: what a holder reckons its leases from.
+#: Always called as `clock.lease_seconds()`, so that tests can let time pass.
+lease_seconds: Callable[[], float] = (
+    time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
+)
 
 
 class Clock(Protocol):

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from penstock.clock import Clock
 from penstock.config import mask_url
 from penstock.errors import ConfigError, MissingExtra, UnknownScheme, did_you_mean
+from penstock.forks import importing
 from penstock.ids import check_queue
 from penstock.store import Store
 
@@ -26,15 +27,16 @@ _DRIVERS = {
     "rediss+sentinel": ("redis", "redis"),
     "rediss+cluster": ("redis", "redis"),
     "unix": ("redis", "redis"),
-    "postgresql": ("psycopg", "postgres"),
 }
+#: Schemes that a later version will have.
+_TO_COME = ("postgresql",)
 _SCHEMES = ("memory", "sqlite", *_DRIVERS)
 #: Scheme → its options, and the values that each may have.
 _OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "memory": {},
-    "sqlite": {"durability": ("full", "normal")},
+    "sqlite": {"durability": ("full", "normal"), "mode": ("0600", "0640", "0644", "0660", "0664", "0666")},
 }
-_REDIS = {scheme for scheme, (package, _) in _DRIVERS.items() if package == "redis"}
+_REDIS = set(_DRIVERS)
 
 
 def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Store:
@@ -50,16 +52,16 @@ def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Sto
     if clock is not None:
         given["clock"] = clock
     if parts.scheme in _REDIS:
-        from penstock.stores.redis.store import RedisStore
-
+        with importing():
+            from penstock.stores.redis.store import RedisStore
         return RedisStore(url, **given)
     given |= _read(parts, url)
     if parts.scheme == "memory":
-        from penstock.stores.memory import MemoryStore
-
+        with importing():
+            from penstock.stores.memory import MemoryStore
         return MemoryStore(parts.netloc, **given)
-    from penstock.stores.sqlite import SqliteStore
-
+    with importing():
+        from penstock.stores.sqlite import SqliteStore
     return SqliteStore(_file(parts, url), **given)
 
 
@@ -68,8 +70,8 @@ def check_url(url: str) -> None:
     parts = _split(url)
     _check_scheme(parts.scheme)
     if parts.scheme in _REDIS:
-        from penstock.stores.redis.address import Address
-
+        with importing():
+            from penstock.stores.redis.address import Address
         Address.from_url(url)
         return
     _read(parts, url)
@@ -112,9 +114,14 @@ def _split(url: str) -> SplitResult:
 
 
 def _check_scheme(scheme: str) -> None:
+    if scheme in _TO_COME:
+        raise ConfigError(
+            f"this version of Penstock has no store for {scheme}:// yet; "
+            "use redis://HOST, sqlite:///FILE or memory://"
+        )
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
-        near = did_you_mean(scheme, _SCHEMES)
+        near = did_you_mean(scheme, (*_SCHEMES, *_TO_COME))
         raise UnknownScheme(f"no store has the scheme {scheme!r}{near}; there are {known}")
     if scheme not in _DRIVERS:
         return
@@ -123,11 +130,6 @@ def _check_scheme(scheme: str) -> None:
         raise MissingExtra(
             f"{scheme}:// needs the package {package!r}, which is not installed: "
             f"pip install 'penstock[{extra}]'"
-        )
-    if scheme not in _REDIS:
-        raise ConfigError(
-            f"this version of Penstock has no store for {scheme}:// yet; "
-            "use redis://HOST, sqlite:///FILE or memory://"
         )
 
 

@@ -29,6 +29,7 @@ PenstockError
 │   ├── JobDead              the job failed for good; has errors
 │   └── JobCancelled         the job was cancelled
 └── Undecodable              a stored payload that does not fit the task
+    └── SignatureMismatch    its arguments have other names, or are more or fewer, than the task takes here
 
 Steering (Exception)         raised by a task to choose its own outcome
 ├── Retry                    try again, perhaps at a time of its own
@@ -41,6 +42,8 @@ Interrupted (BaseException)  raised *into* a running attempt; `except Exception`
 ├── AttemptTimeout           its timeout or deadline has passed
 ├── AttemptCancelled         somebody cancelled the job
 └── AttemptLost              the lease is gone, or the worker stops: the job goes on elsewhere
+
+BlockingCallWarning          (RuntimeWarning) a sync call blocks the event loop of its thread
 """
 
 from __future__ import annotations
@@ -50,11 +53,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from penstock.printable import number, short_line, short_lines
+
 __all__ = [
     "ArgumentError",
     "AttemptCancelled",
     "AttemptLost",
     "AttemptTimeout",
+    "BlockingCallWarning",
     "Cancel",
     "ConfigError",
     "Discard",
@@ -78,6 +84,7 @@ __all__ = [
     "ResultNotKept",
     "ResultTimeout",
     "Retry",
+    "SignatureMismatch",
     "Snooze",
     "Steering",
     "StoreBusy",
@@ -95,11 +102,21 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """The root of all that Penstock raises of its own."""
+    """The root of all that Penstock raises of its own. Its message is one line of bounded length, without
+    control characters, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return short_line(super().__str__())
 
 
 class ConfigError(PenstockError):
-    """An option, a name or a value that makes no sense; the message says which, and what would."""
+    """An option, a name or a value that makes no sense; the message says which, and what would.
+
+    Of several such problems each has a line of the message.
+    """
+
+    def __str__(self) -> str:
+        return short_lines(Exception.__str__(self))
 
 
 class UnknownScheme(ConfigError):
@@ -168,7 +185,7 @@ class QueueFull(EnqueueError):
         self, queue: str, retry_after: float | None = None, size: int | None = None, way_out: str = ""
     ) -> None:
         most = "" if size is None else f": {size:,} jobs wait in it, which is its max_size"
-        when = "" if retry_after is None else f"; try again in {retry_after:.3g} s"
+        when = "" if retry_after is None else f"; try again in {number(retry_after)} s"
         super().__init__(f"the queue {queue!r} is full{most}{when}{way_out}")
         self.queue = queue
         self.retry_after = retry_after
@@ -295,12 +312,25 @@ class Undecodable(PenstockError):
     """A stored payload that does not fit the task's signature, or is not what it claims to be."""
 
 
+class SignatureMismatch(Undecodable):
+    """Stored arguments have other names than the task's parameters here, or there are more or fewer of them.
+
+    They are of another release, most likely: the job is parked for a worker that runs it.
+    """
+
+    #: The id of the job that carries them, where it is known.
+    job: str = ""
+
+
 class Steering(Exception):
     """The root of what a task raises to choose its own outcome."""
 
 
 class Retry(Steering):
     """Try again; this attempt counts. Without a delay the job's own retry policy says when."""
+
+    #: For subclasses whose own `__init__` does not call this one's, here and below.
+    delay: float | str | timedelta | None = None
 
     def __init__(
         self,
@@ -343,6 +373,8 @@ class RateLimited(Steering):
 class Discard(Steering):
     """Failed for good: the job is dead at once, whatever attempts are left."""
 
+    reason: str = "discarded by the task"
+
     def __init__(self, reason: str = "discarded by the task") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -350,6 +382,8 @@ class Discard(Steering):
 
 class Cancel(Steering):
     """No longer wanted: the job is cancelled, which is not a failure."""
+
+    reason: str = "cancelled by the task"
 
     def __init__(self, reason: str = "cancelled by the task") -> None:
         super().__init__(reason)
@@ -370,6 +404,10 @@ class AttemptCancelled(Interrupted):
 
 class AttemptLost(Interrupted):
     """The attempt's lease is gone, or its worker stops: nothing that it still does will count."""
+
+
+class BlockingCallWarning(RuntimeWarning):
+    """A call that waits for the store blocks the event loop of its thread. Said once per process."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

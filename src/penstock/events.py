@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.forks import begins_anew
+
 __all__ = [
     "Event",
     "EventBus",
@@ -24,11 +26,13 @@ __all__ = [
     "JobEnqueued",
     "JobFailed",
     "JobNotEnqueued",
+    "JobParked",
     "JobReleased",
     "JobSnoozed",
     "JobStarted",
     "LateResultRefused",
     "LoopBlocked",
+    "RecordSetAside",
     "TaskUnknown",
     "WorkerLost",
     "WorkerStarted",
@@ -104,8 +108,23 @@ class LateResultRefused(_JobEvent, frozen=True):
     """An attempt ended after its lease was given to another: its outcome changed nothing."""
 
 
+class JobParked(_JobEvent, frozen=True):
+    """A job of a known task was parked: its arguments are of another release, or cannot be opened here."""
+
+    reason: str
+
+
 class TaskUnknown(_JobEvent, frozen=True):
     """A job of a task that this worker does not know was parked."""
+
+
+class RecordSetAside(Event, frozen=True):
+    """Something in the store could not be read, and was set aside (see `store.SetAside`)."""
+
+    kind: str
+    queue: str
+    id: str
+    cause: str
 
 
 class LoopBlocked(Event, frozen=True):
@@ -145,13 +164,19 @@ class EventBus:
 
     def __init__(self, *, capacity: int = 10_000) -> None:
         self._listeners: list[tuple[type[Event], Listener]] = []
-        self._queue: queue.Queue[Event | None] = queue.Queue(capacity)
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._capacity = capacity
         #: True once somebody listens; look at it before making an event.
         self.active = False
         #: Events that found the queue full.
         self.dropped = 0
+        self.begin_life()
+        begins_anew(self)
+
+    def begin_life(self) -> None:
+        """What belongs to one process: a fork's child delivers its own events, the parent its own."""
+        self._queue: queue.Queue[Event | None] = queue.Queue(self._capacity)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def listen(self, kind: type[E], listener: Callable[[E], None]) -> None:
         """Call `listener` with every event of this kind (or a kind derived from it)."""
@@ -169,7 +194,7 @@ class EventBus:
             self.dropped += 1
 
     def _ensure_thread(self) -> None:
-        if self._thread is not None and self._thread.is_alive():  # a fork leaves a dead one behind
+        if self._thread is not None and self._thread.is_alive():
             return
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
@@ -183,7 +208,7 @@ class EventBus:
                     continue
                 try:
                     listener(event)
-                except Exception:  # noqa: BLE001  # boundary: a listener is user code, and the next one must still hear
+                except BaseException:  # noqa: BLE001  # boundary: a listener is user code, and the next one must still hear
                     _log.exception("the listener %r failed on %s", listener, type(event).__name__)
 
     def close(self, timeout: float = 2.0) -> None:

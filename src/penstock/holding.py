@@ -19,6 +19,7 @@ __all__ = [
     "Hold",
     "expiry_of",
     "hold_after",
+    "moves",
     "outlives_its_job",
     "phase",
     "replaced",
@@ -73,10 +74,11 @@ def expiry_of(new: NewJob, now: int) -> int | None:
 def replaced(job: Job, new: NewJob, now: int) -> Job | None:
     """The queued job as a call with its key leaves it; None if the call does not replace it.
 
-    `arguments`: the payload. `run_at`: its times, which are when it is due, its expiry and its deadline. All
-    else stays: id, place, enqueued_at, attempts, errors, checkpoint, priority, headers, and its own rule. A
-    job that is ready, parked, or in a line of others stays there unless the new time is yet to come. Who is
-    part of a batch already is not replaced.
+    `arguments`: the payload, and what is made of arguments: its lane, its turn and its group. `run_at`: its
+    times, which are when it is due, its expiry and its deadline. All else stays: id, place, enqueued_at,
+    attempts, errors, checkpoint, priority, headers, and its own rule. A job that is ready, parked, or in a
+    line of others stays there unless the new time is yet to come, or it `moves`. Who is part of a batch
+    already is not replaced.
     """
     unique = new.unique
     if unique is None or not unique.replace or job.state not in QUEUED or job.in_batch:
@@ -91,10 +93,21 @@ def replaced(job: Job, new: NewJob, now: int) -> Job | None:
     return job
 
 
+def moves(before: NewJob, after: NewJob) -> bool:
+    """Whether a job that was replaced has another lane, turn or group.
+
+    Then it leaves the ones that it had, and if it is available, waiting or grouped it joins the others as one
+    that becomes available now.
+    """
+    return (before.lane, before.turn, before.group) != (after.lane, after.turn, after.group)
+
+
 def replaced_spec(spec: NewJob, new: NewJob) -> NewJob:
     """What the producers of a job that was replaced have asked for, all in all."""
     if new.unique is not None and new.unique.replaces_arguments:
-        spec = replace(spec, payload=new.payload)
+        spec = replace(spec, payload=new.payload, lane=new.lane, turn=new.turn)
+        if spec.group is not None and new.group is not None:  # whether it has one is its task's affair
+            spec = replace(spec, group=new.group)
     if new.unique is not None and new.unique.replaces_run_at:
         spec = replace(
             spec,

@@ -16,6 +16,7 @@ from penstock.batch import Group
 from penstock.errors import Undecodable
 from penstock.lane import Lane, Turn
 from penstock.retry import RetryPolicy
+from penstock.text import storable
 from penstock.unique import UniqueKey
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "MAX_ERRORS",
     "MAX_MESSAGE",
     "MAX_TRACEBACK",
+    "MOST_ATTEMPTS",
     "PRIORITIES",
     "QUEUED",
     "TERMINAL",
+    "UNREADABLE_TASK",
     "AttemptError",
     "Job",
     "Lease",
@@ -37,11 +40,15 @@ __all__ = [
     "RawJob",
     "Ref",
     "State",
+    "Unkept",
     "read_json",
+    "stand_in",
 ]
 
 DEFAULT_TIMEOUT = 30 * 60_000
 MAX_ATTEMPTS = 25
+#: The most that `max_attempts` may be.
+MOST_ATTEMPTS = 2**31 - 1
 PRIORITIES = range(-100, 101)
 #: How long a completed job is kept unless its task says otherwise (ms).
 FINISHED_KEPT = 10 * 60_000
@@ -50,7 +57,10 @@ DEAD_KEPT = 90 * 86_400_000
 #: A job carries its last errors only, each of bounded size: a job that fails for ever does not grow.
 MAX_ERRORS = 5
 MAX_MESSAGE = 1_000
+MAX_KIND = 200
 MAX_TRACEBACK = 8_000
+#: The task of a job whose record cannot be read. No task can have this name: it has a space.
+UNREADABLE_TASK = "(unreadable record)"
 
 
 class State(enum.StrEnum):
@@ -66,6 +76,14 @@ class State(enum.StrEnum):
     PARKED = "parked"  # no worker here knows its task
     WAITING = "waiting"  # for its turn in its lane
     GROUPED = "grouped"  # collected with others, for a batch
+
+    __hash__ = str.__hash__
+
+
+class Unkept(enum.StrEnum):
+    """What is known of an acknowledged job that is not in the store any more; `Handle.status` says it."""
+
+    ENDED = "ended"  # it has completed, and nothing of it was kept
 
     __hash__ = str.__hash__
 
@@ -112,7 +130,8 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def bounded(cls, attempt: int, at: int, kind: str, message: str, traceback: str = "") -> AttemptError:
-        """One of a size that can be kept: the head of a long message, the tail of a long traceback."""
+        """One that can be kept: the head of a long message, the tail of a long traceback."""
+        kind, message, traceback = storable(kind[:MAX_KIND]), storable(message), storable(traceback)
         if len(message) > MAX_MESSAGE:
             message = message[: MAX_MESSAGE - 1] + "…"
         if len(traceback) > MAX_TRACEBACK:
@@ -161,6 +180,11 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def ref(self) -> Ref:
         return Ref(self.queue, self.id)
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether this stands for a record that cannot be read; see `stand_in`."""
+        return self.task == UNREADABLE_TASK
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
@@ -256,3 +280,8 @@ def read_json(payload: bytes, id: str) -> Any:
         return msgspec.json.decode(payload)
     except Exception as error:  # boundary: every way of not being JSON
         raise Undecodable(f"the payload of job {id} is not JSON: {error}") from error
+
+
+def stand_in(ref: Ref, raw: bytes) -> NewJob:
+    """The job that is stored and shown in place of a record that cannot be read: `raw` is its payload."""
+    return NewJob(ref.id, UNREADABLE_TASK, raw, ref.queue, timeout=None, max_attempts=1)

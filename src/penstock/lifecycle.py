@@ -17,13 +17,19 @@ from penstock.retry import wait_ms
 
 __all__ = [
     "ASK_CANCELLED",
+    "CANNOT_BE_READ",
     "EXPIRED",
     "LEGAL",
     "LOST_BY",
     "NEW",
     "NO_FAILURE_FOR",
+    "OPERATOR_CANCELLED",
     "REPLACED",
+    "SHORTEST_FREE_WAIT",
+    "UNKNOWN_TASK",
+    "UNREADABLE",
     "Cancelled",
+    "DeadlinePassed",
     "Expired",
     "LeaseLost",
     "Outcome",
@@ -42,6 +48,9 @@ __all__ = [
     "first_state",
     "kept",
     "released",
+    "set_aside",
+    "starts_on_record",
+    "too_late",
 ]
 
 
@@ -132,7 +141,7 @@ class LeaseLost(msgspec.Struct, frozen=True):
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """Its payload does not fit the task: no attempt could ever succeed."""
+    """Its payload is none, or holds values that do not fit the task: no attempt could ever succeed."""
 
     error: AttemptError
 
@@ -144,14 +153,18 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """This worker does not know the task; or it cannot run the job for another reason, which is none of the
-    job's: `why`."""
+    """This worker does not know the task, or not these arguments of it; or it cannot run the job for another
+    reason, which is none of the job's: `why`."""
 
     why: str | None = None
 
 
 class Expired(msgspec.Struct, frozen=True):
     """It was not started in time."""
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True):
+    """The deadline of all its attempts passed before this one could start."""
 
 
 Outcome = (
@@ -166,17 +179,29 @@ Outcome = (
     | Released
     | Unknown
     | Expired
+    | DeadlinePassed
 )
 
 EXPIRED = "expired: not started in time"
+DEADLINE_PASSED = "its deadline has passed"
 ASK_CANCELLED = "cancelled before it started"
+#: With the task's name, and with the cause: the reasons of parked jobs which their workers do not know, and
+#: which they cannot open. They quote nothing of what the job carries.
+UNKNOWN_TASK = "no worker here knows the task "
+CANNOT_BE_READ = "cannot be read here: "
+OPERATOR_CANCELLED = "cancelled by an operator"
 #: The reason of a job whose periodic entry puts the next one in its place.
 REPLACED = "replaced by the next one of its periodic entry"
 #: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
 LOST_BY = "lost by "
+#: With the cause: the reason of a job that is dead because its record cannot be read (`set_aside`).
+UNREADABLE = "unreadable record: "
 #: What its task calls no failure, and being throttled, costs no attempt for so long (ms) after the job was
 #: first due; from then on it does, so that a job which never gets anywhere comes to an end.
 NO_FAILURE_FOR = 7 * 86_400_000
+#: What runs again without the cost of an attempt waits at least so long (ms): a job that snoozes for no time
+#: for ever would take a good part of a core. Throttles have the same floor.
+SHORTEST_FREE_WAIT = 100
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 
 
@@ -201,7 +226,7 @@ def decide(
         case Undecodable(error):
             move = _dead(job, error)
         case Snoozed(delay):
-            return Transition(State.SCHEDULED, delay=delay, charge=False)
+            return Transition(State.SCHEDULED, delay=max(delay, SHORTEST_FREE_WAIT), charge=False)
         case Throttled(error, delay, lane):
             move = _throttled(job, error, delay, now, luck)
             if lane and job.spec.lane is not None:
@@ -210,14 +235,34 @@ def decide(
             return _cancelled(job, reason)
         case Expired():
             return _cancelled(job, EXPIRED, charge=False)
+        case DeadlinePassed():
+            move = _out_of_time(job, now)
         case Unknown(why):
-            reason = f"no worker here knows the task {job.task!r}" if why is None else why[:300]
+            reason = f"{UNKNOWN_TASK}{job.task!r}" if why is None else why[:300]
             return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
         case Released(place):
             return released(place)
     if move.state is State.DEAD and keep_dead != DEAD_KEPT and job.spec.keep_dead is None:
         return msgspec.structs.replace(move, keep=max(job.spec.retention, keep_dead))
     return move
+
+
+def starts_on_record(job: Job) -> bool:
+    """Whether the store must know of this attempt's start before its function is called.
+
+    True for an at-most-once job and for the last allowed attempt. Where no start is on record, the function
+    of such a job has not begun, and a lost lease costs nothing; where one is, it may have.
+    """
+    return job.spec.at_most_once or job.attempt >= job.spec.max_attempts
+
+
+def too_late(job: Job, now: int) -> Expired | DeadlinePassed | None:
+    """Why a leased job must not start any more at this time of the store's clock; None: it may."""
+    if job.expires_at is not None and now >= job.expires_at:
+        return Expired()
+    if job.spec.deadline is not None and now >= job.spec.deadline:
+        return DeadlinePassed()
+    return None
 
 
 @functools.lru_cache(maxsize=256)
@@ -231,6 +276,15 @@ def released(place: Place) -> Transition:
     return Transition(State.AVAILABLE, place=place, charge=False)
 
 
+def set_aside(cause: str) -> Transition:
+    """What becomes of a job, in whatever state, whose record cannot be decoded, encoded or moved.
+
+    The one step that `LEGAL` does not list, for no verb is asked for it: every verb that meets such a record
+    takes it, and goes on with the others.
+    """
+    return Transition(State.DEAD, keep=DEAD_KEPT, reason=(UNREADABLE + cause)[:300])
+
+
 def _again(
     job: Job, error: AttemptError, now: int, luck: float, delay: int | None, failure: bool = True
 ) -> Transition:
@@ -241,13 +295,17 @@ def _again(
     if job.attempt >= spec.max_attempts and not free:
         return _dead(job, error, f"all {spec.max_attempts} attempts failed")
     if spec.deadline is not None and now >= spec.deadline:
-        return _dead(job, error, "its deadline has passed")
-    wait = wait_ms(spec.retry, job.attempt, luck) if delay is None else delay
+        return _dead(job, error, DEADLINE_PASSED)
+    wait = max(
+        wait_ms(spec.retry, job.attempt, luck) if delay is None else delay, SHORTEST_FREE_WAIT if free else 0
+    )
+    if spec.deadline is not None and now + wait >= spec.deadline:
+        return _dead(job, error, "its deadline passes before its next attempt")
     state = State.RETRYABLE if wait > 0 else State.AVAILABLE
     if free:
         reason = f"no failure: {error.kind}: {error.message}"[:300]
-        return Transition(state, delay=max(0, wait), charge=False, reason=reason)
-    return Transition(state, delay=max(0, wait), error=error)
+        return Transition(state, delay=wait, charge=False, reason=reason)
+    return Transition(state, delay=wait, error=error)
 
 
 def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float) -> Transition:
@@ -278,6 +336,11 @@ def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -
 def _dead(job: Job, error: AttemptError, why: str | None = None) -> Transition:
     reason = why or f"{error.kind}: {error.message}"
     return Transition(State.DEAD, keep=kept(job.spec, State.DEAD), error=error, reason=reason[:300])
+
+
+def _out_of_time(job: Job, now: int) -> Transition:
+    error = AttemptError.bounded(job.attempt, now, "DeadlinePassed", "it was not started before its deadline")
+    return msgspec.structs.replace(_dead(job, error, DEADLINE_PASSED), charge=False)
 
 
 def _cancelled(job: Job, reason: str, *, charge: bool = True) -> Transition:
@@ -345,6 +408,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_A, _S): "reschedule",
     (_A, _A): "retry, reschedule to now: to the tail",
     (_A, _X): "cancel; expiry",
+    (_A, _W): "enqueue: its unique call moves it into a lane that has no room",
     (_R, _C): "settle: returned",
     (_R, _X): "settle: cancelled, expired",
     (_R, _D): "settle: attempts spent, or not retryable",
@@ -372,7 +436,8 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_D, _W): "retry by an operator: its lane has no room",
     (_X, _W): "retry by an operator: its lane has no room",
     (_C, _W): "retry by an operator: its lane has no room",
-    (_W, _A): "its turn in its lane: another one has left, or the instant of its rate has come",
+    (_W, _A): "its turn in its lane: another one has left, or the instant of its rate has come; enqueue: its "
+    "unique call moves it out of its lane",
     (_W, _W): "retry, reschedule to now: to the tail of its lane",
     (_W, _S): "reschedule",
     (_W, _X): "cancel; expiry",

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.duration import milliseconds
 from penstock.errors import ConfigError, did_you_mean
+from penstock.text import plain, whole
 
 __all__ = ["LONGEST_HOLD", "NO_LIMITS", "LimitChange", "OnFull", "QueueLimits", "Rate", "bounded_hold"]
 
@@ -57,14 +58,14 @@ class Rate(msgspec.Struct, frozen=True):
     def of(cls, value: str | Rate, *, burst: int | None = None, what: str = "rate") -> Rate:
         """What a user may write: `"100/min"`, `"200/s"`, `"5/2s"`, `"1/day"`. Raises ConfigError."""
         if isinstance(value, str):
-            rate = cls(*_parsed(value, what))
+            rate = cls(*_parsed(plain(value), what))
         elif isinstance(value, Rate):
             rate = value
         else:
             raise ConfigError(f"{what}={value!r} is not a rate: write '200/s', '100/min' or '5/2s'")
         rate = cls(rate.count, rate.per_ms, rate.burst if burst is None else burst)
         rate._check(what, value)
-        return rate
+        return cls(float(rate.count), whole(rate.per_ms), whole(rate.burst))
 
     def __str__(self) -> str:
         """As `of` reads it, without the burst."""
@@ -138,7 +139,8 @@ NO_LIMITS = QueueLimits()
 class LimitChange(msgspec.Struct, frozen=True):
     """Changes of a queue's limits: UNSET leaves one as it is, None takes it away.
 
-    `hold`: the queue gives nothing for so many ms from now; None lifts what holds it.
+    `hold`: the queue gives nothing for so many ms from now; None lifts what holds it. `keep_burst`: the rate
+    keeps the burst of the one before it, if there was one.
     """
 
     max_size: int | UnsetType | None = UNSET
@@ -150,11 +152,14 @@ class LimitChange(msgspec.Struct, frozen=True):
     keep_finished_for: int | UnsetType | None = UNSET
     keep_dead_for: int | UnsetType | None = UNSET
     hold: int | UnsetType | None = UNSET
+    keep_burst: bool = False
 
     def applied(self, limits: QueueLimits) -> QueueLimits:
         """The limits after this change."""
         said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
         said.pop("hold", None)
+        if said.pop("keep_burst") and self.rate and limits.rate is not None:
+            said["rate"] = msgspec.structs.replace(self.rate, burst=limits.rate.burst)
         return msgspec.structs.replace(limits, **said)
 
     @classmethod
@@ -173,6 +178,7 @@ class LimitChange(msgspec.Struct, frozen=True):
             read[name] = reader(name, value)
         if burst is not None:
             read["rate"] = Rate.of(read["rate"], burst=burst)
+        read["keep_burst"] = burst is None and isinstance(given.get("rate"), str)
         return cls(**read)
 
 
@@ -189,7 +195,7 @@ def _whole(name: str, value: Any, least: int) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MOST:
         raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more; None takes it away")
-    return value
+    return whole(value)
 
 
 def _from_one(name: str, value: Any) -> int | None:

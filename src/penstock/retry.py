@@ -6,13 +6,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from penstock.duration import Duration, milliseconds
+from penstock.duration import LONGEST, Duration, milliseconds
 from penstock.errors import ConfigError
 
 __all__ = [
     "DEFAULT",
+    "DURATIONS",
     "Custom",
     "Exponential",
     "Fibonacci",
@@ -21,17 +24,20 @@ __all__ = [
     "Polynomial",
     "RetryPolicy",
     "Steps",
+    "asynq",
     "checked",
     "exponential",
     "fibonacci",
     "fixed",
     "linear",
     "polynomial",
+    "sidekiq",
     "steps",
     "wait_ms",
 ]
 
 _DAY = 86_400_000
+_CANNOT_RECKON = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 class _Policy(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -61,7 +67,7 @@ class Linear(_Policy, frozen=True, tag="linear"):
 
 
 class Fibonacci(_Policy, frozen=True, tag="fibonacci"):
-    """`step` times 1, 1, 2, 3, 5, 8 …, at most `cap`, ms (machinery's rule)."""
+    """`step` times 1, 2, 3, 5, 8 …, at most `cap`, ms (machinery's series)."""
 
     step: int = 1_000
     cap: int = _DAY
@@ -74,7 +80,14 @@ class Steps(_Policy, frozen=True, tag="steps"):
 
 
 class Polynomial(_Policy, frozen=True, tag="polynomial"):
-    """Sidekiq's and asynq's rule: n⁴ + 15 + random(0 … 29)·(n + 1) seconds; n: attempts failed before."""
+    """n⁴ + 15 seconds and a jitter that grows with n; n: attempts failed before.
+
+    The jitter is random(0 … jitter-1)·(n + 1) s; with `even`, random(0 … jitter·(n + 1)-1) s, which leaves
+    out no second of its range. The defaults are asynq's.
+    """
+
+    jitter: Annotated[int, msgspec.Meta(ge=0)] = 30
+    even: bool = False
 
 
 class Custom(_Policy, frozen=True, tag="custom"):
@@ -84,6 +97,8 @@ class Custom(_Policy, frozen=True, tag="custom"):
 RetryPolicy = Exponential | Fixed | Linear | Fibonacci | Steps | Polynomial | Custom
 
 DEFAULT = Exponential()
+#: The fields of policies that are durations (ms).
+DURATIONS = frozenset({"base", "cap", "delay", "step", "delays"})
 
 
 def exponential(
@@ -110,7 +125,12 @@ def linear(step: Duration, *, cap: Duration = "1d") -> Linear:
 
 
 def fibonacci(step: Duration = 1, *, cap: Duration = "1d") -> Fibonacci:
-    """`step` times 1, 1, 2, 3, 5, 8 …, up to `cap`."""
+    """`step` times 1, 2, 3, 5, 8 …, up to `cap`.
+
+    This is machinery's series (`FibonacciNext` of its v1/retry): each wait is the smallest Fibonacci number
+    of seconds above the one before, from 0. Machinery has neither a cap nor a jitter; one day is longer than
+    any wait of the default 25 attempts.
+    """
     return Fibonacci(milliseconds(step, what="step"), milliseconds(cap, what="cap"))
 
 
@@ -122,16 +142,37 @@ def steps(*delays: Duration) -> Steps:
 
 
 def polynomial() -> Polynomial:
-    """The rule that Sidekiq and asynq users know: about 15 s, 16 s, 31 s, 96 s … 20 days for the 25th."""
+    """The same as `asynq()`: about 15 s, 16 s, 31 s, 96 s … 3.2 days for the 24th."""
+    return asynq()
+
+
+def asynq() -> Polynomial:
+    """n⁴ + 15 + random(0 … 29)·(n + 1) seconds, after n failures before this one.
+
+    This is asynq's `DefaultRetryDelayFunc` (server.go), and the rule of go-workers.
+    """
     return Polynomial()
+
+
+def sidekiq(version: int = 8) -> Polynomial:
+    """n⁴ + 15 seconds and a jitter below 10·(n + 1) seconds, after n failures before this one.
+
+    This is Sidekiq's `delay_for` (job_retry.rb). From version 8.0 on every second of that range may be drawn,
+    random(0 … 10·(n + 1)-1); up to 7.3 (`sidekiq(7)`) it is random(0 … 9)·(n + 1).
+    """
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ConfigError(
+            f"version={version!r} is not a major version of Sidekiq: use 8, or 7 for those before it"
+        )
+    return Polynomial(jitter=10, even=version >= 8)
 
 
 def checked(policy: RetryPolicy) -> RetryPolicy:
     """The policy itself, if its values make sense: it travels with the job, and others have to read it."""
     try:
         msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
-        waits = [wait_ms(policy, attempt, luck) for attempt in (1, 2, 100) for luck in (0.0, 1.0)]
-    except (msgspec.ValidationError, TypeError, IndexError) as error:
+        waits = [_wait_ms(policy, attempt, luck) for attempt in (1, 2, 100) for luck in (0.0, 1.0)]
+    except (msgspec.ValidationError, *_CANNOT_RECKON) as error:
         raise ConfigError(f"retry={policy!r} cannot be: {error}; {_MAKERS}") from None
     if min(waits) < 0:
         raise ConfigError(f"retry={policy!r} waits for less than no time; {_MAKERS}")
@@ -142,10 +183,20 @@ _MAKERS = "make it with exponential(), fixed(), linear(), fibonacci() or steps()
 
 
 def wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
-    """How long to wait after the failure of this attempt, in ms."""
+    """How long to wait after the failure of this attempt, in ms, at most 1000 years.
+
+    A policy that cannot be reckoned, as another program may have stored it, counts as the default.
+    """
+    try:
+        return min(_wait_ms(policy, attempt, luck), LONGEST)
+    except _CANNOT_RECKON:
+        return _wait_ms(DEFAULT, attempt, luck)
+
+
+def _wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
     match policy:
         case None | Custom():
-            return wait_ms(DEFAULT, attempt, luck)
+            return _wait_ms(DEFAULT, attempt, luck)
         case Exponential(base, factor, cap, jitter):
             # the exponent is bounded: 2.0**5000 would overflow where the cap has long won
             full = min(float(cap), base * factor ** min(attempt - 1, 64))
@@ -155,12 +206,13 @@ def wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
         case Linear(step, cap):
             return min(cap, step * attempt)
         case Fibonacci(step, cap):
-            return min(cap, step * _fibonacci(min(attempt, 90)))
+            return min(cap, step * _fibonacci(min(attempt, 90) + 1))
         case Steps(delays):
             return delays[min(attempt, len(delays)) - 1]
-        case Polynomial():
+        case Polynomial(jitter, even):
             n = attempt - 1
-            return (n**4 + 15 + int(luck * 30) * (n + 1)) * 1_000
+            drawn = int(luck * jitter * (n + 1)) if even else int(luck * jitter) * (n + 1)
+            return (n**4 + 15 + drawn) * 1_000
 
 
 def _fibonacci(n: int) -> int:

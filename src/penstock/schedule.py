@@ -16,9 +16,9 @@ import msgspec
 
 from penstock.duration import Duration, milliseconds
 from penstock.errors import ConfigError, did_you_mean
-from penstock.job import NewJob, Ref
+from penstock.job import NewJob, Ref, stand_in
 
-__all__ = ["Entry", "Misfire", "NewEntry", "Overlap", "Schedule", "zone"]
+__all__ = ["Entry", "Misfire", "NewEntry", "Overlap", "Schedule", "unreadable_entry", "zone"]
 
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -134,6 +134,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     All instants up to the `watermark` have been dealt with. `revision` changes with every change but that of
     the watermark. `last` is the id of the newest job of it. `enqueued` and `skipped` count jobs.
+    `unreadable` says why the stored entry cannot be read (see `unreadable_entry`).
     """
 
     spec: NewEntry
@@ -143,10 +144,17 @@ class Entry(msgspec.Struct, frozen=True):
     last: str | None = None
     enqueued: int = 0
     skipped: int = 0
+    unreadable: str | None = None
 
     @property
     def ref(self) -> Ref:
         return self.spec.ref
+
+
+def unreadable_entry(ref: Ref, raw: bytes, cause: str) -> Entry:
+    """The entry that is shown in place of one that cannot be read: paused, never due, without jobs."""
+    job = stand_in(Ref(ref.queue, ""), raw)
+    return Entry(NewEntry(ref.id, job, Schedule("")), 0, 0, paused=True, unreadable=cause)
 
 
 # ── reading what was written ─────────────────────────────────────────────────────────────────────

@@ -41,6 +41,15 @@ clock of leases, so that a wall clock that is set changes no lease.
 
 What cannot be done to one item changes nothing and says so in that item's answer: a batch never fails
 for one of its items. An answer stands at the place of its question, also for one asked twice.
+
+Unreadable records: a stored job that cannot be decoded, encoded or moved concerns itself alone. The verb
+that meets it, whatever it was asked for, *sets it aside*: the job is dead (`lifecycle.set_aside`), counted as
+one processed and one failed unless it had ended, and holds no unique key, no place in its lane and none in
+its group. What is stored in its place is `job.stand_in`, with the raw bytes as payload, so that from then on
+every verb reads it; `retry` and `reschedule` leave it DEAD. Members of a batch that is set aside end with it,
+are no members any more, and can be retried one by one. The verb goes on with the others. Verbs that change
+nothing (`get`, `list_jobs`, …) show the stand-in, in the state that the store's indexes know. What a job can
+do without (progress, error history, reason) counts as not there instead.
 """
 
 from __future__ import annotations
@@ -77,6 +86,7 @@ __all__ = [
     "Pruned",
     "QueueInfo",
     "QueueStats",
+    "SetAside",
     "Settled",
     "Settlement",
     "Share",
@@ -89,6 +99,7 @@ __all__ = [
     "Wake",
     "WorkerInfo",
     "no_outcome",
+    "unreadable_settings_of",
 ]
 
 
@@ -163,8 +174,9 @@ class Producing(Protocol):
 
         An ended job keeps its state, which comes back; None for one that is not there. `reason`
         (`lifecycle.ASK_CANCELLED`) is that of the jobs cancelled here; they are kept as `lifecycle.kept`
-        says. Who was asked stays asked (`cancel_asked`) until an operator's retry, also through a queued
-        state: whoever fetches it next settles it as cancelled. Asking twice is asking once.
+        says. A running job keeps the first one that is not the default, see `settle`. Who was asked stays
+        asked (`cancel_asked`) until an operator's retry, also through a queued state: whoever fetches it
+        next settles it as cancelled. Asking twice is asking once.
         """
         ...
 
@@ -224,13 +236,34 @@ class Share(msgspec.Struct, frozen=True):
     free: int | None = None
 
 
+class SetAside(msgspec.Struct, frozen=True):
+    """Something stored that could not be read, and was set aside: it stands in nobody's way any more.
+
+    `kind`: "job" (it is dead now), "periodic entry" (never due), "settings" (of a queue: as if not set),
+    "worker" (`id`, as if not there), "outbox entry" (the job that should follow another one).
+    """
+
+    kind: str
+    queue: str
+    id: str
+    cause: str
+
+    def __str__(self) -> str:
+        where = f" of the queue {self.queue}" if self.queue else ""
+        return f"{self.kind} {self.id}{where}: {self.cause}"
+
+
 class Fetched(msgspec.Struct, frozen=True):
     """Leased jobs, the store's now, and the instant when the next queued job of those queues is due.
+
+    `set_aside`, here and in `Due` and `Pruned`: what this store object has set aside since it last said so,
+    by whatever verb.
 
     `due` is the least `run_at` of their scheduled and retryable jobs, or the instant of a lane or a group,
     paused queues and instants that have passed included (promotion is not paused); None without any, and
     always after a reclaim. `opens` is when a rate or a hold lets the next job of those queues go that it
-    keeps back now: ready, or parked and of a task that the worker knows; None without any.
+    keeps back now: ready, or parked and of a task that the worker knows; None without any. `kept`: queues
+    that have parked jobs of a task that the worker knows, and as many running as their limit allows.
 
     A job whose `fetched_at` is still to come, by no more than 20 ms, is leased but must not begin before that
     instant, which is its place in the queue's rate."""
@@ -239,6 +272,8 @@ class Fetched(msgspec.Struct, frozen=True):
     now: int
     due: int | None = None
     opens: int | None = None
+    set_aside: tuple[SetAside, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def no_outcome(to: Transition) -> None:
@@ -254,7 +289,8 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
     """One heartbeat: hold this lease until `by` ms from now, and put down what the attempt says of itself.
 
     `started=True` records that the function has begun; `progress` and `checkpoint` replace what was
-    there unless None.
+    there unless None. `lasting=True`: what this records survives a power cut once it is answered, as an
+    enqueue does on this store. A start that must be on record first is recorded so.
     """
 
     lease: Lease
@@ -262,6 +298,7 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
     started: bool = False
     progress: Progress | None = None
     checkpoint: bytes | None = None
+    lasting: bool = False
 
 
 class Grip(enum.StrEnum):
@@ -270,6 +307,7 @@ class Grip(enum.StrEnum):
     HELD = "held"
     LOST = "lost"
     CANCEL_ASKED = "cancel_asked"  # held, and somebody wants the job to stop
+    UNKNOWN = "unknown"  # its part of the store is away, while others answer
 
     __hash__ = str.__hash__
 
@@ -296,6 +334,7 @@ class Settled(enum.StrEnum):
     APPLIED = "applied"
     STALE = "stale"  # the job is there, the lease is not: nothing was changed
     GONE = "gone"  # no such job (any more): nothing was changed
+    UNKNOWN = "unknown"  # its part of the store is away, while others answer: settle it again
 
     __hash__ = str.__hash__
 
@@ -307,6 +346,7 @@ class Due(msgspec.Struct, frozen=True):
     moved: int
     next: int | None
     now: int
+    set_aside: tuple[SetAside, ...] = ()
 
 
 class Wake(enum.Flag):
@@ -369,7 +409,7 @@ class Consuming(Protocol):
     async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
         """Prolong leases that still hold by their token, however late (nobody has reclaimed them yet).
 
-        A beat whose lease is LOST puts nothing down.
+        A beat whose lease is LOST puts nothing down. UNKNOWN: ask again, it may be any of the others.
         """
         ...
 
@@ -382,9 +422,11 @@ class Consuming(Protocol):
         `charge=False` takes back what the fetch charged: nothing if it did not. AVAILABLE at the head or the
         tail: `run_at` is now; at its own place `run_at` too stays what it was, and for PARKED at any place;
         SCHEDULED and RETRYABLE are due `delay` ms from now, in no place until they are promoted. Outside of
-        RUNNING no attempt goes on: `token` and `worker` are None, `started` is False. With a `hold` the
-        queue gives nothing for so long (`limits.bounded_hold`), or for longer if it was held before. A call
-        with a transition to RUNNING, which is no outcome, raises ValueError and changes nothing.
+        RUNNING no attempt goes on: `token` and `worker` are None, `started` is False. The reason of a job
+        that was asked to stop is that of the request, whatever the transition says, unless it is COMPLETED
+        or DEAD. With a `hold` the queue gives nothing for so long (`limits.bounded_hold`), or for longer if
+        it was held before. A call with a transition to RUNNING, which is no outcome, raises ValueError and
+        changes nothing.
         """
         ...
 
@@ -418,14 +460,21 @@ class Consuming(Protocol):
         """
         ...
 
-    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
         """Sleep until there may be something, at most `timeout` ms.
 
         WORK: an available job in one of the queues that is not paused, and that its limits let go now or
         before the timeout's end, or a scheduled or retryable one, a lane or a group in any of them that is
         due now or before that. It comes back at once, so that the caller can fetch, promote, or sleep until
         that instant instead; who knows of that instant asks for a timeout that ends with it. Parked jobs are
-        no work here, for nobody says which tasks the caller knows.
+        work only in the queues named by `parked`: those that the caller's last fetch has said to be `kept`.
         CANCEL: a running job, of any queue, was asked to stop since this store object's last `wait` said so.
         SETTINGS: the settings of any queue changed since then. With no queues only these two are waited for.
         What happened before a store object's first verb is not told. Several waits at once are all told.
@@ -460,6 +509,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     oldest_available: int | None = None  # when it became due, ms epoch
     limits: QueueLimits = NO_LIMITS
     held_until: int | None = None
+    away: str = ""  # why nobody can say anything of it now, though others can be asked
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -520,11 +570,16 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...]
     concurrency: int
     running: int = 0
-    state: str = "running"  # running, quiet, draining
+    state: str = "running"  # running, quiet, draining; "unreadable": its record cannot be read
     supervisor: int | None = None
     version: str = ""
     seen_at: int = 0
     handled: tuple[str, ...] = ()  # queues of which it runs every job, whatever its task
+
+    @classmethod
+    def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:
+        """What is shown of a worker whose record cannot be read; it goes as a silent worker does."""
+        return cls(id, "", 0, seen_at, (), (), 0, state="unreadable", seen_at=seen_at)
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
@@ -550,6 +605,7 @@ class Pruned(msgspec.Struct, frozen=True):
     expired: int
     workers: int
     keys: int = 0  # unique keys whose period was over
+    set_aside: tuple[SetAside, ...] = ()
 
 
 class Level(enum.StrEnum):
@@ -572,6 +628,14 @@ class Finding(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}" + (f"; {self.way_out}" if self.way_out else "")
+
+
+def unreadable_settings_of(queue: str, cause: str) -> Finding:
+    """What a checkup says of a queue whose settings cannot be read."""
+    why = f"they cannot be read, and count as not set ({cause})"
+    return Finding(
+        Level.WARNING, f"settings of the queue {queue}", why, "set them anew with penstock queues set"
+    )
 
 
 class Timetable(msgspec.Struct, frozen=True):
@@ -604,6 +668,7 @@ class Moved(enum.StrEnum):
     STALE = "stale"  # the entry was changed, paused, or ticked by somebody else: nothing was done
     EARLY = "early"  # by the store's clock it is not time yet: nothing was done
     GONE = "gone"  # there is no such entry
+    UNKNOWN = "unknown"  # its part of the store is away, while others answer
 
     __hash__ = str.__hash__
 

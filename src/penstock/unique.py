@@ -14,8 +14,10 @@ import msgspec
 
 from penstock.duration import Duration, milliseconds
 from penstock.errors import ConfigError, did_you_mean
+from penstock.text import plain, shown
 
 __all__ = [
+    "ALL_STATES",
     "WHILE_FINISHED",
     "WHILE_QUEUED",
     "WHILE_RUNNING",
@@ -36,6 +38,7 @@ KeyFunction = Callable[..., str | int]
 
 #: The states in which a job holds its key, as bits of `UniqueKey.states`.
 WHILE_QUEUED, WHILE_RUNNING, WHILE_FINISHED = 1, 2, 4
+ALL_STATES = WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED
 _STATES: tuple[str, ...] = get_args(UniqueState)
 _REPLACEABLE: tuple[str, ...] = get_args(Replaceable)
 _CONFLICTS: tuple[str, ...] = get_args(OnConflict)
@@ -185,9 +188,10 @@ def key_digest(task: str, how: str, what: bytes) -> str:
 
 
 def _check_text(key: Any, what: str) -> str:
-    if not isinstance(key, str) or not 1 <= len(key) <= _MOST:
-        raise ConfigError(f"{what}{key!r:.100} is not a text of 1 to {_MOST:,} characters")
-    return key
+    text = plain(key) if isinstance(key, str) else ""
+    if not 1 <= len(text) <= _MOST:
+        raise ConfigError(f"{what}{shown(key)} is not a text of 1 to {_MOST:,} characters")
+    return text
 
 
 def _words(value: Any, known: Sequence[str] | None, what: str, kind: str) -> tuple[str, ...]:

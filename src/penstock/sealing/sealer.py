@@ -135,6 +135,8 @@ def _opened(key: Key, text: bytes, places: tuple[bytes, ...]) -> bytes:
     cipher_error = _invalid_tag()
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
+        if binascii.b2a_base64(binascii.a2b_base64(text[-4:]), newline=False) != text[-4:]:
+            raise ValueError("bits at its end that say nothing")
     except (binascii.Error, ValueError):
         raise CannotOpen(f"it is damaged: no base64 after its key's id, {key.id}") from None
     seed, rest = data[: _SALT + _NONCE], data[_SALT + _NONCE :]

@@ -9,7 +9,7 @@ import math
 
 from penstock.limits import NO_LIMITS, LimitChange, QueueLimits, bounded_hold
 
-__all__ = ["Drain", "Gate"]
+__all__ = ["Drain", "ExactGate", "Gate"]
 
 #: Starts that are due so soon (ms) are given out already, and begin then: who fetches late loses none.
 _AHEAD = 20
@@ -54,6 +54,9 @@ class Gate:
 
     __slots__ = ("drain", "held_until", "limits", "tat")
 
+    ahead: float = _AHEAD
+    lead = _LEAD
+
     def __init__(
         self,
         limits: QueueLimits = NO_LIMITS,
@@ -97,19 +100,23 @@ class Gate:
         if limits.max_running is not None:
             room = max(0, limits.max_running - running)
         if limits.rate is not None:
-            slots = (now + _AHEAD - self._first(now)) / limits.rate.step
+            slots = (now + self.ahead - self._first(now)) / limits.rate.step
             by_rate = math.floor(slots) + 1 if slots >= 0 else 0
             room = by_rate if room is None else min(room, by_rate)
         return room
 
+    def full(self, running: int) -> bool:
+        """Whether as many run as may."""
+        return self.limits.max_running is not None and running >= self.limits.max_running
+
     def opens(self, running: int, now: int) -> int | None:
         """When a gate that is shut opens by the time that passes; None: not by that."""
         limits = self.limits
-        if limits.max_running is not None and running >= limits.max_running:
+        if self.full(running):
             return None
         opens = self.held_until
         if limits.rate is not None:
-            opens = max(opens, math.ceil(self._first(now) - _NOISE) - _LEAD)
+            opens = max(opens, math.ceil(self._first(now) - _NOISE) - self.lead)
         return opens if opens > now else None
 
     def pass_(self, n: int, now: int) -> list[int] | None:
@@ -136,3 +143,12 @@ class Gate:
         rate = self.limits.rate
         assert rate is not None
         return self._base(now) - (rate.burst - 1) * rate.step
+
+
+class ExactGate(Gate):
+    """Gives each start at its instant, none ahead: for a clock that stands still between two instants."""
+
+    __slots__ = ()
+
+    ahead = _NOISE
+    lead = 0

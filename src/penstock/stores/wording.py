@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from penstock.job import AttemptError, Progress
+from penstock.job import MAX_TRACEBACK, TERMINAL, AttemptError, Progress, State
+from penstock.lifecycle import ASK_CANCELLED, Transition
+from penstock.text import storable as _storable
+from penstock.text import text_of
 
-__all__ = ["storable", "storable_error", "storable_progress"]
+__all__ = ["asked_because", "reason_after", "storable", "storable_error", "storable_progress"]
 
 
 def storable(text: str) -> str:
-    """The text, where it has halves of surrogate pairs (as file names that are not UTF-8 do) with these
-    written as escapes: a strange message must not keep a job from being settled."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    """The text as every store can keep it, also where it should be one and is not."""
+    return _storable(text) if type(text) is str else text_of(text, "(unreadable)", most=MAX_TRACEBACK)
 
 
 def storable_error(error: AttemptError) -> AttemptError:
     """The same error; only who must pays for a new one."""
     words = (error.kind, error.message, error.traceback)
-    if all(map(str.isascii, words)):
+    if all(type(word) is str and word.isascii() for word in words):
         return error
     return AttemptError(error.attempt, error.at, *map(storable, words))
 
@@ -26,3 +28,16 @@ def storable_progress(progress: Progress) -> Progress:
     if progress.note.isascii():
         return progress
     return Progress(progress.done, progress.of, storable(progress.note))
+
+
+def asked_because(reason: str) -> str | None:
+    """What to keep of the reason with which a running job is asked to stop; None: nobody gave one."""
+    return None if reason == ASK_CANCELLED else storable(reason)
+
+
+def reason_after(to: Transition, asked: bool, because: str | None) -> str | None:
+    """The reason of a settled job, which may have been `asked` to stop: what was said then stays until it
+    has stopped, and is why."""
+    if asked and (to.state not in TERMINAL or (because and to.state is State.CANCELLED)):
+        return because
+    return to.reason and storable(to.reason)

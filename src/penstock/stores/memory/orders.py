@@ -81,7 +81,7 @@ def take(shelf: Shelf, row: Row, *, starts: bool = False) -> None:
             queue.leases.drop(generation)
             _drop(shelf.tokens, job.token, generation)
             _drop(shelf.held, job.worker, generation)
-            if queue.gate.limits.max_running is not None and queue.ready.first():
+            if queue.gate.limits.max_running is not None and (queue.ready.first() or queue.parked):
                 shelf.waiters.tell_work(queue.name)
         case State.GROUPED:
             if job.batch is None:

@@ -22,6 +22,7 @@ __all__ = [
     "drop",
     "end_queued",
     "make_available",
+    "move",
     "put",
     "put_available",
     "remove",
@@ -58,6 +59,24 @@ def put_available(shelf: Shelf, row: Row, now: int, place: int | None = None) ->
 def make_available(shelf: Shelf, row: Row, now: int, place: int | None = None) -> None:
     orders.take(shelf, row)
     put_available(shelf, row, now, place)
+
+
+def move(shelf: Shelf, row: Row, job: Job, now: int) -> None:
+    """A queued job becomes this one, of another lane, turn or group."""
+    before, queue = row.job, row.queue
+    orders.take(shelf, row)
+    left = None if before.spec.lane is None else queue.lane(before.spec.lane.key)
+    if left is not None:
+        lanes.leave(row, left)
+    row.job = job
+    if job.spec.turn is not None and queue.fair is None:
+        queue.fair = shelf.next_place()
+    if job.state in (State.AVAILABLE, State.WAITING, State.GROUPED):
+        put_available(shelf, row, now)
+    else:
+        put(shelf, row)
+    if left is not None:
+        lanes.advance(shelf, queue, left, now)
 
 
 def end_queued(shelf: Shelf, row: Row, reason: str, now: int) -> None:

@@ -25,6 +25,7 @@ class Row:
     __slots__ = (
         "admitted",
         "at_tail",
+        "cancel_reason",
         "charged",
         "generation",
         "job",
@@ -41,6 +42,7 @@ class Row:
         self.place = place  # among available jobs of its priority, the least first
         self.at_tail = True  # that place is one at the tail, for which it takes a turn where turns are taken
         self.admitted = False  # one of those of its lane that may run
+        self.cancel_reason: str | None = None  # why it was asked to stop while it ran
         self.charged = False  # whether the fetch of the current lease counted the attempt up
         self.lease_until = 0  # by the clock of leases
         self.over_at = 0  # end of the retention of an ended job
@@ -103,11 +105,11 @@ class OpenLane:
 class Queue:
     """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, gate: Gate) -> None:
         self.name = name
         self.paused = False
         self.closed = False
-        self.gate = Gate()
+        self.gate = gate
         self.rows: dict[str, Row] = {}
         self.counts = dict.fromkeys(State, 0)
         self.ready: Sorted[int, tuple[int, int]] = Sorted()  # available: by priority and place
@@ -135,9 +137,14 @@ class Queue:
         """How many jobs its limits let it give now; None: any number."""
         return self.gate.room(self.running, now)
 
-    def gives(self, now: int) -> bool:
-        """Whether a fetch would get something that is ready."""
-        return not self.paused and bool(self.ready.first()) and self.room(now) != 0
+    def gives(self, now: int, *, parked: bool = False) -> bool:
+        """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
+        some = self.ready.first() or (parked and self.parked)
+        return not self.paused and bool(some) and self.room(now) != 0
+
+    def full_for(self, info: WorkerInfo | None) -> bool:
+        """Whether parked jobs that this worker knows wait for the end of one that runs."""
+        return not self.paused and self.gate.full(self.running) and self.first_parked(info) is not None
 
     def opens(self, now: int, info: WorkerInfo | None = None) -> int | None:
         """When it gives what it keeps back now, by the time that passes; to this worker parked jobs, too."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar, TypeVarTuple
 
+from penstock import forks
 from penstock.clock import Clock
 from penstock.job import Job, Lease, Ref, State
 from penstock.store import WorkerInfo
+from penstock.stores.gates import Gate
 from penstock.stores.memory.rows import Queue, Row
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.memory.waiters import Waiters
@@ -23,12 +24,13 @@ R = TypeVar("R")
 class Shelf:
     """The data; what is done with it are functions, and each verb of the seam is one step."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, gates: Callable[[], Gate] = Gate) -> None:
         self.pid = os.getpid()
+        self.gates = gates
         self.clock = clock
         #: Who holds it may come again: while a verb is at work the garbage collector may end a wait that
         #: somebody has left behind, which steps up to the shelf in our thread.
-        self.lock = threading.RLock()
+        self.lock = forks.rlock()
         self.boot = clock.boot_id()
         self.queues: dict[str, Queue] = {}
         self.rows: dict[int, Row] = {}  # by generation, rising
@@ -53,7 +55,7 @@ class Shelf:
         """This queue, which comes to be if it is not there."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name)
+            queue = self.queues[name] = Queue(name, self.gates())
         return queue
 
     def known(self, names: Iterable[str] | None) -> list[Queue]:
@@ -102,7 +104,7 @@ class Shelf:
 
 
 _shelves: dict[tuple[str, str], Shelf] = {}
-_shelves_lock = threading.Lock()
+_shelves_lock = forks.lock()
 
 
 def named(name: str, namespace: str, clock: Clock) -> Shelf:

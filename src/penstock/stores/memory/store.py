@@ -7,9 +7,9 @@ leaves it: a fork of it is told so.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import AsyncGenerator, Generator, Sequence
 
+from penstock import forks
 from penstock.clock import Clock, SystemClock
 from penstock.errors import StoreError
 from penstock.job import Job, NewJob, Ref, State
@@ -41,6 +41,7 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
+from penstock.stores.gates import ExactGate, Gate
 from penstock.stores.memory.bells import Countdown, LoopBell, ThreadBell
 from penstock.stores.memory.shelf import Shelf, named
 from penstock.stores.memory.verbs import (
@@ -63,14 +64,18 @@ __all__ = ["MemoryStore"]
 
 class MemoryStore:
     """Jobs in the memory of this process. Those of one name and namespace share one shelf, and the clock of
-    the first of them; one without a name has a shelf of its own."""
+    the first of them; one without a name has a shelf of its own. `exact`: a rate gives no start ahead."""
 
-    def __init__(self, name: str = "", *, namespace: str = "", clock: Clock | None = None) -> None:
+    def __init__(
+        self, name: str = "", *, namespace: str = "", clock: Clock | None = None, exact: bool = False
+    ) -> None:
         self._name = name
         self._clock = clock or SystemClock()
-        self._kept = named(name, namespace, self._clock) if name else Shelf(self._clock)
+        self._kept = (
+            named(name, namespace, self._clock) if name else Shelf(self._clock, ExactGate if exact else Gate)
+        )
         self._heard = self._kept.waiters.heard
-        self._heard_lock = threading.Lock()
+        self._heard_lock = forks.lock()
 
     @property
     def url(self) -> str:
@@ -165,13 +170,20 @@ class MemoryStore:
     ) -> Fetched:
         return self.shelf.step(leases.reclaim, queues, limit, lease, worker, token, of)
 
-    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
         shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
         until, before = self._clock.now() + timeout, self._heard
         shelf.step(waiting.watch, queues, bell)
         try:
             while True:
-                wake, heard = shelf.step(waiting.look, queues, until, before)
+                wake, heard = shelf.step(waiting.look, queues, until, before, parked)
                 if wake or not await bell.heard(left()):
                     self._note(heard)
                     return wake

@@ -25,7 +25,8 @@ class Call(NamedTuple):
 
     `keys[0]`'s slot decides the node in a Cluster. `repeatable`: it may be sent again although it may have
     been carried out (its reply was lost). `replicas` > 0: the answer is an `Acked`, which says how many
-    replicas had it before `wait_timeout` was over.
+    replicas had it before `wait_timeout` was over. `brief`: other calls do not
+    depend on it, and it is tried, and a connection waited for, a second at most.
     """
 
     script: Script | None
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     repeatable: bool = True
     replicas: int = 0
     ask: tuple[bytes | str | int, ...] = ()
+    brief: bool = False
 
 
 class Acked(NamedTuple):

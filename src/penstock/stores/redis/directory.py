@@ -22,6 +22,8 @@ __all__ = ["Directory", "FixedDirectory", "Question", "directory_of", "slot_of"]
 SLOTS = 16_384
 #: A moved slot is noted at once; the whole map is asked for again at most this often (seconds).
 _REDRAW = 1.0
+#: A server that has not answered is asked last for so long (seconds).
+_SILENT_FOR = 30.0
 
 
 class Question(NamedTuple):
@@ -52,8 +54,8 @@ class Directory:
     def masters(self) -> list[Node]:
         return [self.address.nodes[0]]
 
-    def doubt(self, edition: int) -> None:
-        """Something that this edition said has not held."""
+    def doubt(self, edition: int, silent: Node | None = None) -> None:
+        """Something that this edition said has not held; `silent`: this server does not answer."""
 
     def moved(self, meaning: Meaning, by: Node) -> Node:
         """A server says that another one is in charge: which."""
@@ -79,7 +81,7 @@ class SentinelDirectory(Directory):
     def masters(self) -> list[Node]:
         return [self._master] if self._master else []
 
-    def doubt(self, edition: int) -> None:
+    def doubt(self, edition: int, silent: Node | None = None) -> None:
         if edition == self.edition:
             self.vague = True
 
@@ -134,17 +136,22 @@ class ClusterDirectory(Directory):
         self.vague = True
         self._slots: list[Node | None] = [None] * SLOTS
         self._known: list[Node] = []
+        #: Servers that have not answered of late, since when (monotonic).
+        self._silent: dict[Node, float] = {}
         self._drawn_at = 0.0
 
     def node_of(self, key: bytes | None) -> Node | None:
         if key is None:
-            return random.choice(self._known) if self._known else None  # noqa: S311 (any server will do, no secret)
+            known = [node for node in self._known if not self._is_silent(node)] or self._known
+            return random.choice(known) if known else None  # noqa: S311 (any server will do, no secret)
         return self._slots[slot_of(key)]
 
     def masters(self) -> list[Node]:
         return list(self._known)
 
-    def doubt(self, edition: int) -> None:
+    def doubt(self, edition: int, silent: Node | None = None) -> None:
+        if silent is not None:
+            self._silent[silent] = time.monotonic()
         if edition == self.edition:
             self.vague = True
 
@@ -159,12 +166,15 @@ class ClusterDirectory(Directory):
 
     def look(self) -> Look:
         known = random.sample(self._known, len(self._known))
+        known.sort(key=self._is_silent)  # or everybody would wait for one that is away
         last: StoreError | None = None
         for node in dict.fromkeys([*known, *self.address.nodes]):
             reply = yield Question(node, ("CLUSTER", "SLOTS"))
             if isinstance(reply, list):
+                self._silent.pop(node, None)
                 self._draw(reply, node)
                 return
+            self._silent[node] = time.monotonic()
             if isinstance(reply, Refusal):
                 last = self._refused(reply, node)
             else:
@@ -183,6 +193,9 @@ class ClusterDirectory(Directory):
         self._drawn_at = time.monotonic()
         self.edition += 1
         self.vague = False
+
+    def _is_silent(self, node: Node) -> bool:
+        return time.monotonic() - self._silent.get(node, float("-inf")) < _SILENT_FOR
 
     def _refused(self, reply: Refusal, node: Node) -> StoreError | None:
         text = str(reply)

@@ -87,6 +87,11 @@ class Ear:
         if self._link is not None:
             self._link.close("the store was closed")
 
+    def let_go(self) -> None:
+        """Its loop is closed."""
+        if self._link is not None:
+            self._link.let_go()
+
     def _forget(self, channel: bytes, mine: _Channel) -> None:
         if self._channels.get(channel) is mine:
             del self._channels[channel]

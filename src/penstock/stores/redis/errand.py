@@ -28,6 +28,10 @@ __all__ = ["Errand", "Parcel", "backoff"]
 
 #: So often a call may be sent on, or its script loaded, before we pause between the tries.
 _EAGER = 4
+#: Calls that are `brief` are tried for so long (seconds).
+_BRIEF = 1.0
+#: What is larger brings its scripts along (bytes).
+_LARGE = 262_144
 _ASKING = packed("ASKING")
 
 
@@ -61,6 +65,11 @@ class Errand:
         self.until = time.monotonic() + self.within / 1000
         if any(call.replicas for call in calls):
             self.until += address.wait_timeout / 1000
+        #: Until when a connection may be waited for; and, if calls are brief, until when those are tried.
+        self.connect_until = self.until
+        self._brief = any(call.brief for call in calls)
+        if self._brief:
+            self.connect_until = min(self.until, time.monotonic() + _BRIEF)
         self._directory = directory
         self._address = address
         self._todo = [_Item(index, call) for index, call in enumerate(calls)]
@@ -82,6 +91,7 @@ class Errand:
             call = item.call
             node = item.asking or node_of(call.keys[0] if call.keys else None)
             if node is None:
+                self._directory.doubt(self._directory.edition)
                 self._later(item, StoreUnavailable(f"{self._address.url}: nobody is in charge of this now"))
                 continue
             place: tuple[Node, Kind] = (node, "waits" if call.replicas else "calls")
@@ -102,10 +112,11 @@ class Errand:
             return 0.0
         seconds = backoff(self._tries)
         self._tries += 1
+        if self._brief and self.connect_until - time.monotonic() <= seconds:
+            self._give_up([item for item in self._todo if item.call.brief])
         if left <= seconds:
-            self._give_up()
-            return 0.0
-        return seconds
+            self._give_up(self._todo)
+        return seconds if self._todo else 0.0
 
     def cannot_look(self, error: StoreError) -> None:
         """Nobody says who is in charge."""
@@ -113,14 +124,15 @@ class Errand:
         for item in self._todo:
             item.trouble = error
         if not isinstance(error, StoreUnavailable):
-            self._give_up()
+            self._give_up(self._todo)
 
-    def _give_up(self) -> None:
-        todo, self._todo = self._todo, []
-        for item in todo:
+    def _give_up(self, on: list[_Item]) -> None:
+        self._todo = [item for item in self._todo if item not in on]
+        for item in on:
             trouble = item.trouble or StoreUnavailable(f"{self._address.url} does not answer")
             if isinstance(trouble, StoreUnavailable):
-                trouble = type(trouble)(f"{trouble}; gave up after {format_ms(self.within)}")
+                after = 1000 * _BRIEF if item.call.brief else self.within
+                trouble = type(trouble)(f"{trouble}; gave up after {format_ms(min(int(after), self.within))}")
             self._fail(item, trouble)
 
     def _fail(self, item: _Item, error: StoreError) -> None:
@@ -158,6 +170,8 @@ class Errand:
 
     def _again(self, item: _Item, meaning: Meaning) -> None:
         item.trouble = meaning.error
+        if self._bounced < _EAGER:  # it has answered, and the way there may have been long
+            self.until = max(self.until, time.monotonic() + self.within / 1000)
         self._todo.append(item)
 
     def _later(self, item: _Item, error: StoreError | None) -> None:
@@ -202,21 +216,29 @@ class Parcel:
     def until(self) -> float:
         return self._errand.until
 
+    @property
+    def connect_until(self) -> float:
+        return self._errand.connect_until
+
     def packed(self) -> tuple[bytes, int]:
         """The bytes, and the number of replies that they ask for."""
         items = self.items
+        commands = [_command(item.call) for item in items]
+        if sum(map(len, commands)) > _LARGE:  # to be told NOSCRIPT would cost as much once more
+            for item in items:
+                item.load = item.call.script is not None
         if len(items) == 1 and self.kind == "calls":
             item = items[0]
             if not item.load and item.asking is None:
-                return _command(item.call), 1
+                return commands[0], 1
         parts: list[bytes] = []
         texts = {item.call.script.text for item in items if item.load and item.call.script}
         self._scripts = len(texts)
         parts += [packed("SCRIPT", "LOAD", text) for text in texts]
-        for item in items:
+        for item, command in zip(items, commands, strict=True):
             if item.asking is not None:
                 parts.append(_ASKING)
-            parts.append(_command(item.call))
+            parts.append(command)
         if self.kind == "waits":
             # one for all: what it says of the last write holds for those before it
             replicas = max(item.call.replicas for item in items)
@@ -242,12 +264,13 @@ class Parcel:
     def lost(self, why: str, replies: list[Any]) -> None:
         """The connection was lost behind these replies."""
         errand = self._errand
-        errand._directory.doubt(self.edition)
+        errand._directory.doubt(self.edition, self.node)
         error = StoreUnavailable(f"{errand._address.at(self.node)}: {why}")
         at = self._scripts
+        loaded = not any(isinstance(reply, Refusal) for reply in replies[:at])
         for item in self.items:
             at += item.asking is not None
-            if at < len(replies) and not item.load:
+            if at < len(replies) and (loaded or not item.load):
                 # nobody knows about the replicas then, and to ask again would not tell
                 errand._answered(item, replies[at], self, 0)
             else:
@@ -256,7 +279,7 @@ class Parcel:
 
     def unsent(self, error: StoreError) -> None:
         """Nothing of it was written."""
-        self._errand._directory.doubt(self.edition)
+        self._errand._directory.doubt(self.edition, self.node)
         for item in self.items:
             self._errand._unsent(item, error)
 

@@ -129,6 +129,8 @@ def _final(code: str, text: str, where: str) -> StoreError:
             return StoreError(
                 f"{where} is in protected mode: give it a password, or connect from its own host"
             )
+    if "user_script" in text:  # it has met what no script of ours has written
+        return StoreCorrupt(f"{where}: what is stored there stops a script ({text[:300]})")
     if "without any password configured" in text or "no password is set" in text:
         return StoreError(f"{where} has no password, and the URL gives one: take it out, or set requirepass")
     if "DB index is out of range" in text or "invalid DB index" in text:

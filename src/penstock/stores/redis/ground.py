@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import struct
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-import msgspec
-
+from penstock import forks
 from penstock.clock import Clock
-from penstock.errors import StoreCorrupt
+from penstock.errors import StoreCorrupt, StoreError, StoreUnavailable
 from penstock.job import Job, Ref
+from penstock.store import SetAside
 from penstock.stores.redis.calls import Call, Script
-from penstock.stores.redis.keys import Keys, packed
-from penstock.stores.redis.records import Profiles, UnknownProfile, job_of
+from penstock.stores.redis.faults import ReplyLost
+from penstock.stores.redis.keys import Keys, id_of, packed
+from penstock.stores.redis.outages import SHARED, Outages
+from penstock.stores.redis.records import UNDECODABLE, Profiles, UnknownProfile, job_of
+from penstock.stores.redis.spoiled import Spoiled
 from penstock.stores.statements import Statements
 
-__all__ = ["BATCH", "Ground", "Talk", "by_queue", "chunks", "jobs_from", "parts_of", "sure"]
+__all__ = [
+    "AWAY",
+    "BATCH",
+    "SHARED",
+    "Ground",
+    "Talk",
+    "alone",
+    "any_of",
+    "by_queue",
+    "chunks",
+    "each",
+    "in_bytes",
+    "isolated",
+    "jobs_from",
+    "parts_of",
+    "sure",
+]
 
 R = TypeVar("R")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: A verb on its way: it yields calls, gets their answers, and returns its own.
 Talk = Generator[list[Call], list[Any], R]
@@ -30,6 +51,12 @@ Talk = Generator[list[Call], list[Any], R]
 BATCH = 2_000
 #: ... and on so many where each costs more.
 HEAVY = 250
+#: The payloads, results … of one script are so many bytes at most; what is larger goes alone.
+MOST_BYTES = 1 << 20
+
+#: In place of an answer: the part of the Cluster that would give it is away, or its queue is spoiled, and
+#: others may be there.
+AWAY: Any = object()
 
 #: What stands where this stands. Inside of a function: what is seldom needed, and costs nothing until then.
 _INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
@@ -55,7 +82,7 @@ SCRIPTS = _scripts()
 #: The queues that the last tokens of this process were used for, whatever store object used them: one that
 #: comes again is looked for in all of them.
 _used: dict[tuple[bytes, str], tuple[str, ...]] = {}
-_used_lock = threading.Lock()
+_used_lock = forks.lock()
 _MOST_USED = 1_024
 
 
@@ -71,8 +98,24 @@ class Ground:
         self.floor = 0
         #: Queues whose names are on the list of all queues, as far as this object knows.
         self.listed: set[str] = set()
+        self.asides = Asides()
+        #: All queues that this object has had to do with on a Cluster: what is known if the list is away.
+        self.met: set[str] = set()
+        self.outages = Outages()
+        self.spoiled = Spoiled()
+        #: Queues of which we have said that their settings cannot be read.
+        self.unread: set[str] = set()
         self._clock = clock
         self._told = b"c" if clustered else b""
+
+    @property
+    def apart(self) -> bool:
+        """Whether verbs over several queues have to go queue by queue."""
+        return self.clustered or self.spoiled.apart
+
+    def why(self, queue: str) -> StoreError | None:
+        """Why a queue is left out: its part of the Cluster is away, or one of its keys is spoiled."""
+        return self.outages.why(queue) or self.spoiled.why(queue)
 
     @property
     def steered(self) -> bool:
@@ -88,6 +131,13 @@ class Ground:
                 _used.pop(next(iter(_used)))
             _used[self.keys.news, token] = (*queues, *others)
         return others
+
+    def unavailable(self, queues: Iterable[str]) -> StoreError:
+        """Why none of these can be reached."""
+        for queue in queues:
+            if error := self.why(queue):
+                return (StoreCorrupt if isinstance(error, StoreCorrupt) else StoreUnavailable)(str(error))
+        return StoreUnavailable("the Cluster does not answer")
 
     def now_told(self) -> bytes:
         """The clock, as scripts read it: nothing said, the server's counts."""
@@ -120,51 +170,53 @@ class Ground:
 
     def servers(self, queues: Sequence[str]) -> list[list[str]]:
         """The queues, in groups that one script can span: all of them, or on a Cluster each alone."""
-        if self.clustered:
+        if self.apart:
             return [[queue] for queue in queues]
         return [list(queues)] if queues else []
-
-    def jobs(self, queue: str, rows: Iterable[tuple[bytes, bytes, bytes | None]]) -> Talk[list[Job]]:
-        """Jobs from (stored id, record, lease)."""
-        rows = list(rows)
-        profiles = self.profiles
-        return (
-            yield from self.learning(
-                lambda: [job_of(profiles, queue, id, record, held) for id, record, held in rows]
-            )
-        )
 
     def read(self, queue: str, id: bytes, record: bytes) -> Job | None:
         """A job from its record, if all is here that it takes to read it."""
         try:
             return job_of(self.profiles, queue, id, record, None)
-        except UnknownProfile:
+        except (UnknownProfile, *UNDECODABLE):
             return None
 
-    def learning(self, read: Callable[[], T]) -> Talk[T]:
-        """The answer of `read`, which may need profiles that have to be asked for."""
-        while True:
-            try:
-                return read()
-            except UnknownProfile as unknown:
-                key = self.keys.queue(unknown.queue) + b":profiles"
-                (text,) = sure((yield [ask(key, "HGET", key, unknown.digest)]))
-                if text is None:
-                    raise StoreCorrupt(
-                        f"queue {unknown.queue!r}: the profile {unknown.digest.hex()} of its jobs is gone; "
-                        f"was the key {key.decode()} deleted?"
-                    ) from None
-                self.profiles.learn(unknown.queue, unknown.digest, text)
-            except (struct.error, IndexError, UnicodeDecodeError, msgspec.DecodeError) as error:
-                raise StoreCorrupt(
-                    f"the record of a job cannot be read ({error}): does another program write to the keys "
-                    "of Penstock? Give it, or us, another prefix"
-                ) from None
+    def told(self, facts: Sequence[bytes]) -> None:
+        """A script has set these aside: 3 entries each, the queue's key, stored id, cause."""
+        for key, id, cause in zip(facts[0::3], facts[1::3], facts[2::3], strict=True):
+            queue = key.decode().rpartition("/")[2].removesuffix("}")
+            self.asides.add(SetAside("job", queue, id_of(id), cause.decode(errors="backslashreplace")))
+
+
+class Asides:
+    """What a store object has set aside, and has not said yet; the newest, if nobody asks."""
+
+    def __init__(self) -> None:
+        self._found: deque[SetAside] = deque(maxlen=1_000)
+
+    def add(self, one: SetAside) -> None:
+        self._found.append(one)
+
+    def take(self) -> tuple[SetAside, ...]:
+        """From any thread: each is said once."""
+        found = []
+        while self._found:
+            with contextlib.suppress(IndexError):
+                found.append(self._found.popleft())
+        return tuple(found)
 
 
 def ask(key: bytes, *command: bytes | str | int) -> Call:
     """A plain command about this key."""
     return Call(None, (key,), [], True, 0, command)
+
+
+def whole(text: bytes | None) -> int:
+    """A number as the server keeps it; 0 if there is none."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0
 
 
 def sure(answers: list[Any]) -> list[Any]:
@@ -173,6 +225,96 @@ def sure(answers: list[Any]) -> list[Any]:
         if isinstance(answer, Exception):
             raise answer
     return answers
+
+
+# ── where a part of a Cluster may be away, or a queue is spoiled ─────────────────────────────────
+
+
+def each(ground: Ground, asked: Sequence[tuple[str, Call]]) -> Talk[list[Any]]:
+    """The answers to calls about queues (or SHARED). AWAY stands for those that do not come: on a Cluster, or
+    once a step over several queues has failed by one."""
+    if not ground.apart:
+        return sure((yield [call for _, call in asked]))
+    answers: list[Any] = [AWAY] * len(asked)
+    ground.met.update(queue for queue, _ in asked)
+    open = [n for n, (queue, _) in enumerate(asked) if ground.why(queue) is None]
+    if open:
+        replies = yield [asked[n][1]._replace(brief=ground.clustered) for n in open]
+        for n, reply in zip(open, replies, strict=True):
+            if isinstance(reply, Exception):
+                _lost(ground, asked[n][0], reply)
+            else:
+                answers[n] = reply
+                ground.spoiled.well(asked[n][0])
+    return answers
+
+
+def any_of(ground: Ground, asked: Sequence[tuple[str, Call]]) -> Talk[list[Any]]:
+    """As `each`. Raises StoreError if all are AWAY: then it is the store that is."""
+    answers = yield from each(ground, asked)
+    if answers and all(answer is AWAY for answer in answers):
+        raise ground.unavailable(queue for queue, _ in asked)
+    return answers
+
+
+def alone(ground: Ground, queue: str, talk: Talk[T]) -> Talk[T]:
+    """What one verb does with one queue of several; AWAY as in `each`.
+
+    Raises ReplyLost where something may have been done: the verb is repeated, and finds it or goes without.
+    """
+    if not ground.apart:
+        return (yield from talk)
+    ground.met.add(queue)
+    try:
+        if ground.why(queue) is None:
+            found = yield from (_briefly(talk) if ground.clustered else talk)
+            ground.spoiled.well(queue)
+            return found
+    except (StoreUnavailable, StoreCorrupt) as error:
+        _lost(ground, queue, error)
+        if isinstance(error, ReplyLost):
+            raise
+    away: T = AWAY
+    return away
+
+
+def _lost(ground: Ground, queue: str, error: Exception) -> None:
+    """This queue is left out for a while; raises what is no such thing."""
+    if isinstance(error, StoreCorrupt):
+        ground.spoiled.lost(queue, error)
+    elif isinstance(error, StoreUnavailable) and ground.clustered:
+        ground.outages.lost(queue, error)
+    else:
+        raise error
+
+
+_Verb = Callable[Concatenate[Ground, P], Talk[T]]
+
+
+def isolated(verb: _Verb[P, T]) -> _Verb[P, T]:
+    """A verb over several queues that can be repeated: if one is spoiled it does without that one."""
+
+    @wraps(verb)
+    def isolating(ground: Ground, *args: P.args, **options: P.kwargs) -> Talk[T]:
+        try:
+            return (yield from verb(ground, *args, **options))
+        except StoreCorrupt:
+            if ground.apart:
+                raise
+            ground.spoiled.met()
+        return (yield from verb(ground, *args, **options))
+
+    return cast("_Verb[P, T]", isolating)
+
+
+def _briefly(talk: Talk[T]) -> Talk[T]:
+    try:
+        calls = next(talk)
+        while True:
+            calls = talk.send((yield [call._replace(brief=True) for call in calls]))
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 def by_queue(refs: Sequence[Ref]) -> dict[str, list[int]]:
@@ -192,6 +334,17 @@ def chunks(items: Sequence[T], most: int) -> list[Sequence[T]]:
     if len(items) <= most:
         return [items] if items else []
     return [items[i : i + most] for i in range(0, len(items), most)]
+
+
+def in_bytes(places: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
+    """The same places, in order, in parts of MOST_BYTES at most; `sizes` has one for every place there is."""
+    starts, room = [0], MOST_BYTES
+    for n, place in enumerate(places):
+        room -= sizes[place]
+        if room < 0 and n > starts[-1]:
+            starts.append(n)
+            room = MOST_BYTES - sizes[place]
+    return [places[start:end] for start, end in zip(starts, [*starts[1:], len(places)], strict=True)]
 
 
 def jobs_from(answer: list[Any]) -> list[tuple[bytes, bytes, bytes | None]]:

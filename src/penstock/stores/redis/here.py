@@ -87,3 +87,10 @@ class Here:
             self.ear = None
         while self.links:
             self.links.popitem()[1].close("the store was closed")
+
+    def let_go(self) -> None:
+        """The loop is closed, without having been shut down if there is anything left here."""
+        for link in self.links.values():
+            link.let_go()
+        if self.ear is not None:
+            self.ear.let_go()

@@ -58,7 +58,7 @@ def packed(id: str) -> bytes:
 def id_of(stored: bytes) -> str:
     """What `packed` made its bytes of."""
     if len(stored) != 16:
-        return stored.lstrip(b"\0").decode()
+        return stored.lstrip(b"\0").decode(errors="backslashreplace")
     h = stored.hex()
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 

@@ -16,13 +16,14 @@ from penstock.stores.redis.address import Address, Node
 from penstock.stores.redis.dialing import dial
 from penstock.stores.redis.faults import Lost, Refusal, Unsent, lost_because
 from penstock.stores.redis.greeting import Greeting, Kind, Server
-from penstock.stores.redis.links import not_greeted
+from penstock.stores.redis.links import not_greeted, unsent
 from penstock.stores.redis.packing import packed_all
 
 __all__ = ["Line", "Pool", "open_line"]
 
 _NOTHING: Any = object()
 _CHUNK = 65_536
+_PIECE = 262_144
 
 
 class Line:
@@ -38,7 +39,11 @@ class Line:
         self._poll.register(sock, select.POLLIN)
 
     def ask(self, payload: bytes, count: int, until: float, patience: float = 1e9) -> list[Any]:
-        """The next `count` replies. Raises Lost, or Unsent if nothing was written."""
+        """The next `count` replies. Raises Lost, or Unsent if nothing was written.
+
+        While bytes move it takes as long as it takes; `until` ends what stands still.
+        """
+        stall = max(min(until - time.monotonic(), patience), 0.05)
         if self._poll.poll(0):  # nobody has asked anything: it has hung up
             raise Unsent("it closed the connection")
         try:
@@ -48,13 +53,20 @@ class Line:
             raise Unsent(lost_because(error)) from None
         try:
             if written < len(payload):
-                self._sock.sendall(memoryview(payload)[written:])
+                self._rest(memoryview(payload)[written:], stall)
+                until = max(until, time.monotonic() + stall)
         except OSError as error:
             raise Lost(lost_because(error)) from None
         replies: list[Any] = []
         while len(replies) < count:
-            replies.append(self._reply(until, patience, replies))
+            replies.append(self._reply(until, stall, replies))
         return replies
+
+    def _rest(self, payload: memoryview, stall: float) -> None:
+        """Write what one call did not take, each piece within `stall` seconds."""
+        self._sock.settimeout(stall)
+        while payload:
+            payload = payload[self._sock.send(payload[:_PIECE]) :]
 
     def tell(self, payload: bytes) -> None:
         """Say something that is answered by messages, if at all. Raises Lost."""
@@ -92,13 +104,17 @@ class Line:
         except OSError:  # pragma: no cover - it is gone all the same
             pass
 
-    def _reply(self, until: float, patience: float, sofar: list[Any]) -> Any:
+    def _reply(self, until: float, stall: float, sofar: list[Any]) -> Any:
+        left = 0
         while (reply := self._gets(sofar)) is _NOTHING:
-            wait = min(until - time.monotonic(), patience)
+            wait = min(until - time.monotonic(), stall)
             try:
                 self._read(max(wait, 0.001), sofar)
             except TimeoutError:
-                raise Lost(f"it has not answered for {max(wait, 0):.1f} s", sofar) from None
+                before, left = left, unsent(self._sock)
+                if left in (0, before):
+                    raise Lost(f"it has not answered for {max(wait, 0):.1f} s", sofar) from None
+            until = max(until, time.monotonic() + stall)  # something came, or went
         return reply
 
     def _gets(self, sofar: list[Any]) -> Any:

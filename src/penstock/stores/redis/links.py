@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable
@@ -38,7 +42,7 @@ class _Caller:
 
 
 class Link(asyncio.Protocol):
-    """One connection of one event loop, given up when it is silent for `patience` seconds."""
+    """One connection of one event loop, given up when nothing came or went for `patience` seconds."""
 
     def __init__(self, writer: asyncio.StreamWriter, *, patience: float) -> None:
         self.lost: str = ""
@@ -52,6 +56,8 @@ class Link(asyncio.Protocol):
         self._callers: deque[_Caller] = deque()
         self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING)
         self.heard = time.monotonic()
+        self._moved = 0.0  # when we last saw that bytes of ours went out
+        self._left = 0  # how many had not, then
         self._watch: asyncio.TimerHandle | None = None
         self._transport.set_protocol(self)
 
@@ -85,6 +91,12 @@ class Link(asyncio.Protocol):
         if not self.lost:
             self._gone(why)
         self._transport.abort()
+
+    def let_go(self) -> None:
+        """Its loop is closed: nobody can be told. The socket is closed with the last reference to it."""
+        self.lost = "its event loop is closed"
+        with contextlib.suppress(RuntimeError):
+            self._transport.abort()
 
     # ── what the loop says ──
 
@@ -123,12 +135,15 @@ class Link(asyncio.Protocol):
             self.on_lost()
 
     def _look_after(self) -> None:
-        """Now and then while somebody waits: is anybody overdue, is anything still coming?"""
+        """Now and then while somebody waits: is anybody overdue, does anything still come or go?"""
         self._watch = None
         if not self._callers:
             return
         now = time.monotonic()
-        silent = now - max(self.heard, self._callers[0].sent)
+        left = self._transport.get_write_buffer_size() + unsent(self._transport.get_extra_info("socket"))
+        if left != self._left:
+            self._left, self._moved = left, now
+        silent = now - max(self.heard, self._moved, self._callers[0].sent)
         if silent >= self._patience:
             self.close(f"it has not answered for {silent:.1f} s")
             return
@@ -138,9 +153,21 @@ class Link(asyncio.Protocol):
         self._watch = self._loop.call_later(_WATCH, self._look_after)
 
     def _overdue(self, caller: _Caller) -> None:
+        """Its time is up; but while bytes move, its own or those of who was first, it is only late."""
+        now = time.monotonic()
+        if now - max(self.heard, self._moved) < min(self._patience, caller.until - caller.sent):
+            return
         if not caller.future.done():
-            waited = time.monotonic() - caller.sent
+            waited = now - caller.sent
             caller.future.set_exception(Lost(f"it has not answered within {waited:.2g} s", caller.replies))
+
+
+def unsent(sock: Any) -> int:
+    """How many bytes the system has taken, and the other end has not; 0 where it does not say."""
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError, AttributeError):
+        return 0
 
 
 async def open_link(address: Address, node: Node, kind: Kind, timeout: float) -> Link:

@@ -8,7 +8,7 @@ from penstock.store import Fetched, Offer
 from penstock.stores.redis.ground import Ground
 from penstock.stores.redis.handover import Handover
 from penstock.stores.redis.hearing import Hearing, Sleeper
-from penstock.stores.redis.records import UnknownProfile
+from penstock.stores.redis.records import UNDECODABLE, UnknownProfile
 from penstock.stores.redis.verbs import consuming
 
 __all__ = ["Offering", "is_fresh"]
@@ -43,7 +43,7 @@ class Offering:
             return False
         try:
             jobs = consuming.read_handed_over(self._ground, [one], offer.worker)
-        except UnknownProfile:  # the server has to be asked for it
+        except (UnknownProfile, *UNDECODABLE):  # the server has to be asked
             return False
         self._put_down(offer.take(Fetched(jobs, one.now)))
         self._sleeper.work = self._offer is None

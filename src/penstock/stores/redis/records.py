@@ -33,6 +33,9 @@ from penstock.unique import UniqueKey
 __all__ = [
     "NUMBER",
     "STATES",
+    "UNDECODABLE",
+    "UNWRITABLE",
+    "CannotWrite",
     "Profile",
     "Profiles",
     "UnknownProfile",
@@ -43,6 +46,7 @@ __all__ = [
     "limit_values",
     "limits_of",
     "progress_bytes",
+    "readable_limits",
     "tail_of",
     "transition_bytes",
 ]
@@ -111,6 +115,18 @@ _decode_profile = msgspec.msgpack.Decoder(Profile).decode
 _decode_extra = msgspec.msgpack.Decoder(_Extra).decode
 _decode_error = msgspec.msgpack.Decoder(AttemptError).decode
 _decode_progress = msgspec.msgpack.Decoder(Progress).decode
+
+
+#: What reading bytes that are no record raises.
+UNDECODABLE = (struct.error, IndexError, TypeError, ValueError, OverflowError, msgspec.DecodeError)
+#: What writing values that are none of their types raises.
+UNWRITABLE = (*UNDECODABLE, AttributeError)
+#: What stands in the place of an entry of a job's error history that cannot be read.
+_NO_ERROR = AttemptError(0, 0, "(unreadable)", "")
+
+
+class CannotWrite(Exception):
+    """A value is none that a record can hold."""
 
 
 class UnknownProfile(Exception):
@@ -287,18 +303,28 @@ def limit_values(change: LimitChange) -> list[int | float | str]:
 
     waits = "" if change.on_full is UNSET else int(change.on_full is OnFull.WAIT)
     rate = change.rate
-    pace = ("", "", "") if rate is UNSET else (_NONE,) * 3
+    pace: list[float | str] = ["", "", ""] if rate is UNSET else [_NONE] * 3
     if isinstance(rate, Rate):
-        pace = (rate.count, rate.per_ms, rate.burst)
+        pace = [rate.count, rate.per_ms, "" if change.keep_burst else rate.burst]
     kept = (change.keep_finished, change.keep_dead, change.keep_finished_for, change.keep_dead_for)
     return [number(change.max_size), waits, number(change.max_running), *pace, *map(number, kept)]
 
 
 def limits_of(text: bytes) -> QueueLimits:
-    """The limits of a queue as the scripts keep them."""
-    if not text:
-        return NO_LIMITS
-    size, waits, running, count, per, burst, *kept = _LIMITS.unpack(text)
+    """The limits of a queue as the scripts keep them; none, if that cannot be read."""
+    return (readable_limits(text) if text else None) or NO_LIMITS
+
+
+def readable_limits(text: bytes) -> QueueLimits | None:
+    """The same, None if they cannot be read."""
+    try:
+        return _limits(*_LIMITS.unpack(text))
+    except UNDECODABLE:
+        return None
+
+
+def _limits(size: float, waits: float, running: float, count: float, per: float, *rest: float) -> QueueLimits:
+    burst, *kept = rest
     numbers = [None if value == _NONE else int(value) for value in (size, running, *kept)]
     rate = None if count == _NONE else Rate(count, int(per), int(burst))
     return QueueLimits(
@@ -310,8 +336,16 @@ def _sized(text: bytes) -> bytes:
     return len(text).to_bytes(4, "little") + text
 
 
-def progress_bytes(progress: Progress) -> bytes:
-    return _encode(storable_progress(progress))
+def progress_bytes(progress: Progress | None) -> bytes:
+    """Nothing for one that no reader could read: a lease must not be lost for what its job says of itself."""
+    if progress is None:
+        return b""
+    try:
+        text = _encode(storable_progress(progress))
+        _decode_progress(text)
+    except UNWRITABLE:
+        return b""
+    return b"=" + text
 
 
 # ── out of the store ─────────────────────────────────────────────────────────────────────────────
@@ -387,14 +421,28 @@ def _fate_of(record: bytes) -> tuple[_Fate, int]:
         attempt,
         lost,
         has >= _ASKED_TO_STOP,
-        () if errors is None else tuple(map(_decode_error, _split(errors))),
+        () if errors is None else tuple(map(_error_of, _split(errors))),
         result,
-        None if progress is None else _decode_progress(progress),
+        None if progress is None else _progress_of(progress),
         checkpoint,
-        None if reason is None else reason.decode(),
+        None if reason is None else reason.decode(errors="backslashreplace"),
         _UNTIED if tie is None else _tied_of(tie),
     )
     return fate, 9 + size
+
+
+def _error_of(text: bytes) -> AttemptError:
+    try:
+        return _decode_error(text)
+    except UNDECODABLE:
+        return _NO_ERROR
+
+
+def _progress_of(text: bytes) -> Progress | None:
+    try:
+        return _decode_progress(text)
+    except UNDECODABLE:
+        return None
 
 
 def _split(parts: bytes) -> Iterable[bytes]:
@@ -542,5 +590,5 @@ def _with_lease(job: Job, held: bytes) -> Job:
         worker=held[at : at + length].decode(),
         started=bool(flags & _STARTED),
         cancel_asked=bool(flags & _ASKED),
-        reason=held[at + length :].decode() or None,
+        reason=held[at + length :].decode(errors="backslashreplace") or None,
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock import forks
 from penstock.errors import StoreError, StoreUnavailable
+from penstock.per_loop import PerLoop
 from penstock.stores.redis.address import Address, Mode, Node
 from penstock.stores.redis.calls import Call
 from penstock.stores.redis.directory import Directory, FixedDirectory, Question, directory_of
@@ -37,9 +37,9 @@ class AsyncRunner:
         self._address = address
         self._on_connect = on_connect
         self._directory: Directory = directory_of(address)
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._pid = os.getpid()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Here] = weakref.WeakKeyDictionary()
+        self._loops: PerLoop[Here] = PerLoop(Here.let_go)
 
     @property
     def mode(self) -> Mode:
@@ -111,15 +111,13 @@ class AsyncRunner:
 
     def close(self) -> None:
         """Let go of the connections, from any thread; a later call opens new ones."""
-        with self._lock:
-            loops = list(self._loops.items())
-        for loop, here in loops:
-            _close_in(loop, here.close)
+        for loop, here in self._loops.items():
+            _close_in(loop, here.let_go if loop.is_closed() else here.close)
 
     async def _deliver(self, here: Here, parcel: Parcel) -> None:
         until = parcel.until
         try:
-            link = await here.link(parcel.node, parcel.kind, until)
+            link = await here.link(parcel.node, parcel.kind, parcel.connect_until)
             replies = await link.ask(*parcel.packed(), until)
         except StoreError as error:
             parcel.unsent(error)
@@ -144,7 +142,7 @@ class AsyncRunner:
             here.ear_node = node
             return await open_link(self._address, node, "messages", self._address.connect_timeout / 1000)
         except StoreUnavailable:
-            self._directory.doubt(edition)
+            self._directory.doubt(edition, node)
             raise
 
     async def _look(self, here: Here, until: float) -> None:
@@ -189,9 +187,9 @@ class AsyncRunner:
         with self._lock:
             if self._pid != os.getpid():
                 _left_to_the_parent.append(self._loops)
-                self._loops = weakref.WeakKeyDictionary()
+                self._loops = PerLoop(Here.let_go)
                 self._pid = os.getpid()
-            return self._loops.setdefault(loop, Here(self._address, self._on_connect))
+        return self._loops.put(loop, Here(self._address, self._on_connect))
 
 
 #: A child keeps what it has inherited and never touches it: closing it would speak for the parent.

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
-import weakref
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any, TypeVar
 
+from penstock import forks
 from penstock.clock import Clock
-from penstock.errors import StoreUnavailable
 from penstock.ids import mint_token
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED, Place, released
 from penstock.limits import LimitChange
+from penstock.per_loop import PerLoop
 from penstock.schedule import Entry, NewEntry
 from penstock.store import (
     Beat,
@@ -49,11 +48,13 @@ from penstock.store import (
 from penstock.stores.endings import Ended, Endings
 from penstock.stores.redis import checkup
 from penstock.stores.redis.address import Address
-from penstock.stores.redis.ground import Ground, Talk
+from penstock.stores.redis.ground import Ground, Talk, whole
 from penstock.stores.redis.handover import Handover
 from penstock.stores.redis.hearing import Hearing, read_end
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.offering import Offering, is_fresh
+from penstock.stores.redis.outages import Prober
+from penstock.stores.redis.reading import shown
 from penstock.stores.redis.runner import AsyncRunner, SyncRunner
 from penstock.stores.redis.verbs import consuming, grouping, operating, periodic, producing
 
@@ -63,8 +64,8 @@ R = TypeVar("R")
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 5.0
-#: A thread that waits for results, and whose connection is lost, tries again after this (seconds).
-_PAUSE = 0.2
+#: A question whether a part of a Cluster is back is answered within this (ms).
+_PROBE = 1_000
 
 
 class RedisStore:
@@ -87,11 +88,10 @@ class RedisStore:
             replicas=address.wait_replicas,
         )
         self._news = _News()
-        self._hearings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hearing] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._hearings: PerLoop[Hearing] = PerLoop()
         self._errands: set[asyncio.Task[None]] = set()
         self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # handed over in vain, by token
+        self._prober = Prober(self._ground.outages, self._served_again, self._sync_runner.close)
         self._sync = _SyncDoor(self._sync_runner, self._ground, self._news)
 
     @property
@@ -102,11 +102,27 @@ class RedisStore:
     def sync(self) -> SyncProducing:
         return self._sync
 
+    @property
+    def spread(self) -> bool:
+        """Whether queues lie on several servers, of which some may be away."""
+        return self._ground.clustered
+
     def close(self) -> None:
         """Let go of the connections; a later verb opens new ones. A client that was given stays open."""
+        self._prober.close()
         self._hearings.clear()
         self._runner.close()
         self._sync_runner.close()
+
+    def _served_again(self, names: list[str]) -> list[str]:
+        """Which of these parts of a Cluster answer; in a thread of its own."""
+        if self._address.mode != "cluster":
+            return names
+        calls = operating.probes(self._ground, names)
+        answers = self._sync_runner.run(calls, within=_PROBE)
+        return [
+            name for name, answer in zip(names, answers, strict=True) if not isinstance(answer, Exception)
+        ]
 
     async def _do(self, talk: Talk[R]) -> R:
         """Send what the verb yields until it has its answer."""
@@ -214,7 +230,14 @@ class RedisStore:
     ) -> Fetched:
         return await self._do(consuming.reclaim(self._ground, queues, limit, lease, worker, token, of))
 
-    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
         ends = time.monotonic() + timeout / 1000
         if self._news.heard is None:
             await self._begin()
@@ -230,7 +253,7 @@ class RedisStore:
                 first = not till
                 said = offering.said
                 talk = consuming.look(
-                    self._ground, queues, timeout if first else left, till, hearing.channel, said
+                    self._ground, queues, timeout if first else left, till, hearing.channel, said, parked
                 )
                 work, till, news = await self._do(talk)
                 if first and till:
@@ -254,7 +277,7 @@ class RedisStore:
         if hearing is None:
             channel = self._ground.keys.channel(mint_token()[:16])
             hearing = Hearing(channel, self._pass_on, self._give_back, self._ground.read)
-            self._hearings[loop] = hearing
+            self._hearings.put(loop, hearing)
         if hearing.ready is None:
             hearing.ready = loop.create_task(self._listen(hearing))
         await asyncio.shield(hearing.ready)
@@ -392,9 +415,11 @@ class RedisStore:
         answers = await self._runner.everywhere(checkup.QUESTIONS)
         after = int(time.time() * 1000)
         wanted = self._address.wait_replicas
-        return checkup.examined(
+        found = checkup.examined(
             answers, mode=self._address.mode, before_ms=before, after_ms=after, wait_replicas=wanted
         )
+        found += await self._do(operating.wrong_types(self._ground))
+        return found + await self._do(operating.unread_settings(self._ground))
 
 
 class _SyncDoor:
@@ -436,20 +461,12 @@ class _SyncDoor:
             found |= zip(left, self.get(left), strict=True)
         return [found[ref] for ref in refs]
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[Ended, None, None]:
+        """The ends of these, until all have ended or the time is up."""
         until = time.monotonic() + timeout / 1000
         open = dict.fromkeys(refs)
-        while open:
-            try:
-                yield from self._heard(open, until)
-                return
-            except StoreUnavailable:  # it may be back before the time is up
-                if time.monotonic() + _PAUSE >= until:
-                    raise
-                time.sleep(_PAUSE)
-
-    def _heard(self, open: dict[Ref, None], until: float) -> Generator[Ended, None, None]:
-        """The ends of these, until all have ended or the time is up; who has ended is taken out."""
+        if not open:
+            return
         channel = self._ground.keys.channel(mint_token()[:16])
         untold: set[Ref] = set()  # we asked to be told of their end, and have heard nothing yet
         with self._runner.listener(channel.encode()) as listener:
@@ -483,7 +500,7 @@ class _SyncDoor:
             return {ref: job} if job is None or job.ended else {}
         if not record:
             return {ref: None}
-        (job,) = self._do(self._ground.jobs(ref.queue, [(id, record, None)]))
+        (job,) = self._do(shown(self._ground, ref.queue, [(id, record, None)]))
         return {ref: job}
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
@@ -543,7 +560,7 @@ class _News:
 
     def __init__(self) -> None:
         self.heard: _Counts | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     @property
     def now(self) -> _Counts:
@@ -553,7 +570,7 @@ class _News:
     def begin(self, answer: Any) -> None:
         with self._lock:
             if self.heard is None:
-                self.heard = _Counts((int(answer[0] or 0), int(answer[1] or 0)))
+                self.heard = _Counts(map(whole, answer))
 
     def tell(self, news: tuple[int, int]) -> None:
         """Several waits may end at once: the latest news count."""

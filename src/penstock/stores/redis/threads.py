@@ -75,7 +75,9 @@ class SyncRunner:
 
     def _deliver(self, parcel: Parcel) -> None:
         try:
-            replies = self._ask(parcel.node, parcel.kind, *parcel.packed(), parcel.until)
+            payload, count = parcel.packed()
+            limits = (parcel.until, parcel.connect_until)
+            replies = self._ask(parcel.node, parcel.kind, payload, count, *limits)
         except StoreError as error:
             parcel.unsent(error)
         except Lost as lost:
@@ -85,14 +87,16 @@ class SyncRunner:
             if parcel.shun:
                 self._pool.drop(parcel.node)
 
-    def _ask(self, node: Node, kind: Kind, payload: bytes, count: int, until: float) -> list[Any]:
+    def _ask(
+        self, node: Node, kind: Kind, payload: bytes, count: int, until: float, connect_until: float
+    ) -> list[Any]:
         """One question on one line of the pool. Raises Lost, and StoreError if nothing was sent."""
         pool = self._pool
         pool.enter(until)
         try:
             while True:
                 kept = pool.take(node, kind)
-                line = kept or self._open(node, kind, until)
+                line = kept or self._open(node, kind, connect_until)
                 healthy = False
                 try:
                     replies = line.ask(payload, count, until, self._patience(kind))
@@ -136,7 +140,7 @@ class SyncRunner:
             kept = None if fresh else self._pool.take(node, "messages")
             return kept or self._open(node, "messages", until), kept is None
         except StoreUnavailable:
-            self._directory.doubt(edition)
+            self._directory.doubt(edition, node)
             raise
 
     def _look(self, until: float) -> None:
@@ -156,7 +160,7 @@ class SyncRunner:
         limit = min(until, time.monotonic() + self._address.connect_timeout / 1000)
         kind: Kind = "sentinel" if question.sentinel else "calls"
         try:
-            return self._ask(question.node, kind, packed(*question.command), 1, limit)[0]
+            return self._ask(question.node, kind, packed(*question.command), 1, limit, limit)[0]
         except StoreError as error:
             return error
         except Lost as lost:

@@ -19,8 +19,8 @@ R = TypeVar("R")
 class Verb(Generic[P, R]):
     """A function of a Step, and how it is to be run.
 
-    `reads`: it changes nothing, and needs no turnstile. `peek`: may answer without a write. `syncs`: what
-    it has written must survive a power cut once it is answered.
+    `reads`: it changes nothing, and needs no turnstile. `peek`: may answer without a write. `syncs`: whether
+    what it has written must survive a power cut once it is answered; a function says so of its arguments.
     """
 
     __slots__ = ("act", "peek", "reads", "syncs")
@@ -31,12 +31,12 @@ class Verb(Generic[P, R]):
         *,
         peek: Callable[Concatenate[Step, P], R | Act] | None = None,
         reads: bool = False,
-        syncs: bool = True,
+        syncs: Callable[P, bool] | bool = True,
     ) -> None:
         self.act = act
         self.peek = act if reads else peek
         self.reads = reads
-        self.syncs = syncs and not reads
+        self.syncs: Callable[..., bool] | bool = False if reads else syncs
 
 
 class Call:
@@ -54,3 +54,9 @@ class Call:
         self.future: asyncio.Future[Any] | None = None
         self.gate: threading.Event | None = None
         self.asked_at = 0.0
+
+    @property
+    def syncs(self) -> bool:
+        """Whether its commit must be on the disk before it is answered."""
+        syncs = self.verb.syncs
+        return syncs if isinstance(syncs, bool) else syncs(*self.args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from pathlib import Path
@@ -11,6 +12,7 @@ from penstock.errors import StoreCorrupt, StoreError
 from penstock.stores.migrate import Migration, migrations, missing
 from penstock.stores.sqlite.checkpoint import LOG_LIMIT
 from penstock.stores.sqlite.faults import cannot_open
+from penstock.stores.sqlite.modes import create, fit
 from penstock.stores.sqlite.step import SQL
 from penstock.stores.sqlite.turnstile import vulnerable
 
@@ -24,16 +26,25 @@ _OLDEST = (3, 37, 0)  # STRICT tables
 _CACHE_KIB = 4_096
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta'"
 _warned = False
+#: What a connection is; a chaos run has one that writes down what is synced.
+connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
 
-def open_file(path: Path, patience: int) -> sqlite3.Connection:
+def open_file(path: Path, patience: int, mode: int) -> sqlite3.Connection:
     """A connection with our settings; raises sqlite3.Error or StoreError. The file comes to be if it was
-    not there, its directory does not."""
+    not there, with this mode; its directory does not."""
     _check_library()
     if not path.parent.is_dir() or path.is_dir():
         raise cannot_open(path, "")
+    with contextlib.suppress(OSError):  # SQLite says why
+        create(path, mode)
     cx = sqlite3.connect(
-        path, timeout=patience / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
+        path,
+        timeout=patience / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=connection_class,
     )
     try:
         cx.execute("PRAGMA schema_version").fetchone()  # reads the header: is it a database at all?
@@ -106,12 +117,9 @@ def sidecar(path: Path) -> Path:
     """
     folder = path.with_name(path.name + "-penstock")
     if not folder.is_dir():
-        folder.mkdir(exist_ok=True)
-        try:
-            mode = path.stat().st_mode & 0o777
-            folder.chmod(mode | (mode & 0o444) >> 2)  # who may read a folder must also enter it
-        except OSError:  # not ours, or made by somebody else at the same moment
-            pass
+        folder.mkdir(0o700, exist_ok=True)
+    with contextlib.suppress(OSError):  # not ours, or made by somebody else at the same moment
+        fit(folder, path)
     return folder
 
 

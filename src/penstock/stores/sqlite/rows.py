@@ -7,34 +7,33 @@ from typing import Any
 
 import msgspec
 
-from penstock.job import AttemptError, Job, NewJob, Progress, State
-from penstock.limits import NO_LIMITS, QueueLimits
-from penstock.store import WorkerInfo
-from penstock.stores.wording import storable_error, storable_progress
+from penstock.errors import StoreCorrupt
+from penstock.job import Job, NewJob, Ref, State, stand_in
+from penstock.lifecycle import set_aside
+from penstock.stores.sqlite.blobs import CANNOT_DECODE, errors_of, progress_of
 
 __all__ = [
     "AVAILABLE",
     "CANCELLED",
     "CODE",
+    "DEAD",
     "ENDED",
     "GROUPED",
     "PARKED",
     "RUNNING",
     "STATES",
     "WAITING",
-    "errors_blob",
-    "errors_of",
+    "Unreadable",
     "is_queued",
     "job_of",
+    "jobs_of",
     "leased",
-    "limits_of",
     "numbers",
-    "progress_blob",
     "spec_blob",
     "spec_of",
+    "specs_of",
     "texts",
-    "worker_blob",
-    "worker_of",
+    "unreadable_job",
 ]
 
 #: A state's number in the tables is its place here: due later < 2, queued < 4 or > 7, ended 5 to 7.
@@ -51,21 +50,26 @@ STATES = (
     State.GROUPED,
 )
 CODE = {state: code for code, state in enumerate(STATES)}
-PARKED, AVAILABLE, RUNNING, CANCELLED, WAITING, GROUPED = 2, 3, 4, 6, 8, 9
+PARKED, AVAILABLE, RUNNING, CANCELLED, DEAD, WAITING, GROUPED = 2, 3, 4, 6, 7, 8, 9
 ENDED = range(5, 8)
 
 spec_blob = msgspec.msgpack.Encoder().encode
-spec_of = msgspec.msgpack.Decoder(NewJob).decode
-worker_blob = msgspec.msgpack.Encoder().encode
-worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
-errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
+_spec_of = msgspec.msgpack.Decoder(NewJob).decode
 _ids_of = msgspec.msgpack.Decoder(tuple[str, ...]).decode
-_progress_of = msgspec.msgpack.Decoder(Progress).decode
-_limits_of = msgspec.msgpack.Decoder(QueueLimits).decode
 _json = msgspec.json.Encoder().encode
-_blob = msgspec.msgpack.Encoder().encode
 
 Row = tuple[Any, ...]
+
+
+class Unreadable(StoreCorrupt):
+    """Jobs that cannot be decoded or moved: their generations, and why.
+
+    Whoever runs a verb that raises this sets them aside and runs it again; see `verbs/aside.py`.
+    """
+
+    def __init__(self, causes: dict[int, str]) -> None:
+        super().__init__(f"a job in the file cannot be read: {next(iter(causes.values()))}")
+        self.causes = causes
 
 
 def is_queued(code: int) -> bool:
@@ -73,12 +77,55 @@ def is_queued(code: int) -> bool:
     return code < RUNNING or code > ENDED[-1]
 
 
+# ── one place where rows become jobs ─────────────────────────────────────────────────────────────
+
+
+def spec_of(seq: int, blob: bytes) -> NewJob:
+    """What was asked for by the job of this generation; raises Unreadable."""
+    try:
+        return _spec_of(blob)
+    except CANNOT_DECODE as error:
+        raise Unreadable({seq: str(error)}) from error
+
+
+def specs_of(rows: Iterable[tuple[int, bytes]]) -> list[NewJob]:
+    """The same of several; what is raised names all that cannot be read."""
+    rows = list(rows)
+    try:
+        return [_spec_of(blob) for _, blob in rows]
+    except CANNOT_DECODE as error:
+        raise _unreadable((seq, blob, None) for seq, blob in rows) from error
+
+
 def job_of(row: Row) -> Job:
-    """The job of a row whose columns are those of `get.one`: in the order of Job's own fields."""
-    errors, progress = row[14], row[16]
+    """The job of a row whose columns are those of `get.one`; raises Unreadable."""
+    try:
+        return _job_of(row, _spec_of(row[0]), STATES[row[1]])
+    except (*CANNOT_DECODE, LookupError) as error:
+        raise Unreadable({row[2]: str(error)}) from error
+
+
+def jobs_of(rows: Iterable[Row]) -> list[Job]:
+    """The same of several; what is raised names all that cannot be read."""
+    rows = list(rows)
+    try:
+        return [job_of(row) for row in rows]
+    except Unreadable as error:
+        raise _unreadable((row[2], row[0], row[20]) for row in rows) from error
+
+
+def unreadable_job(row: Row, ref: Ref, cause: str) -> Job:
+    """What is shown in the place of a job that cannot be read."""
+    state = STATES[row[1]] if 0 <= row[1] < len(STATES) else State.DEAD
+    blank = (*row[:14], None, *row[15:18], set_aside(cause).reason, row[19], None)
+    return _job_of(blank, stand_in(ref, row[0]), state)
+
+
+def _job_of(row: Row, spec: NewJob, state: State) -> Job:
+    """The columns stand in the order of Job's own fields."""
     return Job(
-        spec_of(row[0]),
-        STATES[row[1]],
+        spec,
+        state,
         row[2],
         row[3],
         row[4],
@@ -91,9 +138,9 @@ def job_of(row: Row) -> Job:
         row[11],
         row[12] == 1,
         row[13] == 1,
-        () if errors is None else errors_of(errors),
+        errors_of(row[14]),
         row[15],
-        None if progress is None else _progress_of(progress),
+        progress_of(row[16]),
         row[17],
         row[18],
         row[19],
@@ -102,11 +149,19 @@ def job_of(row: Row) -> Job:
 
 
 def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
-    """The jobs that a fetch has just leased: what it wrote itself it need not read back."""
+    """The jobs that a fetch has just leased: what it wrote itself is not read back. Raises Unreadable."""
+    rows = list(rows)
+    try:
+        return _leased(rows, now, token, worker)
+    except CANNOT_DECODE as error:
+        raise _unreadable((row[2], row[3], row[13]) for row in rows) from error
+
+
+def _leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
     running = State.RUNNING
     return [
         Job(
-            spec_of(spec),
+            _spec_of(spec),
             running,
             seq,
             attempt,
@@ -147,23 +202,17 @@ def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
     ]
 
 
-def errors_blob(errors: tuple[AttemptError, ...]) -> bytes:
-    try:
-        return _blob(errors)
-    except UnicodeEncodeError:
-        return _blob([storable_error(error) for error in errors])
-
-
-def progress_blob(progress: Progress) -> bytes:
-    try:
-        return _blob(progress)
-    except UnicodeEncodeError:
-        return _blob(storable_progress(progress))
-
-
-def limits_of(blob: bytes | None) -> QueueLimits:
-    """The limits of a queue; NULL: it has none."""
-    return NO_LIMITS if blob is None else _limits_of(blob)
+def _unreadable(rows: Iterable[tuple[int, bytes, bytes | None]]) -> Unreadable:
+    """Of these generations, specs and members: which cannot be read."""
+    causes: dict[int, str] = {}
+    for seq, spec, members in rows:
+        try:
+            _spec_of(spec)
+            if members is not None:
+                _ids_of(members)
+        except CANNOT_DECODE as error:
+            causes[seq] = str(error)
+    return Unreadable(causes)
 
 
 def numbers(values: Iterable[int]) -> str:

@@ -10,17 +10,16 @@ hears of it in time (StoreBusy).
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import sqlite3
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterable
 from typing import ParamSpec, TypeVar
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreUnavailable
+from penstock.forks import begins_anew, pauses
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.calls import Call, Verb
 from penstock.stores.sqlite.transactions import Transactions
@@ -38,20 +37,21 @@ class Runner:
         self._transactions = transactions
         self._turnstile = transactions.turnstile
         self._patience = transactions.patience
-        self._begin_life()
-        _RUNNERS.add(self)
+        self._start_empty()
+        begins_anew(self)
+        pauses(self)
 
-    def _begin_life(self) -> None:
-        """What belongs to one process: made anew in a fork's child."""
-        self._pid = os.getpid()
-        self._mine = threading.Lock()  # whoever holds it uses the transactions
+    def _start_empty(self) -> None:
+        """What belongs to one process."""
+        self._mine = threading.RLock()  # whoever holds it uses the transactions
+        self._inside = 0  # the thread that does
         self._door = threading.Lock()  # taking from, or out of, those who wait
         self._waiting: deque[Call] = deque()
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._asleep = False
+        self._writes_next = False  # whoever wants to write has let readers go first
         self._watched: set[asyncio.AbstractEventLoop] = set()
-        self._held_for_fork = False
 
     @property
     def bells(self) -> dict[str, Bell]:
@@ -65,8 +65,7 @@ class Runner:
         call.loop = loop = asyncio.get_running_loop()
         call.future = future = loop.create_future()
         call.asked_at = time.monotonic()
-        self._waiting.append(call)
-        self._wake()
+        self._add(call)
         if loop not in self._watched:
             self._watch(loop)
         return future
@@ -82,8 +81,18 @@ class Runner:
         return answer
 
     def _do_alone(self, call: Call) -> bool:
-        if self._waiting or not self._mine.acquire(blocking=False):
+        if self._waiting or self._inside == threading.get_ident():
             return False
+        try:
+            return self._step_in(blocking=False) and self._do_now(call)
+        finally:
+            try:
+                self._step_out()
+            except BaseException:  # boundary: an interrupt in the middle of it
+                self._step_out()
+                raise
+
+    def _do_now(self, call: Call) -> bool:
         transactions = self._transactions
         try:
             if not call.writes and not transactions.peek([call]):
@@ -91,21 +100,35 @@ class Runner:
             transactions.make_ready()
             if not self._turnstile.try_enter():
                 return False
-            try:
-                transactions.write([call])
-                transactions.tidy()
-            finally:
-                self._turnstile.leave()
+            transactions.write([call])
+            transactions.tidy()
         except (sqlite3.Error, OSError, PenstockError) as error:
             call.error = transactions.ours(error)
-        finally:
-            self._mine.release()
         return True
+
+    # A signal's handler, or the timeout of a task, may raise between any two statements of a caller's thread:
+    # so what is taken is given back by who never knew whether he had it.
+
+    def _step_in(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the transactions for this thread, which does not have them yet."""
+        if not self._mine.acquire(blocking, timeout):
+            return False
+        self._inside = threading.get_ident()
+        return True
+
+    def _step_out(self) -> None:
+        """Give back the turnstile and the transactions; nothing if this thread has neither."""
+        if self._inside == threading.get_ident():
+            self._turnstile.leave()
+            self._inside = 0
+        try:
+            self._mine.release()
+        except RuntimeError:  # not ours
+            pass
 
     def _do_with_others(self, call: Call) -> None:
         call.gate = threading.Event()
-        self._waiting.append(call)
-        self._wake()
+        self._add(call)
         if not call.gate.wait(self._patience):
             if self._withdraw(call):
                 raise self._transactions.too_long()
@@ -140,10 +163,20 @@ class Runner:
 
     # ── our thread ──
 
+    def _add(self, call: Call) -> None:
+        self._waiting.append(call)
+        try:
+            self._wake()
+        except RuntimeError as error:  # the system gives no thread
+            self._withdraw(call)
+            raise StoreUnavailable(
+                f"{self._transactions.path}: {error}; nothing of this call was done"
+            ) from error
+
     def _wake(self) -> None:
         if self._thread is None:
             self._start()
-        elif self._asleep:
+        if self._asleep:
             self._asleep = False
             self._tokens.put(True)
 
@@ -152,10 +185,11 @@ class Runner:
             if self._thread is None:
                 self._tokens = queue.SimpleQueue()
                 self._tokens.put(True)
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._serve, args=(self._tokens,), name="penstock-sqlite", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread
 
     def _serve(self, tokens: queue.SimpleQueue[bool]) -> None:
         """The life of our thread; it ends with a False."""
@@ -163,8 +197,11 @@ class Runner:
         while going:
             self._asleep = False
             while self._waiting:
-                with self._mine:
+                try:
+                    self._step_in()
                     self._serve_waiting()
+                finally:
+                    self._step_out()
             self._asleep = True
             if self._waiting and tokens is self._tokens:  # asked before it could be seen that we sleep
                 continue
@@ -175,7 +212,10 @@ class Runner:
         calls: list[Call] = []
         transactions = self._transactions
         try:
-            calls = self._take_readers()
+            calls = [] if self._writes_next else self._take_readers()
+            self._writes_next = bool(calls) and bool(
+                self._waiting
+            )  # readers come and come: a write waits once
             if calls:
                 left = transactions.peek(calls)
                 self._answer(call for call in calls if not call.writes)
@@ -184,16 +224,13 @@ class Runner:
                 return
             transactions.make_ready()
             self._turnstile.enter()
-            try:
-                calls = self._take()  # also those who came while we stood at the turnstile
-                if calls:
-                    transactions.write(calls)
-                    self._answer(calls)
-                    calls = []
-                    transactions.tidy()
-            finally:
-                self._turnstile.leave()
-        except Exception as error:  # noqa: BLE001  # boundary: whoever asked hears of it, the thread goes on
+            calls = self._take()  # also those who came while we stood at the turnstile
+            if calls:
+                transactions.write(calls)
+                self._answer(calls)
+                calls = []
+                transactions.tidy()
+        except BaseException as error:  # noqa: BLE001  # boundary: the callers get it, the thread goes on
             calls = calls or self._take()
             for call in calls:
                 call.error = call.error or transactions.ours(error)
@@ -240,30 +277,35 @@ class Runner:
             thread.join(patience)
         if thread is self._thread:
             self._thread = None
-        if not self._mine.acquire(timeout=patience):
-            return  # our thread stands at the turnstile, behind somebody who was stopped
+        if self._inside == threading.get_ident():
+            return  # a signal's handler, in the middle of a call of its thread
         try:
+            if not self._step_in(timeout=patience):
+                return  # our thread stands at the turnstile, behind somebody who was stopped
             self._transactions.close()
         finally:
-            self._mine.release()
+            self._step_out()
         if self._waiting:  # asked meanwhile
             self._wake()
 
-    def before_fork(self, patience: float) -> None:
+    # SQLite's locks do not survive a fork, and its notes about them do: a child that opened the file again
+    # would believe that it holds the parent's locks. So the connection is closed before a fork, and both open
+    # their own when they need one. If it is in use just then for too long, the child leaves it alone.
+
+    def before_fork(self, seconds: float) -> bool:
         """Close the connection, and let nobody open it until the fork is made."""
-        self._held_for_fork = self._mine.acquire(timeout=patience)
-        if self._held_for_fork:
+        held = self._inside != threading.get_ident() and self._step_in(timeout=seconds)
+        if held:
             self._transactions.close()
+        return held
 
     def after_fork(self) -> None:
-        if self._held_for_fork:
-            self._held_for_fork = False
-            self._mine.release()
+        self._step_out()
 
-    def after_fork_in_child(self) -> None:
+    def begin_life(self) -> None:
         """A process of its own, without our thread and without what others had asked."""
         self._transactions.leave_alone()
-        self._begin_life()
+        self._start_empty()
 
 
 def _resolve(calls: list[Call]) -> None:
@@ -273,36 +315,7 @@ def _resolve(calls: list[Call]) -> None:
         if future is not None and not future.done():
             if call.error is None:
                 future.set_result(call.answer)
+            elif isinstance(call.error, StopIteration):  # a future refuses it
+                future.set_exception(RuntimeError(f"the call raised {call.error!r}"))
             else:
                 future.set_exception(call.error)
-
-
-# SQLite's locks do not survive a fork, and its notes about them do: a child that opened the file again
-# would believe that it holds the parent's locks. So the connection is closed before a fork, and both open
-# their own when they need one. If it is in use just then for too long, the child leaves it alone.
-
-_RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
-_FORK_PATIENCE = 5.0
-
-
-def _before_fork() -> None:
-    for runner in list(_RUNNERS):
-        runner.before_fork(_FORK_PATIENCE)
-
-
-def _after_fork_in_parent() -> None:
-    for runner in list(_RUNNERS):
-        runner.after_fork()
-
-
-def _after_fork_in_child() -> None:
-    for runner in list(_RUNNERS):
-        runner.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )

@@ -13,13 +13,15 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.job import NewJob, State
 from penstock.lifecycle import kept
+from penstock.store import SetAside
 from penstock.stores.gates import Drain, Gate
+from penstock.stores.sqlite.blobs import limits_of
 from penstock.stores.sqlite.rows import (
     CANCELLED,
     ENDED,
     RUNNING,
     STATES,
-    limits_of,
+    Unreadable,
     numbers,
     spec_of,
 )
@@ -35,6 +37,7 @@ _OPEN_QUEUE = SQL["book.open_queue"]
 _COUNTS = SQL["book.counts"]
 _TALLY = SQL["book.tally"]
 _NEW = SQL["book.new"]
+_RECOUNT = SQL["book.recount"]
 _GENERATION = SQL["book.generation"]
 _DAY_COUNT = SQL["book.day"]
 _SIGNAL = SQL["book.signal"]
@@ -62,6 +65,7 @@ class Queue:
         "gate",
         "head",
         "laned",
+        "miscounted",
         "mixed",
         "name",
         "paused",
@@ -86,6 +90,7 @@ class Queue:
         #: What may keep its jobs from starting, or new ones from entering; None: nothing.
         self.gate = None if limits is None and held_until <= now else _gate(*row[6:12])
         self.refused = 0  # how many new jobs this step has found no room for
+        self.miscounted = False  # whether its counts were seen to be untrue
         self.mixed = False  # whether the deltas are more than those of new jobs
 
     @property
@@ -123,6 +128,7 @@ class Step:
         "clock",
         "cx",
         "ended",
+        "found",
         "namespace",
         "now",
         "work",
@@ -133,6 +139,7 @@ class Step:
         self.namespace = namespace
         self.clock = clock
         self._queues: dict[str, Queue | None] = {}
+        self.found: list[SetAside] = []  # set aside, and not told yet
         self.start()
         self.begin()
 
@@ -251,6 +258,9 @@ class Step:
         for queue in self._queues.values():
             if queue is not None and queue.deltas is not None:
                 new += self._flush(queue, queue.deltas)
+            if queue is not None and queue.miscounted:
+                self.work = True
+                self.cx.execute(_RECOUNT, (queue.qid,))
         if new:
             self.cx.execute(_GENERATION, (new,))
         if self.cancels or self.changes:
@@ -276,12 +286,23 @@ class Step:
 
     # ── what several verbs do ──
 
+    def told(self) -> tuple[SetAside, ...]:
+        """What was set aside since this was asked last, by whatever verb."""
+        if not self.found:
+            return ()
+        found = tuple(self.found)
+        self.found.clear()
+        return found
+
     def end_queued(self, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
         """A job that was not running is cancelled."""
         if isinstance(spec, bytes):
-            spec = spec_of(spec)
+            spec = spec_of(seq, spec)
         until = self.now + kept(spec, State.CANCELLED)
-        self.cx.execute(_END, (seq, self.now, until, storable(reason)))
+        try:
+            self.cx.execute(_END, (seq, self.now, until, storable(reason)))
+        except OverflowError as error:
+            raise Unreadable({seq: f"its end cannot be stored: {error}"}) from error
         if spec.unique is not None:
             self.cx.execute(_FREE, (numbers([seq]),))
         self.move(queue, state, CANCELLED)

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError, did_you_mean
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import ASK_CANCELLED
 from penstock.limits import LimitChange
+from penstock.per_loop import PerLoop
 from penstock.schedule import Entry, NewEntry
 from penstock.store import (
     Beat,
@@ -50,6 +51,7 @@ from penstock.store import (
 from penstock.stores.endings import Ended, Endings
 from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar, ThreadEar
 from penstock.stores.sqlite.calls import Verb
+from penstock.stores.sqlite.modes import open_to_others, read_mode
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.transactions import Transactions
@@ -72,7 +74,7 @@ _CANCEL = Verb(producing.cancel)
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
 _ENDED_ONES = Verb(producing.ended_ones, reads=True)
 _FETCH = Verb(consuming.fetch, peek=consuming.peek_fetch, syncs=False)
-_EXTEND = Verb(consuming.extend, syncs=False)
+_EXTEND = Verb(consuming.extend, syncs=consuming.must_last)
 _SETTLE = Verb(settling.settle)
 _PROMOTE = Verb(consuming.promote, peek=consuming.peek_promote, syncs=False)
 _RECLAIM = Verb(consuming.reclaim, peek=consuming.peek_reclaim, syncs=False)
@@ -81,6 +83,7 @@ _LIST = Verb(listing.list_jobs, reads=True)
 _FIND = Verb(listing.find, reads=True)
 _LANE = Verb(listing.lane, reads=True)
 _QUEUES = Verb(listing.queues, reads=True)
+_UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
 _PARKED = Verb(listing.parked, reads=True)
 _STATS = Verb(listing.stats, reads=True)
 _WORKERS = Verb(listing.workers, reads=True)
@@ -114,7 +117,8 @@ class SqliteStore:
 
     `durability="full"`: an acknowledged job survives a power cut. `"normal"`: it survives the crash of any
     process, but a power cut can take the last moments. `patience` (ms): how long to wait for other writers
-    before StoreBusy.
+    before StoreBusy. `mode`: of a new file, 0600 (private) or 0660 (for its group too) and the like; one that
+    is there keeps its own.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class SqliteStore:
         durability: str = "full",
         clock: Clock | None = None,
         patience: int = 30_000,
+        mode: str = "0600",
     ) -> None:
         if durability not in _DURABILITIES:
             hint = did_you_mean(durability, _DURABILITIES)
@@ -133,6 +138,7 @@ class SqliteStore:
         if text in ("", ":memory:") or "\0" in text:
             raise ConfigError(f"{text!r} is no path of a file; for jobs in memory use memory://")
         self._clock = clock or SystemClock()
+        self._mode = read_mode(mode)
         self._news = _News()
         # one name for one file, whatever way leads to it: the turnstile stands beside it
         self._path = Path(os.path.realpath(text))
@@ -143,15 +149,12 @@ class SqliteStore:
                 clock=self._clock,
                 full_sync=durability == "full",
                 patience=patience,
+                mode=self._mode,
                 on_open=self._news.begin,
             )
         )
-        self._ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, LoopEar]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._endings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Endings] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._ears: PerLoop[dict[str, LoopEar]] = PerLoop()
+        self._endings: PerLoop[Endings] = PerLoop()
         self._sync = _SyncDoor(self._runner)
         self._closer = weakref.finalize(self, self._runner.close, 1.0)
 
@@ -205,7 +208,7 @@ class SqliteStore:
                 return await runner.ask(_ENDED_ONES, refs)
 
             endings = Endings(look, every=_SAFETY, listening=self._ear(ENDED).calling)
-            endings = self._endings.setdefault(loop, endings)
+            endings = self._endings.put(loop, endings)
         return endings
 
     # ── consuming ──
@@ -243,14 +246,21 @@ class SqliteStore:
     ) -> Fetched:
         return await self._runner.ask(_RECLAIM, queues, limit, lease, worker, token, of)
 
-    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
         until, ends = self._clock.now() + timeout, time.monotonic() + timeout / 1000
         before = self._news.heard
         if before is None:
             before = await self._runner.ask(_BASELINE, self._news)
         with self._ear(WORK).listening() as ear:
             while True:
-                wake, heard = await self._runner.ask(_LOOK, queues, until, before)
+                wake, heard = await self._runner.ask(_LOOK, queues, until, before, parked)
                 left = ends - time.monotonic()
                 if wake or left <= 0:
                     self._news.told(heard)
@@ -258,7 +268,10 @@ class SqliteStore:
                 await ear.heard(min(left, _SAFETY))
 
     def _ear(self, bell: str) -> LoopEar:
-        ears = self._ears.setdefault(asyncio.get_running_loop(), {})
+        loop = asyncio.get_running_loop()
+        ears = self._ears.get(loop)
+        if ears is None:
+            ears = self._ears.put(loop, {})
         ear = ears.get(bell)
         if ear is None:
             ear = ears[bell] = LoopEar(self._runner.bells[bell])
@@ -267,18 +280,23 @@ class SqliteStore:
     # ── operating ──
 
     async def checkup(self) -> list[Finding]:
-        version = sqlite3.sqlite_version
-        if not vulnerable(sqlite3.sqlite_version_info):
-            return [Finding(Level.FINE, "SQLite", version)]
-        return [
-            Finding(
-                Level.WARNING,
-                "SQLite",
-                f"{version} can lose committed writes when a checkpoint races a commit. Penstock's turnstile "
-                "keeps that out; other programs that write to the same file are not kept out",
-                "fixed in 3.51.3, 3.50.7 and 3.44.6",
-            )
-        ]
+        settings = await self._runner.ask(_UNREADABLE_SETTINGS) if self._path.exists() else []
+        return [_library(), self._privacy(), *settings]
+
+    def _privacy(self) -> Finding:
+        """Who else may read what jobs carry, or lock the file."""
+        if not self._path.exists():
+            return Finding(Level.FINE, "permissions", f"a new file will have the mode {self._mode:04o}")
+        folder = self._path.with_name(self._path.name + "-penstock")
+        found = list(open_to_others(self._path, folder, self._mode))
+        if not found:
+            return Finding(Level.FINE, "permissions", f"nobody may do more than mode={self._mode:04o} says")
+        return Finding(
+            Level.WARNING,
+            "permissions",
+            "; ".join(found),
+            f"chmod {self._mode:o} {self._path}* (and 700 for the folder), or give mode= in the URL",
+        )
 
     async def list_jobs(
         self,
@@ -370,6 +388,19 @@ class SqliteStore:
         return await self._runner.ask(_FLUSH_GROUP, queue, task, key)
 
 
+def _library() -> Finding:
+    version = sqlite3.sqlite_version
+    if not vulnerable(sqlite3.sqlite_version_info):
+        return Finding(Level.FINE, "SQLite", version)
+    return Finding(
+        Level.FINE,  # nothing has to be done: we keep it out, and the start says it too
+        "SQLite",
+        f"{version}; it can lose committed writes when a checkpoint races a commit, which Penstock keeps out "
+        "among its own processes. Other programs should not write to the same file",
+        "fixed in 3.51.3, 3.50.7 and 3.44.6",
+    )
+
+
 class _SyncDoor:
     """The producing verbs for callers without an event loop, each in the caller's own thread."""
 
@@ -390,36 +421,35 @@ class _SyncDoor:
         jobs = self._runner.do(_ALL_ENDED, refs)
         if jobs is not None:
             return jobs
-        ear = self._runner.bells[ENDED].thread_ear()
-        while (jobs := self._runner.do(_ALL_ENDED, refs)) is None:
-            left = ends - time.monotonic()
-            if left <= 0:
-                return self.get(refs)
-            ear.heard(min(left, _SAFETY))
+        with self._runner.bells[ENDED].listening() as ear:
+            while (jobs := self._runner.do(_ALL_ENDED, refs)) is None:
+                left = ends - time.monotonic()
+                if left <= 0:
+                    return self.get(refs)
+                ear.heard(min(left, _SAFETY))
         return jobs
 
     def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
         until = time.monotonic() + timeout / 1000
         open, took = list(dict.fromkeys(refs)), 0.0
         ear: ThreadEar | None = None
-        while open:
-            if took > _SHORT:  # rings that come one after the other must not mean looks without end
-                time.sleep(min(took, _REST))
-            began = time.monotonic()
-            found = self._runner.do(_ENDED_ONES, open)
-            took = time.monotonic() - began
-            left = until - time.monotonic()
-            if found:
-                open = [ref for ref in open if ref not in found]
-                # who reads us may wait for something else meanwhile, in this thread, and hear the ring that
-                # was for us: so we look again before we sleep
-                yield found
-            elif left <= 0:
-                return
-            elif ear is None:  # from here on no ring is missed
-                ear = self._runner.bells[ENDED].thread_ear()
-            else:
-                ear.heard(min(left, _SAFETY))
+        with contextlib.ExitStack() as listening:
+            while open:
+                if took > _SHORT:  # rings that come one after the other must not mean looks without end
+                    time.sleep(min(took, _REST))
+                began = time.monotonic()
+                found = self._runner.do(_ENDED_ONES, open)
+                took = time.monotonic() - began
+                left = until - time.monotonic()
+                if found:
+                    open = [ref for ref in open if ref not in found]
+                    yield found
+                elif left <= 0:
+                    return
+                elif ear is None:  # from here on no ring is missed
+                    ear = listening.enter_context(self._runner.bells[ENDED].listening())
+                else:
+                    ear.heard(min(left, _SAFETY))
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._runner.do(_RETRY, refs)

@@ -23,6 +23,7 @@ __all__ = [
     "hold",
     "join",
     "lanes_due",
+    "leave",
     "look",
     "next_due",
     "prune",
@@ -78,13 +79,13 @@ class Tie(NamedTuple):
 
     @property
     def terms(self) -> Lane:
-        lane = spec_of(self.spec).lane
+        lane = spec_of(self.seq, self.spec).lane
         assert lane is not None
         return lane
 
     @property
     def turn(self) -> Turn:
-        return spec_of(self.spec).turn or _NO_TURN
+        return spec_of(self.seq, self.spec).turn or _NO_TURN
 
 
 def look(step: Step, seq: int) -> Tie:
@@ -101,6 +102,17 @@ def join(step: Step, queue: Queue, seq: int, job: NewJob, place: int) -> None:
             queue.laned = True
             step.cx.execute(_LANED, (queue.qid,))
         step.cx.execute(_JOIN, (seq, job.lane.key, job.lane.rank(job.priority)))
+
+
+def leave(step: Step, queue: Queue, seq: int) -> Tie:
+    """A queued job is of no lane any more, and gives its turn back; as it was. `advance` its lane then."""
+    tie = look(step, seq)
+    if tie.state == AVAILABLE:
+        _give_back(step, queue, tie)
+    if tie.lane is not None:
+        step.cx.execute(_JOIN, (seq, None, None))
+        step.cx.execute(_ADMITTED, (seq, None))
+    return tie
 
 
 def became(
@@ -269,8 +281,8 @@ def fetched(step: Step, queue: Queue, rows: Iterable[Row]) -> None:
 def _started(step: Step, queue: Queue, seqs: list[int]) -> None:
     """Those with a rate count against it from now on."""
     found = {row[0]: row for row in step.cx.execute(_RATES, (numbers(seqs),)).fetchall()}
-    for _, key, spec in [found[seq] for seq in seqs if seq in found]:
-        terms = spec_of(spec).lane
+    for seq, key, spec in [found[seq] for seq in seqs if seq in found]:
+        terms = spec_of(seq, spec).lane
         assert terms is not None
         spent, held, _ = step.cx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
         _remember(step, queue, key, terms.after_start(spent, step.now), held)

@@ -7,8 +7,9 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,9 +20,12 @@ from penstock.stores.sqlite.calls import Call
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.faults import busy, os_fault, translated
 from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
+from penstock.stores.sqlite.modes import PRIVATE
+from penstock.stores.sqlite.rows import Unreadable
 from penstock.stores.sqlite.step import Step
 from penstock.stores.sqlite.turnstile import Turnstile
 from penstock.stores.sqlite.verbs.act import ACT
+from penstock.stores.sqlite.verbs.aside import put_aside
 
 __all__ = ["Transactions"]
 
@@ -43,16 +47,18 @@ class Transactions:
         full_sync: bool,
         patience: int,
         on_open: Callable[[Step], None],
+        mode: int = PRIVATE,
     ) -> None:
         self.path = path
         self.patience = patience / 1000
         folder = path.with_name(path.name + "-penstock")
-        self.bells = {name: Bell(folder / name) for name in (WORK, ENDED)}
-        self.turnstile = Turnstile(folder)
+        self.bells = {name: Bell(folder / name, path) for name in (WORK, ENDED)}
+        self.turnstile = Turnstile(folder, path)
         self._namespace = namespace
         self._clock = clock
         self._full_sync = full_sync
         self._on_open = on_open
+        self._mode = mode
         self._checkpointer = Checkpointer(patience)
         self._cx: sqlite3.Connection | None = None
         self._step: Step | None = None  # of this connection, used again by every transaction
@@ -66,16 +72,16 @@ class Transactions:
         """Answer by reading alone; those that need a write come back, marked so."""
         cx = self._connection()
         left = []
-        cx.execute("BEGIN")
         try:
+            cx.execute("BEGIN")
             step = self._fresh_step()
             for call in calls:
                 step.begin()
                 peek = call.verb.peek
                 assert peek is not None
                 try:
-                    call.answer = peek(step, *call.args)
-                except Exception as error:  # noqa: BLE001  # boundary: errors are per question
+                    call.answer = _peek(call, step, peek)
+                except BaseException as error:  # noqa: BLE001  # boundary: errors are per question
                     call.error = self.ours(error)
                 if call.answer is ACT:
                     call.writes = True
@@ -100,20 +106,16 @@ class Transactions:
         """
         cx = self._connection()
         if self._full_sync:
-            self._sync(any(call.verb.syncs for call in calls))
-        cx.execute("BEGIN IMMEDIATE")
+            self._sync(any(call.syncs for call in calls))
         try:
-            step = self._fresh_step()
-            if len(calls) == 1 or sum(not call.verb.reads for call in calls) <= 1:
-                for call in calls:
-                    _run(call, step)
-            else:
-                for call in calls:
-                    self._run_apart(call, step)
+            cx.execute("BEGIN IMMEDIATE")
+            step = self._run_all(calls)
             cx.execute("COMMIT")
         except BaseException as error:  # boundary: nothing may stay half done, whatever happened
             if cx.in_transaction:
                 cx.execute("ROLLBACK")
+            if self._step is not None:
+                self._step.found.clear()  # those who were set aside just now are not
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 self._make_room(cx)
             raise
@@ -135,12 +137,46 @@ class Transactions:
         with contextlib.suppress(sqlite3.Error):
             self._checkpointer.checkpoint(cx)
 
+    def _run_all(self, calls: Sequence[Call]) -> Step:
+        """Without savepoints where there is one write at most; with them if one of several calls fails."""
+        step = self._fresh_step()
+        if sum(not call.verb.reads for call in calls) <= 1:
+            try:
+                for call in calls:
+                    self._run_alone(call, step)
+                return step
+            except BaseException:  # boundary: which of them it was is found out below
+                if len(calls) == 1 or not step.cx.in_transaction:
+                    raise
+            step.cx.execute("ROLLBACK")
+            step.cx.execute("BEGIN IMMEDIATE")
+            step.found.clear()
+            step = self._fresh_step()
+        for call in calls:
+            self._run_apart(call, step)
+        return step
+
+    def _run_alone(self, call: Call, step: Step) -> None:
+        """A verb that need not be undone for itself, unless it meets what cannot be read."""
+        try:
+            _run(call, step)
+        except (Unreadable, sqlite3.OperationalError) as error:
+            causes = _causes(error)
+            step.cx.execute("ROLLBACK")
+            step.cx.execute("BEGIN IMMEDIATE")
+            _run_without(call, step, causes)
+
     def _run_apart(self, call: Call, step: Step) -> None:
         cx = step.cx
         cx.execute("SAVEPOINT call")
         try:
-            _run(call, step)
-        except Exception as error:  # boundary: errors are per question
+            try:
+                _run(call, step)
+            except (Unreadable, sqlite3.OperationalError) as error:
+                causes = _causes(error)
+                cx.execute("ROLLBACK TO call")
+                _run_without(call, step, causes)
+        except BaseException as error:  # boundary: errors are per question
             if not cx.in_transaction:  # SQLite undid everything: a full disk, say
                 raise
             cx.execute("ROLLBACK TO call")
@@ -160,7 +196,7 @@ class Transactions:
 
     # ── errors ──
 
-    def ours(self, error: Exception) -> BaseException:
+    def ours(self, error: BaseException) -> BaseException:
         """Our error for SQLite's or the system's; any other is what it is."""
         if isinstance(error, sqlite3.Error):
             ours: StoreError = translated(error, self.path)
@@ -185,7 +221,7 @@ class Transactions:
         return self._cx or self._open()
 
     def _open(self) -> sqlite3.Connection:
-        cx = open_file(self.path, int(self.patience * 1000))
+        cx = open_file(self.path, int(self.patience * 1000), self._mode)
         try:
             if not is_ready(cx, self.path):
                 self._prepare(cx)
@@ -205,11 +241,11 @@ class Transactions:
     def _prepare(self, cx: sqlite3.Connection) -> None:
         self._open_sidecar()
         ends = time.monotonic() + self.patience
-        while not self.turnstile.try_enter():
-            if time.monotonic() > ends:
-                raise self.too_long()
-            time.sleep(0.002)  # once in the life of a file
         try:
+            while not self.turnstile.try_enter():
+                if time.monotonic() > ends:
+                    raise self.too_long()
+                time.sleep(0.002)  # once in the life of a file
             prepare(cx, self.path, self._clock)
         finally:
             self.turnstile.leave()
@@ -270,3 +306,52 @@ def _run(call: Call, step: Step) -> None:
     step.begin()
     call.answer = call.verb.act(step, *call.args)
     step.flush()
+
+
+def _run_without(call: Call, step: Step, causes: dict[int, str]) -> None:
+    """Set aside what a verb could not read, and run it again, until it meets no more of that."""
+    untold = len(step.found)
+    step.cx.execute("SAVEPOINT whole")
+    with _any_text(step.cx):
+        while True:
+            try:
+                step.begin()
+                put_aside(step, causes)
+                step.flush()
+                _run(call, step)
+                break
+            except Unreadable as more:
+                if more.causes.keys() <= causes.keys():
+                    raise
+                causes |= more.causes
+                del step.found[untold:]
+                step.cx.execute("ROLLBACK TO whole")
+    step.cx.execute("RELEASE whole")
+
+
+def _peek(call: Call, step: Step, peek: Callable[..., Any]) -> Any:
+    try:
+        return peek(step, *call.args)
+    except sqlite3.OperationalError as error:
+        _causes(error)
+        with _any_text(step.cx):
+            return peek(step, *call.args)
+
+
+def _causes(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:
+    """Why it is worth while to run the verb again: for jobs that cannot be read, or a text that is none."""
+    if isinstance(error, Unreadable):
+        return dict(error.causes)
+    if "UTF-8" in str(error):
+        return {}
+    raise error
+
+
+@contextlib.contextmanager
+def _any_text(cx: sqlite3.Connection) -> Iterator[None]:
+    """Read texts that are not UTF-8, too; it costs a call for each text, so that it is not the rule."""
+    cx.text_factory = lambda text: text.decode(errors="replace")
+    try:
+        yield
+    finally:
+        cx.text_factory = str

@@ -19,23 +19,30 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+from penstock.stores.sqlite.modes import open_beside
+
 __all__ = ["Turnstile", "vulnerable"]
 
 
 class Turnstile:
     """The two locks of one file, for one thread at a time. The lock files are never deleted: a process
-    that still waits at a deleted one would be alone there."""
+    that still waits at a deleted one would be alone there.
 
-    def __init__(self, folder: Path) -> None:
+    A signal's handler, or a timeout, may raise between two statements. So to give back is harmless where
+    nothing was taken, and callers do both inside of one `try`: `leave` belongs into its `finally`.
+    """
+
+    def __init__(self, folder: Path, database: Path | None = None) -> None:
         self._folder = folder
+        self._database = database  # whose mode the files have
         self._next = self._main = -1
 
     def open(self) -> None:
         """Open the lock files, making them if need be; raises OSError."""
         if self._next >= 0 or fcntl is None:
             return
-        self._main = os.open(self._folder / "main", _FLAGS, 0o666)
-        self._next = os.open(self._folder / "next", _FLAGS, 0o666)
+        self._main = open_beside(self._folder / "main", self._database, lock=True)
+        self._next = open_beside(self._folder / "next", self._database, lock=True)
 
     def try_enter(self) -> bool:
         """Go through if nobody is there and nobody waits."""
@@ -43,9 +50,6 @@ class Turnstile:
             return True
         try:
             fcntl.flock(self._next, _NOW)
-        except BlockingIOError:
-            return False
-        try:
             fcntl.flock(self._main, _NOW)
         except BlockingIOError:
             return False
@@ -57,13 +61,14 @@ class Turnstile:
         """Wait for our turn, however long that takes: only for a thread that may stand still."""
         if fcntl is None:
             return
-        fcntl.flock(self._next, fcntl.LOCK_EX)
         try:
+            fcntl.flock(self._next, fcntl.LOCK_EX)
             fcntl.flock(self._main, fcntl.LOCK_EX)
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
 
     def leave(self) -> None:
+        """Let the next one in; nothing if we are not there."""
         if fcntl is not None and self._main >= 0:
             fcntl.flock(self._main, fcntl.LOCK_UN)
 
@@ -75,7 +80,6 @@ class Turnstile:
         self._next = self._main = -1
 
 
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _NOW = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
 
 

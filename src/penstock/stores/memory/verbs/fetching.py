@@ -31,9 +31,11 @@ def fetch(
             _lease(shelf, row, worker, token, until, now if at is None else at[0], charge)
             jobs.append(row.job)
     names = [share.queue for share in queues]
-    opens = (queue.opens(now, info) for queue in shelf.known(names))
+    known = shelf.known(names)
+    opens = (queue.opens(now, info) for queue in known)
     opens_at = min((instant for instant in opens if instant is not None), default=None)
-    return Fetched(jobs, now, next_due(shelf, names), opens_at)
+    kept = tuple(queue.name for queue in known if queue.parked and queue.full_for(info))
+    return Fetched(jobs, now, next_due(shelf, names), opens_at, kept=kept)
 
 
 def _pick(

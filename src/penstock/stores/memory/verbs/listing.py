@@ -46,7 +46,7 @@ def list_jobs(
 
 
 def _cursor(after: str) -> int:
-    if not after.isascii() or not after.isdigit():
+    if not after.isascii() or not after.isdigit() or len(after) > 30:
         raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
     return int(after)
 

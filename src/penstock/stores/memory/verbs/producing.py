@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.holding import expiry_of, replaced
+from penstock.holding import expiry_of, moves, replaced
 from penstock.job import QUEUED, Job, NewJob, Ref, State
 from penstock.lifecycle import first_state
 from penstock.limits import OnFull
@@ -15,7 +15,7 @@ from penstock.store import Enqueued, Verdict
 from penstock.stores.memory import keys, orders, placing
 from penstock.stores.memory.rows import Holder, Queue
 from penstock.stores.memory.shelf import Shelf
-from penstock.stores.wording import storable
+from penstock.stores.wording import asked_because, storable
 
 __all__ = ["cancel", "cancel_one", "enqueue", "enqueue_one", "get"]
 
@@ -62,6 +62,9 @@ def _replace(shelf: Shelf, queue: Queue, holder: Holder, new: NewJob, now: int) 
     job = None if row is None else replaced(row.job, new, now)
     if row is None or job is None:
         return Enqueued(Verdict.DUPLICATE, holder.id)
+    if moves(row.job.spec, job.spec):
+        placing.move(shelf, row, job, now)
+        return Enqueued(Verdict.REPLACED, holder.id)
     if job.state is State.GROUPED is row.job.state:  # it stays where it stands
         shelf.expiring.drop(row.generation)
         if job.expires_at is not None:
@@ -95,5 +98,6 @@ def cancel_one(shelf: Shelf, ref: Ref, reason: str, now: int) -> State | None:
         placing.end_queued(shelf, row, storable(reason), now)
     elif row.job.state is State.RUNNING and not row.job.cancel_asked:
         row.job = replace(row.job, cancel_asked=True)
+        row.cancel_reason = asked_because(reason)
         shelf.waiters.tell_stop()
     return row.job.state

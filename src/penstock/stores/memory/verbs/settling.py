@@ -13,7 +13,7 @@ from penstock.stores.memory import keys, lanes, orders, placing
 from penstock.stores.memory.rows import Row
 from penstock.stores.memory.shelf import Shelf
 from penstock.stores.memory.verbs.producing import enqueue_one
-from penstock.stores.wording import storable, storable_error
+from penstock.stores.wording import reason_after, storable_error
 
 __all__ = ["settle"]
 
@@ -76,5 +76,5 @@ def _apply(shelf: Shelf, row: Row, to: Transition, result: bytes | None, head: i
         started=False,
         errors=job.errors if to.error is None else (*job.errors, storable_error(to.error))[-MAX_ERRORS:],
         result=result if ended else None,
-        reason=to.reason and storable(to.reason),
+        reason=reason_after(to, job.cancel_asked, row.cancel_reason),
     )

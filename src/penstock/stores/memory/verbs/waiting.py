@@ -24,11 +24,13 @@ def unwatch(shelf: Shelf, queues: Sequence[str], bell: Bell) -> None:
     shelf.waiters.unwatch(queues, bell)
 
 
-def look(shelf: Shelf, queues: Sequence[str], until: int, before: Heard) -> tuple[Wake, Heard]:
-    """What there is for a wait that ends at `until` and had heard of `before`."""
+def look(
+    shelf: Shelf, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str] = ()
+) -> tuple[Wake, Heard]:
+    """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
     wake, now, heard = Wake.NOTHING, shelf.clock.now(), shelf.waiters.heard
     known = shelf.known(queues)
-    if any(queue.gives(now) for queue in known):
+    if any(queue.gives(now, parked=queue.name in parked) for queue in known):
         wake |= Wake.WORK
     for due in (next_due(shelf, queues), *(queue.opens(now) for queue in known)):
         if due is not None and (due <= now or due < until):

@@ -12,5 +12,4 @@ for i = 2, #ARGV do
   end
 end
 finish()
-finish()
 return table.concat(letters)

@@ -7,7 +7,7 @@ local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- who waits for its next job waits on: the key of the waiters goes by itself
 local NAMES = {
-  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'lanes', 'lanes/over', 'turns',
+  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'lanes', 'lanes/over', 'turns', 'ghosts', 'asides',
 }
 for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
 if m.fair then

@@ -8,7 +8,7 @@ local channel, wanted = ARGV[2], tonumber(ARGV[3])
 local function is_open(queue, id)
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then return false end
-  return not ended_state(state_of(string.byte(record))) or redis.call('HEXISTS', queue .. ':held', id) == 1
+  return not ended_state(state_of(string.byte(record) or 0)) or redis.call('HEXISTS', queue .. ':held', id) == 1
 end
 
 local function still_open(queue, ids)

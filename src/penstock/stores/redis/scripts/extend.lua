@@ -24,18 +24,20 @@ for i = 2, #ARGV, 7 do
     ends[q][#ends[q] + 1] = steady + tonumber(ARGV[i + 3])
     ends[q][#ends[q] + 1] = string.sub(held, 1, 7) .. id
     local flags_at = 17 + string.byte(held, 8)
-    local flags = string.byte(held, flags_at)
+    local flags = string.byte(held, flags_at) or 0
     letters[#letters + 1] = bit.band(flags, ASKED) ~= 0 and 'c' or 'h'
-    if ARGV[i + 4] == '1' and bit.band(flags, STARTED) == 0 then
+    if ARGV[i + 4] == '1' and bit.band(flags, STARTED) == 0 and #held >= flags_at then
       redis.call('HSET', queue .. ':held', id,
         string.sub(held, 1, flags_at - 1) .. string.char(flags + STARTED) .. string.sub(held, flags_at + 1))
     end
     local progress, checkpoint = ARGV[i + 5], ARGV[i + 6]
     if progress ~= '' or checkpoint ~= '' then
-      local job = rarely().read(redis.call('HGET', queue .. ':jobs', id))
-      if progress ~= '' then job.progress = string.sub(progress, 2) end
-      if checkpoint ~= '' then job.checkpoint = string.sub(checkpoint, 2) end
-      redis.call('HSET', queue .. ':jobs', id, rare.write(job))
+      local ok, job = pcall(rarely().read, redis.call('HGET', queue .. ':jobs', id))
+      if ok then    -- else who settles it finds out
+        if progress ~= '' then job.progress = string.sub(progress, 2) end
+        if checkpoint ~= '' then job.checkpoint = string.sub(checkpoint, 2) end
+        redis.call('HSET', queue .. ':jobs', id, rare.write(job))
+      end
     end
   end
 end

@@ -4,9 +4,11 @@
 -- queue, has what the workers announced; or msgpack: tasks, and queues handled whole), then per queue: quota
 -- (-1: only the token is looked for there), cap, how many at most if it is limited ('' : any number).
 -- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
--- "tasks" (there are parked jobs: come again and name the tasks), "parked" (there are such), "",
+-- "tasks" (there are parked jobs: come again and name the tasks), "kept" and the numbers of the queues that have
+-- parked jobs for this worker and as many running as may, "",
 -- when a queue opens that is shut now ('' if none), then runs: number of the queue, how many, and for each id,
--- record, or of a limited queue: number, minus how many, and for each id, record, when it starts}; for "again" 4 entries each: number of the queue, id, record, lease.
+-- record, or of a limited queue: number, minus how many, and for each id, record, when it starts; or of what was
+-- set aside: 0, how many, and for each its queue's key, id, cause}; for "again" 4 entries each: number of the queue, id, record, lease.
 -- include: clock states queue
 local queues = {unpack(KEYS)}
 local announced = ARGV[8] == '!' and table.remove(queues)
@@ -18,11 +20,11 @@ local function rarely()
   if rare then return rare end
   -- include: record lanes places lease
   rare = {
-    notice_reboot = notice_reboot, under_token = under_token, read = read, write = write, order = order,
+    notice_reboot = notice_reboot, under_token = under_token, readable = readable, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
     first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit,
-    started = started, give_back = give_back, turns_fetched = turns_fetched,
-    leave_queue = function(queue, id, record) shift_key(queue, id, read(record), QUEUED_PHASE, RUNNING_PHASE) end,
+    started = started, set_aside = set_aside, give_back = give_back, turns_fetched = turns_fetched,
+    leave_queue = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
   }
   return rare
 end
@@ -44,21 +46,22 @@ if ARGV[7] == '1' then
   end
 end
 
-local parked, knows = '', nil
+local parked, knows = false, nil
 for _, queue in ipairs(queues) do
-  if redis.call('EXISTS', queue .. ':parked') == 1 then parked = 'parked' end
+  if redis.call('EXISTS', queue .. ':parked') == 1 then parked = true end
 end
-if parked ~= '' then
+if parked then
   if ARGV[8] == '?' then return {now_said, due, 'tasks'} end
   if announced then
     local said = redis.call('HGET', announced, worker)
-    knows = said and cmsgpack.unpack(string.sub(said, 9)) or {tasks = {}}
+    local ok, info = pcall(cmsgpack.unpack, said and string.sub(said, 9))
+    knows = ok and type(info) == 'table' and type(info.tasks) == 'table' and info or {tasks = {}}
   else
     knows = cmsgpack.unpack(ARGV[8])
   end
 end
 
-local answer, looked = {now_said, due, parked, ''}, 0
+local answer, looked = {now_said, due, '', ''}, 0
 
 -- Each `pick` takes up to n jobs out of their order: their ids, their records.
 
@@ -87,7 +90,16 @@ local function pick_parked(queue)
   if not first then return nil end
   local id = string.sub(first, 9)
   local record = redis.call('HGET', queue .. ':jobs', id)
-  local job = rarely().read(record)
+  local job, gone
+  if record then job, gone = rarely().readable(queue, id, record) end
+  if not job or gone or job.state ~= PARKED then    -- somebody has deleted or overwritten it
+    looked = looked + 1
+    if redis.call('ZREM', queue .. ':parked/' .. of_task, first) == 1
+      and count_on(queue .. ':parked', of_task, -1) <= 0 then
+      redis.call('HDEL', queue .. ':parked', of_task)
+    end
+    return {}, {}
+  end
   if job.lane and not job.admitted and not (job.expires and job.expires <= now) then
     if not rare.may_enter(queue, id, job) then
       looked = looked + 1
@@ -107,7 +119,7 @@ end
 
 -- Whether this one ends here and the next of its lane comes, which may stand before those that follow.
 local function makes_room(record)
-  if not record or bit.band(string.byte(record), LONG) == 0 then return false end
+  if not record or #record < 71 or bit.band(string.byte(record), LONG) == 0 then return false end
   local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
   return expires ~= NONE and expires <= now and bit.band(has, LANE) ~= 0
 end
@@ -204,10 +216,35 @@ local function begin_anew(queue, id, job)
     rare.end_queued(queue, id, job, EXPIRED)
     return nil
   end
-  local anew = job.progress or job.reason
-  job.progress, job.reason = nil, nil
+  local anew = job.progress or job.reason and not job.asked    -- who asked it to stop has said why
+  job.progress = nil
+  if not job.asked then job.reason = nil end
   local record = rare.write(job)
   if anew then redis.call('HSET', queue .. ':jobs', id, record) end
+  return record
+end
+
+-- A job that is not as it was enqueued: its record, when it expires, and what it has. Nothing if it does not
+-- belong where it was found: overwritten, and set aside, or in another state since it was.
+local function looked_through(queue, id, record)
+  local state = state_of(string.byte(record) or 0)
+  if #record < 75 or bit.band(string.byte(record), LONG) == 0 or (state ~= AVAILABLE and state ~= PARKED) then
+    local job, gone = rarely().readable(queue, id, record, true)
+    if not gone and redis.call('ZSCORE', queue .. ':state/' .. job.state, id) == false then
+      rare.set_aside(queue, id, record, 'its state is not the one in which it was kept', true)
+    end
+    return nil
+  end
+  return record, struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
+end
+
+-- One that expires, begins anew, or is tied to others.
+local function begin(queue, id, record, expires, has)
+  local job, gone = rarely().readable(queue, id, record, true)
+  if gone then return nil end
+  if expires ~= NONE or bit.band(has, ANEW) ~= 0 then record = begin_anew(queue, id, job) end
+  if record and bit.band(has, UNIQUE) ~= 0 then rare.leave_queue(queue, id, job) end
+  if record and bit.band(has, LANE) ~= 0 then rare.started(queue, id, job) end
   return record
 end
 
@@ -221,18 +258,17 @@ local function lend(q, queue, ids, records)
   for i = 1, #ids do
     local id, record = ids[i], records[i]
     local flags, start = common, now
-    if record and bit.band(string.byte(record), LONG) ~= 0 then
-      local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
-      if has >= ASKED_TO_STOP then flags = flags + ASKED end
-      if bit.band(has, TIED) ~= 0 then flags = flags + KEYED end
-      if expires ~= NONE or bit.band(has, ANEW) ~= 0 then
+    if record and (bit.band(string.byte(record) or 0, 207) ~= 65 or #record < 13) then
+      local expires, has
+      record, expires, has = looked_through(queue, id, record)
+      if record and has >= ASKED_TO_STOP then flags = flags + ASKED end
+      if record and bit.band(has, TIED) ~= 0 then flags = flags + KEYED end
+      if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + LANE) ~= 0) then
         if fair and expires ~= NONE and expires <= now and priority then    -- what comes after these
           rarely().turns_fetched(queue, priority, place, n / 2)
         end
-        record = begin_anew(queue, id, rarely().read(record))
+        record = begin(queue, id, record, expires, has)
       end
-      if record and bit.band(has, UNIQUE) ~= 0 then rarely().leave_queue(queue, id, record) end
-      if record and bit.band(has, LANE) ~= 0 then rarely().started(queue, id, rarely().read(record)) end
       if fair and record and state_of(string.byte(record)) == AVAILABLE then
         place, priority = math.max(place, place_of(record)), string.byte(record, 9) - 128
       end
@@ -255,7 +291,7 @@ local function lend(q, queue, ids, records)
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)
-    redis.call('HINCRBY', queue .. ':tokens', token, n)
+    count_on(queue .. ':tokens', token, n)
     local at = #answer
     answer[at + 1], answer[at + 2] = q, next_start and -n or n
     for i = 1, #run do answer[at + 2 + i] = run[i] end
@@ -291,13 +327,17 @@ for pass = 1, 2 do
   end
 end
 
-for _, queue in ipairs(queues) do
+for q, queue in ipairs(queues) do
   local m = metas[queue]
-  if m and m.limited and not m.paused
-    and (redis.call('EXISTS', queue .. ':ready') == 1 or (knows and #wanted_of(queue) > 0)) then
-    local room, opens = limiting().room_of(queue, m)
-    if room == 0 and opens and (answer[4] == '' or opens < tonumber(answer[4])) then
-      answer[4] = string.format('%.0f', opens)
+  if m and m.limited and not m.paused then
+    local knows_some = knows and #wanted_of(queue) > 0
+    if knows_some or redis.call('EXISTS', queue .. ':ready') == 1 then
+      local room, opens = limiting().room_of(queue, m)
+      if room == 0 and opens and (answer[4] == '' or opens < tonumber(answer[4])) then
+        answer[4] = string.format('%.0f', opens)
+      elseif room == 0 and not opens and knows_some then
+        answer[3] = (answer[3] == '' and 'kept' or answer[3]) .. ' ' .. q
+      end
     end
   end
 end
@@ -310,11 +350,12 @@ end
 -- One waiter is woken by an enqueue; who leaves something behind wakes the next.
 if leased > 0 then
   for _, queue in ipairs(queues) do
-    if not meta(queue).paused and redis.call('EXISTS', queue .. ':waiters') == 1
-      and redis.call('EXISTS', queue .. ':ready') == 1 and gives(queue) then
-      wake(queue)
-    end
+    if not meta(queue).paused and redis.call('EXISTS', queue .. ':waiters') == 1 then wake_for_room(queue) end
   end
+end
+if told[1] then    -- as a run of the queue number 0
+  answer[#answer + 1], answer[#answer + 2] = 0, #told / 3
+  taken_told(answer)
 end
 finish()
 return answer

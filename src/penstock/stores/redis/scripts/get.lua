@@ -1,10 +1,16 @@
 -- The jobs as they are now.
--- KEYS: the queue.  ARGV: clock, ids.  Returns per job its record and its lease (or nothing): 2 × n entries.
-local ids = {unpack(ARGV, 2)}
-local jobs = redis.call('HMGET', KEYS[1] .. ':jobs', unpack(ids))
-local held = redis.call('HMGET', KEYS[1] .. ':held', unpack(ids))
-local found = {}
-for i = 1, #ids do
-  found[2 * i - 1], found[2 * i] = jobs[i], held[i]
+-- KEYS: the queue.  ARGV: clock, ids.  Returns per job its record and its lease (or nothing): 2 × n entries; of less
+-- than all behind the megabytes that one answer may have.
+local found, bytes = {}, 0
+for first = 2, #ARGV, 100 do
+  local ids = {unpack(ARGV, first, math.min(first + 99, #ARGV))}
+  local jobs = redis.call('HMGET', KEYS[1] .. ':jobs', unpack(ids))
+  local held = redis.call('HMGET', KEYS[1] .. ':held', unpack(ids))
+  for i = 1, #ids do
+    if bytes >= 8388608 then return found end
+    found[#found + 1] = jobs[i]
+    found[#found + 1] = held[i]
+    bytes = bytes + (jobs[i] and #jobs[i] or 0)
+  end
 end
 return found

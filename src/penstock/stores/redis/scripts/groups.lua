@@ -8,7 +8,7 @@ local function show(name, due)
   local known = redis.call('HGET', queue .. ':grouping', name)
   answer[#answer + 1] = name
   answer[#answer + 1] = redis.call('ZCARD', queue .. ':group/' .. name)
-  answer[#answer + 1] = string.format('%.0f', struct.unpack('<d', known, 27))
+  answer[#answer + 1] = string.format('%.0f', #known == 34 and struct.unpack('<d', known, 27) or now)
   answer[#answer + 1] = due and string.format('%.0f', due) or ''
 end
 

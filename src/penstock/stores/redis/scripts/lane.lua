@@ -5,8 +5,8 @@
 -- include: clock states record queue lanes places lease letters
 local queue, id = KEYS[1], ARGV[2]
 local record = redis.call('HGET', queue .. ':jobs', id)
-local job = record and read(record)
-if not job or ended_state(job.state) and redis.call('HEXISTS', queue .. ':held', id) == 0 or not job.lane then
+local is_read, job = pcall(read, record)
+if not is_read or not job or ended_state(job.state) and redis.call('HEXISTS', queue .. ':held', id) == 0 or not job.lane then
   return false
 end
 local lane, before = lane_of(queue, terms_of(job)), ''
@@ -21,8 +21,10 @@ local answer = {
 local found = {}
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', lane, -1, 0, 'LIMIT', 0, 1000)) do
   local text = redis.call('HGET', queue .. ':jobs', member)
-  local _, generation = struct.unpack('>BI7', text)
-  found[#found + 1] = {generation, member, text}
+  if text then
+    local readable_one, other = pcall(read, text)
+    found[#found + 1] = {readable_one and other.generation or 0, member, text}
+  end
 end
 table.sort(found, function(a, b) return a[1] < b[1] end)
 for i = 1, math.min(#found, tonumber(ARGV[3])) do

@@ -1,12 +1,15 @@
 -- Whether there is work, and if not: who wants to hear of it.
 -- KEYS: the queues, and last, unless on a Cluster, the news.  ARGV: clock, timeout (ms), till (an instant;
--- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues).
+-- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues), and the numbers of
+-- those queues whose parked jobs are work for who asks.
 -- Returns {1 for work or 0, till, news: requests to stop, changed settings}.
 -- include: room clock queue
 local queues = {unpack(KEYS)}
 local news = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
 local till = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3])
 local said = string.format('%.0f', till)
+local knows = {}
+for i = 6, #ARGV do knows[queues[tonumber(ARGV[i])]] = true end
 for _, queue in ipairs(queues) do
   local due = first_due(queue)
   if due and (due <= now or due < till) then return {1, said, news} end
@@ -16,14 +19,24 @@ for _, queue in ipairs(queues) do
     if room > 0 or (opens and opens < till) then return {1, said, news} end
   end
 end
-local long_gone = string.format('(%.0f', now - 60000)
-for _, queue in ipairs(queues) do
-  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', queue .. ':waiters', '-inf', long_gone, 'LIMIT', 0, 100)) do
-    redis.call('ZREM', queue .. ':waiters', gone)    -- no work ever came for him
-    redis.call('HDEL', queue .. ':offers', gone)
+for queue in pairs(knows) do
+  if redis.call('EXISTS', queue .. ':parked') == 1 and not meta(queue).paused
+    and (not meta(queue).limited or limiting().room_of(queue, meta(queue)) > 0) then
+    return {1, said, news}
   end
-  redis.call('ZADD', queue .. ':waiters', 'GT', till, ARGV[4])
-  redis.call('PEXPIRE', queue .. ':waiters', 60000 + ARGV[2])
+end
+local long_gone = string.format('(%.0f', now - 60000)
+local function stand_in(waiters)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', long_gone, 'LIMIT', 0, 100)) do
+    redis.call('ZREM', waiters, gone)    -- no work ever came for him
+    redis.call('HDEL', string.match(waiters, '^(.*}):') .. ':offers', gone)
+  end
+  redis.call('ZADD', waiters, 'GT', till, ARGV[4])
+  redis.call('PEXPIRE', waiters, 60000 + ARGV[2])
+end
+for _, queue in ipairs(queues) do
+  stand_in(queue .. ':waiters')
+  if knows[queue] then stand_in(queue .. ':waiters/parked') end
   if ARGV[5] ~= '' then
     redis.call('HSET', queue .. ':offers', ARGV[4], ARGV[5])
     redis.call('PEXPIRE', queue .. ':offers', 60000 + ARGV[2])

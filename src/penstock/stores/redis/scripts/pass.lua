@@ -5,7 +5,7 @@ local queue = KEYS[1]
 if ARGV[2] == 'd' then
   local due = first_due(queue)
   if due then wake_for(queue, due) end
-elseif redis.call('EXISTS', queue .. ':ready') == 1 and gives(queue) then
-  wake(queue)
+else
+  wake_for_room(queue)
 end
 return false

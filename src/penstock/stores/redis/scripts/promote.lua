@@ -1,7 +1,7 @@
 -- Make due jobs available, earliest first over all these queues.
 -- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
--- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation}. A lane whose
--- instant has come stands among the jobs, and counts as one.
+-- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation, then what was set
+-- aside: 3 entries each}. A lane whose instant has come stands among the jobs, and counts as one.
 -- include: room clock states record queue lanes places
 local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
 minted = tonumber(ARGV[3])
@@ -28,10 +28,20 @@ end
 
 local sub, byte, char, unpacked, packed = string.sub, string.byte, string.char, struct.unpack, struct.pack
 
-local function expire(queue, id, record)
-  local job = read(record)
+-- What has become of one that cannot be moved as most are: how many were promoted.
+local function promote_odd(queue, id, record, member)
+  local job, gone = readable(queue, id, record)
+  if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE) then
+    redis.call('ZREM', queue .. ':due', member)
+    return 0
+  end
   take(queue, id, job)
-  end_queued(queue, id, job, EXPIRED)
+  if job.expires and job.expires <= now then
+    end_queued(queue, id, job, EXPIRED)
+    return 0
+  end
+  put_available(queue, id, job)
+  return 1
 end
 
 -- The first so many of its order, their ids and records. Nothing if groups have to do with them.
@@ -39,11 +49,11 @@ local function look_for(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
   for i = 1, count do
     if byte(members[i]) == 255 then return nil end
-    ids[i] = sub(members[i], 8)
+    ids[i] = sub(members[i], 1, 7) == NOBODY and '' or sub(members[i], 8)    -- a lane's key is no id
   end
   local records = get_many(queue .. ':jobs', ids)
   for i = 1, count do
-    if records[i] and byte(records[i], 71) % 2 == 1 then return nil end    -- it has the last of its ties, a group
+    if records[i] and (byte(records[i], 71) or 0) % 2 == 1 then return nil end    -- it has the last of its ties, a group
   end
   return {members, ids, records}
 end
@@ -57,21 +67,17 @@ local function promote(queue, count, found)
     local id, record = ids[i], records[i]
     local lane = sub(members[i], 1, 7) == NOBODY
     local flags, generation, priority, state, expires
-    if record and not lane then
+    if record and #record >= 75 then
       flags, generation, priority = unpacked('>BI7B', record)
-      state, expires = flags % 8, unpacked('<d', record, 38)
+      state, expires = flags % 16 - LONG, unpacked('<d', record, 38)
     end
     if lane then
-      tied = tied + advance(queue, id)
+      tied = tied + advance(queue, sub(members[i], 8))
     elseif not record then
       forget_traces(queue, id, members[i])
-    elseif expires ~= NONE and expires <= now then
-      expire(queue, id, record)
-    elseif m.fair or bit.band(unpacked('<I2', record, 70), LANE) ~= 0 then
-      local job = read(record)
-      take(queue, id, job)
-      put_available(queue, id, job)
-      tied = tied + 1
+    elseif not left[state or -1] or flags >= FRESH or sub(members[i], 1, 7) ~= sub(record, 2, 8)
+      or (expires ~= NONE and not (expires > now)) or m.fair or bit.band(unpacked('<I2', record, 70), LANE) ~= 0 then
+      tied = tied + promote_odd(queue, id, record, members[i])
     else
       plain[#plain + 1] = members[i]
       local place, places, gone = count_up(m), by_place[priority], left[state]
@@ -125,6 +131,7 @@ else
   end
   moved, used, skipped = mixed()
 end
+local answer_told = taken_told({})
 finish()
 local due = ''
 for _, queue in ipairs(KEYS) do
@@ -132,4 +139,4 @@ for _, queue in ipairs(KEYS) do
   if first and (due == '' or first < due) then due = first end
 end
 return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now), used, skipped and 1 or 0,
-  string.format('%.0f', minted)}
+  string.format('%.0f', minted), unpack(answer_told)}

@@ -1,22 +1,48 @@
 -- Take away what is over.
 -- KEYS: the queue.  ARGV: clock, how many past their retention, how many beyond the newest (completed,
 -- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle ties too.
--- Returns {ended jobs that went, expired jobs that were cancelled}.
+-- Returns {ended jobs that went, expired jobs that were cancelled, what else went out of its order, then what was
+-- set aside: 3 entries each}.
 -- include: room clock states record queue lanes places lease days
 local queue = KEYS[1]
-local finished, expired = 0, 0
+local finished, expired, others = 0, 0, 0
 
-local function forget(member)
+-- The job that stands there; nothing if that is no job (any more), or one that had to be set aside.
+local function job_at(member, ended)
   local id = string.sub(member, 8)
   local record = redis.call('HGET', queue .. ':jobs', id)
-  if record then
-    local job = read(record)
+  if not record then
+    forget_traces(queue, id, member)
+    return nil
+  end
+  local said = #told
+  local job, gone = readable(queue, id, record)
+  if gone and ended then    -- its time is over: it goes, and nothing need be said
+    while #told > said do table.remove(told) end
+    forget_order(queue, member)
+    return job
+  end
+  if gone or order(job, id) ~= member then
+    forget_order(queue, member)
+    others = others + 1
+    return nil, true
+  end
+  return job
+end
+
+local function forget(member)
+  local job, other = job_at(member, true)
+  if job and not ended_state(job.state) then
+    forget_order(queue, member)
+    others = others + 1
+    return
+  end
+  if job then
+    local id = string.sub(member, 8)
     take(queue, id, job)
     remove(queue, id, job, true)
-  else
-    forget_traces(queue, id, member)
   end
-  finished = finished + 1
+  if not other then finished = finished + 1 end
 end
 
 local n = tonumber(ARGV[2])
@@ -37,16 +63,18 @@ end
 n = tonumber(ARGV[6])
 if n > 0 then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue .. ':expiring', '-inf', now, 'LIMIT', 0, n)) do
+    local job, other = job_at(member)
     local id = string.sub(member, 8)
-    local record = redis.call('HGET', queue .. ':jobs', id)
-    if record then
-      local job = read(record)
-      take(queue, id, job)
-      end_queued(queue, id, job, EXPIRED)
+    if job and (ended_state(job.state) or redis.call('HEXISTS', queue .. ':held', id) == 1) then
+      redis.call('ZREM', queue .. ':expiring', member)
+      others = others + 1
     else
-      forget_traces(queue, id, member)
+      if job then
+        take(queue, id, job)
+        end_queued(queue, id, job, EXPIRED)
+      end
+      if not other then expired = expired + 1 end
     end
-    expired = expired + 1
   end
 end
 if ARGV[7] == '1' then
@@ -54,5 +82,6 @@ if ARGV[7] == '1' then
   if #old > 0 then redis.call('HDEL', queue .. ':days', unpack(old)) end
   prune_ties(queue)
 end
+local answer = taken_told({finished, expired, others})
 finish()
-return {finished, expired}
+return answer

@@ -13,10 +13,13 @@ for i = 1, gone do
     gone = 1 - i
     break
   end
-  local job = read(found[i][3])
-  if job.lane then job = read(redis.call('HGET', KEYS[1] .. ':jobs', found[i][2])) end    -- its turn may have come
-  take(KEYS[1], found[i][2], job)
-  remove(KEYS[1], found[i][2], job)
+  local id = found[i][2]
+  local record = redis.call('HGET', KEYS[1] .. ':jobs', id)    -- its turn in a lane may have come
+  if record then
+    local job = readable(KEYS[1], id, record)
+    take(KEYS[1], id, job)
+    remove(KEYS[1], id, job)
+  end
 end
 finish()
 return gone

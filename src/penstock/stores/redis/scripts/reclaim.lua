@@ -2,7 +2,8 @@
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, then either nothing (whatever has run
 -- out, the longest first) or the workers' names, "|", and pairs (number of the queue, id): these jobs, if
 -- one of those workers still holds them.
--- Returns {now, 4 entries each: number of the queue, id, record, lease}.
+-- Returns {now, 4 entries each: number of the queue, id, record, lease; or of what was set aside: 0, id, the queue's
+-- key, cause}.
 -- include: room clock states record queue lanes places lease
 local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local till = steady + tonumber(ARGV[3])
@@ -11,19 +12,37 @@ local answer = {string.format('%.0f', now)}
 under_token(KEYS, token, answer)
 if #answer > 1 then return answer end
 
-local function lease_anew(q, id)
+local function lease_anew(q, id, member)
   local queue = KEYS[q]
-  local old = read_held(redis.call('HGET', queue .. ':held', id))
+  local known, old = pcall(read_held, redis.call('HGET', queue .. ':held', id))
   local record = redis.call('HGET', queue .. ':jobs', id)
+  if not known then    -- deleted, or overwritten
+    if member then redis.call('ZREM', queue .. ':leases', member) end
+    if record and redis.call('HEXISTS', queue .. ':held', id) == 1 then
+      set_aside(queue, id, record, 'its lease cannot be read')
+    end
+    return
+  end
   local order = struct.pack('>I7', old.generation) .. id
+  if member and member ~= order then redis.call('ZREM', queue .. ':leases', member) end
   let_go(queue, old.token, {id}, {order})
   if not record then return end    -- somebody has deleted it: no other job waits for it to come back
   old.token, old.reason, old.worker = token, 'lost by ' .. old.worker, worker    -- lifecycle.LOST_BY
   local held = write_held(old)
   redis.call('ZADD', queue .. ':leases', till, order)
   redis.call('HSET', queue .. ':held', id, held)
-  redis.call('HINCRBY', queue .. ':tokens', token, 1)
+  count_on(queue .. ':tokens', token, 1)
   for _, fact in ipairs({q, id, record, held}) do answer[#answer + 1] = fact end
+end
+
+-- With what was set aside.
+local function answered()
+  local aside = taken_told({})
+  for i = 1, #aside, 3 do
+    for _, fact in ipairs({0, aside[i + 1], aside[i], aside[i + 2]}) do answer[#answer + 1] = fact end
+  end
+  finish()
+  return answer
 end
 
 if ARGV[6] then
@@ -35,9 +54,10 @@ if ARGV[6] then
   for k = i + 1, #ARGV, 2 do
     local q = tonumber(ARGV[k])
     local held = redis.call('HGET', KEYS[q] .. ':held', ARGV[k + 1])
-    if held and of[read_held(held).worker] then lease_anew(q, ARGV[k + 1]) end
+    local known, lease = pcall(read_held, held)
+    if known and of[lease.worker] then lease_anew(q, ARGV[k + 1]) end
   end
-  return answer
+  return answered()
 end
 
 -- All of them first: a new lease may be over at once, and nothing is leased twice in one call.
@@ -47,5 +67,5 @@ for q, queue in ipairs(KEYS) do
   for i = 1, #found, 2 do over[#over + 1] = {tonumber(found[i + 1]), found[i], q} end
 end
 table.sort(over, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-for i = 1, math.min(limit, #over) do lease_anew(over[i][3], string.sub(over[i][2], 8)) end
-return answer
+for i = 1, math.min(limit, #over) do lease_anew(over[i][3], string.sub(over[i][2], 8), over[i][2]) end
+return answered()

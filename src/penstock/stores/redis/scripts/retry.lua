@@ -6,6 +6,7 @@ local queue, letters = KEYS[1], {}
 minted = tonumber(ARGV[2])
 
 local function begin_again(id, job)
+  if is_stand_in(job) then return end
   local before, ended = job.state, ended_state(job.state)
   take(queue, id, job)
   job.attempt, job.lost, job.run, job.ended, job.asked = 0, 0, now, nil, false
@@ -30,7 +31,7 @@ for i = 3, #ARGV do
   local batch = job and job.group and groups().batch_of(job)
   if batch then    -- the members of a batch come back with it, and all together
     local batch_state, batch_job = look_at(queue, batch)
-    if batch_state then id, state, job = batch, batch_state, batch_job end
+    if batch_state and not (batch_job and is_stand_in(batch_job)) then id, state, job = batch, batch_state, batch_job end
   end
   if state and state ~= RUNNING then begin_again(id, job) end
 end

@@ -34,6 +34,7 @@ local function change_limits()
   for i = 1, #limits.RULES do
     if ARGV[4 + i] ~= '' then values[i] = tonumber(ARGV[4 + i]) end
   end
+  if values[4] ~= limits.UNSET and values[6] == limits.UNSET then values[6] = 1 end    -- a rate without a burst
   local packed = struct.pack(limits.PACKED, unpack(values, 1, #limits.RULES))
   if packed == (m.limits or none) then return end
   changed = 1

@@ -52,6 +52,12 @@ local function count(q, t, n)
   if t.has_error == 1 then failed[q] = (failed[q] or 0) + n end
 end
 
+-- Of a lease too short to be one nothing is known.
+local function facts_of(lease)
+  local token_size = string.byte(lease, 8) or 0
+  return string.sub(lease, 9, 8 + token_size), string.byte(lease, 17 + token_size) or KEYED
+end
+
 local other
 local function otherwise()
   if other then return other end
@@ -66,7 +72,10 @@ local function otherwise()
       job.place, job.at_tail = count_up(meta(queue)), true
     end
     if t.hold_lane > 0 and job.lane then hold_lane(queue, id, job, now + t.hold_lane, t.state == AVAILABLE) end
-    job.state, job.asked, job.reason, job.fresh = t.state, asked, t.reason, false
+    -- who asked it to stop has said why, and that stays until it has stopped (wording.reason_after)
+    local stays = asked and t.state ~= COMPLETED and t.state ~= DEAD and (job.reason or t.state ~= CANCELLED)
+    if not stays then job.reason = t.reason end
+    job.state, job.asked, job.fresh = t.state, asked, false
     job.lost, job.fetched = job.lost + t.lost, lease.fetched
     if charged and t.charge == 1 then job.attempt = job.attempt + 1 end
     if t.error then add_error(job, t.error, most_errors) end
@@ -114,7 +123,18 @@ local function otherwise()
     end
   end
 
-  other = {apply = apply, follow = follow, read = read, read_held = read_held}
+  -- The job and its lease, or nothing if one of them cannot be read: then it was set aside.
+  local function known(queue, id, record, held)
+    local ok, lease = pcall(read_held, held)
+    if not ok then
+      set_aside(queue, id, record, 'its lease cannot be read')
+      return nil
+    end
+    local job, gone = readable(queue, id, record)
+    if not gone then return job, lease end
+  end
+
+  other = {apply = apply, follow = follow, known = known}
   return other
 end
 
@@ -127,7 +147,7 @@ while at <= #ARGV do
   local held = get_many(queue .. ':held', ids)
   -- the usual end: completed, nothing to keep, nobody who waits for it; then no record has to be read
   local quick = plain == 1 and t.removes and not t.error and redis.call('EXISTS', queue .. ':watchers') == 0
-  local gone, orders, tokens, done, seen = {}, {}, {}, 0, {}
+  local gone, orders, tokens, done, seen, unheld = {}, {}, {}, 0, {}, 0
   for k = 1, n do
     local id, lease = ids[k], held[k]
     local shown = ARGV[at + 2 + (k - 1) * width]
@@ -139,9 +159,7 @@ while at <= #ARGV do
         letter = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and 's' or 'g'
       end
     else
-      local token_size = string.byte(lease, 8)
-      local token = string.sub(lease, 9, 8 + token_size)
-      local flags = string.byte(lease, 17 + token_size)
+      local token, flags = facts_of(lease)
       local limited = flags >= LIMITED
       if limited then flags = flags - LIMITED end
       local keyed = flags >= KEYED
@@ -160,12 +178,19 @@ while at <= #ARGV do
         seen[id] = 'removed'
       else
         seen[id] = 'applied'
-        local known = otherwise().read_held(lease)
         local record = redis.call('HGET', queue .. ':jobs', id)
-        if record then
-          other.apply(q, queue, id, other.read(record), known, t,
-            plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
-          if plain ~= 1 then other.follow(queue, known.generation, ARGV[at + 4 + (k - 1) * width]) end
+        local job, known
+        if record then job, known = otherwise().known(queue, id, record, lease) end
+        if record and not job then    -- it is dead, and its lease is gone
+          letter, done, tokens[token] = 's', done - 1, tokens[token] - 1
+        elseif record then
+          other.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
+          local following = plain == 1 and '' or ARGV[at + 4 + (k - 1) * width]
+          if following ~= '' then    -- it may replace one that has been settled here, which must not seem to run
+            in_steps('HDEL', queue .. ':held', {unpack(gone, unheld + 1)})
+            unheld = #gone
+            other.follow(queue, known.generation, following)
+          end
         else    -- somebody has deleted it: its lease goes, and the outcomes beside its own apply
           letter, done, seen[id] = 'g', done - 1, 'removed'
         end
@@ -178,7 +203,7 @@ while at <= #ARGV do
     in_steps('HDEL', queue .. ':held', gone)
     in_steps('ZREM', queue .. ':leases', orders)
     for token, m in pairs(tokens) do
-      if redis.call('HINCRBY', queue .. ':tokens', token, -m) <= 0 then
+      if count_on(queue .. ':tokens', token, -m) <= 0 then
         redis.call('HDEL', queue .. ':tokens', token)
       end
     end
@@ -192,15 +217,15 @@ while at <= #ARGV do
   at = at + 1 + n * width
 end
 
-for queue in pairs(made_room) do
-  if redis.call('EXISTS', queue .. ':ready') == 1 then made_ready[queue] = true end
-end
 local day = math.floor(now / DAY)
 for q, queue in ipairs(KEYS) do
   for name, counted in pairs({processed = processed[q], failed = failed[q]}) do
-    redis.call('HINCRBY', queue .. ':meta', name, counted)
-    redis.call('HINCRBY', queue .. ':days', day .. '/' .. name, counted)
+    count_on(queue .. ':meta', name, counted)
+    count_on(queue .. ':days', day .. '/' .. name, counted)
   end
 end
 finish()
+for queue in pairs(made_room) do
+  if not made_ready[queue] then wake_for_room(queue) end
+end
 return {table.concat(letters), string.format('%.0f', floor), out}

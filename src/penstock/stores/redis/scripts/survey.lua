@@ -2,7 +2,7 @@
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
 -- ones are kept, expired jobs (likewise), 1 if there are old days or ties, names in `out`, how many unique keys are
--- over}.
+-- over, what other scripts have set aside (see queue.lua)}.
 -- include: clock states record queue lanes places days
 local limit, answer = tonumber(ARGV[2]), {}
 
@@ -20,6 +20,8 @@ for i, queue in ipairs(KEYS) do
     past(queue .. ':over'), crowded, past(queue .. ':expiring'), (#old_days(queue) > 0 or has_idle_ties(queue)) and 1 or 0,
     redis.call('HKEYS', queue .. ':out'),
     redis.call('ZCOUNT', queue .. ':unique/until', '-inf', now),
+    redis.call('LRANGE', queue .. ':asides', 0, -1),
   }
+  if #answer[i][7] > 0 then redis.call('DEL', queue .. ':asides') end    -- who is told says it
 end
 return answer

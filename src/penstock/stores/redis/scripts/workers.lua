@@ -1,12 +1,17 @@
 -- Who announced itself, and those who have been silent for too long; with "prune" up to so many of these go.
 -- KEYS: the workers.  ARGV: clock, silence (ms), how many to prune.
--- Returns {how many went, then what each of the others says}.
+-- Returns {how many went, then of each of the others its id and what it says}.
 -- include: clock
 local answer, silent = {0}, {}
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
-  local seen = struct.unpack('<d', all[i + 1])
+  local seen = #all[i + 1] >= 8 and struct.unpack('<d', all[i + 1]) or -1
+  if not (seen > 0 and seen < 2 ^ 53) then    -- somebody has overwritten it: it is shown, and goes with the silent ones
+    seen = ARGV[3] == '0' and now or 0
+    all[i + 1] = struct.pack('<d', now) .. all[i + 1]
+  end
   if now - seen <= tonumber(ARGV[2]) then
+    answer[#answer + 1] = all[i]
     answer[#answer + 1] = all[i + 1]
   else
     silent[#silent + 1] = {seen, all[i]}

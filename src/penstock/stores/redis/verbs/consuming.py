@@ -5,19 +5,40 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import msgspec
 
+from penstock.errors import StoreCorrupt
 from penstock.job import MAX_ERRORS, Job, Lease, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Due, Fetched, Grip, Offer, Settled, Settlement, Share, no_outcome
+from penstock.lifecycle import Transition, set_aside
+from penstock.store import Beat, Due, Fetched, Grip, Offer, SetAside, Settled, Settlement, Share, no_outcome
 from penstock.stores.redis.calls import Call
-from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, sure
+from penstock.stores.redis.ground import (
+    AWAY,
+    BATCH,
+    HEAVY,
+    SHARED,
+    Ground,
+    Talk,
+    alone,
+    any_of,
+    ask,
+    chunks,
+    each,
+    in_bytes,
+    isolated,
+    sure,
+    whole,
+)
 from penstock.stores.redis.handover import Handover
 from penstock.stores.redis.keys import packed
+from penstock.stores.redis.reading import Row, leased_jobs, read_quickly
 from penstock.stores.redis.records import (
+    UNDECODABLE,
+    UNWRITABLE,
+    CannotWrite,
     form_of,
     grip,
     job_of,
@@ -26,7 +47,7 @@ from penstock.stores.redis.records import (
     tail_of,
     transition_bytes,
 )
-from penstock.stores.redis.verbs.producing import known, register
+from penstock.stores.redis.verbs.producing import known, listing, register
 
 __all__ = [
     "deliver",
@@ -35,6 +56,7 @@ __all__ = [
     "held_by",
     "look",
     "news_call",
+    "now_of",
     "pass_on",
     "promote",
     "read_handed_over",
@@ -45,10 +67,13 @@ __all__ = [
 _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
 _GENERATIONS = 1 << 56
 _TURN = struct.Struct("<d")
+_read_new = msgspec.msgpack.Decoder(NewJob).decode
 #: How many jobs one script promotes.
 _PROMOTED = 1_000
 #: The quota of a queue that is only asked what it has leased under the token.
 _TOKEN_ONLY = -1
+#: So many queues are asked what time it is, if the namespace's own server does not say.
+_CLOCKS = 5
 _LATER = ord("l")
 _SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settled.GONE}
 
@@ -56,6 +81,7 @@ _SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settle
 # ── fetch ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@isolated
 def fetch(
     ground: Ground,
     queues: Sequence[Share],
@@ -68,9 +94,12 @@ def fetch(
     others = ground.used_before(token, [share.queue for share in queues])
     queues = [*queues, *(Share(queue, _TOKEN_ONLY, 0) for queue in others)] if others else queues
     ask_for = _Fetching(ground, lease, worker, token, charge)
-    if ground.clustered and len(queues) > 1:
-        return (yield from _fetch_over_slots(ground, ask_for, queues, limit))
-    return (yield from ask_for.all(queues, limit))
+    if ground.apart and len(queues) > 1:
+        found = yield from _fetch_over_slots(ground, ask_for, queues, limit)
+    else:
+        found = yield from ask_for.all(queues, limit)
+    aside = ground.asides.take()
+    return msgspec.structs.replace(found, set_aside=aside) if aside else found
 
 
 class _Fetching:
@@ -96,7 +125,7 @@ class _Fetching:
             more = yield from self._some(rest, limit - len(found.jobs), anew=False)
             if not more.jobs:
                 break
-            found = Fetched(found.jobs + more.jobs, found.now, more.due, more.opens)
+            found = Fetched(found.jobs + more.jobs, found.now, more.due, more.opens, kept=more.kept)
         return found
 
     def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> Talk[Fetched]:
@@ -121,22 +150,27 @@ class _Fetching:
         now, due = int(answer[0]), int(answer[1]) if answer[1] else None
         self._again = answer[2] == b"again"
         if self._again:
-            jobs = yield from self._ground.learning(lambda: _read_rows(self._ground, names, answer[4:]))
+            jobs = yield from _rows_of_four(self._ground, names, answer[4:])
         else:
-            jobs = yield from self._ground.learning(lambda: self._read(names, answer, now))
-        return Fetched(jobs, now, due, int(answer[3]) if answer[3] else None)
+            quickly = yield from read_quickly(self._ground, lambda: self._read(names, answer, now))
+            jobs = (yield from self._one_by_one(names, answer, now)) if quickly is None else quickly
+        kept = tuple(names[int(number) - 1] for number in answer[2].split()[1:])
+        return Fetched(jobs, now, due, int(answer[3]) if answer[3] else None, kept=kept)
 
     def _announced(self) -> Talk[bytes]:
         key = self._ground.keys.workers
-        (said,) = sure((yield [ask(key, "HGET", key, self._worker)]))
-        info = {"tasks": []} if said is None else msgspec.msgpack.decode(said[8:])
-        return msgspec.msgpack.encode({"tasks": info["tasks"], "handled": info.get("handled", [])})
+        (said,) = yield from each(self._ground, [(SHARED, ask(key, "HGET", key, self._worker))])
+        try:
+            info = _read_announced((b"" if said in (None, AWAY) else said)[8:])
+        except UNDECODABLE:  # the next time that it announces itself it is well again
+            info = _Announced()
+        return msgspec.msgpack.encode(info)
 
     def _read(self, names: list[str], answer: list[Any], now: int) -> list[Job]:
         profiles, worker, token, charge = self._ground.profiles, self._worker, self.token, self._charge
         jobs: list[Job] = []
         at = 4
-        while at < len(answer):
+        while at < len(answer) and answer[at]:
             queue, n = names[answer[at] - 1], answer[at + 1]
             if n < 0:  # of a limited queue: with their instants
                 end = at + 2 - 3 * n
@@ -153,7 +187,42 @@ class _Fetching:
                     for i in range(at + 2, end, 2)
                 ]
             at = end
+        if at < len(answer):  # and this was set aside
+            self._ground.told(answer[at + 2 :])
         return jobs
+
+    def _one_by_one(self, names: list[str], answer: list[Any], now: int) -> Talk[list[Job]]:
+        """The same where something cannot be read."""
+        rows: list[Row] = []
+        at = 4
+        while at < len(answer) and answer[at]:
+            queue, n = names[answer[at] - 1], answer[at + 1]
+            width = 3 if n < 0 else 2
+            end = at + 2 + abs(n) * width
+            rows += [
+                (queue, *answer[i : i + 2], int(answer[i + 2]) if n < 0 else now)
+                for i in range(at + 2, end, width)
+            ]
+            at = end
+        if at < len(answer):
+            self._ground.told(answer[at + 2 :])
+        profiles, worker, token, charge = self._ground.profiles, self._worker, self.token, self._charge
+
+        def read(row: Row) -> Job:
+            queue, id, record, start = row
+            return leased(profiles, queue, id, record, start, worker, token, charge)
+
+        return (yield from leased_jobs(self._ground, rows, read))
+
+
+class _Announced(msgspec.Struct):
+    """What a worker says that it can run."""
+
+    tasks: list[str] = []
+    handled: list[str] = []
+
+
+_read_announced = msgspec.msgpack.Decoder(_Announced).decode
 
 
 def _rest_of(share: Share, given: int) -> Share:
@@ -162,50 +231,62 @@ def _rest_of(share: Share, given: int) -> Share:
     return Share(share.queue, max(0, share.quota - given), share.cap - given, free)
 
 
-def _read_rows(ground: Ground, names: Sequence[str], rows: list[Any]) -> list[Job]:
-    """Rows of four: number of the queue, id, record, lease."""
-    jobs: list[Job] = []
-    for i in range(0, len(rows), 4):
-        number, id, record, held = rows[i : i + 4]
-        jobs.append(job_of(ground.profiles, names[int(number) - 1], id, record, held))
-    return jobs
+def _rows_of_four(ground: Ground, names: Sequence[str], answer: list[Any]) -> Talk[list[Job]]:
+    """Rows of four: number of the queue, id, record, lease; or 0, id, a queue's key, why it was set aside."""
+    rows: list[Row] = []
+    for i in range(0, len(answer), 4):
+        number, id, record, held = answer[i : i + 4]
+        if number:
+            rows.append((names[int(number) - 1], id, record, held))
+        else:
+            ground.told([record, id, held])
+    return (yield from leased_jobs(ground, rows, lambda row: job_of(ground.profiles, *row)))
 
 
 def _fetch_over_slots(
     ground: Ground, ask_for: _Fetching, queues: Sequence[Share], limit: int
 ) -> Talk[Fetched]:
     repeated = yield from _under_token(ground, [share.queue for share in queues], ask_for.token)
+    queues = [share for share in queues if ground.why(share.queue) is None]
     jobs: list[Job] = []
     given = dict.fromkeys((share.queue for share in queues), 0)
     now, dues = 0, []
     opens: dict[str, int | None] = {}
+    kept: dict[str, tuple[str, ...]] = {}
     for share in queues:
         room = 0 if repeated else max(0, min(share.quota, share.cap, limit - len(jobs)))
         part = share if share.quota == _TOKEN_ONLY else Share(share.queue, room, room, share.free)
-        found = yield from ask_for.all([part], room)
+        found = yield from alone(ground, share.queue, ask_for.all([part], room))
+        if found is AWAY:
+            continue
         now = max(now, found.now)
         if found.due is not None:
             dues.append(found.due)
         given[share.queue] = len(found.jobs)
-        opens[share.queue] = found.opens
+        opens[share.queue], kept[share.queue] = found.opens, found.kept
         jobs += found.jobs
     for share in queues:
         room = 0 if repeated else min(share.cap - given[share.queue], limit - len(jobs))
         if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # it may have more
             rest = Share(share.queue, room, room, _rest_of(share, given[share.queue]).free)
-            found = yield from ask_for.all([rest], room, anew=False)
-            opens[share.queue] = found.opens
+            found = yield from alone(ground, share.queue, ask_for.all([rest], room, anew=False))
+            if found is AWAY:
+                continue
+            opens[share.queue], kept[share.queue] = found.opens, found.kept
             jobs += found.jobs
+    if not now:
+        raise ground.unavailable(given)
     instants = [instant for instant in opens.values() if instant is not None]
-    return Fetched(jobs, now, min(dues, default=None), min(instants, default=None))
+    names = tuple(chain.from_iterable(kept.values()))
+    return Fetched(jobs, now, min(dues, default=None), min(instants, default=None), kept=names)
 
 
 def _under_token(ground: Ground, queues: Sequence[str], token: str) -> Talk[bool]:
     calls = []
     for queue in queues:
         key = ground.keys.queue(queue) + b":tokens"
-        calls.append(ask(key, "HEXISTS", key, token))
-    return any(sure((yield calls)))
+        calls.append((queue, ask(key, "HEXISTS", key, token)))
+    return any(answer is not AWAY and answer for answer in (yield from any_of(ground, calls)))
 
 
 # ── extend, settle ───────────────────────────────────────────────────────────────────────────────
@@ -214,17 +295,18 @@ def _under_token(ground: Ground, queues: Sequence[str], token: str) -> Talk[bool
 def _numbered(ground: Ground, queues: Sequence[str]) -> Iterator[tuple[dict[str, int], list[str]]]:
     """Groups of queues that one script can span, with their numbers in it."""
     names = list(dict.fromkeys(queues))
-    most = 1 if ground.clustered else 250
+    most = 1 if ground.apart else 250
     for some in chunks(names, most):
         yield {name: n for n, name in enumerate(some, 1)}, list(some)
 
 
+@isolated
 def extend(ground: Ground, beats: Sequence[Beat]) -> Talk[list[Grip]]:
-    calls: list[Call] = []
+    calls: list[tuple[str, Call]] = []
     places: list[list[int]] = []
     for numbers, names in _numbered(ground, [beat.lease.queue for beat in beats]):
         of_these = [place for place, beat in enumerate(beats) if beat.lease.queue in numbers]
-        for part in chunks(of_these, BATCH):
+        for part in _by_checkpoints(beats, of_these):
             args: list[bytes | str | int] = []
             for place in part:
                 beat = beats[place]
@@ -234,23 +316,54 @@ def extend(ground: Ground, beats: Sequence[Beat]) -> Talk[list[Grip]]:
                     grip(beat.lease),
                     beat.by,
                     int(beat.started),
-                    b"" if beat.progress is None else b"=" + progress_bytes(beat.progress),
+                    progress_bytes(beat.progress),
                     b"" if beat.checkpoint is None else b"=" + beat.checkpoint,
                 )
-            calls.append(ground.call("extend", names, args))
+            calls.append((names[0], ground.call("extend", names, args)))
             places.append(list(part))
     grips: list[Grip] = [Grip.LOST] * len(beats)
     if calls:
-        for part, answer in zip(places, sure((yield calls)), strict=True):
+        for part, answer in zip(places, (yield from each(ground, calls)), strict=True):
+            if answer is AWAY:
+                for place in part:
+                    grips[place] = Grip.UNKNOWN
+                continue
             for place, letter in zip(part, answer.decode(), strict=True):
                 grips[place] = _GRIPS[letter]
     return grips
 
 
+def _by_checkpoints(beats: Sequence[Beat], places: Sequence[int]) -> list[Sequence[int]]:
+    parts = chunks(places, BATCH)
+    if all(beat.checkpoint is None for beat in beats):
+        return parts
+    sizes = [len(beat.checkpoint or b"") for beat in beats]
+    return [lighter for part in parts for lighter in in_bytes(part, sizes)]
+
+
 def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settled]]:
     for one in settlements:
         no_outcome(one.transition)
-    calls: list[Call] = []
+    try:
+        return (yield from _settle(ground, settlements))
+    except StoreCorrupt:  # who repeats it goes queue by queue; at once it would meet what was settled here
+        ground.spoiled.met()
+        raise
+    except CannotWrite:  # found before anything was sent
+        return (yield from _settle(ground, [_writable(ground, one) for one in settlements]))
+
+
+def _writable(ground: Ground, one: Settlement) -> Settlement:
+    """The same, or where it cannot be written an end that says so."""
+    try:
+        _settle_call(ground, [one], {one.lease.queue: 1}, [one.lease.queue])
+    except CannotWrite as error:
+        return Settlement(one.lease, set_aside(f"what became of it cannot be written: {error}"))
+    return one
+
+
+def _settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settled]]:
+    calls: list[tuple[str, Call]] = []
     places: list[Sequence[int]] = []
     queues = [one.lease.queue for one in settlements] + [
         new.queue for one in settlements if one.then for new in one.then
@@ -258,20 +371,25 @@ def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settl
     for numbers, names in _numbered(ground, queues):
         of_these = [place for place, one in enumerate(settlements) if one.lease.queue in numbers]
         for part in _by_weight(settlements, of_these):
-            calls.append(_settle_call(ground, [settlements[place] for place in part], numbers, names))
+            call = _settle_call(ground, [settlements[place] for place in part], numbers, names)
+            calls.append((names[0], call))
             places.append(part)
     settled: list[Settled] = [Settled.GONE] * len(settlements)
     following = {new.queue for one in settlements for new in one.then}
     if following - ground.listed:
-        sure((yield [register(ground, following)]))
-        ground.listed |= following
+        yield from register(ground, following)
     if following:  # again, behind the jobs: somebody may have dropped a queue since it was put on the list
-        calls.append(register(ground, following))
+        calls.append((SHARED, listing(ground, following)))
     if calls:
         lying: list[tuple[str, bytes]] = []
         later: list[int] = []  # they would have made the script too long
-        answers = sure((yield calls))
-        for part, (letters, highest, out) in zip(places, answers, strict=not following):
+        answers = yield from each(ground, calls)
+        for part, answer in zip(places, answers, strict=not following):
+            if answer is AWAY:
+                for place in part:
+                    settled[place] = Settled.UNKNOWN
+                continue
+            letters, highest, out = answer
             ground.floor = max(ground.floor, int(highest))
             for place, letter in zip(part, letters, strict=True):
                 if letter == _LATER:
@@ -282,7 +400,7 @@ def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settl
         if lying:
             yield from deliver(ground, lying)
         if later:
-            rest = yield from settle(ground, [settlements[place] for place in later])
+            rest = yield from _settle(ground, [settlements[place] for place in later])
             for place, answer in zip(later, rest, strict=True):
                 settled[place] = answer
     return settled
@@ -290,9 +408,11 @@ def settle(ground: Ground, settlements: Sequence[Settlement]) -> Talk[list[Settl
 
 def _by_weight(settlements: Sequence[Settlement], places: Sequence[int]) -> list[Sequence[int]]:
     """Parts that hold the server for 5 ms at most. A later part's jobs go to the head before an earlier's."""
-    heavy = not all(_light(settlements[place]) for place in places)
-    parts = chunks(places, HEAVY if heavy else BATCH)
-    return parts[::-1] if heavy else parts
+    if all(_light(settlements[place]) for place in places):
+        return chunks(places, BATCH)
+    sizes = [len(one.result or b"") + sum([len(new.payload) for new in one.then]) for one in settlements]
+    parts = [lighter for part in chunks(places, HEAVY) for lighter in in_bytes(part, sizes)]
+    return parts[::-1]
 
 
 def _light(one: Settlement) -> bool:
@@ -302,6 +422,17 @@ def _light(one: Settlement) -> bool:
 def _settle_call(
     ground: Ground, settlements: Sequence[Settlement], numbers: dict[str, int], names: list[str]
 ) -> Call:
+    try:
+        args = _settle_args(ground, settlements, numbers)
+    except UNWRITABLE as error:
+        raise CannotWrite(str(error)) from error
+    # sent twice, it would be told that the lease is gone: whoever settles asks what has become of the job
+    return ground.call("settle", names, args, repeatable=False)
+
+
+def _settle_args(
+    ground: Ground, settlements: Sequence[Settlement], numbers: dict[str, int]
+) -> list[bytes | str | int]:
     profiles: dict[bytes, bytes] = {}
     transitions: dict[Transition, int] = {}
     runs: list[bytes | str | int] = []
@@ -320,8 +451,7 @@ def _settle_call(
     for pair in profiles.items():
         args += pair
     args += [len(transitions), *map(transition_bytes, transitions), *runs]
-    # sent twice, it would be told that the lease is gone: whoever settles asks what has become of the job
-    return ground.call("settle", names, args, repeatable=False)
+    return args
 
 
 def _plain(batch: Sequence[Settlement]) -> list[bytes]:
@@ -376,17 +506,37 @@ def deliver(ground: Ground, lying: Sequence[tuple[str, bytes]]) -> Talk[None]:
     If we die in between, whoever prunes that queue delivers them: at least once, as everything.
     """
     keys = [(queue, ground.keys.queue(queue) + b":out", name) for queue, name in lying]
-    texts = sure((yield [ask(key, "HGET", key, name) for _, key, name in keys]))
-    found = [(key, name, text) for (_, key, name), text in zip(keys, texts, strict=True) if text is not None]
-    news = [msgspec.msgpack.decode(text[8:], type=NewJob) for _, _, text in found]
-    turns = [int(_TURN.unpack_from(text)[0]) for _, _, text in found]
-    if news:
-        ground.listed |= {new.queue for new in news}
-        sure((yield [register(ground, {new.queue for new in news})]))
-        calls = [_follower_call(ground, new, turn) for new, turn in zip(news, turns, strict=True)]
-        for highest in sure((yield calls)):
-            ground.floor = max(ground.floor, int(highest))
-        sure((yield [ask(key, "HDEL", key, name) for key, name, _ in found]))
+    texts = yield from each(ground, [(queue, ask(key, "HGET", key, name)) for queue, key, name in keys])
+    found: list[tuple[str, bytes, bytes]] = []
+    calls: list[tuple[str, Call]] = []
+    for (queue, key, name), text in zip(keys, texts, strict=True):
+        if text is None or text is AWAY:
+            continue
+        try:
+            new, turn = _read_new(text[8:]), int(_TURN.unpack_from(text)[0])
+            calls.append((new.queue, _follower_call(ground, new, turn)))
+        except UNDECODABLE as error:
+            yield from _keep_unread(ground, queue, name, text, f"what follows a job cannot be read ({error})")
+            continue
+        found.append((queue, key, name))
+    if found:
+        yield from register(ground, {queue for queue, _ in calls})
+        gone: list[tuple[str, Call]] = []
+        answers = yield from each(ground, calls)
+        for (queue, key, name), highest in zip(found, answers, strict=True):
+            if highest is not AWAY:  # else it lies there until its queue is back
+                ground.floor = max(ground.floor, int(highest))
+                gone.append((queue, ask(key, "HDEL", key, name)))
+        yield from each(ground, gone)
+
+
+def _keep_unread(ground: Ground, queue: str, name: bytes, text: bytes, cause: str) -> Talk[None]:
+    """Nobody can say where it should go: it is a dead job of the queue that it lies in."""
+    id = f"outbox-{name.hex()}"[:128]
+    call = ground.call("keep_unread", [queue], [name, text, packed(id), cause])
+    (kept,) = yield from each(ground, [(queue, call)])
+    if kept is not AWAY:
+        ground.asides.add(SetAside("outbox entry", queue, id, cause))
 
 
 def _follower_call(ground: Ground, new: NewJob, turn: int) -> Call:
@@ -399,22 +549,27 @@ def _follower_call(ground: Ground, new: NewJob, turn: int) -> Call:
 # ── promote, reclaim ─────────────────────────────────────────────────────────────────────────────
 
 
+@isolated
 def promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[Due]:
-    if not ground.clustered or len(queues) < 2:
-        return (yield from _promote(ground, queues, limit))[0]
+    if not ground.apart or len(queues) < 2:
+        due = (yield from _promote(ground, queues, limit))[0]
+        return msgspec.structs.replace(due, set_aside=ground.asides.take())
     moved, now, again = 0, 0, True
     dues: list[int] = []
     while again:  # what one queue has left of its share of the limit goes to all of them once more
         firsts = yield from _firsts(ground, queues, ":due", limit)
         dues, again, left = [], False, limit
         for queue in queues:
-            part, used, skipped = yield from _promote(ground, [queue], firsts.count(queue))
+            promoted = yield from alone(ground, queue, _promote(ground, [queue], firsts.count(queue)))
+            if promoted is AWAY:
+                continue
+            part, used, skipped = promoted
             moved, now, left = moved + part.moved, max(now, part.now), left - used
             again = again or skipped
             if part.next is not None:
                 dues.append(part.next)
         limit, again = left, again and left > 0
-    return Due(moved, min(dues, default=None), now)
+    return Due(moved, min(dues, default=None), now, ground.asides.take())
 
 
 def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[tuple[Due, int, bool]]:
@@ -426,6 +581,7 @@ def _promote(ground: Ground, queues: Sequence[str], limit: int) -> Talk[tuple[Du
         (answer,) = sure((yield [ground.call("promote", queues, [step, ground.floor])]))
         moved, used = moved + answer[0], used + answer[3]
         ground.floor = max(ground.floor, int(answer[5]))
+        ground.told(answer[6:])
         if answer[3] < step or used >= limit:
             due = Due(moved, int(answer[1]) if answer[1] else None, int(answer[2]))
             return due, used, answer[4] == 1
@@ -436,15 +592,17 @@ def _firsts(ground: Ground, queues: Sequence[str], order: str, limit: int) -> Ta
     calls = []
     for queue in queues:
         key = ground.keys.queue(queue) + order.encode()
-        calls.append(ask(key, "ZRANGE", key, 0, max(0, limit - 1), "WITHSCORES"))
+        calls.append((queue, ask(key, "ZRANGE", key, 0, max(0, limit - 1), "WITHSCORES")))
     entries = [
         (float(answer[i + 1]), answer[i], queue)
-        for queue, answer in zip(queues, sure((yield calls)), strict=True)
+        for queue, answer in zip(queues, (yield from any_of(ground, calls)), strict=True)
+        if answer is not AWAY
         for i in range(0, len(answer), 2)
     ]
     return [queue for _, _, queue in sorted(entries)[: max(0, limit)]]
 
 
+@isolated
 def reclaim(
     ground: Ground,
     queues: Sequence[str],
@@ -462,19 +620,20 @@ def reclaim(
         found = yield from _again_anywhere(ground, [*queues, *others], limit, facts)
         if found.jobs:
             return found
-    if not ground.clustered or len(queues) < 2:
+    if not ground.apart or len(queues) < 2:
         shares = [(list(queues), limit)] if queues else []
     else:
         repeated = yield from _under_token(ground, queues, token)
         firsts = [] if repeated else (yield from _firsts(ground, queues, ":leases", limit))
         shares = [([queue], firsts.count(queue)) for queue in queues]
-    calls = [ground.call("reclaim", names, [most, *facts]) for names, most in shares]
-    answers = sure((yield calls)) if calls else []
-    now = max([int(answer[0]) for answer in answers]) if answers else (yield from _now(ground))
-    jobs: list[Job] = []
+    calls = [(names[0], ground.call("reclaim", names, [most, *facts])) for names, most in shares]
+    answers = (yield from any_of(ground, calls)) if calls else []
+    now, jobs = 0, []
     for (names, _), answer in zip(shares, answers, strict=True):
-        jobs += yield from _reclaimed(ground, names, answer)
-    return Fetched(jobs, now)
+        if answer is not AWAY:
+            now = max(now, int(answer[0]))
+            jobs += yield from _reclaimed(ground, names, answer)
+    return Fetched(jobs, now or (yield from now_of(ground)), set_aside=ground.asides.take())
 
 
 def _again_anywhere(
@@ -484,14 +643,15 @@ def _again_anywhere(
     jobs: list[Job] = []
     now = 0
     for names in ground.servers(queues):
-        (answer,) = sure((yield [ground.call("reclaim", names, [limit, *facts, "|"])]))
-        now = int(answer[0])
-        jobs += yield from _reclaimed(ground, names, answer)
+        (answer,) = yield from each(ground, [(names[0], ground.call("reclaim", names, [limit, *facts, "|"]))])
+        if answer is not AWAY:
+            now = int(answer[0])
+            jobs += yield from _reclaimed(ground, names, answer)
     return Fetched(jobs, now)
 
 
 def _reclaimed(ground: Ground, names: Sequence[str], answer: list[Any]) -> Talk[list[Job]]:
-    return (yield from ground.learning(lambda: _read_rows(ground, names, answer[1:])))
+    return (yield from _rows_of_four(ground, names, answer[1:]))
 
 
 def _reclaim_of(
@@ -512,21 +672,30 @@ def _reclaim_of(
         pairs: list[bytes | str | int] = []
         for id in wanted.get(queue, ()):
             pairs += (1, id)
-        calls.append(ground.call("reclaim", [queue], [limit, lease, worker, token, *of, "|", *pairs]))
-    answers = sure((yield calls)) if calls else []
+        call = ground.call("reclaim", [queue], [limit, lease, worker, token, *of, "|", *pairs])
+        calls.append((queue, call))
+    answers = (yield from each(ground, calls)) if calls else []
     jobs: list[Job] = []
     for queue, answer in zip(names_now, answers, strict=True):
-        now = max(now, int(answer[0]))
-        jobs += yield from _reclaimed(ground, [queue], answer)
-    if not calls:
-        now = yield from _now(ground)
+        if answer is not AWAY:
+            now = max(now, int(answer[0]))
+            jobs += yield from _reclaimed(ground, [queue], answer)
+    now = now or (yield from now_of(ground))
     jobs.sort(key=lambda job: job.generation)
-    return Fetched(jobs, now)
+    return Fetched(jobs, now, set_aside=ground.asides.take())
 
 
-def _now(ground: Ground) -> Talk[int]:
-    (answer,) = sure((yield [ground.shared_call("now", ground.keys.news, ())]))
-    return int(answer)
+def now_of(ground: Ground) -> Talk[int]:
+    """By the server of the namespace; where that is away, by any other."""
+    keys = [(SHARED, ground.keys.news)]
+    keys += [
+        (queue, ground.keys.queue(queue) + b":meta") for queue in sorted(ground.met - {SHARED})[:_CLOCKS]
+    ]
+    for name, key in keys if ground.apart else keys[:1]:
+        (answer,) = yield from each(ground, [(name, ground.shared_call("now", key, ()))])
+        if answer is not AWAY:
+            return int(answer)
+    raise ground.unavailable([SHARED])
 
 
 def held_by(ground: Ground, queues: Sequence[str], workers: set[str]) -> Talk[list[tuple[int, str, bytes]]]:
@@ -538,13 +707,17 @@ def held_by(ground: Ground, queues: Sequence[str], workers: set[str]) -> Talk[li
         calls = []
         for queue, cursor in asked:
             key = ground.keys.queue(queue) + b":held"
-            calls.append(ask(key, "HSCAN", key, cursor, "COUNT", 1_000))
-        for (queue, _), (cursor, fields) in zip(asked, sure((yield calls)), strict=True):
+            calls.append((queue, ask(key, "HSCAN", key, cursor, "COUNT", 1_000)))
+        for (queue, _), answer in zip(asked, (yield from each(ground, calls)), strict=True):
+            if answer is AWAY:
+                del cursors[queue]
+                continue
+            cursor, fields = answer
             for i in range(0, len(fields), 2):
                 held = fields[i + 1]
-                at = 8 + held[7] + 9
+                at = 8 + (held[7] if len(held) > 7 else 0) + 9
                 size = int.from_bytes(held[at : at + 2], "little")
-                if held[at + 2 : at + 2 + size].decode() in workers:
+                if held[at + 2 : at + 2 + size].decode(errors="replace") in workers:
                     found.add((int.from_bytes(held[:7], "big"), queue, fields[i]))
             if cursor == b"0":
                 del cursors[queue]
@@ -583,8 +756,9 @@ def withdraw(ground: Ground, queues: Sequence[str], channel: str) -> Talk[None]:
 
 def handed_over(ground: Ground, came: Sequence[Handover], worker: str) -> Talk[Fetched]:
     """What was leased to a waiter by those who enqueued it."""
-    jobs = yield from ground.learning(lambda: read_handed_over(ground, came, worker))
-    return Fetched(jobs, max(one.now for one in came))
+    rows = [(one.queue, one.stored, one.record, one.now, worker, one.token, 1) for one in came]
+    jobs = yield from leased_jobs(ground, rows, lambda row: leased(ground.profiles, *row))
+    return Fetched(jobs, max(one.now for one in came), set_aside=ground.asides.take())
 
 
 def read_handed_over(ground: Ground, came: Sequence[Handover], worker: str) -> list[Job]:
@@ -595,20 +769,33 @@ def read_handed_over(ground: Ground, came: Sequence[Handover], worker: str) -> l
     ]
 
 
+@isolated
 def look(
-    ground: Ground, queues: Sequence[str], timeout: int, till: str, channel: str, offer: str
+    ground: Ground,
+    queues: Sequence[str],
+    timeout: int,
+    till: str,
+    channel: str,
+    offer: str,
+    parked: Sequence[str] = (),
 ) -> Talk[tuple[bool, str, tuple[int, int]]]:
     """Whether there is work (if not, the channel will hear of it), till when the wait is, the news so far."""
     args: list[bytes | str | int] = [timeout, till, channel, offer]
-    if ground.clustered:
-        calls = [news_call(ground), *(ground.call("look", [queue], args) for queue in queues)]
-        news, *answers = sure((yield calls))
+    if ground.apart:
+        more = () if ground.clustered else (ground.keys.news,)
+        calls = []
+        for queue in queues:
+            call = ground.call("look", [queue], [*args, *([1] if queue in parked else [])])
+            calls.append((queue, call._replace(keys=(*call.keys, *more))))
+        news, *answers = yield from any_of(ground, [(SHARED, news_call(ground)), *calls])
+        news = (None, None) if news is AWAY else news
+        answers = [answer for answer in answers if answer is not AWAY]
     else:
-        call = ground.call("look", queues, args)
+        call = ground.call("look", queues, args + [n for n, queue in enumerate(queues, 1) if queue in parked])
         answers = sure((yield [call._replace(keys=(*call.keys, ground.keys.news))]))
         news = answers[0][2]
     said = till or (answers[0][1].decode() if answers else "")
-    return any(answer[0] for answer in answers), said, (int(news[0] or 0), int(news[1] or 0))
+    return any(answer[0] for answer in answers), said, (whole(news[0]), whole(news[1]))
 
 
 def pass_on(ground: Ground, queue: str, kind: bytes) -> Talk[None]:

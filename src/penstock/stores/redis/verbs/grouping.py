@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.store import GroupInfo
-from penstock.stores.redis.ground import Ground, Talk, sure
+from penstock.stores.redis.ground import AWAY, Ground, Talk, any_of, isolated, sure
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.verbs.producing import highest, known
 
 __all__ = ["flush_group", "groups"]
 
 
+@isolated
 def groups(ground: Ground, queue: str | None, limit: int) -> Talk[list[GroupInfo]]:
     names = (yield from known(ground)) if queue is None else [queue]
-    answers = sure((yield [ground.call("groups", [name], [limit]) for name in names])) if names else []
-    found = [one for name, answer in zip(names, answers, strict=True) for one in _groups_of(name, answer)]
+    calls = [(name, ground.call("groups", [name], [limit])) for name in names]
+    answers = (yield from any_of(ground, calls)) if names else []
+    found = [
+        one
+        for name, answer in zip(names, answers, strict=True)
+        if answer is not AWAY
+        for one in _groups_of(name, answer)
+    ]
     return sorted(found, key=GroupInfo.order)[: max(0, limit)]
 
 

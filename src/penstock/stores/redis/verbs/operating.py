@@ -17,19 +17,48 @@ from penstock.limits import LimitChange
 from penstock.store import (
     LANE_SHOWN,
     DayCount,
+    Finding,
     LaneInfo,
+    Level,
     Page,
     Parked,
     Pruned,
     QueueInfo,
     QueueStats,
+    SetAside,
     WorkerInfo,
+    unreadable_settings_of,
 )
-from penstock.stores.redis.ground import BATCH, HEAVY, Ground, Talk, ask, chunks, jobs_from, sure
-from penstock.stores.redis.keys import packed
-from penstock.stores.redis.records import NUMBER, STATES, limit_values, limits_of
-from penstock.stores.redis.verbs.consuming import deliver, news_call
-from penstock.stores.redis.verbs.producing import get, highest, known, register, states_of, tell_news
+from penstock.stores.redis.calls import Call
+from penstock.stores.redis.ground import (
+    AWAY,
+    BATCH,
+    HEAVY,
+    SHARED,
+    Ground,
+    Talk,
+    alone,
+    any_of,
+    ask,
+    chunks,
+    each,
+    isolated,
+    jobs_from,
+    sure,
+    whole,
+)
+from penstock.stores.redis.keys import id_of, packed
+from penstock.stores.redis.reading import shown
+from penstock.stores.redis.records import (
+    NUMBER,
+    STATES,
+    UNDECODABLE,
+    limit_values,
+    limits_of,
+    readable_limits,
+)
+from penstock.stores.redis.verbs.consuming import deliver, news_call, now_of
+from penstock.stores.redis.verbs.producing import get, highest, known, listing, register, states_of, tell_news
 
 __all__ = [
     "announce",
@@ -40,6 +69,7 @@ __all__ = [
     "lane",
     "list_jobs",
     "parked",
+    "probes",
     "prune",
     "purge",
     "queues",
@@ -48,10 +78,13 @@ __all__ = [
     "retry",
     "settings",
     "stats",
+    "unread_settings",
     "workers",
+    "wrong_types",
 ]
 
 _SILENT = 60_000
+_UNREAD = "somebody has written over them"
 _NEWEST = 1 << 53
 #: A page at most, in one script.
 _PAGE = 500
@@ -60,10 +93,22 @@ _worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
 
 def begin(ground: Ground) -> Talk[Any]:
     """What a store object asks first of all: the news that there have been, which it will not tell."""
-    (news,) = sure((yield [news_call(ground)]))
+    (news,) = yield from each(ground, [(SHARED, news_call(ground))])
     if ground.steered:
         yield from highest(ground)
-    return news
+    return (None, None) if news is AWAY else news
+
+
+def probes(ground: Ground, names: Sequence[str]) -> list[Call]:
+    """Whether these queues are served; where the list of all was away, it learns what we know."""
+    calls = []
+    for name in names:
+        if name == SHARED and (met := (ground.met | ground.listed) - {SHARED}):
+            calls.append(listing(ground, met))
+        else:
+            key = ground.keys.news if name == SHARED else ground.keys.queue(name) + b":meta"
+            calls.append(ask(key, "EXISTS", key))
+    return [call._replace(brief=True) for call in calls]
 
 
 # ── listing ──────────────────────────────────────────────────────────────────────────────────────
@@ -85,13 +130,26 @@ class _Lister:
         args: list[bytes | str | int] = [self._before, self._page, self._states]
         (answer,) = sure((yield [self._ground.call("list_jobs", [self._queue], args)]))
         rows = jobs_from(answer)
-        jobs = yield from self._ground.jobs(self._queue, rows)
+        jobs = yield from shown(self._ground, self._queue, rows)
         self.jobs += jobs
         self.done = len(rows) < self._page
         if jobs:
             self._before = jobs[-1].generation
 
+    def at_least(self, wanted: int, task: str | None, worker: str | None) -> Talk[list[Job]]:
+        """So many of those that are of this task and worker, or all there are."""
+        found: list[Job] = []
+        while len(found) < wanted and not self.done:
+            yield from self.more()
+            found = [
+                job
+                for job in self.jobs
+                if (task is None or job.task == task) and (worker is None or job.worker == worker)
+            ]
+        return found
 
+
+@isolated
 def list_jobs(
     ground: Ground,
     queue: str | None,
@@ -113,15 +171,10 @@ def list_jobs(
     for name in names:
         # of equal generations, which several queues may have given, the queue that sorts first goes first
         lister = _Lister(ground, name, states, before + (name > last), page)
-        found: list[Job] = []
-        while len(found) <= limit and not lister.done:
-            yield from lister.more()
-            found = [
-                job
-                for job in lister.jobs
-                if (task is None or job.task == task) and (worker is None or job.worker == worker)
-            ]
-        parts.append([(-job.generation, name, job) for job in found[: limit + 1]])
+        listed = lister.at_least(limit + 1, task, worker)
+        found = yield from listed if queue is not None else alone(ground, name, listed)
+        if found is not AWAY:
+            parts.append([(-job.generation, name, job) for job in found[: limit + 1]])
     jobs = [job for _, _, job in merge(*parts, key=lambda one: one[:2])]
     more = len(jobs) > limit
     return Page(jobs[:limit], f"{jobs[limit - 1].generation}:{jobs[limit - 1].queue}" if more else None)
@@ -131,17 +184,31 @@ def _cursor(after: str | None) -> tuple[int, str]:
     if after is None:
         return _NEWEST, "~~"
     number, colon, queue = after.partition(":")
-    if not colon or not number.isascii() or not number.isdigit():
+    if not colon or not number.isascii() or not number.isdigit() or len(number) > 30:
         raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
     return int(number), queue
 
 
+@isolated
 def find(ground: Ground, id: str) -> Talk[list[Job]]:
     names = yield from known(ground)
-    found = yield from get(ground, [Ref(name, id) for name in names])
-    return [job for job in found if job is not None]
+    if not ground.apart:
+        jobs = yield from get(ground, [Ref(name, id) for name in names])
+        return [job for job in jobs if job is not None]
+    found: list[Job] = []
+    away = False
+    for name in names:
+        answer = yield from alone(ground, name, get(ground, [Ref(name, id)]))
+        if answer is AWAY:
+            away = True
+        else:
+            found += [job for job in answer if job is not None]
+    if away and not found:  # it may be there
+        raise ground.unavailable(names)
+    return found
 
 
+@isolated
 def queues(ground: Ground) -> Talk[list[QueueInfo]]:
     names = yield from known(ground)
     infos = yield from _infos(ground, names)
@@ -149,8 +216,12 @@ def queues(ground: Ground) -> Talk[list[QueueInfo]]:
 
 
 def _infos(ground: Ground, names: Sequence[str]) -> Talk[list[QueueInfo | None]]:
-    answers = sure((yield [ground.call("info", [name], []) for name in names])) if names else []
-    return [_info(name, answer) for name, answer in zip(names, answers, strict=True)]
+    calls = [(name, ground.call("info", [name], [])) for name in names]
+    answers = (yield from any_of(ground, calls)) if names else []
+    return [
+        QueueInfo(name, {}, away=str(ground.unavailable([name]))) if answer is AWAY else _info(name, answer)
+        for name, answer in zip(names, answers, strict=True)
+    ]
 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
@@ -169,40 +240,49 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
     )
 
 
+@isolated
 def parked(ground: Ground) -> Talk[list[Parked]]:
     names = yield from known(ground)
-    keys = [ground.keys.queue(name) for name in names]
-    answers = sure((yield [ask(key, "HGETALL", key + b":parked") for key in keys])) if names else []
+    calls = []
+    for name in names:
+        key = ground.keys.queue(name)
+        calls.append((name, ask(key, "HGETALL", key + b":parked")))
+    answers = (yield from any_of(ground, calls)) if names else []
     return [
-        Parked(name, task.decode(), int(n))
+        Parked(name, task.decode(errors="backslashreplace"), whole(n))
         for name, of_tasks in zip(names, answers, strict=True)
+        if of_tasks is not AWAY
         for task, n in sorted(zip(of_tasks[0::2], of_tasks[1::2], strict=True))
     ]
 
 
+@isolated
 def stats(ground: Ground, days: int) -> Talk[list[QueueStats]]:
     names = yield from known(ground)
-    calls = [ground.shared_call("now", ground.keys.news, ())]
+    now = yield from now_of(ground)
+    calls = []
     for name in names:
         key = ground.keys.queue(name)
-        calls.append(ask(key, "HMGET", key + b":meta", "enqueued", "processed", "failed", "generation"))
-        calls.append(ask(key, "HGETALL", key + b":days"))
-    now, *answers = sure((yield calls))
+        calls.append(
+            (name, ask(key, "HMGET", key + b":meta", "enqueued", "processed", "failed", "generation"))
+        )
+        calls.append((name, ask(key, "HGETALL", key + b":days")))
+    answers = (yield from any_of(ground, calls)) if names else []
     oldest = int(now) // 86_400_000 - min(days, 90)
     return [
-        QueueStats(name, int(totals[0] or 0), int(totals[1] or 0), int(totals[2] or 0), _days(daily, oldest))
+        QueueStats(name, whole(totals[0]), whole(totals[1]), whole(totals[2]), _days(daily, oldest))
         for name, totals, daily in zip(names, answers[0::2], answers[1::2], strict=True)
-        if totals[3] is not None
+        if totals is not AWAY and daily is not AWAY and totals[3] is not None
     ]
 
 
 def _days(daily: list[bytes], oldest: int) -> list[DayCount]:
-    counts: dict[int, dict[str, int]] = {}
+    counts: dict[int, dict[bytes, int]] = {}
     for field, n in zip(daily[0::2], daily[1::2], strict=True):
-        day, _, what = field.decode().partition("/")
-        counts.setdefault(int(day), {})[what] = int(n)
+        day, _, what = field.partition(b"/")
+        counts.setdefault(whole(day), {})[what] = whole(n)
     return [
-        DayCount(_day_name(day), counts[day].get("processed", 0), counts[day].get("failed", 0))
+        DayCount(_day_name(day), counts[day].get(b"processed", 0), counts[day].get(b"failed", 0))
         for day in sorted(counts, reverse=True)
         if day > oldest
     ]
@@ -222,12 +302,69 @@ def settings(
     change = limits or LimitChange()
     wanted.append("" if change.hold is UNSET else change.hold or 0)
     wanted += [value if value == "" else repr(value) for value in limit_values(change)]
-    answers = sure((yield [register(ground, {queue}), ground.call("settings", [queue], wanted)]))
-    ground.listed.add(queue)
-    if answers[1][0]:
-        sure((yield tell_news(ground, "changes")))
+    yield from register(ground, {queue})
+    (answer,) = sure((yield [ground.call("settings", [queue], wanted)]))
+    if answer[0]:
+        yield from tell_news(ground, "changes")
     (info,) = yield from _infos(ground, [queue])
     return info or QueueInfo(queue, {})
+
+
+@isolated
+def unread_settings(ground: Ground) -> Talk[list[Finding]]:
+    """What a checkup says of them."""
+    return [unreadable_settings_of(name, _UNREAD) for name in (yield from _unread_settings(ground))]
+
+
+def _say_unread_settings(ground: Ground) -> Talk[None]:
+    """Once for each queue, until they are set anew."""
+    found = set((yield from _unread_settings(ground)))
+    for name in sorted(found - ground.unread):
+        ground.asides.add(SetAside("settings", name, "", _UNREAD))
+    ground.unread = found
+
+
+def _unread_settings(ground: Ground) -> Talk[list[str]]:
+    """Queues whose limits somebody has written over."""
+    names = yield from known(ground)
+    calls = []
+    for name in names:
+        key = ground.keys.queue(name) + b":meta"
+        calls.append((name, ask(key, "HGET", key, "limits")))
+    answers = (yield from any_of(ground, calls)) if names else []
+    return [
+        name
+        for name, text in zip(names, answers, strict=True)
+        if text is not AWAY and text and not readable_limits(text)
+    ]
+
+
+#: What each key of a queue that every verb needs is.
+_TYPES = {
+    b"hash": ("jobs", "meta", "days", "profiles", "held", "tokens", "parked", "unique", "periodic", "out"),
+    b"zset": ("ready", "due", "leases", "expiring", "over", "waiters", "unique/until"),
+}
+
+
+def wrong_types(ground: Ground) -> Talk[list[Finding]]:
+    """Queues one of whose keys is of a type that no verb can use."""
+    names = yield from known(ground)
+    wanted = [(name, what, type) for name in names for type, all in _TYPES.items() for what in all]
+    calls = []
+    for name, what, _ in wanted:
+        key = ground.keys.queue(name) + b":" + what.encode()
+        calls.append(ask(key, "TYPE", key)._replace(brief=ground.clustered))
+    answers = (yield calls) if calls else []
+    return [
+        Finding(
+            Level.ERROR,
+            f"queue {name}",
+            f"its key {ground.keys.queue(name).decode()}:{what} is a {answer.decode()}: none of its jobs run",
+            "somebody else writes under this prefix: delete or rename that key, or use another prefix",
+        )
+        for (name, what, type), answer in zip(wanted, answers, strict=True)
+        if isinstance(answer, bytes) and answer not in (type, b"none")
+    ]
 
 
 def retry(ground: Ground, refs: Sequence[Ref]) -> Talk[list[State | None]]:
@@ -265,42 +402,63 @@ def drop(ground: Ground, queue: str) -> Talk[bool]:
     if answer < 0:
         return False
     key = ground.keys.queues
-    sure((yield [ask(key, "SREM", key, queue)]))
+    yield from each(ground, [(SHARED, ask(key, "SREM", key, queue))])
     ground.listed.discard(queue)
+    ground.met.discard(queue)
     meta = ground.keys.queue(queue) + b":meta"
     (again,) = sure((yield [ask(meta, "EXISTS", meta)]))
     if (
         again
     ):  # it has come to be once more, and who did that may have put it on the list before we took it off
-        sure((yield [register(ground, {queue})]))
+        yield from register(ground, {queue})
     if answer:
-        sure((yield tell_news(ground, "changes")))
+        yield from tell_news(ground, "changes")
     return True
 
 
 # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@isolated
 def prune(ground: Ground, limit: int, keep_finished: int, keep_dead: int) -> Talk[Pruned]:
     """Every queue is looked at first; then each step goes over the queues, in the order of the seam."""
+    yield from _say_unread_settings(ground)
     names = yield from known(ground)
     args = [max(0, limit), keep_finished, keep_dead]
-    groups = [[name] for name in names] if ground.clustered else chunks(names, HEAVY)
-    answers = sure((yield [ground.call("survey", some, args) for some in groups])) if names else []
-    seen = dict(zip(names, [one for answer in answers for one in answer], strict=True))
+    groups = [[name] for name in names] if ground.apart else chunks(names, HEAVY)
+    calls = [(few[0], ground.call("survey", few, args)) for few in groups]
+    answers = (yield from any_of(ground, calls)) if names else []
+    seen = {
+        name: one
+        for few, answer in zip(groups, answers, strict=True)
+        if answer is not AWAY
+        for name, one in zip(few, answer, strict=True)
+    }
+    for name, answer in seen.items():
+        _tell(ground, name, answer[6])
     lying = [(name, field) for name, answer in seen.items() for field in answer[4]]
     if lying:
         yield from deliver(ground, lying)
     sweep = _Sweep(ground, limit, keep_finished, keep_dead)
     yield from sweep.turns({name: answer[0] for name, answer in seen.items()}, over=True)
-    for name in names:
+    for name in seen:
         if seen[name][1] or seen[name][3]:
             yield from sweep.run(name, crowd=sweep.left, days=bool(seen[name][3]))
     yield from sweep.turns({name: answer[2] for name, answer in seen.items()}, over=False)
     key = ground.keys.workers
-    (answer,) = sure((yield [ground.shared_call("workers", key, [_SILENT, max(0, sweep.left)])]))
+    silent = ground.shared_call("workers", key, [_SILENT, max(0, sweep.left)])
+    (answer,) = yield from each(ground, [(SHARED, silent)])
     keys = yield from _prune_keys(ground, {name: answer[5] for name, answer in seen.items()}, limit)
-    return Pruned(sweep.finished, sweep.expired, answer[0], keys)
+    gone = 0 if answer is AWAY else answer[0]
+    return Pruned(sweep.finished, sweep.expired, gone, keys, ground.asides.take())
+
+
+def _tell(ground: Ground, queue: str, kept: Sequence[bytes]) -> None:
+    """What scripts that answer something else have set aside."""
+    for text in kept:
+        at = 2 + int.from_bytes(text[:2], "little")
+        cause = text[at:].decode(errors="backslashreplace")
+        ground.asides.add(SetAside("job", queue, id_of(text[2:at]), cause))
 
 
 def _prune_keys(ground: Ground, over: dict[str, int], limit: int) -> Talk[int]:
@@ -309,7 +467,9 @@ def _prune_keys(ground: Ground, over: dict[str, int], limit: int) -> Talk[int]:
     for name, many in over.items():
         while many > 0 and gone < limit:
             step = min(BATCH, many, limit - gone)
-            (n,) = sure((yield [ground.call("prune_keys", [name], [step])]))
+            (n,) = yield from each(ground, [(name, ground.call("prune_keys", [name], [step]))])
+            if n is AWAY:
+                break
             gone += n
             many -= step
     return gone
@@ -343,7 +503,11 @@ class _Sweep:
         while True:
             step = [min(HEAVY, n) for n in (over, crowd, expired)]
             args = [step[0], step[1], *self._keep, step[2], int(days)]
-            (answer,) = sure((yield [self._ground.call("prune", [name], args)]))
+            (answer,) = yield from each(self._ground, [(name, self._ground.call("prune", [name], args))])
+            if answer is AWAY:
+                return
+            self._ground.told(answer[3:])
+            answer = answer[:3]
             self.finished += answer[0]
             self.expired += answer[1]
             self.left -= answer[0] + answer[1]
@@ -353,24 +517,42 @@ class _Sweep:
 
 
 def announce(ground: Ground, worker: WorkerInfo) -> Talk[None]:
-    key = ground.keys.workers
     text = msgspec.msgpack.encode(worker)
-    sure((yield [ground.shared_call("announce", key, [worker.id, text])]))
+    ground.met.update(worker.queues)
+    yield from _of_workers(ground, ground.shared_call("announce", ground.keys.workers, [worker.id, text]))
+
+
+def _of_workers(ground: Ground, call: Call) -> Talk[Any]:
+    """A call about the list of workers. AWAY: it is on a Cluster, and the queues of another part are not."""
+    (answer,) = yield from each(ground, [(SHARED, call)])
+    if answer is AWAY:
+        others = sorted(ground.met - {SHARED})
+        if not others:
+            raise ground.unavailable([SHARED])
+        keys = [(queue, ground.keys.queue(queue) + b":meta") for queue in others]
+        yield from any_of(ground, [(queue, ask(key, "EXISTS", key)) for queue, key in keys])
+    return answer
 
 
 def retire(ground: Ground, worker: str) -> Talk[None]:
     key = ground.keys.workers
-    sure((yield [ask(key, "HDEL", key, worker)]))
+    yield from each(ground, [(SHARED, ask(key, "HDEL", key, worker))])
 
 
 def workers(ground: Ground) -> Talk[list[WorkerInfo]]:
-    (answer,) = sure((yield [ground.shared_call("workers", ground.keys.workers, [_SILENT, 0])]))
-    found = [msgspec.structs.replace(_worker_decode(text[8:]), seen_at=_seen(text)) for text in answer[1:]]
+    answer = yield from _of_workers(ground, ground.shared_call("workers", ground.keys.workers, [_SILENT, 0]))
+    if answer is AWAY:
+        return []
+    found = [_worker_of(id, text) for id, text in zip(answer[1::2], answer[2::2], strict=True)]
     return sorted(found, key=lambda worker: (worker.started_at, worker.id))
 
 
-def _seen(text: bytes) -> int:
-    return int(struct.unpack_from("<d", text)[0])
+def _worker_of(id: bytes, text: bytes) -> WorkerInfo:
+    seen = int(struct.unpack_from("<d", text)[0])
+    try:
+        return msgspec.structs.replace(_worker_decode(text[8:]), seen_at=seen)
+    except UNDECODABLE:
+        return WorkerInfo.unreadable(id.decode(errors="backslashreplace"), seen)
 
 
 # ── lanes ────────────────────────────────────────────────────────────────────────────────────────
@@ -382,7 +564,7 @@ def lane(ground: Ground, ref: Ref) -> Talk[LaneInfo | None]:
         return None
     key, waiting, before, due = answer[:4]
     rows = list(zip(answer[4::3], answer[5::3], answer[6::3], strict=True))
-    admitted = yield from ground.jobs(ref.queue, rows)
+    admitted = yield from shown(ground, ref.queue, rows)
     return LaneInfo(
         key.decode(),
         admitted,

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from penstock.job import Ref
 from penstock.lifecycle import REPLACED
-from penstock.schedule import Entry, NewEntry, Overlap
+from penstock.schedule import Entry, NewEntry, Overlap, unreadable_entry
 from penstock.store import Moved, Tick, Ticked, Timetable
 from penstock.stores.redis.calls import Call
-from penstock.stores.redis.ground import Ground, Talk, by_queue, sure
+from penstock.stores.redis.ground import (
+    AWAY,
+    HEAVY,
+    Ground,
+    Talk,
+    any_of,
+    by_queue,
+    each,
+    in_bytes,
+    isolated,
+    parts_of,
+    sure,
+)
 from penstock.stores.redis.keys import id_of, packed
-from penstock.stores.redis.records import form_of, tail_of
+from penstock.stores.redis.records import UNDECODABLE, form_of, tail_of
+from penstock.stores.redis.verbs.consuming import now_of
 from penstock.stores.redis.verbs.producing import highest, known, register, tell_news
 
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
@@ -27,21 +41,36 @@ _blob = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(NewEntry).decode
 
 
+@isolated
 def entries(ground: Ground, queues: Sequence[str] | None) -> Talk[Timetable]:
     names = (yield from known(ground)) if queues is None else sorted(set(queues))
     if not names:
-        (instant,) = sure((yield [ground.shared_call("now", ground.keys.queues, [])]))
-        return Timetable([], int(instant))
-    answers = sure((yield [ground.call("entries", some, []) for some in ground.servers(names)]))
+        return Timetable([], (yield from now_of(ground)))
+    servers = ground.servers(names)
+    asked = [(few[0], ground.call("entries", few, [])) for few in servers]
+    told = zip(servers, (yield from any_of(ground, asked)), strict=True)
+    there = [(few, answer) for few, answer in told if answer is not AWAY]
     found = [
-        (name, _entry_of(text))
-        for answer in answers
-        for of_queue in answer[1:]
-        for name, text in zip(of_queue[0::2], of_queue[1::2], strict=True)
+        (name, _shown_of(queue, name, text))
+        for queue, answer in _queues_of(there)
+        for name, text in zip(answer[0::2], answer[1::2], strict=True)
     ]
     found.sort(key=lambda one: (one[1].spec.job.queue, one[0]))
     # the clocks of several servers may differ; who goes by the last of them is nowhere early
-    return Timetable([entry for _, entry in found], min(int(answer[0]) for answer in answers))
+    return Timetable([entry for _, entry in found], min(int(answer[0]) for _, answer in there))
+
+
+def _queues_of(there: list[tuple[list[str], list[Any]]]) -> Iterator[tuple[str, list[bytes]]]:
+    for names, answer in there:
+        yield from zip(names, answer[1:], strict=True)
+
+
+def _shown_of(queue: str, name: bytes, text: bytes) -> Entry:
+    try:
+        return _entry_of(text)
+    except UNDECODABLE as error:
+        cause = f"the bytes stored are no periodic entry ({error})"
+        return unreadable_entry(Ref(queue, name.decode(errors="backslashreplace")), text, cause)
 
 
 def _entry_of(text: bytes) -> Entry:
@@ -70,21 +99,30 @@ def _sized(text: bytes, at: int) -> tuple[bytes, int]:
 def put_entries(ground: Ground, specs: Sequence[NewEntry]) -> Talk[list[Entry]]:
     if not specs:
         return []
-    groups = by_queue([spec.ref for spec in specs])
-    calls = [register(ground, set(groups))]
-    for queue, places in groups.items():
+    sizes = [len(spec.job.payload) for spec in specs]
+    parts = [
+        (queue, lighter)
+        for queue, part in parts_of([spec.ref for spec in specs], HEAVY)
+        for lighter in in_bytes(part, sizes)
+    ]
+    yield from register(ground, {queue for queue, _ in parts})
+    calls = []
+    for queue, places in parts:
         args: list[bytes | str | int] = []
         for place in places:
             spec = specs[place]
             args += (spec.name, spec.schedule.key, _blob(spec))
-        calls.append(ground.call("put_entries", [queue], args))
-    _, *answers = sure((yield calls))
-    ground.listed |= set(groups)
+        calls.append((queue, ground.call("put_entries", [queue], args)))
+    answers = yield from each(ground, calls)
     found: dict[int, Entry] = {}
-    for places, answer in zip(groups.values(), answers, strict=True):
+    for (_, places), answer in zip(parts, answers, strict=True):
+        if answer is AWAY:
+            continue
         found.update(zip(places, map(_entry_of, answer[1:]), strict=True))
-    if any(answer[0] for answer in answers):
-        sure((yield tell_news(ground, "changes")))
+    if any(answer is not AWAY and answer[0] for answer in answers):
+        yield from tell_news(ground, "changes")
+    if AWAY in answers:  # the others are put
+        raise ground.unavailable([queue for queue, _ in parts])
     return [found[place] for place in range(len(specs))]
 
 
@@ -101,9 +139,9 @@ def pause_entries(ground: Ground, refs: Sequence[Ref], paused: bool) -> Talk[lis
     found: list[Entry | None] = [None] * len(refs)
     for places, answer in zip(groups.values(), answers, strict=True):
         for place, text in zip(places, answer[1:], strict=True):
-            found[place] = _entry_of(text) if text else None
+            found[place] = _shown_of(refs[place].queue, refs[place].id.encode(), text) if text else None
     if any(answer[0] for answer in answers):
-        sure((yield tell_news(ground, "changes")))
+        yield from tell_news(ground, "changes")
     return found
 
 
@@ -116,27 +154,32 @@ def delete_entries(ground: Ground, refs: Sequence[Ref]) -> Talk[list[bool]]:
         for place, was_there in zip(places, answer, strict=True):
             gone[place] = was_there == 1
     if any(gone):
-        sure((yield tell_news(ground, "changes")))
+        yield from tell_news(ground, "changes")
     return gone
 
 
 # ── tick ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@isolated
 def tick(ground: Ground, ticks: Sequence[Tick]) -> Talk[list[Ticked]]:
     """One script each. It may be sent again: what it has done, it does not do twice."""
     if not ticks:
         return []
     if ground.clustered and ground.steered:
         yield from highest(ground)
-    answers = sure((yield [_tick_call(ground, one) for one in ticks]))
-    ground.floor = max(ground.floor, *(int(answer[1]) for answer in answers))
-    if any(answer[2] for answer in answers):
-        sure((yield tell_news(ground, "cancels")))
-    return [_ticked(one, answer[0], answer[3]) for one, answer in zip(ticks, answers, strict=True)]
+    answers = yield from each(ground, [(one.ref.queue, _tick_call(ground, one)) for one in ticks])
+    given = [answer for answer in answers if answer is not AWAY]
+    ground.floor = max(ground.floor, *(int(answer[1]) for answer in given), 0)
+    if any(answer[2] for answer in given):
+        yield from tell_news(ground, "cancels")
+    return [_ticked(one, answer) for one, answer in zip(ticks, answers, strict=True)]
 
 
-def _ticked(one: Tick, moved: bytes, letters: bytes) -> Ticked:
+def _ticked(one: Tick, answer: Any) -> Ticked:
+    if answer is AWAY:
+        return Ticked(Moved.UNKNOWN, ())
+    moved, _, _, letters = answer
     new = [job.id for job, letter in zip(one.jobs, letters, strict=False) if letter == ord("n")]
     return Ticked(_MOVED[moved], tuple(new))
 

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.errors import EnqueueUnknown
+from penstock.errors import EnqueueUnknown, StoreCorrupt, StoreError, StoreUnavailable
 from penstock.job import Job, NewJob, Ref, State
 from penstock.store import Enqueued, Verdict
 from penstock.stores.redis.calls import Acked, Call
 from penstock.stores.redis.faults import ReplyLost
 from penstock.stores.redis.ground import (
+    AWAY,
     BATCH,
     HEAVY,
+    MOST_BYTES,
+    SHARED,
     Ground,
     Talk,
+    any_of,
     ask,
     chunks,
+    each,
     id_list,
+    in_bytes,
+    isolated,
     parts_of,
     sure,
+    whole,
 )
 from penstock.stores.redis.keys import id_of, packed
-from penstock.stores.redis.records import STATES, form_of, tail_of
+from penstock.stores.redis.reading import shown
+from penstock.stores.redis.records import STATES, UNWRITABLE, form_of, tail_of
 from penstock.stores.wording import storable
 
-__all__ = ["cancel", "ended_ones", "enqueue", "get", "highest", "known", "register", "states_of", "tell_news"]
+__all__ = [
+    "cancel",
+    "ended_ones",
+    "enqueue",
+    "get",
+    "highest",
+    "known",
+    "listing",
+    "register",
+    "states_of",
+    "tell_news",
+]
 
 _VERDICTS = {
     ord("n"): Verdict.NEW,
@@ -42,6 +63,8 @@ _N, _NEW = ord("n"), Verdict.NEW
 _Part = tuple[str, Sequence[int]]
 #: In a call over several servers there is room for so many batches behind each job.
 _BATCHES = 32
+#: What a queue may be called.
+_NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,128}").fullmatch
 #: How many queues one script may span: their numbers are bytes.
 _QUEUES = 250
 
@@ -52,8 +75,7 @@ def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
         return []
     unlisted = {job.queue for job in jobs} - ground.listed
     if unlisted:  # first: a queue that has jobs is on the list
-        sure((yield [register(ground, unlisted)]))
-        ground.listed |= unlisted
+        yield from register(ground, unlisted)
     if ground.clustered and ground.steered:
         yield from highest(ground)
     enqueued: list[Enqueued | None] = [None] * len(jobs)
@@ -62,27 +84,55 @@ def enqueue(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
     batches = [[jobs[place] for place in part] for part in parts]
     spread = ground.clustered and len(parts) > 1 and len(jobs) <= BATCH
     room = _BATCHES if spread and any(job.group is not None for job in jobs) else 1
-    answers = yield [
-        _enqueue_call(ground, batch, [room * place for place in part] if spread else ())
-        for part, batch in zip(parts, batches, strict=True)
-    ]
+    try:
+        calls = [
+            _enqueue_call(ground, batch, [room * place for place in part] if spread else ())
+            for part, batch in zip(parts, batches, strict=True)
+        ]
+    except UNWRITABLE:
+        return (yield from _without_unwritable(ground, jobs))
+    answers = yield calls
+    if any(isinstance(answer, StoreCorrupt) for answer in answers):  # the next ones go queue by queue
+        ground.spoiled.met()
+    _raise_whole(answers, jobs)
     for part, batch, answer in zip(parts, batches, answers, strict=True):
-        if len(batch) == len(jobs):
-            _raise_whole(answer, jobs)
         for place, one in zip(part, _verdicts(ground, batch, answer, new), strict=True):
             enqueued[place] = one
     if new:  # somebody may have dropped the queue since it was put on the list
-        sure((yield [register(ground, new)]))
+        try:
+            yield from register(ground, new)
+        except StoreUnavailable:  # they are stored all the same; the next enqueue puts it on the list
+            ground.listed -= new
     return [one for one in enqueued if one is not None]
+
+
+def _without_unwritable(ground: Ground, jobs: Sequence[NewJob]) -> Talk[list[Enqueued]]:
+    """All but those that are none that a record can hold."""
+    failed: dict[int, Enqueued] = {}
+    for n, job in enumerate(jobs):
+        try:
+            _enqueue_call(ground, [job], ())
+        except UNWRITABLE as error:
+            failed[n] = Enqueued(Verdict.FAILED, job.id, cause=f"it cannot be written: {error}")
+    stored = iter((yield from enqueue(ground, [job for n, job in enumerate(jobs) if n not in failed])))
+    return [failed[n] if n in failed else next(stored) for n in range(len(jobs))]
 
 
 def _parts(ground: Ground, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
     """Which jobs go together in one script: their places."""
+    parts = _parts_by_count(ground, jobs)
+    sizes = [len(job.payload) for job in jobs]
+    if sum(sizes) <= MOST_BYTES:
+        return parts
+    return [lighter for part in parts for lighter in in_bytes(part, sizes)]
+
+
+def _parts_by_count(ground: Ground, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
     first = jobs[0].queue
     places = range(len(jobs))
     if all(job.queue == first for job in jobs):
         return chunks(places, BATCH)
-    if not ground.clustered:
+    if not ground.apart:
         parts = chunks(places, BATCH)
         if all(len({jobs[place].queue for place in part}) <= _QUEUES for part in parts):
             return parts
@@ -109,31 +159,56 @@ def _enqueue_call(ground: Ground, jobs: Sequence[NewJob], places: Sequence[int])
 
 
 def known(ground: Ground) -> Talk[list[str]]:
-    """All queues, by name."""
+    """All queues, by name. Where the list of a Cluster is away, those that this store object has met."""
     key = ground.keys.queues
-    (names,) = sure((yield [ask(key, "SMEMBERS", key)]))
-    return sorted(name.decode() for name in names)
+    (names,) = yield from each(ground, [(SHARED, ask(key, "SMEMBERS", key))])
+    if names is AWAY:
+        met = (ground.met | ground.listed) - {SHARED}
+        if not met:
+            raise ground.unavailable([SHARED])
+        return sorted(met)
+    return sorted(name.decode() for name in names if _is_name(name))
+
+
+def _is_name(name: bytes) -> bool:
+    """What else is on the list is none of ours."""
+    return _NAME(name) is not None
 
 
 def highest(ground: Ground) -> Talk[None]:
     """Learn the highest generation of all queues. It is time that orders jobs over queues; where a test has
     stopped it, this does."""
     names = yield from known(ground)
-    calls = [ask(key, "HGET", key + b":meta", "generation") for key in map(ground.keys.queue, names)]
-    found = sure((yield calls)) if calls else []
-    ground.floor = max([ground.floor, *(int(generation or 0) for generation in found)])
+    calls = []
+    for name in names:
+        key = ground.keys.queue(name)
+        calls.append((name, ask(key, "HGET", key + b":meta", "generation")))
+    found = (yield from each(ground, calls)) if calls else []
+    ground.floor = max([ground.floor, *(whole(one) for one in found if one is not AWAY)])
 
 
-def register(ground: Ground, queues: set[str]) -> Call:
-    """Put names on the list of all queues."""
+def register(ground: Ground, queues: set[str]) -> Talk[None]:
+    """Put names on the list of all queues. Where that is away, who asks for its return does it then."""
+    (done,) = yield from each(ground, [(SHARED, listing(ground, queues))])
+    if done is AWAY:
+        ground.met |= queues
+    else:
+        ground.listed |= queues
+
+
+def listing(ground: Ground, queues: set[str]) -> Call:
     return ask(ground.keys.queues, "SADD", ground.keys.queues, *sorted(queues))
 
 
-def _raise_whole(answer: Any, jobs: Sequence[NewJob]) -> None:
-    if isinstance(answer, ReplyLost):
-        raise EnqueueUnknown([job.id for job in jobs], str(answer)) from answer
-    if isinstance(answer, Exception):
-        raise answer
+def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
+    """What is so of all parts is raised: nothing was stored, or nobody knows of any."""
+    kinds = {isinstance(answer, ReplyLost) for answer in answers if isinstance(answer, Exception)}
+    if len(kinds) != 1 or not all(isinstance(answer, Exception) for answer in answers):
+        return
+    if kinds == {True}:
+        raise EnqueueUnknown([job.id for job in jobs], str(answers[0])) from answers[0]
+    if len({type(answer) for answer in answers}) == 1:
+        raise answers[0]
 
 
 def _verdicts(ground: Ground, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
@@ -173,14 +248,20 @@ def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
 
 def get(ground: Ground, refs: Sequence[Ref]) -> Talk[list[Job | None]]:
     parts = parts_of(refs, BATCH)
-    answers = sure((yield [ground.call("get", [q], id_list(refs, part)) for q, part in parts]))
     found: list[Job | None] = [None] * len(refs)
-    for (queue, part), answer in zip(parts, answers, strict=True):
-        there = [n for n in range(len(part)) if answer[2 * n] is not None]
-        rows = [(packed(refs[part[n]].id), answer[2 * n], answer[2 * n + 1]) for n in there]
-        jobs = yield from ground.jobs(queue, rows)
-        for n, job in zip(there, jobs, strict=True):
-            found[part[n]] = job
+    while parts:
+        answers = sure((yield [ground.call("get", [q], id_list(refs, part)) for q, part in parts]))
+        rest: list[_Part] = []
+        for (queue, part), answer in zip(parts, answers, strict=True):
+            told = len(answer) // 2
+            there = [n for n in range(told) if answer[2 * n] is not None]
+            rows = [(packed(refs[part[n]].id), answer[2 * n], answer[2 * n + 1]) for n in there]
+            jobs = yield from shown(ground, queue, rows)
+            for n, job in zip(there, jobs, strict=True):
+                found[part[n]] = job
+            if told < len(part):  # the answer became so large that it stopped
+                rest.append((queue, part[told:]))
+        parts = rest
     return found
 
 
@@ -213,24 +294,34 @@ def states_of(
 def cancel(ground: Ground, refs: Sequence[Ref], reason: str) -> Talk[list[State | None]]:
     found, asked = yield from states_of(ground, "cancel", refs, [storable(reason).encode()])
     if asked:
-        sure((yield tell_news(ground, "cancels")))
+        yield from tell_news(ground, "cancels")
     return found
 
 
-def tell_news(ground: Ground, what: str) -> list[Call]:
+def tell_news(ground: Ground, what: str) -> Talk[None]:
     """Count it, then tell all who wait. If we die before that, heartbeats and safety looks find it out."""
     keys = ground.keys
-    return [
-        ask(keys.news, "HINCRBY", keys.news, what, 1),
-        ask(keys.news, "PUBLISH", keys.news_channel, what),
-    ]
+    count = ask(keys.news, "HINCRBY", keys.news, what, 1)
+    tell = ask(keys.news, "PUBLISH", keys.news_channel, what)
+    try:
+        yield from each(ground, [(SHARED, count), (SHARED, tell)])
+    except StoreUnavailable:
+        raise
+    except StoreError:  # somebody has written over the count: it goes on from more than anybody has heard
+        (now,) = yield from each(ground, [(SHARED, ground.shared_call("now", keys.news, ()))])
+        if now is not AWAY:
+            anew = ask(keys.news, "HSET", keys.news, what, int(now))
+            yield from each(ground, [(SHARED, anew), (SHARED, tell)])
 
 
+@isolated
 def ended_ones(
     ground: Ground, refs: Sequence[Ref], channel: str, seconds: float
 ) -> Talk[dict[Ref, Job | None]]:
     """Those (each once) that have ended or are gone; the channel hears of the others for so long."""
-    open = yield from _open_ones(ground, refs, channel, max(0, int(seconds * 1000)))
+    open = yield from _open_ones(
+        ground, refs, channel, max(0, int(seconds * 1000))
+    )  # or of which nobody knows
     over = [ref for ref in refs if ref not in open]
     jobs = (yield from get(ground, over)) if over else []
     # one that was retried in this moment is open again
@@ -244,14 +335,16 @@ def _open_ones(ground: Ground, refs: Sequence[Ref], channel: str, timeout: int) 
         args: list[bytes | str | int] = [channel, timeout]
         for _, part in group:
             args += (len(part), *id_list(refs, part))
-        calls.append(ground.call("ended", [queue for queue, _ in group], args))
-    answers = sure((yield calls))
-    return {
-        Ref(queue, id_of(id))
-        for group, answer in zip(groups, answers, strict=True)
-        for (queue, _), ids in zip(group, answer, strict=True)
-        for id in ids
-    }
+        calls.append((group[0][0], ground.call("ended", [queue for queue, _ in group], args)))
+    answers = yield from any_of(ground, calls)
+    open: set[Ref] = set()
+    for group, answer in zip(groups, answers, strict=True):
+        if answer is AWAY:
+            open |= {refs[place] for _, part in group for place in part}
+            continue
+        for (queue, _), ids in zip(group, answer, strict=True):
+            open |= {Ref(queue, id_of(id)) for id in ids}
+    return open
 
 
 def _together(ground: Ground, parts: list[_Part]) -> list[list[_Part]]:
@@ -259,7 +352,7 @@ def _together(ground: Ground, parts: list[_Part]) -> list[list[_Part]]:
     groups: list[list[_Part]] = []
     room = 0
     for part in parts:
-        if ground.clustered or len(part[1]) > room or len(groups[-1]) == _QUEUES:
+        if ground.apart or len(part[1]) > room or len(groups[-1]) == _QUEUES:
             groups.append([])
             room = BATCH
         groups[-1].append(part)

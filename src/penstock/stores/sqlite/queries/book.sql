@@ -26,6 +26,28 @@ UPDATE penstock_queue SET
     tail = tail + ?14, head = head + ?15
 WHERE qid = ?16
 
+-- name: recount
+-- The counts as they are.  ?1 qid
+UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped) = (
+    SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
+           count(*) FILTER (WHERE state = 3), count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
+           count(*) FILTER (WHERE state = 6), count(*) FILTER (WHERE state = 7), count(*) FILTER (WHERE state = 8),
+           count(*) FILTER (WHERE state = 9)
+    FROM penstock_job WHERE queue = ?1
+)
+WHERE qid = ?1
+
+-- name: miscounted
+-- Whether there are jobs of a state that counts none, which nobody would look for.  ?1 qid
+SELECT 1 FROM penstock_queue WHERE qid = ?1 AND (
+    (available <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = 3))
+    OR (scheduled <= 0 AND retryable <= 0
+        AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_due WHERE queue = ?1 AND state < 2))
+    OR (parked <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_parked WHERE queue = ?1 AND state = 2))
+    OR (running <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = 4 AND queue = ?1))
+    OR (waiting <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = 8))
+)
+
 -- name: new
 -- The same after an enqueue, which is all that most transactions of a producer do.
 -- ?1 scheduled  ?2 available  ?3 both  ?4 qid

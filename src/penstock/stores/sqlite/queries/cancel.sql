@@ -11,5 +11,5 @@ SET state = 6, ended_at = ?2, keep_until = ?3, reason = ?4
 WHERE seq = ?1
 
 -- name: ask
--- ?1 seq
-UPDATE penstock_job SET cancel_asked = 1 WHERE seq = ?1
+-- ?1 seq  ?2 why (NULL: nobody said)
+UPDATE penstock_job SET cancel_asked = 1, cancel_reason = ?2 WHERE seq = ?1

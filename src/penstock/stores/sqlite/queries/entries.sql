@@ -2,7 +2,7 @@
 
 -- name: of_queue
 -- ?1 qid
-SELECT spec, revision, watermark, paused, last, enqueued, skipped
+SELECT name, spec, revision, watermark, paused, last, enqueued, skipped
 FROM penstock_periodic WHERE queue = ?1 ORDER BY name
 
 -- name: one

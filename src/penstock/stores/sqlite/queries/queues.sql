@@ -46,4 +46,4 @@ ON CONFLICT (namespace, id) DO UPDATE SET seen_at = ?3, info = ?4
 
 -- name: workers
 -- Who was seen since.  ?1 namespace  ?2 seen at or after
-SELECT info FROM penstock_worker WHERE namespace = ?1 AND seen_at >= ?2
+SELECT id, seen_at, info FROM penstock_worker WHERE namespace = ?1 AND seen_at >= ?2

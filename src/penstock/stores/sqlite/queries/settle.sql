@@ -23,7 +23,8 @@ WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4 AND tied 
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied, members IS NOT NULL
+SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied, members IS NOT NULL,
+       cancel_asked, cancel_reason
 FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from penstock.job import Job
 from penstock.lifecycle import EXPIRED, LOST_BY
-from penstock.store import Beat, Due, Fetched, Grip, Share, Wake
+from penstock.store import Beat, Due, Fetched, Grip, SetAside, Share, Wake
 from penstock.stores.sqlite import ties
+from penstock.stores.sqlite.blobs import progress_blob, worker_of
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     GROUPED,
@@ -16,13 +17,11 @@ from penstock.stores.sqlite.rows import (
     RUNNING,
     STATES,
     Row,
-    job_of,
+    jobs_of,
     leased,
     numbers,
-    progress_blob,
     spec_of,
     texts,
-    worker_of,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
@@ -36,6 +35,7 @@ __all__ = [
     "fetch",
     "heard",
     "look",
+    "must_last",
     "peek_fetch",
     "peek_promote",
     "peek_reclaim",
@@ -81,21 +81,21 @@ def peek_fetch(
     for queue in found if limit > 0 else ():
         if limits.room(step, queue) != 0 and (queue.counts[AVAILABLE] or _wanted(step, queue, worker)):
             return ACT
-    return Fetched([], step.now, _next_due(step, found), _opens(step, found, worker))
+    return Fetched([], step.now, _next_due(step, found), *_kept_back(step, found, worker))
 
 
 def fetch(
     step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
 ) -> Fetched:
     step.notice_reboot()
-    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (token,))]
+    jobs = jobs_of(step.cx.execute(_UNDER, (token,)))
     found = step.known([share.queue for share in queues])
     if not jobs and limit > 0:
         terms = (int(charge), step.now, token, worker, step.lease_now + lease)
         starts: dict[int, int] = {}
         jobs = leased(_take(step, queues, limit, terms, starts), step.now, token, worker)
         jobs = limits.started(jobs, starts)
-    return Fetched(jobs, step.now, _next_due(step, found), _opens(step, found, worker))
+    return Fetched(jobs, step.now, _next_due(step, found), *_kept_back(step, found, worker))
 
 
 _Terms = tuple[int, int, str, str, int]
@@ -151,6 +151,8 @@ class _Supply:
         if self._simple:
             want = min(want, queue.count(AVAILABLE))
             rows = self._step.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
+            if len(rows) < want:  # another program has changed the counts
+                queue.miscounted = True
             rows.sort()  # by priority and place, which no two of a queue share
             for row in rows:
                 if row[-2] is not None:
@@ -252,10 +254,15 @@ def _some_expired(step: Step, queue: Queue) -> bool:
     return step.cx.execute(_EXPIRED, (queue.qid, step.now)).fetchone() is not None
 
 
-def _opens(step: Step, queues: Sequence[Queue], worker: str) -> int | None:
-    """When a gate opens behind which there is something for this worker, which knows some parked jobs."""
-    wanted = {queue.qid for queue in queues if queue.gate is not None and _wanted(step, queue, worker)}
-    return limits.opens(step, queues, wanted)
+def _kept_back(
+    step: Step, queues: Sequence[Queue], worker: str
+) -> tuple[int | None, tuple[SetAside, ...], tuple[str, ...]]:
+    """When a gate opens behind which there is something for this worker, which knows some parked jobs; what
+    was set aside; and which queues with such jobs are full."""
+    gated = [queue for queue in queues if queue.gate is not None]
+    wanted = [queue for queue in gated if _wanted(step, queue, worker)]
+    opens = limits.opens(step, gated, {queue.qid for queue in wanted})
+    return opens, step.told(), tuple(queue.name for queue in wanted if limits.full(queue))
 
 
 def _wanted(step: Step, queue: Queue, worker: str) -> Sequence[str]:
@@ -265,7 +272,7 @@ def _wanted(step: Step, queue: Queue, worker: str) -> Sequence[str]:
     found = step.cx.execute(_WORKER, (step.namespace, worker)).fetchone()
     if found is None:
         return ()
-    info = worker_of(found[0])
+    info = worker_of(worker, 0, found[0])
     if queue.name in info.handled:
         return [task for (task,) in step.cx.execute(_PARKED_TASKS, (queue.qid,))]
     return info.tasks if step.cx.execute(_IS_PARKED, (queue.qid, texts(info.tasks))).fetchone() else ()
@@ -293,6 +300,11 @@ def extend(step: Step, beats: Sequence[Beat]) -> list[Grip]:
     return [_extend(step, beat) for beat in beats]
 
 
+def must_last(beats: Sequence[Beat]) -> bool:
+    """Whether one of them records what a power cut must not take back."""
+    return any(beat.lasting for beat in beats)
+
+
 def _extend(step: Step, beat: Beat) -> Grip:
     lease = beat.lease
     queue = step.queue(lease.queue)
@@ -312,7 +324,9 @@ def _extend(step: Step, beat: Beat) -> Grip:
 
 def peek_promote(step: Step, queues: Sequence[str], limit: int) -> Due | Act:
     due = _next_due(step, step.known(queues))
-    return ACT if limit > 0 and due is not None and due <= step.now else Due(0, due, step.now)
+    if limit > 0 and due is not None and due <= step.now:
+        return ACT
+    return Due(0, due, step.now, step.told())
 
 
 def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
@@ -327,7 +341,7 @@ def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
     due.sort()  # by due time, then by generation
     if any(queue.count(GROUPED) for queue in found.values()) or any(row[6] is not None for row in due):
         moved_here = _promote_with_groups(step, found, due, limit)
-        return Due(moved_here, _next_due(step, list(found.values())), step.now)
+        return Due(moved_here, _next_due(step, list(found.values())), step.now, step.told())
     moved: dict[int, list[int]] = {}
     admitted = 0
     for row in due[: max(0, limit)]:
@@ -339,7 +353,8 @@ def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
             step.move(found[qid], state, AVAILABLE)
     for qid, seqs in moved.items():
         step.cx.execute(_TO_TAIL, (step.tails(found[qid], len(seqs)), numbers(seqs)))
-    return Due(admitted + sum(map(len, moved.values())), _next_due(step, list(found.values())), step.now)
+    admitted += sum(map(len, moved.values()))
+    return Due(admitted, _next_due(step, list(found.values())), step.now, step.told())
 
 
 def _promote_with_groups(step: Step, found: dict[int, Queue], jobs: Sequence[Row], limit: int) -> int:
@@ -383,7 +398,7 @@ def _promote_one(step: Step, queue: Queue, row: Row) -> int:
         step.move(queue, state, AVAILABLE)
     else:
         step.move(queue, state, GROUPED)
-        enter(step, queue, seq, spec_of(spec))
+        enter(step, queue, seq, spec_of(seq, spec))
     return 1
 
 
@@ -401,7 +416,7 @@ def peek_reclaim(
 ) -> Fetched | Act:
     if not step.same_boot() or step.cx.execute(_IS_UNDER, (token,)).fetchone():
         return ACT
-    return ACT if _lost(step, queues, min(limit, 1), of) else Fetched([], step.now)
+    return ACT if _lost(step, queues, min(limit, 1), of) else Fetched([], step.now, set_aside=step.told())
 
 
 def reclaim(
@@ -414,11 +429,11 @@ def reclaim(
     of: Sequence[str] | None,
 ) -> Fetched:
     step.notice_reboot()
-    jobs = [job_of(row) for row in step.cx.execute(_UNDER, (token,))]
+    jobs = jobs_of(step.cx.execute(_UNDER, (token,)))
     if not jobs:
         seqs = _lost(step, queues, limit, of)
         jobs = _lease_anew(step, seqs, lease, worker, token)
-    return Fetched(jobs, step.now)
+    return Fetched(jobs, step.now, set_aside=step.told())
 
 
 def _lost(step: Step, queues: Sequence[str], limit: int, of: Sequence[str] | None) -> list[int]:
@@ -439,7 +454,7 @@ def _lease_anew(step: Step, seqs: list[int], lease: int, worker: str, token: str
     until = step.lease_now + lease
     rows = step.cx.execute(_RELEASE, (numbers(seqs), worker, token, until, LOST_BY)).fetchall()
     order = {seq: i for i, seq in enumerate(seqs)}
-    return [job_of(row) for row in sorted(rows, key=lambda row: order[row[2]])]
+    return jobs_of(sorted(rows, key=lambda row: order[row[2]]))
 
 
 # ── wait ─────────────────────────────────────────────────────────────────────────────────────────
@@ -457,11 +472,13 @@ def heard(step: Step) -> Heard:
     return Heard(0, 0) if row is None else Heard(*row)
 
 
-def look(step: Step, queues: Sequence[str], until: int, before: Heard) -> tuple[Wake, Heard]:
-    """What there is for a wait that ends at `until` and had heard of `before`."""
+def look(
+    step: Step, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str]
+) -> tuple[Wake, Heard]:
+    """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
     wake = Wake.NOTHING
     found = step.known(queues)
-    if any(limits.gives(step, queue) for queue in found):
+    if any(limits.gives(step, queue, parked=queue.name in parked) for queue in found):
         wake |= Wake.WORK
     else:
         for due in (_next_due(step, found), limits.opens(step, found)):

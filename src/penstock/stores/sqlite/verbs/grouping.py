@@ -21,6 +21,7 @@ from penstock.stores.sqlite.rows import (
     numbers,
     spec_blob,
     spec_of,
+    specs_of,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys, shift_key
@@ -40,6 +41,7 @@ __all__ = [
     "left",
     "next_due",
     "removed",
+    "set_key",
 ]
 
 _KEY = SQL["groups.key"]
@@ -74,6 +76,11 @@ def entered(step: Step, queue: Queue, seq: int, job: NewJob, state: int) -> None
     step.cx.execute(_KEY, (seq, job.group.key))
     if state == GROUPED:
         _join(step, queue, job.task, job.group)
+
+
+def set_key(step: Step, seq: int, key: str) -> None:
+    """The key by which a member is grouped."""
+    step.cx.execute(_KEY, (seq, key))
 
 
 def enter(step: Step, queue: Queue, seq: int, job: NewJob) -> None:
@@ -125,11 +132,12 @@ def flush(step: Step, queue: Queue, task: str, key: str) -> tuple[str | None, in
     size = step.cx.execute(_ONE, name).fetchone()[0]
     members: list[_Member] = []
     rows = step.cx.execute(_MEMBERS, (*name, size)).fetchall()
-    for seq, expires_at, spec in rows:
+    specs = specs_of((seq, spec) for seq, _, spec in rows)
+    for (seq, expires_at, _), spec in zip(rows, specs, strict=True):
         if expires_at is not None and expires_at <= step.now:
             step.end_queued(queue, seq, GROUPED, spec, EXPIRED)
         else:
-            members.append((seq, spec_of(spec)))
+            members.append((seq, spec))
     made = _make_batch(step, queue, members) if members else None
     left(step, queue, task, key, len(rows))
     return made, len(rows)
@@ -166,7 +174,7 @@ def _insert(step: Step, queue: Queue, seq: int, place: int, spec: NewJob, ids: b
 def end_queued(step: Step, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
     """A job that was not running is cancelled: it leaves its group, or its members end with it."""
     if isinstance(spec, bytes):
-        spec = spec_of(spec)
+        spec = spec_of(seq, spec)
     ties.end_queued(step, queue, seq, state, spec, reason)
     if spec.group is None:
         return

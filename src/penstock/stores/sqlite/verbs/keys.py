@@ -57,7 +57,7 @@ def shift_key(step: Step, queue: Queue, seq: int, tied: int, before: State | Non
     match hold_after(tied, before, after):
         case Hold.TAKEN:
             id, spec, enqueued_at = step.cx.execute(_JOB, (seq,)).fetchone()
-            unique = spec_of(spec).unique
+            unique = spec_of(seq, spec).unique
             if unique is not None:
                 take_key(step, queue, seq, id, unique, enqueued_at)
         case Hold.FREED:

@@ -10,10 +10,10 @@ from penstock.job import QUEUED, Job, NewJob
 from penstock.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.store import Enqueued, Verdict
 from penstock.stores.gates import Gate
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, RUNNING
+from penstock.stores.sqlite.rows import AVAILABLE, CODE, PARKED, RUNNING
 from penstock.stores.sqlite.step import SQL, Queue, Step
 
-__all__ = ["change", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
+__all__ = ["change", "full", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
 
 _SET = SQL["limits.set"]
 _HOLD = SQL["limits.hold"]
@@ -34,9 +34,15 @@ def room(step: Step, queue: Queue) -> int | None:
     return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), step.now)
 
 
-def gives(step: Step, queue: Queue) -> bool:
-    """Whether a fetch would get something that is ready."""
-    return queue.count(AVAILABLE) > 0 and room(step, queue) != 0
+def gives(step: Step, queue: Queue, *, parked: bool = False) -> bool:
+    """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
+    some = queue.count(AVAILABLE) > 0 or (parked and queue.count(PARKED) > 0)
+    return some and room(step, queue) != 0
+
+
+def full(queue: Queue) -> bool:
+    """Whether as many of its jobs run as may, so that the end of one lets the next one start."""
+    return queue.gate is not None and not queue.paused and queue.gate.full(queue.count(RUNNING))
 
 
 def opens(step: Step, queues: Sequence[Queue], parked: Collection[int] = ()) -> int | None:

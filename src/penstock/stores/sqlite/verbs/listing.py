@@ -6,7 +6,19 @@ from datetime import UTC, datetime
 
 from penstock.errors import ConfigError
 from penstock.job import TERMINAL, Job, Ref, State
-from penstock.store import LANE_SHOWN, DayCount, LaneInfo, Page, Parked, QueueInfo, QueueStats, WorkerInfo
+from penstock.store import (
+    LANE_SHOWN,
+    DayCount,
+    Finding,
+    LaneInfo,
+    Page,
+    Parked,
+    QueueInfo,
+    QueueStats,
+    WorkerInfo,
+    unreadable_settings_of,
+)
+from penstock.stores.sqlite.blobs import limits_of, why_no_limits, worker_of
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -16,12 +28,10 @@ from penstock.stores.sqlite.rows import (
     STATES,
     WAITING,
     Row,
-    job_of,
-    limits_of,
     numbers,
-    worker_of,
 )
 from penstock.stores.sqlite.step import SQL, Step, counts_of
+from penstock.stores.sqlite.verbs.aside import show
 
 __all__ = [
     "SILENT",
@@ -34,6 +44,7 @@ __all__ = [
     "parked",
     "queues",
     "stats",
+    "unreadable_settings",
     "workers",
 ]
 
@@ -105,7 +116,7 @@ def list_jobs(
 
 
 def _cursor(after: str) -> int:
-    if not after.isascii() or not after.isdigit():
+    if not after.isascii() or not after.isdigit() or len(after) > 30:
         raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
     return min(int(after), _END)
 
@@ -118,7 +129,10 @@ def _by_age(
         return []
     qid = None if found is None else found.qid
     code = None if state is None else CODE[state]
-    return [job_of(row) for row in step.cx.execute(_BY_AGE, (below, qid, code, task, step.namespace, limit))]
+    return [
+        show(step, row)
+        for row in step.cx.execute(_BY_AGE, (below, qid, code, task, step.namespace, limit)).fetchall()
+    ]
 
 
 def _few(
@@ -175,7 +189,7 @@ def _of_few(
     size = limit if task is None and queue is None and state is None else max(limit, 500)
     for start in range(0, len(seqs), size):
         for row in step.cx.execute(_THESE, (numbers(seqs[start : start + size]),)):
-            job = job_of(row)
+            job = show(step, row)
             if (
                 (queue is None or job.queue == queue)
                 and (state is None or job.state is state)
@@ -188,7 +202,7 @@ def _of_few(
 
 
 def find(step: Step, id: str) -> list[Job]:
-    return [job_of(row) for row in step.cx.execute(_FIND, (step.namespace, id))]
+    return [show(step, row) for row in step.cx.execute(_FIND, (step.namespace, id))]
 
 
 def lane(step: Step, ref: Ref) -> LaneInfo | None:
@@ -196,7 +210,7 @@ def lane(step: Step, ref: Ref) -> LaneInfo | None:
     cx = step.cx
     row = cx.execute(_GET, (step.namespace, ref.queue, ref.id)).fetchone()
     queue = step.queue(ref.queue)
-    job = None if row is None else job_of(row)
+    job = None if row is None else show(step, row)
     if queue is None or job is None or job.state in TERMINAL or (terms := job.spec.lane) is None:
         return None
     name = (queue.qid, terms.key)
@@ -208,7 +222,7 @@ def lane(step: Step, ref: Ref) -> LaneInfo | None:
         before = cx.execute(_BEFORE, (*name, *order)).fetchone()[0]
     found = cx.execute(_LANE_KEY, name).fetchone()
     due = None if found is None else found[2]
-    admitted = [job_of(row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
+    admitted = [show(step, row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
     return LaneInfo(terms.key, admitted, cx.execute(_IN_LINE, name).fetchone()[0], before, due)
 
 
@@ -217,6 +231,12 @@ def lane(step: Step, ref: Ref) -> LaneInfo | None:
 
 def queues(step: Step) -> list[QueueInfo]:
     return [_info(step, row) for row in step.cx.execute(_ALL, (step.namespace,)).fetchall()]
+
+
+def unreadable_settings(step: Step) -> list[Finding]:
+    rows = step.cx.execute(_ALL, (step.namespace,)).fetchall()
+    found = [(row[1], why_no_limits(row[-2])) for row in rows]
+    return [unreadable_settings_of(name, why) for name, why in found if why is not None]
 
 
 def info(step: Step, name: str) -> QueueInfo:
@@ -265,4 +285,4 @@ def _day_name(day: int) -> str:
 
 def workers(step: Step) -> list[WorkerInfo]:
     rows = step.cx.execute(_WORKERS, (step.namespace, step.now - SILENT))
-    return sorted((worker_of(info) for (info,) in rows), key=lambda w: (w.started_at, w.id))
+    return sorted((worker_of(*row) for row in rows), key=lambda w: (w.started_at, w.id))

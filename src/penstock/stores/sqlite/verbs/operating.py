@@ -12,6 +12,7 @@ from penstock.lifecycle import EXPIRED
 from penstock.limits import NO_LIMITS, LimitChange
 from penstock.store import Pruned, QueueInfo, WorkerInfo
 from penstock.stores.sqlite import ties
+from penstock.stores.sqlite.blobs import limits_of, worker_blob
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -22,10 +23,9 @@ from penstock.stores.sqlite.rows import (
     STATES,
     Row,
     is_queued,
-    limits_of,
     numbers,
     spec_of,
-    worker_blob,
+    specs_of,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
@@ -69,6 +69,7 @@ _DROP_DAYS = SQL["queues.drop_days"]
 _DROP_ENTRIES = SQL["entries.drop"]
 _ANNOUNCE = SQL["queues.announce"]
 _ALL = SQL["queues.all"]
+_MISCOUNTED = SQL["book.miscounted"]
 _OVER = SQL["prune.over"]
 _OLDEST_ENDED = SQL["prune.oldest"]
 _AGED = SQL["limits.aged"]
@@ -103,8 +104,8 @@ def _retry(step: Step, ref: Ref) -> State | None:
     queue, (seq, state, spec, expires_at, batch, is_batch) = found
     if batch is not None and _retry(step, Ref(ref.queue, batch)) is not None:
         return STATES[state]  # the members of a batch come back with it, and all together
-    if state == RUNNING:
-        return State.RUNNING
+    if state == RUNNING or (job := spec_of(seq, spec)).unreadable:
+        return STATES[state]
     if expires_at is not None and expires_at <= step.now:
         expires_at = None
     place = step.tails(queue, 1) + 1
@@ -113,12 +114,11 @@ def _retry(step: Step, ref: Ref) -> State | None:
     if is_queued(state):
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
-        unique = spec_of(spec).unique
+        unique = job.unique
         tied = None if unique is None else unique.states
         step.cx.execute(_RETRY, (*terms, tied))
         if tied is not None:
             shift_key(step, queue, seq, tied, STATES[state], State.AVAILABLE)
-    job = spec_of(spec)
     if job.group is None or is_batch:
         after = AVAILABLE if tie is None else ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
         step.move(queue, state, after)
@@ -136,7 +136,7 @@ def _bring_back(step: Step, queue: Queue, batch: str) -> None:
     """A batch that had ended runs again, and its members are its members again."""
     for seq, state, spec in step.cx.execute(_ENDED_MEMBERS, (queue.qid, batch)).fetchall():
         step.cx.execute(_REVIVE, (seq,))
-        unique = spec_of(spec).unique
+        unique = spec_of(seq, spec).unique
         if unique is not None:
             shift_key(step, queue, seq, unique.states, STATES[state], State.GROUPED)
         step.move(queue, state, GROUPED)
@@ -153,7 +153,7 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
         return None
     queue, (seq, state, spec, _, batch, is_batch) = found
     if is_queued(state) and state != PARKED and not (state == GROUPED and batch is not None):
-        job = spec_of(spec)
+        job = spec_of(seq, spec)
         if job.group is not None and not is_batch:
             _reschedule_member(step, queue, seq, state, job, due)
             return STATES[state]
@@ -322,11 +322,13 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
             return ACT
         if cx.execute(_KEYS_OVER, (qid, now)).fetchone():
             return ACT
+        if cx.execute(_MISCOUNTED, (qid,)).fetchone():
+            return ACT
         queue = step.queue(row[1])
         if queue is not None and queue.tied and ties.has_idle(step, queue):
             return ACT
     silent = cx.execute(_SILENT, (step.namespace, now - SILENT, 1)).fetchone()
-    return ACT if silent else Pruned(0, 0, 0)
+    return ACT if silent else Pruned(0, 0, 0, set_aside=step.told())
 
 
 def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
@@ -334,6 +336,7 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     queues = {queue.qid: queue for queue in step.known([row[1] for row in rows.values()])}
     limit = max(0, limit)
     for queue in queues.values():
+        queue.miscounted = step.cx.execute(_MISCOUNTED, (queue.qid,)).fetchone() is not None
         if queue.tied:
             ties.prune(step, queue)
     finished = _prune_over(step, queues, limit)
@@ -346,7 +349,8 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     workers = _prune_workers(step, limit - finished - expired)
     for qid in queues:
         step.cx.execute(_DAYS, (qid, step.now // _DAY - _DAYS_KEPT))
-    return Pruned(finished, expired, workers, prune_keys(step, list(queues.values()), limit))
+    keys = prune_keys(step, list(queues.values()), limit)
+    return Pruned(finished, expired, workers, keys, step.told())
 
 
 def _beyond(
@@ -386,9 +390,11 @@ def _prune_expired(step: Step, queues: dict[int, Queue], limit: int) -> int:
     for qid in queues:
         expired += step.cx.execute(_EXPIRED, (qid, step.now, limit)).fetchall()
     expired.sort()
-    for _, seq, qid, state, spec in expired[:limit]:
+    expired = expired[:limit]
+    specs = specs_of((row[1], row[4]) for row in expired)
+    for (_, seq, qid, state, _), spec in zip(expired, specs, strict=True):
         end_queued(step, queues[qid], seq, state, spec, EXPIRED)
-    return len(expired[:limit])
+    return len(expired)
 
 
 def _prune_workers(step: Step, limit: int) -> int:

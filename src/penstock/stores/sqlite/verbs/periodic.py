@@ -10,7 +10,7 @@ from penstock.job import Ref
 from penstock.lifecycle import REPLACED
 from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.store import Moved, Tick, Ticked, Timetable, Verdict
-from penstock.stores.sqlite.rows import Row
+from penstock.stores.sqlite.blobs import entry_of
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.act import ACT, Act
 from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, is_open
@@ -27,26 +27,24 @@ _DELETE = SQL["entries.delete"]
 _MOVE = SQL["tick.move"]
 
 _blob = msgspec.msgpack.Encoder().encode
-_spec_of = msgspec.msgpack.Decoder(NewEntry).decode
 
 
 def entries(step: Step, names: Sequence[str] | None) -> Timetable:
     if names is None:
         names = [row[1] for row in step.cx.execute(_ALL, (step.namespace,)).fetchall()]
     queues = step.known(sorted(set(names)))
-    rows = [row for queue in queues for row in step.cx.execute(_OF_QUEUE, (queue.qid,))]
-    return Timetable([_entry_of(row) for row in rows], step.now)
-
-
-def _entry_of(row: Row) -> Entry:
-    spec, revision, watermark, paused, last, enqueued, skipped = row
-    return Entry(_spec_of(spec), revision, watermark, paused == 1, last, enqueued, skipped)
+    found = [
+        entry_of(Ref(queue.name, name), row)
+        for queue in queues
+        for name, *row in step.cx.execute(_OF_QUEUE, (queue.qid,))
+    ]
+    return Timetable(found, step.now)
 
 
 def _one(step: Step, ref: Ref) -> tuple[Queue, Entry] | None:
     queue = step.queue(ref.queue)
     row = None if queue is None else step.cx.execute(_ONE, (queue.qid, ref.id)).fetchone()
-    return None if queue is None or row is None else (queue, _entry_of(row))
+    return None if queue is None or row is None else (queue, entry_of(ref, row))
 
 
 # ── what operators do ────────────────────────────────────────────────────────────────────────────
@@ -70,7 +68,7 @@ def _put(step: Step, spec: NewEntry) -> Entry:
     terms = (queue.qid, spec.name, spec.schedule.key, _blob(spec), step.now)
     step.cx.execute(_INSERT if found is None else _CHANGE, terms)
     step.changes += 1
-    return _entry_of(step.cx.execute(_ONE, (queue.qid, spec.name)).fetchone())
+    return entry_of(spec.ref, step.cx.execute(_ONE, (queue.qid, spec.name)).fetchone())
 
 
 def pause_entries(step: Step, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:

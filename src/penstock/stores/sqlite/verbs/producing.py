@@ -16,14 +16,15 @@ from penstock.stores.sqlite.rows import (
     STATES,
     Row,
     is_queued,
-    job_of,
     spec_blob,
 )
 from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.aside import show
 from penstock.stores.sqlite.verbs.grouping import end_queued, entered
 from penstock.stores.sqlite.verbs.keys import take_key
 from penstock.stores.sqlite.verbs.limits import refusal
 from penstock.stores.sqlite.verbs.replacing import conflict
+from penstock.stores.wording import asked_because
 from penstock.unique import WHILE_QUEUED
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "get", "is_open"]
@@ -166,7 +167,7 @@ def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
 
 def get(step: Step, refs: Sequence[Ref]) -> list[Job | None]:
     rows = [step.cx.execute(_GET, (step.namespace, ref.queue, ref.id)).fetchone() for ref in refs]
-    return [None if row is None else job_of(row) for row in rows]
+    return [None if row is None else show(step, row) for row in rows]
 
 
 def all_ended(step: Step, refs: Sequence[Ref]) -> list[Job | None] | None:
@@ -206,6 +207,6 @@ def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
         end_queued(step, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:
-        step.cx.execute(_ASK, (seq,))
+        step.cx.execute(_ASK, (seq, asked_because(reason)))
         step.cancels += 1
     return STATES[state]

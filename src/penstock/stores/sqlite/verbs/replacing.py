@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.holding import replaced
-from penstock.job import Job, NewJob
+from penstock.holding import moves, replaced
+from penstock.job import Job, NewJob, State
 from penstock.store import Enqueued, Verdict
 from penstock.stores.sqlite import ties
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, GROUPED, STATES, job_of, spec_blob
+from penstock.stores.sqlite.rows import AVAILABLE, CODE, GROUPED, STATES, WAITING, job_of, spec_blob
 from penstock.stores.sqlite.step import SQL, Queue, Step
-from penstock.stores.sqlite.verbs.grouping import enter, left
+from penstock.stores.sqlite.verbs.grouping import enter, left, set_key
 from penstock.stores.sqlite.verbs.keys import holder
 
 __all__ = ["conflict"]
@@ -37,6 +37,9 @@ def _replace(step: Step, queue: Queue, seq: int, new: NewJob) -> bool:
     job = replaced(before, new, step.now)
     if job is None:
         return False
+    if moves(before.spec, job.spec):
+        _move(step, queue, seq, before, job)
+        return True
     code, old = CODE[job.state], CODE[before.state]
     place = step.tails(queue, 1) + 1 if code == AVAILABLE != old else None
     tie = ties.look(step, seq) if queue.tied and code != old else None
@@ -49,6 +52,36 @@ def _replace(step: Step, queue: Queue, seq: int, new: NewJob) -> bool:
     if code != old and job.is_member:
         _change_group(step, queue, seq, job, old)
     return True
+
+
+def _move(step: Step, queue: Queue, seq: int, before: Job, job: Job) -> None:
+    """A queued job becomes this one, of another lane, turn or group."""
+    tie = ties.leave(step, queue, seq)
+    code, old = CODE[job.state], CODE[before.state]
+    if code == WAITING:
+        code = AVAILABLE
+    tail = step.tails(queue, 1) + 1
+    place = tail if code == AVAILABLE else None
+    step.cx.execute(_REPLACE, (seq, code, job.run_at, job.expires_at, spec_blob(job.spec), place))
+    ties.join(step, queue, seq, job.spec, tail)
+    after: int | None = code
+    if queue.tied and code == AVAILABLE:
+        after = ties.became(step, queue, ties.look(step, seq)._replace(state=None), code, tail, at_tail=True)
+    step.move(queue, old, after)
+    if job.is_member:
+        _change_key(step, queue, seq, before, job)
+    if tie.lane is not None:
+        ties.advance(step, queue, tie.lane)
+
+
+def _change_key(step: Step, queue: Queue, seq: int, before: Job, job: Job) -> None:
+    assert before.spec.group is not None
+    assert job.spec.group is not None
+    if before.state is State.GROUPED:
+        left(step, queue, job.task, before.spec.group.key)
+    set_key(step, seq, job.spec.group.key)
+    if job.state is State.GROUPED:
+        enter(step, queue, seq, job.spec)
 
 
 def _change_group(step: Step, queue: Queue, seq: int, job: Job, old: int) -> None:

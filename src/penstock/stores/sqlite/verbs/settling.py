@@ -10,13 +10,14 @@ from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.lifecycle import Place, Transition
 from penstock.store import Settled, Settlement, no_outcome
 from penstock.stores.sqlite import ties
-from penstock.stores.sqlite.rows import CODE, RUNNING, Row, errors_blob, errors_of, numbers
+from penstock.stores.sqlite.blobs import errors_blob, errors_of
+from penstock.stores.sqlite.rows import CODE, RUNNING, Row, Unreadable, numbers
 from penstock.stores.sqlite.step import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.grouping import end_members, removed
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
 from penstock.stores.sqlite.verbs.producing import enqueue_one
-from penstock.stores.wording import storable
+from penstock.stores.wording import reason_after, storable
 
 __all__ = ["settle"]
 
@@ -75,7 +76,10 @@ class _Simple:
         if one of the leases does not hold."""
         cx = step.cx
         cx.execute("SAVEPOINT simple")
-        all_hold = self._remove(cx) and self._keep(cx)
+        try:
+            all_hold = self._remove(cx) and self._keep(cx)
+        except OverflowError:  # of one of them: which one is seen when they go one by one
+            all_hold = False
         if not all_hold:
             cx.execute("ROLLBACK TO simple")
         cx.execute("RELEASE simple")
@@ -197,7 +201,10 @@ def _settle_one(step: Step, one: Settlement, heads: dict[str, int]) -> Settled:
     if one.transition.place is Place.HEAD:
         head = heads[lease.queue]
         heads[lease.queue] += 1
-    _apply(step, queue, row, one, head)
+    try:
+        _apply(step, queue, row, one, head)
+    except OverflowError as error:
+        raise Unreadable({row[0]: f"its end cannot be stored: {error}"}) from error
     for new in one.then:
         enqueue_one(step, new, follows=True)
     return Settled.APPLIED
@@ -211,8 +218,9 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
 
 
 def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
-    seq, _, token, attempt, charged, lost, place, due, errors, tied, is_batch = row
+    seq, _, token, attempt, charged, lost, place, due, errors, tied, is_batch, asked, because = row
     to, now = one.transition, step.now
+    reason = reason_after(to, bool(asked), because)
     if to.hold:
         limits.hold(step, queue, to.hold)
     tie = ties.look(step, seq) if queue.tied else None
@@ -229,7 +237,7 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         if tied is not None:
             forget_key(step, seq, code, tied)
         if is_batch:
-            end_members(step, queue, one.lease.id, code, now, to.reason)
+            end_members(step, queue, one.lease.id, code, now, reason)
             removed(step, queue, [(code, one.lease.id, None, None, None, True)], forgotten=True)
         if tie is not None:
             ties.became(step, queue, tie, None, place)
@@ -249,12 +257,12 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
             now + to.keep if ended else None,
             errors if to.error is None else _with(errors, to.error),
             one.result if ended else None,
-            to.reason and storable(to.reason),
+            reason,
             token,
         ),
     )
     if is_batch and ended:
-        end_members(step, queue, one.lease.id, code, now + to.keep, to.reason)
+        end_members(step, queue, one.lease.id, code, now + to.keep, reason)
     after: int | None = code
     if tie is not None:
         after = ties.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
@@ -270,5 +278,4 @@ def _due(to: Transition, due: int, now: int) -> int:
 
 
 def _with(blob: bytes | None, error: AttemptError) -> bytes:
-    before = () if blob is None else errors_of(blob)
-    return errors_blob((*before, error)[-MAX_ERRORS:])
+    return errors_blob((*errors_of(blob), error)[-MAX_ERRORS:])

@@ -1,4 +1,4 @@
--- One job is cancelled if it waits, asked to stop if it runs. Its state then (nil: not there), and whether it
+-- One job is cancelled if it waits, asked to stop if it runs: its record keeps why, until it has stopped. Its state then (nil: not there), and whether it
 -- was asked anew.
 
 local function cancel_job(queue, id, reason)
@@ -9,6 +9,11 @@ local function cancel_job(queue, id, reason)
     if bit.band(flags, ASKED) ~= 0 then return state, false end
     redis.call('HSET', queue .. ':held', id,
       string.sub(held, 1, flags_at - 1) .. string.char(flags + ASKED) .. string.sub(held, flags_at + 1))
+    if reason ~= 'cancelled before it started' then    -- lifecycle.ASK_CANCELLED: nobody has said why
+      local running = read(redis.call('HGET', queue .. ':jobs', id))
+      running.reason = reason
+      redis.call('HSET', queue .. ':jobs', id, write(running))
+    end
     return state, true
   end
   if not state or ended_state(state) then return state, false end

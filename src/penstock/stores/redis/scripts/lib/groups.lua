@@ -60,19 +60,32 @@ local function due_of(wait, grace, first, last)
   return due
 end
 
+-- The terms of a group, and when the last of it has joined: as it says, or if nothing does, as this member.
+local function terms_of_group(queue, name, job)
+  local known = redis.call('HGET', queue .. ':grouping', name)
+  if known and #known == 34 then return struct.unpack('<I2ddd', known) end
+  local size, wait, grace = struct.unpack('<I2dd', job.group)
+  return size, wait, grace, job.run
+end
+
 -- What has become of a group that some have left.
-local function recount(queue, name)
+local recount
+function recount(queue, name)
   local first_id = redis.call('ZRANGE', queue .. ':group/' .. name, 0, 0)[1]
   if not first_id then
     redis.call('HDEL', queue .. ':grouping', name)
     set_due(queue, name, nil)
     return
   end
-  local known = redis.call('HGET', queue .. ':grouping', name)
-  local _, wait, grace, last = struct.unpack('<I2ddd', known)
-  local first = struct.unpack('<d', redis.call('HGET', queue .. ':jobs', first_id), 22)
-  redis.call('HSET', queue .. ':grouping', name, string.sub(known, 1, 26) .. struct.pack('<d', first))
-  set_due(queue, name, due_of(wait, grace, first, last))
+  local record = redis.call('HGET', queue .. ':jobs', first_id)
+  local job = record and readable(queue, first_id, record)
+  if not job or job.state ~= GROUPED then    -- somebody has deleted or overwritten it
+    redis.call('ZREM', queue .. ':group/' .. name, first_id)
+    return recount(queue, name)
+  end
+  local size, wait, grace, last = terms_of_group(queue, name, job)
+  redis.call('HSET', queue .. ':grouping', name, struct.pack('<I2dddd', size, wait, grace, last, job.run))
+  set_due(queue, name, due_of(wait, grace, job.run, last))
 end
 
 local function put_grouped(queue, id, job)
@@ -127,6 +140,47 @@ local function tail_parts(job)
   return head, extra, string.sub(job.tail, at)
 end
 
+-- What scripts carry along unread, and a member hands on to its batch: the types of records.Profile and _Extra.
+local PROFILE_TYPES = {'string', 'number?', 'number', 'kind?', 'number', 'boolean', 'number?'}
+local EXTRA_TYPES = {
+  'number?', 'number?', 'number?', 'number?', 'number?', 'named?', 'texts?', 'named?', 'named?',
+}
+
+local function has_type(value, wanted)
+  local kind, optional = string.match(wanted, '^(%a+)(%??)$')
+  if value == nil then return optional == '?' end
+  if kind == 'kind' then return type(value) == 'table' and type(value.kind) == 'string' end
+  if kind == 'named' then return type(value) == 'table' and type(value[1]) == 'string' end
+  if kind ~= 'texts' then return type(value) == kind end
+  for name, text in pairs(type(value) == 'table' and value or {false}) do
+    if type(name) ~= 'string' or type(text) ~= 'string' then return false end
+  end
+  return true
+end
+
+local function have_types(packed, types)
+  local ok, values = pcall(cmsgpack.unpack, packed)
+  if not ok or type(values) ~= 'table' then return false end
+  for i, wanted in ipairs(types) do
+    if not has_type(values[i], wanted) then return false end
+  end
+  return true
+end
+
+local sound_profiles = {}
+
+-- Whether a worker can read it, as far as a script can tell.
+local function reads_well(queue, job)
+  local ok, head, extra = pcall(tail_parts, job)
+  if not ok or (extra and not have_types(extra, EXTRA_TYPES)) then return false end
+  local key = queue .. head
+  if sound_profiles[key] == nil then
+    local _, _, facts = profile(queue, job)
+    sound_profiles[key] = have_types(facts, PROFILE_TYPES)
+  end
+  return sound_profiles[key]
+end
+
 -- The tail of a batch: its first member's profile and headers (the seventh of records._Extra), all payloads.
 local function tail_of_batch(members)
   local first = members[1][2]
@@ -136,7 +190,8 @@ local function tail_of_batch(members)
     local _, _, payload = tail_parts(members[i][2])
     payloads[i] = payload
   end
-  local flags, headers = first.tail_flags - bit.band(first.tail_flags, 16), extra and cmsgpack.unpack(extra)[7]
+  local flags, read_it, facts = first.tail_flags - bit.band(first.tail_flags, 16), pcall(cmsgpack.unpack, extra or '\144')
+  local headers = read_it and type(facts) == 'table' and facts[7]
   if headers then
     local text = '\151\0\192\192\192\192\192' .. cmsgpack.pack(headers)
     head, flags = head .. struct.pack('<I4c0', #text, text), flags + 16
@@ -171,15 +226,27 @@ end
 
 -- The first of a group become a batch, whose id comes back: nothing if all of them have expired.
 local function flush(queue, name)
-  local size = struct.unpack('<I2', redis.call('HGET', queue .. ':grouping', name))
+  local known = redis.call('HGET', queue .. ':grouping', name)
+  if not known or #known ~= 34 then    -- somebody has deleted or overwritten it
+    recount(queue, name)
+    known = redis.call('HGET', queue .. ':grouping', name)
+    if not known then return nil end
+  end
+  local size = struct.unpack('<I2', known)
   local ids = redis.call('ZRANGE', queue .. ':group/' .. name, 0, size - 1)
   local records, members, expiring, made = get_many(queue .. ':jobs', ids), {}, {}, nil
   redis.call('ZREMRANGEBYRANK', queue .. ':group/' .. name, 0, #ids - 1)
   in_steps('ZREM', queue .. ':state/' .. GROUPED, ids)
   for i, id in ipairs(ids) do
-    local job = read(records[i])
-    if job.expires then expiring[#expiring + 1] = order(job, id) end
-    if job.expires and job.expires <= now then
+    local job, gone
+    if records[i] then job, gone = readable(queue, id, records[i], true) end
+    if job and not gone and not reads_well(queue, job) then
+      job, gone = set_aside(queue, id, records[i], why_not('its task or options are none'), true), true
+    end
+    if job and not gone and job.expires then expiring[#expiring + 1] = order(job, id) end
+    if not job or gone or job.state ~= GROUPED then
+      work = work + 1
+    elseif job.expires and job.expires <= now then
       end_queued(queue, id, job, EXPIRED)
       work = work + 1
     else
@@ -204,7 +271,7 @@ local function join(queue, id, job)
   local name = name_of_group(queue, job)
   local size, wait, grace = struct.unpack('<I2dd', job.group)
   local known = redis.call('HGET', queue .. ':grouping', name)
-  local first = known and struct.unpack('<d', known, 27) or now
+  local first = known and #known == 34 and struct.unpack('<d', known, 27) or now
   redis.call('HSET', queue .. ':grouping', name, struct.pack('<I2dddd', size, wait, grace, now, first))
   set_due(queue, name, due_of(wait, grace, first, now))
   local n = redis.call('ZCARD', queue .. ':group/' .. name)
@@ -224,8 +291,8 @@ local function each_member(queue, id, batch, act)
   local records = #ids > 0 and get_many(queue .. ':jobs', ids) or {}
   for i, member_id in ipairs(ids) do
     if records[i] then
-      local member = read(records[i])
-      if member.group and batch_of(member) == id then act(member_id, member) end
+      local member, gone = readable(queue, ids[i], records[i])
+      if not gone and member.group and batch_of(member) == id then act(member_id, member) end
     end
   end
   work = work + #ids

@@ -36,7 +36,7 @@ end
 
 local function spent_and_held(queue, key)
   local known = redis.call('HGET', queue .. ':lanes', key)
-  if not known then return 0, 0 end
+  if not known or #known ~= 16 then return 0, 0 end
   return struct.unpack('<dd', known)
 end
 
@@ -45,9 +45,18 @@ local function remember(queue, key, spent, held)
   redis.call('ZADD', queue .. ':lanes/over', math.max(spent, held), key)
 end
 
+-- Jobs that could not name this lane when they were set aside leave it here.
+local function drive_out(queue, lane)
+  for _, id in ipairs(redis.call('SMEMBERS', queue .. ':ghosts')) do
+    local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
+    if not (ok and job.lane) then redis.call('ZREM', lane, id) end
+  end
+end
+
 -- As Lane.allowed_at: from when on one more may be admitted; nil: not before another one leaves or starts.
 local function allowed_at(queue, terms)
   local lane = lane_of(queue, terms)
+  if meta(queue).ghosts then drive_out(queue, lane) end
   if redis.call('ZCOUNT', lane, -1, 0) >= terms.most then return nil end
   local spent, held = spent_and_held(queue, terms.key)
   if terms.step == 0 then return held end
@@ -101,8 +110,8 @@ local function advance(queue, key)
     if not first then break end
     local id = string.sub(first, 9)
     local record = redis.call('HGET', queue .. ':jobs', id)
-    if record then
-      local job = read(record)
+    local job = record and readable(queue, id, record)
+    if job and job.state == WAITING then
       due = allowed_at(queue, terms_of(job))
       if not due or due > now then break end
       due = nil
@@ -110,7 +119,7 @@ local function advance(queue, key)
       job.state, job.at_tail, job.admitted = AVAILABLE, true, true
       put(queue, id, job)
       admitted = admitted + 1
-    else    -- somebody has deleted it
+    else    -- somebody has deleted or overwritten it
       redis.call('ZREM', lane, first)
       redis.call('ZREM', queue .. ':state/' .. WAITING, id)
     end
@@ -211,7 +220,7 @@ local function has_idle_ties(queue)
   if redis.call('ZCOUNT', queue .. ':lanes/over', '-inf', now) > 0 then return true end
   if not meta(queue).fair or redis.call('EXISTS', queue .. ':ready') == 1 then return false end
   for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
-    if redis.call('EXISTS', queue .. ':turns/' .. string.match(field, '[^/]+$')) == 1 then return true end
+    if redis.call('EXISTS', queue .. ':turns/' .. (string.match(field, '/(%-?%d+)$') or '')) == 1 then return true end
   end
   return false
 end
@@ -227,7 +236,7 @@ local function prune_ties(queue)
   for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
     local kind, priority = string.match(field, '^(.*)/(.*)$')
     local last = kind == 'tail' and redis.call('ZREVRANGE', queue .. ':turns/' .. priority, 0, 0, 'WITHSCORES')
-    if last and last[2] then
+    if last and last[2] and tonumber(priority) then
       local place = math.max(tonumber(last[2]), place_now(queue, priority))
       redis.call('HSET', queue .. ':turns', 'now/' .. priority, place)
       redis.call('UNLINK', queue .. ':turns/' .. priority)

@@ -12,13 +12,17 @@ local function notice_reboot(queue)
   end
 end
 
+local function token_of(held)
+  return string.sub(held, 9, 8 + (string.byte(held, 8) or 0))
+end
+
 -- What is leased under this token comes into `found`: number of the queue, id, record, lease; 4 entries each.
 local function under_token(queues, token, found)
   for q, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
       local held = redis.call('HGETALL', queue .. ':held')
       for i = 1, #held, 2 do
-        local record = read_held(held[i + 1]).token == token and redis.call('HGET', queue .. ':jobs', held[i])
+        local record = token_of(held[i + 1]) == token and redis.call('HGET', queue .. ':jobs', held[i])
         if record then
           found[#found + 1] = q
           found[#found + 1] = held[i]
@@ -35,7 +39,7 @@ end
 local function let_go(queue, token, ids, orders)
   in_steps('HDEL', queue .. ':held', ids)
   in_steps('ZREM', queue .. ':leases', orders)
-  if redis.call('HINCRBY', queue .. ':tokens', token, -#ids) <= 0 then
+  if count_on(queue .. ':tokens', token, -#ids) <= 0 then
     redis.call('HDEL', queue .. ':tokens', token)
   end
 end

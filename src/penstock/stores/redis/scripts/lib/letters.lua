@@ -7,8 +7,12 @@ local function look_at(queue, id)
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then return nil end
   local held = redis.call('HGET', queue .. ':held', id)
-  if held then return RUNNING, nil, held end
-  local job = read(record)
+  if held and pcall(read_held, held) then return RUNNING, nil, held end
+  if held then
+    local dead = set_aside(queue, id, record, 'its lease cannot be read')
+    return dead.state, dead
+  end
+  local job = readable(queue, id, record)
   return job.state, job
 end
 

@@ -75,7 +75,7 @@ end
 
 local function drain_of(queue)
   local text = redis.call('HGET', queue .. ':meta', 'drained')
-  if not text then return 0, 0, 0 end
+  if not text or #text ~= 24 then return 0, 0, 0 end
   return struct.unpack('<ddd', text)
 end
 

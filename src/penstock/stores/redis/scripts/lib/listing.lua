@@ -7,20 +7,34 @@ local function bands(queue)
     local name = redis.call('ZRANGEBYSCORE', queue .. ':ready', from, '+inf', 'LIMIT', 0, 1)[1]
     if not name then return found end
     local priority = tonumber(string.match(name, '^[^/]+'))
-    found[#found + 1] = priority
-    from = string.format('%.0f', (101 - priority) * BAND)
+    if priority then
+      found[#found + 1] = priority
+      from = string.format('%.0f', (101 - priority) * BAND)
+    else    -- none that anybody here has written
+      redis.call('ZREM', queue .. ':ready', name)
+    end
   end
 end
 
-local function add_ids(queue, into, ids)
+-- Where a record cannot be read its generation is what the order says, `index`, or in a list, whose first place was
+-- `from`, the next one after that of the job before it.
+local function add_ids(queue, into, ids, index, from)
   if #ids == 0 then return end
-  local records = get_many(queue .. ':jobs', ids)
+  local records, generation = get_many(queue .. ':jobs', ids), (from or 1) - 1
   for i, id in ipairs(ids) do
-    if records[i] then
-      local _, generation = struct.unpack('>BI7', records[i])
-      into[#into + 1] = {generation, id, records[i]}
+    local record = records[i]
+    if record and (is_plain(record) or pcall(read, record)) then
+      local _
+      _, generation = struct.unpack('>BI7', record)
+    else
+      generation = index and tonumber(redis.call('ZSCORE', index, id) or 0) or generation + 1
     end
+    if record then into[#into + 1] = {generation, id, record} end
   end
+end
+
+local function add_segment(queue, into, name)
+  add_ids(queue, into, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1), nil, first_place_of(name))
 end
 
 -- Fresh jobs of one priority that are older than `before`: the newest n of them, if `newest`; else the oldest.
@@ -36,7 +50,7 @@ local function add_fresh(queue, into, priority, before, n, newest)
     local name = redis.call('ZRANGE', queue .. ':ready', rank, rank)[1]
     local of_segment = {}
     if not is_moved(name) then
-      add_ids(queue, of_segment, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1))
+      add_segment(queue, of_segment, name)
     end
     for _, one in ipairs(of_segment) do
       if one[1] < before then
@@ -48,10 +62,17 @@ local function add_fresh(queue, into, priority, before, n, newest)
   end
 end
 
+-- As its lease says, or if that cannot be read its record.
+local function generation_of_held(queue, id, held)
+  if pcall(read_held, held) then return (struct.unpack('>I7', held)) end
+  local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
+  return ok and job.generation or 0
+end
+
 local function add_running(queue, into, before)
   local held = redis.call('HGETALL', queue .. ':held')
   for i = 1, #held, 2 do
-    local generation = struct.unpack('>I7', held[i + 1])
+    local generation = generation_of_held(queue, held[i], held[i + 1])
     if generation < before then into[#into + 1] = {generation, held[i], false, held[i + 1]} end
   end
 end
@@ -65,9 +86,10 @@ local function of_state(queue, state, before, n, newest)
     local index, limit = queue .. ':state/' .. state, string.format('(%.0f', before)
     local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
       or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
-    add_ids(queue, found, ids)
+    add_ids(queue, found, ids, index)
     if state == GROUPED and newest then    -- the oldest are for purge, which leaves those in batches alone
-      add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', queue .. ':state/9+', limit, '-inf', 'LIMIT', 0, n))
+      index = queue .. ':state/9+'
+      add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
     end
     if state == AVAILABLE then
       for _, priority in ipairs(bands(queue)) do add_fresh(queue, found, priority, before, n, newest) end

@@ -30,7 +30,7 @@ end
 local function replace_holder(queue, id, form, tail)
   local said = read_form(form)
   local _, _, replaces = rule_of(said.unique)
-  replace_job(queue, id, replaces, tail, first_times(said))
+  replace_job(queue, id, replaces, tail, said, first_times(said))
 end
 
 -- Whether the job may be stored: n (new), c (closed), d (its key is held, and by whom), r (that one can be
@@ -41,7 +41,10 @@ local function verdict_on(queue, form, follows)
   if unique then
     local _, _, replaces, key = rule_of(unique)
     local has, generation = holder(queue, key)
-    if has and replaces ~= 0 and replaceable(queue, has, generation) then return 'r', has end
+    if has and replaces ~= 0 then
+      if replaceable(queue, has, generation) then return 'r', has end
+      has = holder(queue, key)    -- not, if it could not be read
+    end
     if has then return 'd', has end
   end
   if meta(queue).limited and not follows then

@@ -11,7 +11,9 @@ end
 
 local function entry_of(queue, name)
   local text = redis.call('HGET', queue .. ':periodic', name)
-  if text then return read_entry(text), text end
+  if not text then return nil end
+  local ok, entry = pcall(read_entry, text)
+  return ok and entry or nil, text    -- one that cannot be read is as if it were not there
 end
 
 local function keep_entry(queue, name, entry)

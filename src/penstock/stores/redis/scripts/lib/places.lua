@@ -73,13 +73,13 @@ end
 local function put_parked(queue, id, job)
   local _, task = profile(queue, job)
   redis.call('ZADD', queue .. ':parked/' .. task, 0, parked_order(job, id))
-  redis.call('HINCRBY', queue .. ':parked', task, 1)
+  count_on(queue .. ':parked', task, 1)
 end
 
 local function take_parked(queue, id, job)
   local _, task = profile(queue, job)
   redis.call('ZREM', queue .. ':parked/' .. task, parked_order(job, id))
-  if redis.call('HINCRBY', queue .. ':parked', task, -1) == 0 then
+  if count_on(queue .. ':parked', task, -1) <= 0 then
     redis.call('HDEL', queue .. ':parked', task)
   end
 end
@@ -103,12 +103,22 @@ local function drop_key(queue, key, till)
   if till ~= NONE then redis.call('ZREM', queue .. ':unique/until', key) end
 end
 
+-- Whether this one, which had to be set aside unread, is still what then was put in its place.
+local function holds_nothing(queue, id, generation)
+  local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
+  return not ok or job.generation ~= generation
+end
+
 -- The id and generation of who holds this key; one whose period is over loses it here.
 local function holder(queue, key)
   local held = redis.call('HGET', queue .. ':unique', key)
   if not held then return nil end
+  if #held < 16 then return drop_key(queue, key, 0) end    -- nobody has written it so
   local generation, till = struct.unpack('>I7d', held)
-  if till == NONE or till > now then return string.sub(held, 16), generation end
+  local id = string.sub(held, 16)
+  local ghost = meta(queue).ghosts and redis.call('SISMEMBER', queue .. ':ghosts', id) == 1
+    and holds_nothing(queue, id, generation)
+  if not ghost and (till == NONE or till > now) then return id, generation end
   drop_key(queue, key, till)
 end
 
@@ -125,7 +135,7 @@ local function free_key(queue, job)
   if not job.unique then return end
   local key = string.sub(job.unique, 11)
   local held = redis.call('HGET', queue .. ':unique', key)
-  if not held then return end
+  if not held or #held < 16 then return end
   local generation, till = struct.unpack('>I7d', held)
   if generation == job.generation then drop_key(queue, key, till) end
 end
@@ -236,6 +246,12 @@ local function forget_traces(queue, id, order_of_it)
   end
 end
 
+-- Nobody stands there: one that was overwritten, or has another place by now.
+local function forget_order(queue, member)
+  for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, member) end
+  for state = COMPLETED, DEAD do redis.call('ZREM', queue .. ':ended/' .. state, member) end
+end
+
 -- What has been taken does not come back; the members of a batch go with it. Forgotten: nobody has asked for that.
 local function remove(queue, id, job, forgotten)
   if job.group and groups().is_batch(job) then groups().remove_members(queue, id, job, forgotten) end
@@ -262,6 +278,21 @@ local function put_available(queue, id, job)
   put(queue, id, job)
 end
 
+-- Make a job dead whose record cannot be read, or moved. What stands in its place then.
+local asides
+function set_aside(queue, id, record, cause, taken)
+  if not asides then
+    -- include: aside
+    asides = put_aside
+  end
+  return asides(queue, id, record, cause, taken)
+end
+
+-- It was made of a record that could not be read: nothing can run it.
+local function is_stand_in(job)
+  return string.sub(job.tail, 13, 31) == '(unreadable record)' and job.tail_flags >= 32
+end
+
 local grouping
 function groups()
   if grouping then return grouping end
@@ -269,7 +300,8 @@ function groups()
   grouping = {
     is_batch = is_batch, in_batch = in_batch, batch_of = batch_of, put = put_grouped, take = take_grouped,
     join = join, flush = flush, is_due = is_due, make_batch = make_batch, end_members = end_members,
-    remove_members = remove_members, bring_back_members = bring_back_members,
+    remove_members = remove_members, bring_back_members = bring_back_members, recount = recount,
+    with_part = with_part,
   }
   return grouping
 end

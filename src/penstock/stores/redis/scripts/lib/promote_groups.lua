@@ -8,7 +8,11 @@ local function promote_one(queue, id, member)
     forget_traces(queue, id, member)
     return 0
   end
-  local job = read(record)
+  local job, gone = readable(queue, id, record)
+  if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE) then
+    redis.call('ZREM', queue .. ':due', member)
+    return 0
+  end
   take(queue, id, job)
   if job.expires and job.expires <= now then
     end_queued(queue, id, job, EXPIRED)
@@ -35,7 +39,9 @@ local function promote_with_groups(limit)
     if used >= limit or work >= 2000 then break end
     local member, queue = one[2], one[3]
     local id = string.sub(member, 8)
-    if string.byte(member) ~= 255 then
+    if string.byte(member) == 255 and string.sub(member, 1, 7) ~= string.rep('\255', 7) then
+      redis.call('ZREM', queue .. ':due', member)    -- nobody here has written that
+    elseif string.byte(member) ~= 255 then
       moved, used = moved + promote_one(queue, id, member), used + 1
     elseif groups().is_due(queue, id) then
       moved, used = moved + (groups().flush(queue, id) and 1 or 0), used + 1

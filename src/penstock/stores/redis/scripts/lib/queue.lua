@@ -30,11 +30,13 @@ local function meta(queue)
   local m = metas[queue]
   if m then return m end
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'head', 'segments', 'enqueued',
-    'paused', 'closed', 'tail0', 'limits', 'held', 'fair')
+    'paused', 'closed', 'tail0', 'limits', 'held', 'fair', 'ghosts')
   m = {
     paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {},
     limits = v[9], held = tonumber(v[10] or nil), limited = v[9] or v[10], fair = tonumber(v[11] or nil),
+    ghosts = v[12], queue = queue,
   }
+  if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[10] end    -- no limits are set so
   for i, name in ipairs(COUNTERS) do
     m[name] = tonumber(v[i]) or 0
     m.was[name] = m[name]
@@ -76,10 +78,20 @@ local function set_tail(m, priority, tail)
   m.tails[priority], m.tail_changed = tail, true
 end
 
+-- A number that lies further ahead than this is of a clock that was wrong: no producer carries it to another
+-- queue, and a queue that holds no job forgets it.
+local FURTHEST = 5000 * PER_MS
+
 -- The next number of the queue's one counter, which gives generations and places at the tail.
 local function count_up(m, floor, offset)
   offset = offset or 0
-  m.generation = math.max(m.generation + 1, (floor or 0) + 1 + offset, (now - EPOCH) * PER_MS + offset)
+  local by_time = (now - EPOCH) * PER_MS + offset
+  floor = floor or 0
+  if floor > by_time + FURTHEST then floor = 0 end
+  if m.generation > by_time + FURTHEST and redis.call('EXISTS', m.queue .. ':jobs', m.queue .. ':unique') == 0 then
+    m.generation = 0
+  end
+  m.generation = math.max(m.generation + 1, floor + 1 + offset, by_time)
   return m.generation
 end
 
@@ -88,8 +100,9 @@ end
 -- not available at their enqueue); the others are fresh. All else that is available is `again`, by place.
 
 local function place_of(record)
+  if not record or #record < 8 then return 0 end
   local flags, generation = struct.unpack('>BI7', record)
-  if bit.band(flags, LONG) == 0 then return generation end
+  if bit.band(flags, LONG) == 0 or #record < 37 then return generation end
   return (struct.unpack('<d', record, 30))
 end
 
@@ -123,7 +136,7 @@ end
 local function close_segment(queue, name)
   redis.call('ZREM', queue .. ':ready', name)
   local m, priority = meta(queue), tonumber(string.match(name, '^[^/]+'))
-  if tail_of_ready(queue, m, priority) == name then set_tail(m, priority, false) end
+  if priority and tail_of_ready(queue, m, priority) == name then set_tail(m, priority, false) end
 end
 
 -- ── waking ──
@@ -134,9 +147,9 @@ end
 
 -- Wake one of those who wait for work in this queue, if anybody does. Who got no message is gone, and the
 -- next one is woken; on a Cluster nobody can tell, for the server counts its own connections only.
-local function wake(queue)
+local function wake(queue, of)
   while true do
-    local waiter = redis.call('ZPOPMIN', queue .. ':waiters')
+    local waiter = redis.call('ZPOPMIN', queue .. (of or ':waiters'))
     if not waiter[1] then return end
     redis.call('HDEL', queue .. ':offers', waiter[1])
     if tonumber(waiter[2]) > now then
@@ -183,13 +196,52 @@ local function gives(queue)
   return not m.paused and (not m.limited or limiting().worth_waking(queue, m))
 end
 
+-- A queue that keeps jobs back may have room: wake one who gets the next of them. Parked ones go to who knows them.
+local function wake_for_room(queue)
+  if redis.call('EXISTS', queue .. ':ready') == 1 then
+    if gives(queue) then wake(queue) end
+  elseif redis.call('EXISTS', queue .. ':waiters/parked') == 1 and redis.call('EXISTS', queue .. ':parked') == 1 and gives(queue) then
+    wake(queue, ':waiters/parked')
+  end
+end
+
+-- What this script has set aside: 3 entries each, queue, id, cause. Who answers them takes them; what is left at
+-- the end lies in `asides` until somebody prunes.
+local told = {}
+
+local function tell_aside(queue, id, cause)
+  told[#told + 1], told[#told + 2], told[#told + 3] = queue, id, cause
+end
+
+local function taken_told(into)
+  for _, fact in ipairs(told) do into[#into + 1] = fact end
+  told = {}
+  return into
+end
+
+local function keep_told()
+  for i = 1, #told, 3 do
+    redis.call('RPUSH', told[i] .. ':asides', struct.pack('<I2c0', #told[i + 1], told[i + 1]) .. told[i + 2])
+    redis.call('LTRIM', told[i] .. ':asides', -1000, -1)
+  end
+end
+
+-- Count one of the numbers in a hash; one that is none begins anew.
+local function count_on(key, field, n)
+  local counted = redis.pcall('HINCRBY', key, field, n)
+  if type(counted) == 'number' then return counted end
+  redis.call('HSET', key, field, n)
+  return n
+end
+
 -- The end of every script that may have made work.
 local function finish()
+  if told[1] then keep_told() end
+  save()    -- first: a key of waiters that holds something else must not take the counters along
   for queue in pairs(made_ready) do
     if gives(queue) then wake(queue) end
   end
   for queue, due in pairs(made_due) do
     if first_due(queue) == due then wake_for(queue, due) end
   end
-  save()
 end

@@ -9,6 +9,28 @@ local function some(number)
   if number ~= NONE then return number end
 end
 
+-- Whether it is the record of a job that was enqueued and nothing more, as most are.
+local function is_plain(record)
+  return #record >= 13 and bit.band(string.byte(record), 207) == AVAILABLE + FRESH
+end
+
+-- The least that a tie can be.
+local TIED_BY = {unique = 10, lane = 17, turn = 2, group = 20}
+
+-- Whether what was read can be reckoned with, and moved.
+local function check(job, size, at)
+  local sum = job.enqueued + job.run + job.place + (job.expires or 0)
+  if at ~= 10 + size or not (math.abs(sum) < 2 ^ 60) then error('its parts do not fit') end
+  for part, least in pairs(TIED_BY) do
+    if job[part] and #job[part] < least then error('its ' .. part .. ' is cut off') end
+  end
+  if job.group and #job.group < 20 + struct.unpack('<I2', job.group, 19) then error('its group is cut off') end
+  if (job.state == WAITING and not job.lane) or (job.state == GROUPED and not job.group) then
+    error('what it waits for is gone')
+  end
+end
+
+-- Raises an error where that is no record.
 local function read(record)
   local flags, generation, priority = struct.unpack('>BI7B', record)
   local list = bit.band(flags, HIGH)
@@ -17,6 +39,7 @@ local function read(record)
     fresh = list == FRESH, moved = list == MOVED, tail_flags = bit.band(flags, TAIL_FLAGS),
   }
   if bit.band(flags, LONG) == 0 then
+    if not is_plain(record) then error('it is none of ours') end
     local at = ms_of(generation)
     job.enqueued, job.run, job.place, job.attempt, job.lost = at, at, generation, 0, 0
     job.tail = string.sub(record, 10)
@@ -34,8 +57,24 @@ local function read(record)
       at = at + 4 + #job[part]
     end
   end
+  check(job, size, at)
   job.tail = string.sub(record, 10 + size)
+  if #job.tail < 4 then error('its tail is gone') end
   return job
+end
+
+-- How a record that cannot be read is said to be.
+local function why_not(text)
+  return 'the bytes stored are no record of a job (' .. string.gsub(tostring(text), '^[^ ]*:%d+: ', '') .. ')'
+end
+
+local set_aside    -- aside.lua has it
+
+-- The job of this record. Where that cannot be read: what stands in its place from now on, which is dead, and true.
+local function readable(queue, id, record, taken)
+  local ok, job = pcall(read, record)
+  if ok then return job end
+  return set_aside(queue, id, record, why_not(job), taken), true
 end
 
 local function write(job)
@@ -55,16 +94,23 @@ local function write(job)
     .. parts .. job.tail
 end
 
--- How long a cancelled job of this kind stays, and its task: the two facts of a profile that scripts need.
-local function profile(queue, job)
+local function profile_in(queue, job)
   local known
   if job.tail_flags >= 32 then
     known = struct.unpack('<I2c0', job.tail)
   else
     known = redis.call('HGET', queue .. ':profiles', string.sub(job.tail, 1, 4))
   end
-  local keep, task = struct.unpack('<dI2c0', known)
-  return keep, task
+  local keep, task, rest = struct.unpack('<dI2c0', known)
+  return keep, task, string.sub(known, rest)
+end
+
+-- How long a cancelled job of this kind stays, and its task: the two facts of a profile that scripts need. Of one
+-- that is gone, what most have: who reads such a job sets it aside.
+local function profile(queue, job)
+  local ok, keep, task, rest = pcall(profile_in, queue, job)
+  if ok then return keep, task, rest end
+  return 600000, '', ''
 end
 
 local function order(job, id)
@@ -74,9 +120,13 @@ end
 local function add_error(job, error, most)
   local errors = (job.errors or '') .. struct.pack('<I4c0', #error, error)
   local starts, at = {}, 1
-  while at <= #errors do
+  while at + 3 <= #errors do
     starts[#starts + 1] = at
     at = at + 4 + struct.unpack('<I4', errors, at)
+  end
+  if at ~= #errors + 1 then    -- those before cannot be told apart
+    job.errors = struct.pack('<I4c0', #error, error)
+    return
   end
   job.errors = string.sub(errors, starts[math.max(1, #starts - most + 1)])
 end

@@ -4,15 +4,6 @@ local EXTRA, INLINE = 16, 32    -- flags of a tail
 local REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2
 local TIMES = 5    -- how many of the first fields of what only some jobs have (records.py) say when
 
-local function replaceable(queue, id, generation)
-  if redis.call('HEXISTS', queue .. ':held', id) == 1 then return false end
-  local record = redis.call('HGET', queue .. ':jobs', id)
-  if not record then return false end    -- the key has outlived its job
-  local job = read(record)
-  if job.generation ~= generation or ended_state(job.state) then return false end
-  return not (job.state == GROUPED and groups().in_batch(job))
-end
-
 -- The parts of a tail: profile, what only some jobs have (a msgpack array), payload.
 local function tail_parts(flags, tail)
   local at = 5
@@ -25,43 +16,118 @@ local function tail_parts(flags, tail)
   return profile, extra, string.sub(tail, at)
 end
 
--- Where the msgpack value after this one begins: only what times and texts are written with.
+local function replaceable(queue, id, generation)
+  if redis.call('HEXISTS', queue .. ':held', id) == 1 then return false end
+  local record = redis.call('HGET', queue .. ':jobs', id)
+  if not record then return false end    -- the key has outlived its job
+  local job = readable(queue, id, record)
+  if job.generation ~= generation or ended_state(job.state) then return false end
+  if not pcall(tail_parts, job.tail_flags, job.tail) then
+    set_aside(queue, id, record, why_not('its arguments are cut off'))
+    return false
+  end
+  return not (job.state == GROUPED and groups().in_batch(job))
+end
+
+-- How many bytes follow the first of a msgpack value that is no array, map or text: by that.
+local WIDTHS = {
+  [202] = 4, [203] = 8, [204] = 1, [205] = 2, [206] = 4, [207] = 8, [208] = 1, [209] = 2, [210] = 4, [211] = 8,
+}
+-- Those that begin with a size: of how many bytes that is, and whether it counts bytes, values, or pairs of them.
+local SIZED = {
+  [196] = {1, 0}, [197] = {2, 0}, [198] = {4, 0}, [217] = {1, 0}, [218] = {2, 0}, [219] = {4, 0},
+  [220] = {2, 1}, [221] = {4, 1}, [222] = {2, 2}, [223] = {4, 2},
+}
+
+-- Where the msgpack value after this one begins.
 local function after_value(text, at)
   local byte = string.byte(text, at)
-  if byte < 128 or byte >= 224 or (byte >= 192 and byte <= 195) then return at + 1 end
-  if byte == 202 or byte == 206 or byte == 210 then return at + 5 end
-  if byte == 203 or byte == 207 or byte == 211 then return at + 9 end
-  if byte == 204 or byte == 208 then return at + 2 end
-  return at + 3    -- 205, 209
+  local values = 0
+  at = at + 1
+  if byte >= 160 and byte < 192 then
+    return at + byte - 160
+  elseif byte >= 144 and byte < 160 then
+    values = byte - 144
+  elseif byte >= 128 and byte < 144 then
+    values = 2 * (byte - 128)
+  elseif SIZED[byte] then
+    local width, kind = unpack(SIZED[byte])
+    local size = struct.unpack('>I' .. width, text, at)
+    at = at + width
+    if kind == 0 then return at + size end
+    values = kind * size
+  else
+    at = at + (WIDTHS[byte] or 0)
+  end
+  for _ = 1, values do at = after_value(text, at) end
+  return at
 end
 
--- The fields of an array of less than 16: the first few, the others, how many these are.
-local function split(extra, n)
-  local count, at = string.byte(extra) - 144, 2
-  for _ = 1, math.min(n, count) do at = after_value(extra, at) end
-  local first = string.sub(extra, 2, at - 1) .. string.rep('\192', n - count)
-  return first, string.sub(extra, at), math.max(0, count - n)
+-- What only some jobs have: nine fields, as they are written.
+local FIELDS, LANE_AT, TURN_AT = 9, 8, 9
+
+local function fields_of(extra)
+  local fields, at = {}, 2
+  for i = 1, FIELDS do
+    if i <= string.byte(extra) - 144 then
+      local ends = after_value(extra, at)
+      fields[i], at = string.sub(extra, at, ends - 1), ends
+    else
+      fields[i] = i == 1 and '\0' or '\192'
+    end
+  end
+  return fields
 end
 
--- The times of the one, all else of the other.
-local function with_times(extra, new)
-  local times = split(new, TIMES)
-  local _, rest, others = split(extra, TIMES)
-  return string.char(144 + TIMES + others) .. times .. rest
+-- It leaves its lane, its turn and its group, and joins those that the second job has said.
+local function move(queue, id, job, said, state)
+  local old, left = job.state, job.lane and terms_of(job).key
+  take(queue, id, job)
+  if job.lane then leave(queue, id, job) end
+  job.lane, job.turn, job.terms = said.lane, said.turn, nil
+  if job.group and said.group then job.group = said.group end
+  if job.turn and not meta(queue).fair then
+    job.place = count_up(meta(queue), minted)
+    become_fair(queue, job)
+  end
+  if state == SCHEDULED then
+    job.state = SCHEDULED
+    put(queue, id, job)
+  elseif state or old == AVAILABLE or old == WAITING or old == GROUPED then
+    put_available(queue, id, job)
+  else
+    put(queue, id, job)
+  end
+  if left then advance(queue, left) end
 end
 
--- What is sent is the tail of the second job; then where that would begin, and its times.
-local function replace_job(queue, id, replaces, sent, state, run, expires)
+-- What is sent is the tail of the second job; then what it says of its ties, where it would begin, and its times.
+local function replace_job(queue, id, replaces, sent, said, state, run, expires)
   local job = read(redis.call('HGET', queue .. ':jobs', id))
   local profile, extra, payload = tail_parts(job.tail_flags, job.tail)
   local _, new_extra, new_payload = tail_parts(string.byte(sent), string.sub(sent, 2))
+  local fields, new_fields = fields_of(extra), fields_of(new_extra)
   local old = {state = job.state, expires = job.expires}
   local new_times = bit.band(replaces, REPLACES_RUN_AT) ~= 0
-  if bit.band(replaces, REPLACES_ARGUMENTS) ~= 0 then payload = new_payload end
-  if new_times then extra = with_times(extra, new_extra) end
+  local moves = false
+  if bit.band(replaces, REPLACES_ARGUMENTS) ~= 0 then
+    payload, fields[LANE_AT], fields[TURN_AT] = new_payload, new_fields[LANE_AT], new_fields[TURN_AT]
+    moves = job.lane ~= said.lane or job.turn ~= said.turn
+      or (job.group and said.group and job.group ~= said.group) or false
+  end
+  for i = 1, new_times and TIMES or 0 do fields[i] = new_fields[i] end
+  extra = string.char(144 + FIELDS) .. table.concat(fields)
   local tail = profile .. struct.pack('<I4c0', #extra, extra) .. payload
   local tail_flags = bit.bor(job.tail_flags, EXTRA)
-  if new_times and (state == SCHEDULED or old.state == SCHEDULED or old.state == RETRYABLE) then
+  local begins = new_times and (state == SCHEDULED or old.state == SCHEDULED or old.state == RETRYABLE)
+  if moves then
+    job.tail, job.tail_flags = tail, tail_flags
+    if new_times and old.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
+    if new_times then job.expires = expires end
+    if begins then job.run = run end
+    return move(queue, id, job, said, begins and state or nil)
+  end
+  if begins then
     take(queue, id, job)
     job.tail, job.tail_flags, job.run, job.expires = tail, tail_flags, run, expires
     if state == AVAILABLE then return put_available(queue, id, job) end

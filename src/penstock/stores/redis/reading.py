@@ -1,0 +1,101 @@
+"""Jobs out of what scripts answer, row by row: one that cannot be read concerns itself alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from penstock.job import Job, Ref, stand_in
+from penstock.lifecycle import UNREADABLE
+from penstock.stores.redis.ground import Ground, Talk, ask, by_queue, sure
+from penstock.stores.redis.keys import id_of
+from penstock.stores.redis.records import STATES, UNDECODABLE, UnknownProfile, job_of
+
+__all__ = ["Row", "leased_jobs", "read_quickly", "shown"]
+
+T = TypeVar("T")
+
+#: Where a job is, its stored id, and its record; then whatever else it takes to read it.
+Row = tuple[Any, ...]
+
+
+def read_quickly(ground: Ground, read: Callable[[], T]) -> Talk[T | None]:
+    """The answer of `read`, once all profiles are here that it asks for; None if something cannot be read."""
+    while True:
+        try:
+            return read()
+        except UnknownProfile as unknown:
+            if (yield from _learned(ground, unknown)) is not None:
+                return None
+        except UNDECODABLE:
+            return None
+
+
+def leased_jobs(ground: Ground, rows: Sequence[Row], read: Callable[[Row], Job]) -> Talk[list[Job]]:
+    """Of rows that were leased just now those that can be read; the others are set aside."""
+    jobs, causes = yield from _read_each(ground, rows, read)
+    refs = [Ref(rows[n][0], "") for n in causes]
+    broken = list(causes)
+    for queue, places in by_queue(refs).items():
+        args: list[bytes | str | int] = []
+        for place in places:
+            _, id, record, *_ = rows[broken[place]]
+            args += (id, record, causes[broken[place]])
+        (told,) = sure((yield [ground.call("set_aside", [queue], args)]))
+        ground.told(told)
+    return [job for job in jobs if job is not None]
+
+
+def shown(ground: Ground, queue: str, rows: Iterable[tuple[bytes, bytes, bytes | None]]) -> Talk[list[Job]]:
+    """Jobs as they lie in the store, from (stored id, record, lease); `stand_in` for what cannot be read."""
+    whole: list[Row] = [(queue, *row) for row in rows]
+    jobs, causes = yield from _read_each(ground, whole, lambda row: job_of(ground.profiles, *row))
+    if not causes:
+        return [job for job in jobs if job is not None]
+    ids = [whole[n][1] for n in causes]
+    (stands,) = sure((yield [ground.call("where", [queue], ids)]))
+    for (n, cause), state, generation in zip(causes.items(), stands[0::2], stands[1::2], strict=True):
+        _, id, record, _ = whole[n]
+        spec = stand_in(Ref(queue, id_of(id)), record)
+        jobs[n] = Job(spec, STATES[state], int(generation), reason=UNREADABLE + cause)
+    return [job for job in jobs if job is not None]
+
+
+def _read_each(
+    ground: Ground, rows: Sequence[Row], read: Callable[[Row], Job]
+) -> Talk[tuple[list[Job | None], dict[int, str]]]:
+    """What was read, None for what could not be, and by their numbers why not."""
+    quickly = yield from read_quickly(ground, lambda: [read(row) for row in rows])
+    if quickly is not None:
+        return list(quickly), {}
+    jobs: list[Job | None] = []
+    causes: dict[int, str] = {}
+    lost: dict[tuple[str, bytes], str] = {}
+    for n, row in enumerate(rows):
+        job = None
+        while job is None and n not in causes:
+            try:
+                job = read(row)
+            except UnknownProfile as unknown:
+                key = unknown.queue, unknown.digest
+                why = lost.get(key) or (yield from _learned(ground, unknown))
+                if why is not None:
+                    causes[n] = lost[key] = why
+            except UNDECODABLE as error:
+                causes[n] = f"the bytes stored are no record of a job ({error})"
+        jobs.append(job)
+    return jobs, causes
+
+
+def _learned(ground: Ground, unknown: UnknownProfile) -> Talk[str | None]:
+    """Learn a profile; why that cannot be."""
+    key = ground.keys.queue(unknown.queue) + b":profiles"
+    (text,) = sure((yield [ask(key, "HGET", key, unknown.digest)]))
+    name = unknown.digest.hex()
+    if text is None:
+        return f"the profile {name} of its task is gone; was the key {key.decode()} deleted?"
+    try:
+        ground.profiles.learn(unknown.queue, unknown.digest, text)
+    except UNDECODABLE as error:
+        return f"the profile {name} of its task cannot be read ({error})"
+    return None

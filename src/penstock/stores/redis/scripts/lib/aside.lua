@@ -1,0 +1,171 @@
+-- What is done about a job whose record or lease cannot be read, or moved: it is dead, whatever it was, and a
+-- record that can be read, with the bytes of the old one as its payload, stands in its place. It leaves every
+-- order that can be known. Where its lane or its unique key cannot, its id joins `ghosts`: who finds a lane full,
+-- or a key held, looks there.
+
+local DEAD_KEPT, MOST_CAUSE = 7776000000, 250
+
+local function lease_text(held)
+  local ok, lease = pcall(read_held, held)
+  return ok and lease or nil
+end
+
+-- Tokens and how many leases each has, counted anew: of a lease that cannot be read the token is unknown.
+local function recount_tokens(queue)
+  local counts = {}
+  for _, held in ipairs(redis.call('HVALS', queue .. ':held')) do
+    local lease = lease_text(held)
+    if lease then counts[lease.token] = (counts[lease.token] or 0) + 1 end
+  end
+  redis.call('DEL', queue .. ':tokens')
+  for token, n in pairs(counts) do redis.call('HSET', queue .. ':tokens', token, n) end
+end
+
+-- Whether it had one.
+local function end_lease(queue, id, job)
+  local held = redis.call('HGET', queue .. ':held', id)
+  if not held then return false end
+  redis.call('HDEL', queue .. ':held', id)
+  local generation = job and string.sub(order(job, id), 1, 7) or string.sub(held, 1, 7)
+  if redis.call('ZREM', queue .. ':leases', generation .. id) == 0 then
+    for _, member in ipairs(redis.call('ZRANGE', queue .. ':leases', 0, -1)) do
+      if string.sub(member, 8) == id then redis.call('ZREM', queue .. ':leases', member) end
+    end
+  end
+  recount_tokens(queue)
+  return true
+end
+
+-- Out of the lists of those that are ready; whether it was in one, and which kind that was.
+local function leave_ready(queue, id)
+  for _, name in ipairs(redis.call('ZRANGE', queue .. ':ready', 0, -1)) do
+    local priority = string.match(name, '^(.-)/again$')
+    local list = queue .. ':ready/' .. name
+    if priority then
+      if redis.call('ZREM', queue .. ':again/' .. priority, id) == 1 then return close_again(queue, priority) end
+    elseif redis.call('LREM', list, 1, id) == 1 then
+      if redis.call('EXISTS', list) == 0 then close_segment(queue, name) end
+      if not is_moved(name) then meta(queue).fresh = meta(queue).fresh - 1 end
+      return
+    end
+  end
+end
+
+local function leave_parked(queue, id)
+  for _, task in ipairs(redis.call('HKEYS', queue .. ':parked')) do
+    for _, member in ipairs(redis.call('ZRANGE', queue .. ':parked/' .. task, 0, -1)) do
+      if string.sub(member, 9) == id then
+        redis.call('ZREM', queue .. ':parked/' .. task, member)
+        local left = redis.call('ZCARD', queue .. ':parked/' .. task)
+        if left > 0 then
+          redis.call('HSET', queue .. ':parked', task, left)
+        else
+          redis.call('HDEL', queue .. ':parked', task)
+        end
+      end
+    end
+  end
+end
+
+local function leave_group(queue, id)
+  for _, name in ipairs(redis.call('HKEYS', queue .. ':grouping')) do
+    if redis.call('ZREM', queue .. ':group/' .. name, id) == 1 then groups().recount(queue, name) end
+  end
+end
+
+-- The state that the orders say it has (nothing: none), which it leaves. Taken: it stands in no list any more.
+local function uproot(queue, id, job, taken)
+  local state
+  for number = SCHEDULED, GROUPED do
+    if redis.call('ZREM', queue .. ':state/' .. number, id) == 1 then state = number end
+  end
+  if redis.call('ZREM', queue .. ':state/9+', id) == 1 then return GROUPED end
+  if job then forget_traces(queue, id, order(job, id)) end
+  if state == PARKED then leave_parked(queue, id) end
+  if state == GROUPED then leave_group(queue, id) end
+  if not taken and (not state or state == AVAILABLE) then leave_ready(queue, id) end
+  return state
+end
+
+-- Those that wait behind it in a lane that it cannot name.
+local function leave_lanes(queue, id)
+  local seen = {}
+  for _, waiting in ipairs(redis.call('ZRANGE', queue .. ':state/' .. WAITING, 0, 999)) do
+    local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', waiting))
+    local key = ok and job.lane and terms_of(job).key
+    if key and not seen[key] then
+      seen[key] = true
+      if redis.call('ZREM', queue .. ':lane/' .. key, id) == 1 then advance(queue, key) end
+    end
+  end
+end
+
+local function become_ghost(queue, id)
+  redis.call('SADD', queue .. ':ghosts', id)
+  redis.call('HSET', queue .. ':meta', 'ghosts', 1)
+  meta(queue).ghosts = true
+  leave_lanes(queue, id)
+end
+
+local function leave_lane(queue, id, job)
+  local key = terms_of(job).key
+  redis.call('ZREM', queue .. ':lane/' .. key, id, waiting_order(job, id))
+  job.admitted = false
+  advance(queue, key)
+end
+
+-- The members of a batch end as it does, and are its members no more.
+local function end_its_members(queue, id, over, reason)
+  for _, member_id in ipairs(redis.call('ZRANGE', queue .. ':state/9+', 0, -1)) do
+    local ok, member = pcall(read, redis.call('HGET', queue .. ':jobs', member_id))
+    if ok and member.group and groups().batch_of(member) == id then
+      redis.call('ZREM', queue .. ':state/9+', member_id)
+      member.state, member.ended, member.reason = DEAD, now, reason
+      member.group = groups().with_part(member, '')
+      put(queue, member_id, member, over)
+    end
+  end
+end
+
+local function count_failure(queue)
+  local day = math.floor(now / 86400000)
+  for _, name in ipairs({'processed', 'failed'}) do
+    count_on(queue .. ':meta', name, 1)
+    count_on(queue .. ':days', day .. '/' .. name, 1)
+  end
+end
+
+-- A record of its own kind: its profile is in it, as records.Profiles would write it.
+local UNREADABLE_TASK = '(unreadable record)'
+local PROFILE = struct.pack('<dI2c0', 600000, #UNREADABLE_TASK, UNREADABLE_TASK)
+  .. '\151' .. string.char(160 + #UNREADABLE_TASK) .. UNREADABLE_TASK .. '\192\1\192\0\194\192'
+
+local function stand_in(queue, record, job, cause)
+  minted = math.max(minted, job and 0 or count_up(meta(queue), minted))
+  local generation = job and job.generation or minted
+  return {
+    state = DEAD, generation = generation, priority = job and job.priority or 0, enqueued = job and job.enqueued or now,
+    run = job and job.run or now, place = generation, attempt = job and job.attempt or 0, lost = job and job.lost or 0,
+    ended = now, reason = 'unreadable record: ' .. string.sub(cause, 1, MOST_CAUSE), tail_flags = 32,
+    tail = struct.pack('<I2c0', #PROFILE, PROFILE) .. record,
+  }
+end
+
+local function put_aside(queue, id, record, cause, taken)
+  local ok, job = pcall(read, record)
+  job = ok and job or nil
+  local before = uproot(queue, id, job, end_lease(queue, id, job) or taken)
+  if not (before and ended_state(before)) then count_failure(queue) end
+  if job and job.unique then free_key(queue, job) end
+  local dead = stand_in(queue, record, job, cause)
+  local over = now + DEAD_KEPT
+  put(queue, id, dead, over)
+  end_its_members(queue, id, over, dead.reason)
+  if not job then
+    if not (before and ended_state(before)) then become_ghost(queue, id) end
+  elseif job.lane then
+    leave_lane(queue, id, job)
+  end
+  tell_aside(queue, id, cause)
+  return dead
+end

@@ -1,0 +1,14 @@
+-- Make jobs dead whose records the caller could not read.
+-- KEYS: the queue.  ARGV: clock, then per job: id, the record that was read, what is wrong with it.
+-- Returns what was set aside: 3 entries each, the queue's key, id, cause.
+-- include: room clock states record queue lanes places lease
+for i = 2, #ARGV, 3 do
+  local id, seen = ARGV[i], ARGV[i + 1]
+  local record = redis.call('HGET', KEYS[1] .. ':jobs', id)
+  if record and (record == seen or (#seen > 8 and string.sub(record, 2, 8) == string.sub(seen, 2, 8))) then
+    set_aside(KEYS[1], id, record, ARGV[i + 2])
+  end
+end
+local answer = taken_told({})
+finish()
+return answer

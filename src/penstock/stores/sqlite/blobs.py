@@ -1,0 +1,120 @@
+"""What lies packed in columns beside a job's own: error histories, progress, limits, workers, entries.
+
+None of it is a reason to stop: what cannot be read counts as not there, or is shown as unreadable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.job import AttemptError, Progress, Ref
+from penstock.limits import NO_LIMITS, QueueLimits
+from penstock.schedule import Entry, NewEntry, unreadable_entry
+from penstock.store import WorkerInfo
+from penstock.stores.wording import storable_error, storable_progress
+
+__all__ = [
+    "CANNOT_DECODE",
+    "entry_of",
+    "errors_blob",
+    "errors_of",
+    "limits_of",
+    "progress_blob",
+    "progress_of",
+    "why_no_limits",
+    "worker_blob",
+    "worker_of",
+]
+
+#: What a decoder raises for bytes that somebody else has written.
+CANNOT_DECODE = (msgspec.MsgspecError, ValueError, RecursionError)
+_CANNOT_ENCODE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, AttributeError)
+#: In the place of an error history that cannot be read.
+_NO_HISTORY = (AttemptError(0, 0, "Unreadable", "the errors of earlier attempts cannot be read"),)
+
+_log = logging.getLogger("penstock.store")
+_blob = msgspec.msgpack.Encoder().encode
+_errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
+_progress_of = msgspec.msgpack.Decoder(Progress).decode
+_limits_of = msgspec.msgpack.Decoder(QueueLimits).decode
+worker_blob = _blob
+_worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
+_entry_of = msgspec.msgpack.Decoder(NewEntry).decode
+_said: set[bytes] = set()  # limits of which was said that they cannot be read
+
+
+def errors_of(blob: bytes | None) -> tuple[AttemptError, ...]:
+    if blob is None:
+        return ()
+    try:
+        return _errors_of(blob)
+    except CANNOT_DECODE:
+        return _NO_HISTORY
+
+
+def errors_blob(errors: Iterable[AttemptError]) -> bytes:
+    return _blob([storable_error(error) for error in errors])
+
+
+def progress_of(blob: bytes | None) -> Progress | None:
+    if blob is None:
+        return None
+    try:
+        return _progress_of(blob)
+    except CANNOT_DECODE:
+        return None
+
+
+def progress_blob(progress: Progress) -> bytes | None:
+    """None for what could not be read again: the heartbeat that brings it counts all the same."""
+    try:
+        try:
+            blob = _blob(progress)
+        except UnicodeEncodeError:
+            blob = _blob(storable_progress(progress))
+        _progress_of(blob)
+    except _CANNOT_ENCODE:
+        return None
+    return blob
+
+
+def limits_of(blob: bytes | None) -> QueueLimits:
+    """The limits of a queue; NULL, or what cannot be read: it has none."""
+    if blob is None:
+        return NO_LIMITS
+    try:
+        return _limits_of(blob)
+    except CANNOT_DECODE as error:
+        if blob not in _said and len(_said) < 100:
+            _said.add(blob)
+            _log.warning("the settings of a queue cannot be read and count as not set: %s", error)
+        return NO_LIMITS
+
+
+def why_no_limits(blob: bytes | None) -> str | None:
+    """Why these limits cannot be read; None: they can."""
+    try:
+        if blob is not None:
+            _limits_of(blob)
+    except CANNOT_DECODE as error:
+        return str(error)
+    return None
+
+
+def worker_of(id: str, seen_at: int, blob: bytes) -> WorkerInfo:
+    try:
+        return _worker_of(blob)
+    except CANNOT_DECODE:
+        return WorkerInfo.unreadable(id, seen_at)
+
+
+def entry_of(ref: Ref, row: Sequence[Any]) -> Entry:
+    spec, revision, watermark, paused, last, enqueued, skipped = row
+    try:
+        return Entry(_entry_of(spec), revision, watermark, paused == 1, last, enqueued, skipped)
+    except CANNOT_DECODE as error:
+        return unreadable_entry(ref, spec, str(error))

@@ -1,0 +1,88 @@
+"""Jobs that cannot be read: what becomes of them, whatever verb has met them, and what is shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.job import UNREADABLE_TASK, Job, Ref, stand_in
+from penstock.lifecycle import set_aside
+from penstock.store import SetAside
+from penstock.stores.sqlite import ties
+from penstock.stores.sqlite.rows import (
+    DEAD,
+    ENDED,
+    GROUPED,
+    STATES,
+    Row,
+    Unreadable,
+    job_of,
+    numbers,
+    spec_blob,
+    unreadable_job,
+)
+from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.grouping import end_members, left
+
+__all__ = ["put_aside", "show"]
+
+_LOOK = SQL["aside.look"]
+_END = SQL["aside.end"]
+_UNLINK = SQL["aside.unlink"]
+_FREE = SQL["keys.free"]
+
+
+def put_aside(step: Step, causes: Mapping[int, str]) -> None:
+    """These jobs, by generation, are dead from now on, hold nothing, and can be read: as stand-ins."""
+    lanes: dict[tuple[str, str], None] = {}
+    for seq, cause in causes.items():
+        row = step.cx.execute(_LOOK, (seq,)).fetchone()
+        if row is not None:
+            _put_aside(step, seq, cause, *row)
+            if row[5] is not None:
+                lanes[row[0], row[5]] = None
+    for name, lane in lanes:  # when none of them stands there any more
+        ties.advance(step, step.some_queue(name), lane)
+
+
+def show(step: Step, row: Row) -> Job:
+    """The job of a row as `job_of` takes it; for one that cannot be read, what is shown in its place."""
+    try:
+        return job_of(row)
+    except Unreadable as error:
+        name, id, *_ = step.cx.execute(_LOOK, (row[2],)).fetchone()
+        return unreadable_job(row, Ref(name, id), error.causes[row[2]])
+
+
+def _put_aside(
+    step: Step,
+    seq: int,
+    cause: str,
+    name: str,
+    id: str,
+    state: int,
+    spec: bytes,
+    task: str,
+    lane: str | None,
+    group: str | None,
+    batch: str | None,
+    is_batch: bool,
+) -> None:
+    queue, to = step.some_queue(name), set_aside(cause)
+    until = step.now + to.keep
+    if is_batch:
+        end_members(step, queue, id, DEAD, until, to.reason)
+        step.cx.execute(_UNLINK, (queue.qid, id))
+    raw = spec_blob(stand_in(Ref(name, id), spec))
+    step.cx.execute(_END, (seq, step.now, until, to.reason, raw, UNREADABLE_TASK))
+    step.cx.execute(_FREE, (numbers([seq]),))
+    _count(step, queue, state)
+    if state == GROUPED and batch is None and group is not None:
+        left(step, queue, task, group)
+    step.found.append(SetAside("job", name, id, cause))
+
+
+def _count(step: Step, queue: Queue, state: int) -> None:
+    """One that had ended was counted then."""
+    step.move(queue, state if 0 <= state < len(STATES) else None, DEAD)
+    if state not in ENDED:
+        step.settled(queue, 1, 1)
