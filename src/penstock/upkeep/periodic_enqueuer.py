@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreUnavailable
 from penstock.job import NewJob, Ref
 from penstock.periodic import AHEAD, reckon, wait_ms
 from penstock.schedule import Entry, NewEntry, Overlap
 from penstock.sealing import why_not_here
-from penstock.store import Moved, Store, Tick
+from penstock.store import Moved, SetAside, Store, Tick
 from penstock.upkeep.service import Service
 
 __all__ = ["PeriodicEnqueuer"]
@@ -53,13 +53,14 @@ class PeriodicEnqueuer(Service):
         self._rewrite = rewrite
         self._on_enqueued = on_enqueued
         self._look = look
-        self._put = not self._mine
+        self._unput = dict(self._mine)  # those of which the store does not know yet
+        self._unreadable: set[Ref] = set()  # entries of which was said so
 
     async def tick(self) -> float:
-        if not self._put:
-            await self._store.put_entries(list(self._mine.values()))
-            self._put = True
+        if self._unput:
+            await self._put()
         table = await self._store.entries(self._queues)
+        self._tell_unreadable(table.entries)
         entries = [entry for entry in table.entries if not entry.spec.by_code or entry.ref in self._mine]
         due: list[tuple[Entry, Tick]] = []
         waits = [self._look]
@@ -79,6 +80,33 @@ class PeriodicEnqueuer(Service):
             waits += await self._ticked(due, table.now)
         return min(waits)
 
+    async def _put(self) -> None:
+        """All at once; where a part of the store is away, queue by queue, and what is left the next time."""
+        try:
+            await self._store.put_entries(list(self._unput.values()))
+            self._unput.clear()
+            return
+        except StoreUnavailable:
+            queues = {ref.queue for ref in self._unput}
+            if len(queues) == 1 and len(self._queues) == 1:
+                raise
+        for queue in sorted(queues):
+            entries = {ref: entry for ref, entry in self._unput.items() if ref.queue == queue}
+            try:
+                await self._store.put_entries(list(entries.values()))
+            except StoreUnavailable as error:
+                self.complaint.about(f"the periodic entries of queue {queue!r} wait", error)
+            else:
+                for ref in entries:
+                    del self._unput[ref]
+
+    def _tell_unreadable(self, entries: Sequence[Entry]) -> None:
+        """Once of each, as long as it is so."""
+        found = {entry.ref: entry.unreadable for entry in entries if entry.unreadable is not None}
+        for ref in found.keys() - self._unreadable:
+            self.on_set_aside([SetAside("periodic entry", ref.queue, ref.id, found[ref])])
+        self._unreadable = set(found)
+
     async def _ticked(self, due: Sequence[tuple[Entry, Tick]], now: int) -> list[float]:
         """Apply them; how long each entry can wait then."""
         waits: list[float] = []
@@ -86,6 +114,8 @@ class PeriodicEnqueuer(Service):
         for (entry, tick), answer in zip(due, answers, strict=True):
             if answer.moved is Moved.EARLY:
                 waits.append(_EARLY)
+            elif answer.moved is Moved.UNKNOWN:
+                waits.append(_TROUBLE)
             elif answer.moved is Moved.STALE:
                 waits.append(0.0)  # somebody was quicker: see how it stands now
             elif answer.moved is Moved.APPLIED:
@@ -110,6 +140,8 @@ class PeriodicEnqueuer(Service):
         """As the middleware wants it; what makes it the job of its instant stays."""
         try:
             return replace(self._rewrite(job), id=job.id, queue=job.queue, run_at=job.run_at, delay=0)
+        except PenstockError:
+            raise
         except Exception as error:  # boundary: user code
             raise PenstockError(f"its middleware around enqueues failed: {error!r}") from error
 

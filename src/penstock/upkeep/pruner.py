@@ -33,5 +33,7 @@ class Pruner(Service):
         gone = await self._store.prune(
             limit=self._batch, keep_finished=self._keep_finished, keep_dead=self._keep_dead
         )
+        if gone.set_aside:
+            self.on_set_aside(gone.set_aside)
         more = gone.finished + gone.expired >= self._batch or gone.keys >= self._batch
         return 0.05 if more else self._every

@@ -6,11 +6,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 
+from msgspec.structs import replace
+
+from penstock import clock
 from penstock.errors import StoreError
 from penstock.ids import mint_token
 from penstock.job import DEAD_KEPT, AttemptError, Job
-from penstock.lifecycle import LeaseLost, Outcome, TimedOut, Transition, decide
-from penstock.store import Fetched, Settled, Settlement, Store
+from penstock.lifecycle import LeaseLost, TimedOut, Transition, decide, set_aside, starts_on_record
+from penstock.store import Beat, Fetched, Settled, Settlement, Store
 from penstock.upkeep.service import Service
 
 __all__ = ["Reclaimer", "judge"]
@@ -73,10 +76,10 @@ class Reclaimer(Service):
         self._every = every
         self._batch = batch
         self._keep_dead = keep_dead
-        self._last_contact = time.monotonic()
+        self._last_contact = clock.lease_seconds()
         self._failed = False
         self._judge_from = 0.0
-        self._due = 0.0  # monotonic: when leases are looked at again
+        self._due = 0.0  # by `clock.lease_seconds()`: when leases are looked at again
         #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
         self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
 
@@ -96,10 +99,10 @@ class Reclaimer(Service):
         if self._failed and self._write is not None:
             await self._write()
         elif not asked:
-            if time.monotonic() < self._due:
+            if clock.lease_seconds() < self._due:
                 return self._pause
             await self._store.workers()  # how long it has not answered must be known before leases are judged
-        now = time.monotonic()
+        now = clock.lease_seconds()
         if self._failed or now - self._last_contact > self._cut_off:
             self._judge_from = now + self._heartbeat * _AND_A_BIT
         self._failed, self._last_contact = False, now
@@ -109,6 +112,8 @@ class Reclaimer(Service):
         found = await self._store.reclaim(
             self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
         )
+        if found.set_aside:
+            self.on_set_aside(found.set_aside)
         cause = "its worker did not renew the lease"
         await judge(
             self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._on_judged
@@ -165,10 +170,11 @@ async def reclaim_all(
     overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
     on_judged: Judged = lambda *_: None,
+    leave: Callable[[Transition], bool] = lambda _: False,
 ) -> list[Job]:
     """Take over everything that the dead worker held, and judge it; the jobs, as they were found.
 
-    `overdue` says of a job for which the worker was killed how it had timed out.
+    `overdue` says of a job for which the worker was killed how it had timed out. `leave`: as for `judge`.
     """
     jobs: list[Job] = []
     while True:
@@ -182,6 +188,7 @@ async def reclaim_all(
             overdue=overdue,
             keep_dead=keep_dead,
             on_judged=on_judged,
+            leave=leave,
         )
         jobs += found.jobs
         if len(found.jobs) < 500:
@@ -198,25 +205,42 @@ async def judge(
     overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
     on_judged: Judged = lambda *_: None,
+    leave: Callable[[Transition], bool] = lambda _: False,
 ) -> None:
-    """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again."""
+    """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again.
+
+    What `leave` is true of is left to another reclaimer, who may take it at once.
+    """
+    judged: list[Job] = []
     settlements: list[Settlement] = []
+    left: list[Beat] = []
     for job in found.jobs:
-        # before a last attempt, and before any at-most-once one, its start is put down in the store:
-        # where that is missing the function has not begun, and where it is there it may have
-        known = job.spec.at_most_once or job.attempt >= job.spec.max_attempts
-        begun = (job.started or not known) and started(job)
+        begun = (job.started or not starts_on_record(job)) and started(job)
         said = overdue(job) if begun else None
-        outcome: Outcome
+        outcome: LeaseLost | TimedOut
         if said is not None:
             outcome = TimedOut(AttemptError.bounded(job.attempt, found.now, "Timeout", said))
         else:
             error = AttemptError.bounded(job.attempt, found.now, kind, cause)
             outcome = LeaseLost(error, started=begun)
-        move = decide(job, outcome, found.now, random.random(), keep_dead=keep_dead)  # noqa: S311 (jitter, no secret)
-        settlements.append(Settlement(job.lease, move))
+        move = _decided(job, outcome, found.now, keep_dead)
+        if leave(move):
+            left.append(Beat(job.lease, 1))
+        else:
+            judged.append(job)
+            settlements.append(Settlement(job.lease, move))
+    if left:
+        await store.extend(left)
     if settlements:
         answers = await store.settle(settlements)
-        for job, one, answer in zip(found.jobs, settlements, answers, strict=True):
+        for job, one, answer in zip(judged, settlements, answers, strict=True):
             if answer is Settled.APPLIED:
                 on_judged(job, one.transition)
+
+
+def _decided(job: Job, outcome: LeaseLost | TimedOut, now: int, keep_dead: int) -> Transition:
+    try:
+        return decide(job, outcome, now, random.random(), keep_dead=keep_dead)  # noqa: S311 (jitter, no secret)
+    except Exception as error:  # noqa: BLE001  # boundary: terms that make no sense are their own job's alone
+        move = set_aside(f"it cannot be judged: {error}")
+        return replace(move, error=outcome.error)

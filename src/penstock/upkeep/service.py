@@ -6,10 +6,12 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 
 from penstock.errors import StoreError
+from penstock.store import SetAside
 
-__all__ = ["Complaint", "Service", "pause_after"]
+__all__ = ["Backoff", "Complaint", "Service", "log_set_aside", "pause_after"]
 
 _log = logging.getLogger("penstock.upkeep")
 
@@ -23,6 +25,32 @@ def pause_after(failures: int, *, first: float = 0.1, most: float = 1.0) -> floa
     The longest is what a worker may be late when the store is back.
     """
     return float(min(most, first * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, no secret)
+
+
+def log_set_aside(found: Sequence[SetAside]) -> None:
+    """One warning for each record that the store has set aside."""
+    for one in found:
+        _log.warning("set aside, for it cannot be read: %s", one)
+
+
+class Backoff:
+    """The pause after a round that had something to do and did nothing: none after the first `free` rounds,
+    then 1 ms, doubled each time up to `most` seconds. Without it, a loop spins on what cannot be done."""
+
+    def __init__(self, *, most: float, free: int = 0) -> None:
+        self._most = most
+        self._free = free
+        self._rounds = 0
+
+    def moved(self) -> None:
+        """Something was done: begin anew."""
+        self._rounds = 0
+
+    def stuck(self) -> float:
+        """Seconds to pause after one more round in vain."""
+        self._rounds += 1
+        over = self._rounds - self._free
+        return 0.0 if over <= 0 else float(min(self._most, 0.001 * 2 ** min(over - 1, 30)))
 
 
 class Complaint:
@@ -56,6 +84,8 @@ class Service:
         self._stopping = False
         #: Those who depend on one store may share theirs, so that one outage is not told by each of them.
         self.complaint = Complaint(_log)
+        #: Hears of what the store has set aside.
+        self.on_set_aside = log_set_aside
 
     async def tick(self) -> float:
         """Do a piece of work; seconds until the next one."""
@@ -73,6 +103,10 @@ class Service:
                 self.complaint.about(f"{self.name}: the store does not answer", error)
                 failures += 1
                 pause = pause_after(failures)
+            except Exception:  # noqa: BLE001  # boundary: a fault in one loop must not end the worker and the attempts in it
+                _log.exception("%s failed, and goes on", self.name)
+                failures += 1
+                pause = pause_after(failures, most=5.0)
             if pause > 0 and not self._stopping:
                 await self._sleep(pause)
             else:

@@ -16,9 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.app import App
-from penstock.errors import Undecodable
 from penstock.job import MAX_ERRORS, AttemptError, Job, State
 from penstock.lifecycle import Transition
+from penstock.text import text_of
 from penstock.worker.caller import Caller
 
 __all__ = ["Aftercare"]
@@ -129,8 +129,9 @@ class Aftercare:
             now = _as_it_is(job, move, result)
             try:
                 said = self._decoded(job, result) if move.state is State.COMPLETED else move.error
-            except Undecodable as error:
-                _log.error("job %s: on_success of %s is not called: %s", job.id, job.task, error)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # boundary: a type of the user's makes its value here
+                why = text_of(error, type(error).__name__)
+                _log.error("job %s: on_success of %s is not called: %s", job.id, job.task, why)
                 continue
             for name, call in calls:
                 await self._caller.call(call, now, said, about=f"job {job.id}: {name} of {job.task}")

@@ -12,10 +12,11 @@ import random
 import time
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from typing import Any
 
+from penstock import clock
 from penstock.app import App
 from penstock.attempt import Attempt, running
 from penstock.config import Config
@@ -24,8 +25,8 @@ from penstock.events import LateResultRefused
 from penstock.job import DEAD_KEPT, AttemptError, Job
 from penstock.lifecycle import (
     ASK_CANCELLED,
+    CANNOT_BE_READ,
     Cancelled,
-    Expired,
     LeaseLost,
     Outcome,
     Place,
@@ -35,30 +36,40 @@ from penstock.lifecycle import (
     Transition,
     Unknown,
     decide,
+    starts_on_record,
+    too_late,
 )
 from penstock.middleware import wrap
 from penstock.options import Options
+from penstock.outcome import unjudged
 from penstock.store import Beat, Grip
 from penstock.vault import why_closed
+from penstock.worker.aside import Aside
 from penstock.worker.hold import Hold, Holdings
 from penstock.worker.outcomes import out_of_time, raised
 from penstock.worker.plan import Plan, Plans
-from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, Done, ProcessPool, ThreadPool
+from penstock.worker.pools import (
+    ChildBroken,
+    ChildDied,
+    ChildFailed,
+    Done,
+    NoChild,
+    ProcessPool,
+    ThreadPool,
+)
 from penstock.worker.starting import NotBegun, Starter, ThreadCall
 from penstock.worker.strangers import Strangers
 
-__all__ = ["NARROW", "Executor"]
+__all__ = ["Executor"]
 
 _log = logging.getLogger("penstock.worker")
 _RETURNED = Returned()
 #: A runner whose jobs never wait gives the event loop its turn after this long (s).
 _TURN = 0.005
-#: While no process slot is free, a queue with a process task at its head is asked so seldom (s).
-NARROW = 1.0
 #: Calls that may lie ready for each thread while calls are as short as this (s): a turn of the loop for
 #: every twenty cost 5 of 18 us per job. Where nothing has ended for so long (s), they come back.
 _STACK, _SHORT, _STUCK = 6, 0.0002, 0.02
-#: What is raised into an attempt has so long to take effect, besides its grace (s).
+#: What is raised into an attempt has so long to take effect, besides its grace (s): see GIVES_UP_AFTER.
 _STUBBORN = 1.0
 
 #: Where ends go: the hold, what follows from its outcome, and its encoded result.
@@ -84,6 +95,9 @@ class Executor:
         thread_grace: float,
         config: Config | None = None,
         keep_dead: int = DEAD_KEPT,
+        queue_slots: Mapping[str, int] | None = None,
+        max_jobs_per_child: int = 0,
+        max_memory_per_child: int = 0,
     ) -> None:
         self._app = app
         self._plans = Plans(app)
@@ -111,8 +125,10 @@ class Executor:
         self.starts = 0
         self.busy_seconds = 0.0
         self.ends = 0
-        #: Queues with a process task at their head that found no slot, and when to look at them again.
-        self._narrow: dict[str, float] = {}
+        #: Process tasks that wait for a process slot.
+        self.aside = Aside()
+        self._queue_slots = queue_slots or {}
+        self._max_jobs, self._max_memory = max_jobs_per_child, max_memory_per_child
         #: Jobs of tasks that are unknown here.
         self.strangers = Strangers(app.events)
         self._why_closed = why_closed(app.store)
@@ -149,22 +165,29 @@ class Executor:
         """Free slots; less than none where calls lie ready for their thread."""
         return self._concurrency - self.lost_slots - len(self._running)
 
-    @property
-    def process_free(self) -> int:
-        return self._process_slots - self._process_busy
+    def _process_room(self) -> int:
+        """Free process slots; none while the system has no room for a child."""
+        short = self._processes is not None and self._processes.short
+        return 0 if short else self._process_slots - self._process_busy
 
-    def narrow_queues(self) -> dict[str, int]:
-        """How many jobs to fetch at most from queues with a process task at their head: as many as have a
-        process slot; if none has, now and then a single one, to see whether another kind has come there."""
-        if not self._narrow:
-            return {}
-        now, free = time.monotonic(), self.process_free
-        return {queue: free or int(now >= look) for queue, look in self._narrow.items()}
+    @property
+    def waiting(self) -> bool:
+        """Whether leased jobs wait for a slot."""
+        return self.buffered > 0 or len(self.aside) > 0
+
+    def caps(self) -> dict[str, int]:
+        """How many jobs to fetch at most from queues with process tasks at their head."""
+        return self.aside.caps(self._process_room(), time.monotonic())
+
+    def nothing_behind(self, queues: Iterable[str]) -> None:
+        """A fetch from these queues brought nothing: no need to hold what stands aside there."""
+        if self.aside:
+            self._put_back(self.aside.nothing_behind(queues, time.monotonic()))
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
     def accept(self, jobs: Sequence[Job], fetched: float, now: int) -> None:
-        """Take leased jobs on. `fetched`: monotonic time from before the fetch was sent."""
+        """Take leased jobs on. `fetched`: `clock.lease_seconds()` before the fetch was sent."""
         holds: list[Hold] = []
         for job in jobs:
             plan = self._plans.of(job)
@@ -191,15 +214,15 @@ class Executor:
                 self._await_start(hold)
             else:
                 self._buffer.append(hold)
-                if self._narrow and hold.plan.run_in != "process":
-                    self._narrow.pop(hold.job.spec.queue, None)
+                if self.aside and hold.plan.run_in != "process":
+                    self.aside.passed(hold.job.spec.queue)
 
     def _is_closed(self, hold: Hold) -> bool:
         """Whether what it carries cannot be read here: then somebody else shall have it."""
         why = self._why_closed(hold.job)
         if why is None:
             return False
-        self._refuse(hold, Unknown(f"cannot be read here: {why}"))
+        self._refuse(hold, Unknown(CANNOT_BE_READ + why))
         self.strangers.tell_closed(hold.job, why)
         return True
 
@@ -215,30 +238,45 @@ class Executor:
             self.start_ready()
 
     def start_ready(self) -> None:
-        """Start buffered jobs while there are slots."""
+        """Start leased jobs while there are slots."""
         buffer = self._buffer
-        if buffer and time.monotonic() - buffer[0].fetched > self._lease / 1000:
+        if self.aside:
+            self._start_aside()
+        if buffer and clock.lease_seconds() - buffer[0].fetched > self._lease / 1000:
             self._give_back_overdue()
         if not buffer:
             return
         room, stack = self._room() - len(self._later), self._stack
-        blocked: list[Hold] = []
         while buffer and (room > 0 or (room > -stack and self._may_stack(buffer[0]))):
             hold = buffer.popleft()
-            if hold.plan.run_in == "process" and self._process_busy >= self._process_slots:
-                self._narrow[hold.job.spec.queue] = time.monotonic() + NARROW
-                if len(blocked) < self._process_slots:
-                    blocked.append(hold)
-                else:
-                    self._refuse(hold, Released(Place.OWN))  # so many slots will not come free in time
+            if hold.plan.run_in == "process" and self._process_room() <= 0:
+                if not self.aside.put(hold, time.monotonic()):
+                    self._refuse(hold, Released(Place.OWN))
                 continue
             if self._start(hold):
                 room -= 1
-        buffer.extendleft(reversed(blocked))
+
+    def _start_aside(self) -> None:
+        """Start process tasks that stood aside, while there are process slots. They came first."""
+        aside, room = self.aside, self._room() - len(self._later)
+        while aside and room > 0 and self._process_room() > 0:
+            hold = aside.take(self._holdings.per_queue, self._queue_slots)
+            if hold is None:
+                return
+            if clock.lease_seconds() - hold.fetched > self._lease / 1000:
+                self._refuse(hold, Released(Place.OWN))
+            elif self._start(hold):
+                room -= 1
+
+    def _put_back(self, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            self._refuse(hold, Released(Place.OWN))
+        if holds:
+            self.freed.set()  # another look is due soon
 
     def _give_back_overdue(self) -> None:
         """We stood still for longer than a lease: others may have these, and have run them, by now."""
-        overdue = time.monotonic() - self._lease / 1000
+        overdue = clock.lease_seconds() - self._lease / 1000
         while self._buffer and self._buffer[0].fetched < overdue:
             self._refuse(self._buffer.popleft(), Released(Place.OWN))
 
@@ -247,16 +285,18 @@ class Executor:
         if hold.interrupt is not None:  # a heartbeat brought news of it while it waited here
             self._never_mind(hold)
             return False
-        if job.expires_at is not None and hold.store_now() >= job.expires_at:
-            self._refuse(hold, Expired())
-            return False
+        if job.expires_at is not None or job.spec.deadline is not None:
+            late = too_late(job, hold.store_now())
+            if late is not None:
+                self._refuse(hold, late)
+                return False
         self._running.add(hold)
         if hold.plan.run_in == "process":
             hold.counted = True
             self._process_busy += 1
         self.starts += 1
         self.started_some.set()
-        on_record = _starts_on_record(job)
+        on_record = starts_on_record(job)
         if on_record or not hold.plan.in_thread:
             hold.elsewhere = True
             self._elsewhere += 1
@@ -268,7 +308,7 @@ class Executor:
 
     def _may_stack(self, hold: Hold) -> bool:
         """Whether it would lie behind other calls: else it would find an idle thread, and be one too many."""
-        plain = hold.plan.in_thread and not _starts_on_record(hold.job)
+        plain = hold.plan.in_thread and not starts_on_record(hold.job)
         return plain and not self._elsewhere and not self.lost_slots
 
     def _never_mind(self, hold: Hold) -> None:
@@ -283,7 +323,7 @@ class Executor:
     async def _start_on_record(self, hold: Hold) -> None:
         """A last attempt, and any at-most-once one: its start is in the store before it begins."""
         try:
-            grip = await self._record_start(Beat(hold.job.lease, self._lease, started=True))
+            grip = await self._record_start(Beat(hold.job.lease, self._lease, started=True, lasting=True))
         except (asyncio.CancelledError, StoreError) as error:
             if not hold.over:
                 self._leave(hold)
@@ -299,6 +339,9 @@ class Executor:
         elif grip is Grip.CANCEL_ASKED:
             self._leave(hold)
             self._report(hold, Cancelled(ASK_CANCELLED), None)
+        elif late := too_late(hold.job, hold.store_now()):  # the store took its time
+            self._leave(hold)
+            self._report(hold, late, None)
         else:
             self._launch(hold)
         self.start_ready()
@@ -439,7 +482,7 @@ class Executor:
 
     def _unstack(self) -> None:
         """What lies ready for threads, and has not begun, is as if it had only been fetched."""
-        if self._room() >= 0 or self._threads is None:
+        if self._threads is None:
             return
         self._stack = 0
         holds = self._threads.take_back()
@@ -462,16 +505,26 @@ class Executor:
             self._lost(hold)
         elif error is None:
             self._settle(hold, decide(hold.job, _RETURNED, hold.now), result)
-        elif isinstance(error, NotBegun):
-            self._report(hold, Released(Place.OWN), None)
-        elif isinstance(error, ChildFailed):
-            self._report(hold, error.outcome, None)
-        elif isinstance(error, ChildDied):
-            self._report(hold, self._child_died(hold, error), None)
         else:
-            self._report(hold, raised(hold, hold.store_now(), error), None)
-        if self._buffer:
+            outcome = self._outcome_of(hold, error)
+            self._report(hold, outcome, None)
+            if isinstance(outcome, Unknown):
+                self.strangers.tell_misfit(hold.job, outcome.why or "")
+        if self._buffer or self.aside:
             self.start_ready()
+
+    def _outcome_of(self, hold: Hold, error: BaseException) -> Outcome:
+        """What its end means. Whatever is wrong with the error, its attempt has ended, and must not stay."""
+        try:
+            if isinstance(error, NotBegun):
+                return Released(Place.OWN)
+            if isinstance(error, ChildFailed):
+                return error.outcome
+            if isinstance(error, ChildDied):
+                return self._child_died(hold, error)
+            return raised(hold, hold.store_now(), error)
+        except BaseException as wrong:  # noqa: BLE001  # boundary: as above
+            return unjudged(hold.job, hold.store_now(), error, wrong)
 
     def _leave(self, hold: Hold) -> None:
         """The slot is free again."""
@@ -500,6 +553,8 @@ class Executor:
             return out_of_time(hold, hold.store_now())
         if hold.interrupt is AttemptCancelled:
             return Cancelled("cancelled while running")
+        if isinstance(error, NoChild):
+            return Released(Place.OWN)
         kind = type(error).__name__
         fact = AttemptError.bounded(hold.job.attempt, hold.store_now(), kind, error.cause)
         return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)
@@ -534,10 +589,12 @@ class Executor:
                 self._press(hold, now)
             elif hold.ends is not None and now >= hold.ends and hold.started:
                 self.interrupt(hold, AttemptTimeout)
-        if now - self._ended_at > _STUCK:
+        if self._room() < 0 and now - self._ended_at > _STUCK:
             self._unstack()
         self._give_back(now)
-        return 0.02 if self._buffer else 0.05
+        if self.aside:
+            self._put_back(self.aside.overdue(now))
+        return 0.02 if self.waiting else 0.05
 
     def has_progress(self) -> bool:
         """Whether an attempt has said something of itself that is not in the store yet."""
@@ -620,6 +677,7 @@ class Executor:
         self._unstack()
         self._buffer.extendleft(self._later)
         self._later.clear()
+        self._buffer.extendleft(reversed(self.aside.take_all()))
         while self._buffer:
             self._refuse(self._buffer.popleft(), Released())
 
@@ -665,12 +723,14 @@ class Executor:
     @property
     def processes(self) -> ProcessPool:
         if self._processes is None:
-            self._processes = ProcessPool(self._process_slots, self._app.spec, config=self._config)
+            self._processes = ProcessPool(
+                self._process_slots,
+                self._app.spec,
+                config=self._config,
+                max_jobs_per_child=self._max_jobs,
+                max_memory_per_child=self._max_memory,
+            )
         return self._processes
-
-
-def _starts_on_record(job: Job) -> bool:
-    return job.spec.at_most_once or job.attempt >= job.spec.max_attempts
 
 
 async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:

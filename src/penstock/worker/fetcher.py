@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock import clock
 from penstock.errors import StoreError
 from penstock.ids import mint_token
 from penstock.store import Fetched, Offer, Share, Store, Wake
-from penstock.upkeep.service import Service
-from penstock.worker.executor import NARROW, Executor
+from penstock.upkeep.service import Backoff, Service
+from penstock.worker.executor import Executor
 from penstock.worker.hold import Holdings
 from penstock.worker.queues import Queue, Turns, spread
 from penstock.worker.settler import Settler
@@ -25,6 +26,11 @@ _MOST = 2_000
 _TURN = 0.006
 #: Outcomes that the store has not answered bound what is started (see settler.py).
 _UNSENT = 4_000
+#: While slots are free, queues at their own limit are asked again after this (s).
+_LOOK_AGAIN = 1.0
+#: After so many waits that came back at once (within _AT_ONCE seconds) for work that no fetch finds, a worker
+#: pauses before it asks again, at most _PAUSE seconds, for another job may come meanwhile.
+_IN_VAIN, _PAUSE, _AT_ONCE = 8, 0.5, 0.005
 
 
 class Fetcher(Service):
@@ -73,6 +79,7 @@ class Fetcher(Service):
         self._rate = Rate()
         self._waiting: asyncio.Task[Wake] | None = None
         self._took = 0.0  # seconds that a fetch takes, of late
+        self._in_vain = Backoff(most=_PAUSE, free=_IN_VAIN)
         self.last_success = time.monotonic()
 
     async def run(self) -> None:
@@ -84,7 +91,7 @@ class Fetcher(Service):
         """What was leased to us and has not arrived (its news crossed our leaving, or its reply was lost)
         goes back at once, and need not wait for the end of its lease."""
         asked = [Share(name, 0, 0) for name in self._names]
-        sent = time.monotonic()
+        sent = clock.lease_seconds()
         try:
             fetched = await self._store.fetch(
                 asked, limit=0, lease=self._lease, worker=self._worker, token=self._token
@@ -103,33 +110,39 @@ class Fetcher(Service):
         free = self._executor.free
         limit = min(_MOST, free + max(0, self._ahead() - self._executor.buffered))
         held = self._holdings.per_queue
-        shares = self._turns.plan(limit, free, held, self._executor.narrow_queues())
+        if self._executor.aside:
+            held = held - self._executor.aside.per_queue
+        shares = self._turns.plan(limit, free, held, self._executor.caps())
         if not shares:
             return await self._slot_of_a_queue()
-        sent = time.monotonic()
+        began, sent = time.monotonic(), clock.lease_seconds()
         self._shown = True
         fetched = await self._store.fetch(
             shares, limit=limit, lease=self._lease, worker=self._worker, token=self._token
         )
         self._new_token()
         self.last_success = time.monotonic()
-        self._took += (self.last_success - sent - self._took) / 4
+        self._took += (self.last_success - began - self._took) / 4
         got = Counter(job.spec.queue for job in fetched.jobs)
         self._turns.paid(shares, got)
+        if fetched.set_aside:
+            self.on_set_aside(fetched.set_aside)
         if fetched.due is not None:
             self._on_due(max(0, fetched.due - fetched.now))
         if fetched.jobs:
+            self._in_vain.moved()
             jobs = fetched.jobs if self._strict else spread(fetched.jobs, got)
             self._executor.accept(jobs, sent, fetched.now)
             self._executor.start_ready()
             return 0.0
-        return await self._nothing(fetched, tuple(share.queue for share in shares))
+        asked = tuple(share.queue for share in shares)
+        self._executor.nothing_behind(asked)
+        return await self._nothing(fetched, asked)
 
     async def _room(self) -> None:
         """Wait until a job that is fetched now can start, or at least soon."""
         executor = self._executor
         while not self._stopping:
-            # with a slot free, what is buffered are process tasks without a process slot: none of our concern
             if (executor.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
                 if self._settler.unsent and executor.free > 0:  # its write first, and both in one transaction
                     self._settler.hurry()
@@ -152,12 +165,12 @@ class Fetcher(Service):
 
     async def _slot_of_a_queue(self) -> float:
         """Slots are free, but every queue is at its own limit."""
-        try:
-            async with asyncio.timeout(NARROW):
-                await self._executor.freed.wait()
-        except TimeoutError:
-            pass
+        await self._freed_within(self._until_look())
         return 0.0
+
+    def _until_look(self) -> float:
+        """Seconds until a queue may be asked again that is not asked now, whatever comes free meanwhile."""
+        return min(_LOOK_AGAIN, self._executor.aside.next_look(time.monotonic()) or _LOOK_AGAIN)
 
     async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
         """Sleep until there may be something."""
@@ -171,14 +184,15 @@ class Fetcher(Service):
         tasks: set[asyncio.Task[Any]] = set()
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
             tasks.add(asyncio.create_task(self._executor.freed.wait()))
-            timeout = min(timeout, NARROW)
+            timeout = min(timeout, self._until_look())
         # who knows when a queue opens makes no offer: with his last slot taken, nobody awake would know of it
         offer = self._offer() if fetched.opens is None else None
         waiting = asyncio.create_task(
-            self._store.wait(queues, timeout=max(1, round(timeout * 1000)), offer=offer)
+            self._store.wait(queues, timeout=max(1, round(timeout * 1000)), offer=offer, parked=fetched.kept)
         )
         tasks.add(waiting)
         self._waiting = waiting  # whoever pokes us cancels it
+        began = time.monotonic()
         try:
             if not self._poked.is_set():
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -191,7 +205,19 @@ class Fetcher(Service):
                 task.cancel()
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
+        if waiting.cancelled() or time.monotonic() - began > _AT_ONCE:
+            self._in_vain.moved()
+        elif (pause := self._in_vain.stuck()) > 0:
+            await self._freed_within(pause)
         return 0.0
+
+    async def _freed_within(self, seconds: float) -> None:
+        """Sleep, unless a slot comes free."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._executor.freed.wait()
+        except TimeoutError:
+            pass
 
     def _pass_on(self, news: Wake) -> None:
         """A store tells its news once, and it was our wait that it told."""
@@ -208,7 +234,7 @@ class Fetcher(Service):
     def _take(self, handed: Fetched) -> Offer | None:
         """A job came while we wait. Once it has begun we can wait on, if the same queues have room still."""
         self._new_token()
-        self._executor.accept(handed.jobs, time.monotonic(), handed.now)
+        self._executor.accept(handed.jobs, clock.lease_seconds(), handed.now)
         self._executor.start_ready()
         if self._stopping or self._slotted or self._executor.free == 0:
             return None

@@ -14,10 +14,14 @@ import time
 import traceback
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from penstock import clock
 from penstock.errors import StoreError
 from penstock.store import Beat, Grip, Store
 from penstock.upkeep.service import Complaint
 from penstock.worker.hold import Hold, Holdings
+from penstock.worker.logs import log_with_traceback
 from penstock.worker.table import LeaseTable
 
 __all__ = ["Heartbeat"]
@@ -99,17 +103,17 @@ class Heartbeat:
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
-            next_beat = time.monotonic() + self._every
+            next_beat = clock.lease_seconds() + self._every
             while not self._stopping:
-                pause = min(next_beat - time.monotonic(), self._block_report)
+                pause = min(next_beat - clock.lease_seconds(), self._block_report)
                 woken = self._wake.wait(max(0.0, pause))
                 self._wake.clear()
                 self._look_at_the_loop()
-                if woken or time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + self._every
+                if woken or clock.lease_seconds() >= next_beat:
+                    next_beat = clock.lease_seconds() + self._every
                     try:
                         if not runner.run(self._beat()):
-                            next_beat = time.monotonic() + self._every / 10
+                            next_beat = clock.lease_seconds() + self._every / 10
                     except Exception:  # noqa: BLE001  # boundary: leases hang on this thread: it must not end
                         _log.exception("a heartbeat failed; the next one comes all the same")
 
@@ -119,12 +123,14 @@ class Heartbeat:
             part = holds[start : start + _BATCH]
             beats = [self._beat_of(hold) for hold in part]
             try:
-                grips = await self._store.extend(beats)
+                grips = await self._extended(part, beats)
             except StoreError as error:
                 self.complaint.about("a heartbeat found no store", error)
                 self._on_failed()
                 return False
             for hold, beat, grip in zip(part, beats, grips, strict=True):
+                if grip is Grip.UNKNOWN:
+                    continue
                 if beat.progress is not None:
                     hold.told = beat.progress
                 if grip is not Grip.HELD:
@@ -133,6 +139,32 @@ class Heartbeat:
         if self._table is not None:
             self._table.beat()
         return True
+
+    async def _extended(self, holds: list[Hold], beats: list[Beat]) -> list[Grip]:
+        try:
+            return await self._store.extend(beats)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001  # boundary: what one attempt says of itself must not cost others their leases
+            _log.exception(
+                "%d heartbeats together could not be sent; without words, then one by one", len(beats)
+            )
+            return await self._without_words(holds, beats)
+
+    async def _without_words(self, holds: list[Hold], beats: list[Beat]) -> list[Grip]:
+        """Keep the leases first; then say what can be said. What cannot be is not tried again."""
+        grips = await self._store.extend([replace(beat, progress=None) for beat in beats])
+        for hold, beat in zip(holds, beats, strict=True):
+            if beat.progress is None:
+                continue
+            try:
+                await self._store.extend([beat])
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001  # boundary: as above
+                hold.told = beat.progress
+                _log.error("job %s: its progress cannot be stored: %s", hold.job.id, error)
+        return grips
 
     def _beat_of(self, hold: Hold) -> Beat:
         # only remembered once it is stored; the attempt may say more at any moment
@@ -149,10 +181,12 @@ class Heartbeat:
         self._blocked_since = self._ticked
         frame = sys._current_frames().get(self._main_thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
-        _log.warning(
-            "the event loop has been blocked for %.1f s: a task does blocking work in an async function; "
-            'use run_in="thread" for it. It stands at:\n%s',
-            silent,
+        log_with_traceback(
+            _log,
+            logging.WARNING,
             stack,
+            "the event loop has been blocked for %.1f s: a task does blocking work in an async function; "
+            'use run_in="thread" for it. It stands at:',
+            silent,
         )
         self._on_blocked(silent, stack)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from penstock import clock
 from penstock.attempt import Attempt
 from penstock.errors import Interrupted
 from penstock.job import Job, Progress
@@ -27,7 +27,7 @@ class Hold(msgspec.Struct, eq=False, gc=False):
 
     job: Job
     plan: Plan
-    fetched: float  #: monotonic, from before the fetch was sent: what the lease is reckoned from
+    fetched: float  #: `clock.lease_seconds()` before the fetch was sent: what the lease is reckoned from
     now: int  #: the store's clock at the fetch
     arrived: float = 0.0  #: monotonic: since when it waits for a slot
     started: float = 0.0  #: monotonic; 0: its function has not begun
@@ -47,7 +47,7 @@ class Hold(msgspec.Struct, eq=False, gc=False):
 
     def store_now(self) -> int:
         """The store's clock (ms), reckoned from the fetch."""
-        return self.now + int((time.monotonic() - self.fetched) * 1000)
+        return self.now + int((clock.lease_seconds() - self.fetched) * 1000)
 
     def report(self, _job: Job, progress: Progress) -> None:
         """The attempt says how far it is; the next heartbeat takes it along. Called from any thread."""
@@ -64,7 +64,7 @@ class Holdings:
         self.per_queue: Counter[str] = Counter()
 
     def add(self, holds: Sequence[Hold], until: float) -> None:
-        """Leased jobs, until this monotonic time."""
+        """Leased jobs, until then by `clock.lease_seconds()`."""
         for hold in holds:
             self._holds[id(hold)] = hold
             self.per_queue[hold.job.spec.queue] += 1

@@ -14,7 +14,6 @@ import os
 import re
 import stat
 import time
-import weakref
 from collections.abc import Iterator, Set
 from pathlib import Path
 
@@ -22,6 +21,8 @@ try:
     import fcntl
 except ImportError:  # not a POSIX system: nobody can prove anything
     fcntl = None  # type: ignore[assignment]
+
+from penstock.forks import begins_anew
 
 __all__ = ["LifeLock", "bury", "is_dead", "lock_directory", "proven_dead", "sweep"]
 
@@ -49,7 +50,13 @@ class LifeLock:
                 "worker %s: no proof of life (%s); if it dies, its leases run out by time", worker_id, error
             )
         if self._fd >= 0:
-            _held.add(self)
+            begins_anew(self)
+
+    def begin_life(self) -> None:
+        """In a fork's child: while it kept the file open, its dead parent would seem to live."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     @property
     def held(self) -> bool:
@@ -238,18 +245,3 @@ def _unlink(name: str, where: int) -> None:
         os.unlink(name, dir_fd=where)
     except OSError:  # gone already, or the file system has become read-only: it is swept one day
         pass
-
-
-#: What this process holds. A fork shares a lock: while it keeps the file open, the dead seem to live.
-_held: weakref.WeakSet[LifeLock] = weakref.WeakSet()
-
-
-def _close_in_fork() -> None:
-    for lock in list(_held):
-        if lock._fd >= 0:
-            os.close(lock._fd)
-            lock._fd = -1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_fork)

@@ -1,6 +1,7 @@
 """The log of a worker process: text for people, JSON lines for machines.
 
-What a task logs, by whatever logger, says for which job.
+What a task logs, by whatever logger, says for which job. Whatever was logged, a line is of bounded length and
+has no control characters; for people only a traceback has lines of its own, which stand to the right.
 """
 
 from __future__ import annotations
@@ -8,45 +9,123 @@ from __future__ import annotations
 import datetime
 import logging
 import sys
+from collections.abc import Iterator, Mapping
+from textwrap import indent
+from typing import Any
 
 import msgspec
 
 from penstock.attempt import running
 from penstock.config import Config
+from penstock.printable import block, json_escaped, one_line
+from penstock.text import storable, text_of
 
-__all__ = ["configure_logs"]
+__all__ = ["complain", "configure_logs", "log_with_traceback"]
 
-_FACTS = ("job_id", "task", "queue", "attempt", "worker")
+#: So many characters are kept of a message, of a traceback (its end), and of a value that `extra=` names.
+_MESSAGE, _TRACEBACK, _VALUE = 10_000, 20_000, 4_000
+#: So many values of `extra=` are kept.
+_VALUES = 50
+#: What a record has of its own; all else came by `extra=`.
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+
+def configure_logs(config: Config) -> None:
+    """Send the log of this process to stderr, as the configuration says."""
+    handler = logging.StreamHandler(sys.stderr)
+    if config.log_format == "json":
+        handler.setFormatter(_JsonLines())
+    else:
+        handler.setFormatter(_Text("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(config.log_level.upper())
+
+
+def complain(config: Config, why: str) -> None:
+    """Say why a worker cannot work: as every command does, or in the log if machines read it."""
+    for line in why.split("\n"):
+        if config.log_format == "json":
+            logging.getLogger("penstock.worker").error("%s", line)
+        elif sys.stderr is not None:
+            sys.stderr.write(f"penstock: error: {one_line(line, _VALUE)}\n")
+
+
+def log_with_traceback(
+    logger: logging.Logger,
+    level: int,
+    traceback: str,
+    message: str,
+    *args: object,
+    extra: Mapping[str, object] | None = None,
+) -> None:
+    """Log a message with the traceback of an error that is at hand as text only."""
+    if logger.isEnabledFor(level):
+        file, line, function, _ = logger.findCaller(stacklevel=2)
+        record = logger.makeRecord(
+            logger.name, level, file, line, message, args, None, function, dict(extra) if extra else None
+        )
+        record.exc_text = traceback or None  # any formatter shows it
+        logger.handle(record)
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class _JsonLines(logging.Formatter):
-    """One object a line, with the job's facts as keys of their own."""
+    """One object a line, with the job's facts and what `extra=` named as keys of their own."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, object] = {
+        line: dict[str, Any] = {
             "at": at.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
+            "logger": storable(record.name),
+            "message": storable(_cut(_message(record), _MESSAGE)),
             "pid": record.process,
         }
-        line.update(_job_that_spoke(record))
-        for fact in _FACTS:
-            if (value := getattr(record, fact, None)) is not None:
-                line[fact] = value
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+        if traceback := _traceback(self, record):
+            line["traceback"] = storable(traceback)
+        for name, value in _job_that_spoke(record).items():
+            line[name] = _value(value)
+        for name, value in _extra(record):
+            line[f"{name}_" if name in _LINE else name] = _value(value)
+        return json_escaped(msgspec.json.encode(line).decode())
 
 
 class _Text(logging.Formatter):
-    def formatMessage(self, record: logging.LogRecord) -> str:
+    """One line a message, and below it the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = _cut(_message(record), _MESSAGE)
         if job := _job_that_spoke(record):
             record.message = (
                 f"job {job['job_id']} ({job['task']}, attempt {job['attempt']}): {record.message}"
             )
-        return super().formatMessage(record)
+        record.asctime = self.formatTime(record)
+        line = one_line(self.formatMessage(record))
+        traceback = _traceback(self, record)
+        return f"{line}\n{indent(block(traceback), '  ')}" if traceback else line
+
+
+#: The keys of a line that `extra=` must not change; those of the job it may.
+_LINE = frozenset({"at", "level", "logger", "message", "pid", "traceback"})
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001  # boundary: arguments that do not fit the message, or have no words
+        return f"{text_of(record.msg)} {_words(record.args)}"
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """Its end, where the error is, if it is too long."""
+    parts = [record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else "")]
+    if record.stack_info:
+        parts.append(formatter.formatStack(record.stack_info))
+    text = "\n".join(part for part in parts if part)
+    return text if len(text) <= _TRACEBACK else "…" + text[-_TRACEBACK:]
 
 
 def _job_that_spoke(record: logging.LogRecord) -> dict[str, object]:
@@ -64,13 +143,29 @@ def _job_that_spoke(record: logging.LogRecord) -> dict[str, object]:
     }
 
 
-def configure_logs(config: Config) -> None:
-    """Send the log of this process to stderr, as the configuration says."""
-    handler = logging.StreamHandler(sys.stderr)
-    if config.log_format == "json":
-        handler.setFormatter(_JsonLines())
-    else:
-        handler.setFormatter(_Text("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(config.log_level.upper())
+def _extra(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    named = [(name, value) for name, value in record.__dict__.items() if name not in _OWN]
+    for name, value in named[:_VALUES]:
+        yield _cut(text_of(name), 200), value
+
+
+def _value(value: object) -> Any:
+    """The value as JSON, if that is possible and short; else its words."""
+    if type(value) is str:
+        return storable(_cut(value, _VALUE))
+    try:
+        encoded = msgspec.json.encode(value, enc_hook=_words)
+    except Exception:  # noqa: BLE001  # boundary: a value of the user's that is no JSON, or whose own code raises
+        return _words(value)
+    return msgspec.Raw(encoded) if len(encoded) <= _VALUE else storable(_cut(encoded.decode(), _VALUE))
+
+
+def _words(value: object) -> str:
+    try:
+        return text_of(repr(value), most=_VALUE)
+    except Exception:  # noqa: BLE001  # boundary: a value of the user's whose own __repr__ raises
+        return f"({type(value).__name__})"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"

@@ -8,6 +8,7 @@ from penstock.errors import AttemptCancelled, AttemptTimeout
 from penstock.job import AttemptError
 from penstock.lifecycle import Cancelled, Outcome
 from penstock.outcome import outcome_of, timed_out
+from penstock.printable import number
 from penstock.worker.hold import Hold
 
 __all__ = ["out_of_time", "raised"]
@@ -25,6 +26,6 @@ def raised(hold: Hold, now: int, error: BaseException) -> Outcome:
 
 def out_of_time(hold: Hold, now: int) -> Outcome:
     """The attempt ran out of its own time."""
-    spent = "" if hold.ends is None else f" after {hold.ends - hold.started:.3g} s"
+    spent = "" if hold.ends is None else f" after {number(hold.ends - hold.started)} s"
     fact = AttemptError.bounded(hold.job.attempt, now, "Timeout", f"the attempt timed out{spent}")
     return timed_out(hold.job, fact, hold.plan.options)

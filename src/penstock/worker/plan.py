@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.app import App
+from penstock.codec import ResultCodec
+from penstock.errors import SignatureMismatch
 from penstock.job import Job, RawJob
 from penstock.middleware import AroundAttempt
 from penstock.options import Options, RunIn
 
-__all__ = ["Plan", "Plans"]
+__all__ = ["Plan", "Plans", "decoder", "wants_result"]
 
 
 class Plan:
@@ -55,10 +57,10 @@ class Plans:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._made: dict[tuple[str, str], Plan] = {}
+        self._made: dict[tuple[str, str, bool], Plan] = {}
 
     def of(self, job: Job) -> Plan | None:
-        key = (job.spec.queue, job.spec.task)
+        key = (job.spec.queue, job.spec.task, job.spec.retention > 0)
         plan = self._made.get(key)
         if plan is None:
             plan = self._make(*key)
@@ -66,27 +68,44 @@ class Plans:
                 self._made[key] = plan
         return plan
 
-    def _make(self, queue: str, name: str) -> Plan | None:
+    def _make(self, queue: str, name: str, kept: bool) -> Plan | None:
         handler = self._app.handlers.get(queue)
         if handler is not None:
             around = self._app.middleware.attempts(queue, name)
             function = handler.function
             ref = (function.__module__, function.__qualname__)
-            encode = handler.result.encode if handler.result.keeps else None
+            wanted = wants_result(self._app, queue, name, handler.result, kept)
+            encode = handler.result.encode if wanted else None
             return Plan(name, function, handler.run_in, _raw, encode, around, handler.options, ref)
         task = self._app.tasks.get(name)
         if task is None:
             return None
         around = self._app.middleware.attempts(queue, task.name)
         function = task.function
-        decode_args = task.args.decode
-
-        def decode(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            return decode_args(job.spec.payload)
-
-        encode = task.result.encode if task.result.keeps else None
+        wanted = wants_result(self._app, queue, task.name, task.result, kept)
+        encode = task.result.encode if wanted else None
         ref = (function.__module__, function.__qualname__)
-        return Plan(name, function, task.run_in, decode, encode, around, task.options, ref)
+        return Plan(name, function, task.run_in, decoder(task.args.decode), encode, around, task.options, ref)
+
+
+def decoder(
+    decode: Callable[[bytes], tuple[tuple[Any, ...], dict[str, Any]]],
+) -> Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What reads a job's arguments, and says whose they are if they do not fit."""
+
+    def decode_job(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            return decode(job.spec.payload)
+        except SignatureMismatch as error:
+            error.job = job.id
+            raise
+
+    return decode_job
+
+
+def wants_result(app: App, queue: str, task: str, result: ResultCodec, kept: bool) -> bool:
+    """Whether anybody asks for what a job returns: its store, or a callback."""
+    return result.keeps and (kept or bool(app.callbacks.of(queue, task).on_success))
 
 
 def raw_job(job: Job) -> RawJob:

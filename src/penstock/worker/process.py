@@ -22,7 +22,7 @@ from penstock.app import App
 from penstock.config import Config
 from penstock.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
 from penstock.loading import load_app
-from penstock.worker.logs import configure_logs
+from penstock.worker.logs import complain, configure_logs
 from penstock.worker.queues import Queue
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
 from penstock.worker.table import LeaseTable
@@ -70,10 +70,12 @@ class Orders(msgspec.Struct):
 
 
 class Hello(msgspec.Struct, tag=True):
-    """A child listens, and has this store. Like all that it tells its supervisor, a line of JSON."""
+    """A child listens to signals, and has this store. `tells`: its app has listeners or callbacks, which want
+    to know of each death. Like all that it tells its supervisor, a line of JSON."""
 
     url: str | None
     namespace: str
+    tells: bool = False
 
 
 class Refusal(msgspec.Struct, tag=True):
@@ -101,7 +103,7 @@ def main() -> int:
         with runner:
             return runner.run(_serve(orders, app, control))
     except PenstockError as error:
-        _refuse(control, str(error))
+        _refuse(control, orders.config, str(error))
         if isinstance(error, (StoreUnavailable, StoreFull)):
             return AWAY
         return UNUSABLE if isinstance(error, StoreError) else REFUSED
@@ -111,12 +113,12 @@ def _say(control: socket.socket, said: Said) -> None:
     control.sendall(msgspec.json.encode(said) + b"\n")
 
 
-def _refuse(control: socket.socket, why: str) -> None:
+def _refuse(control: socket.socket, config: Config, why: str) -> None:
     control.setblocking(True)
     try:
         _say(control, Refusal(why))
     except OSError:  # nobody is there to say it for us
-        sys.stderr.write(f"penstock: error: {why}\n")
+        complain(config, why)
 
 
 def _runner() -> asyncio.Runner:
@@ -141,7 +143,7 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         supervisor=orders.supervisor,
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
-    _say(control, Hello(app.connect_url, app.namespace))  # from now on it may be sent signals
+    _say(control, Hello(app.connect_url, app.namespace, worker.tells))  # from now on it may be sent signals
     _watch_supervisor(control, worker)
     if orders.death is not None:  # its supervisor has no listeners, for it has no app
         worker.tell_lost(orders.death.worker, orders.death.cause, orders.death.jobs)

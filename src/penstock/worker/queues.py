@@ -23,7 +23,7 @@ class Queue(msgspec.Struct, frozen=True):
     slots: int | None = None
 
     def __post_init__(self) -> None:
-        check_queue(self.name)
+        msgspec.structs.force_setattr(self, "name", check_queue(self.name))
         if not is_count(self.weight):
             raise ConfigError(
                 f"queue {self.name!r}: weight={self.weight!r} is not a whole number of 1 or more"

@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 
 from penstock.app import App
+from penstock.duration import format_ms
 from penstock.errors import StoreError
-from penstock.events import (
-    JobCancelledEvent,
-    JobCompleted,
-    JobDied,
-    JobFailed,
-    JobReleased,
-    JobSnoozed,
-    LateResultRefused,
-)
-from penstock.job import Job, State
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Store
+from penstock.events import LateResultRefused
+from penstock.job import DEAD_KEPT, AttemptError, Job, State
+from penstock.lifecycle import Raised, Transition, decide
+from penstock.store import Beat, Grip, Settled, Settlement, Store
+from penstock.telling import event_of
+from penstock.text import text_of
 from penstock.upkeep.service import Complaint, pause_after
 from penstock.worker.hold import Hold, Holdings
+from penstock.worker.logs import log_with_traceback
 
 __all__ = ["Settler"]
 
@@ -52,6 +49,8 @@ class Settler:
         busy: Callable[[], bool],
         on_answer: Callable[[], None] = lambda: None,
         on_applied: Callable[[Job, Transition, bytes | None], None] = lambda *_: None,
+        keep_dead: int = DEAD_KEPT,
+        lease: int = 15_000,
     ) -> None:
         self._store = store
         self._app = app
@@ -59,10 +58,14 @@ class Settler:
         self._busy = busy  # whether jobs are ready to start at once
         self._on_answer = on_answer  # what waits is fewer
         self._on_applied = on_applied  # only if the app has callbacks
+        self._keep_dead = keep_dead
+        self._lease = lease
         self._waiting: list[Hold] = []
         self._endings: list[Settlement] = []  # theirs: pairs would be work for the garbage collector
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
+        self._put_off: list[tuple[Hold, Settlement]] = []  # their part of the store is away
+        self._repetition: asyncio.Task[None] | None = None
         self._go = asyncio.Event()
         self.complaint = Complaint(_log)
         #: True while the store refuses outcomes.
@@ -71,6 +74,11 @@ class Settler:
     @property
     def unsent(self) -> int:
         return len(self._waiting)
+
+    @property
+    def put_off(self) -> int:
+        """Outcomes whose part of the store is away, while others can be settled."""
+        return len(self._put_off)
 
     def settle(self, hold: Hold, move: Transition, result: bytes | None) -> None:
         """Write this end down with the next batch."""
@@ -89,9 +97,9 @@ class Settler:
         """Wait until all is answered; False if the store did not answer within the timeout (s)."""
         try:
             async with asyncio.timeout(timeout):
-                while self._flight is not None:
+                while (under_way := self._flight or self._repetition) is not None:
                     self._go.set()
-                    await asyncio.shield(self._flight)
+                    await asyncio.shield(under_way)
         except TimeoutError:
             return False
         return True
@@ -121,7 +129,9 @@ class Settler:
         failures = 0
         while True:
             try:
-                answers: Sequence[Settled | None] = await self._store.settle(settlements)
+                if any(hold.progress is not hold.told for hold in holds):
+                    await self._say_last_words(holds, settlements)
+                answers = await self._stored(holds, settlements)
                 if failures:
                     answers = await self._reconsidered(holds, answers)
                 break
@@ -130,15 +140,20 @@ class Settler:
                 self.complaint.about(f"{len(holds)} outcome(s) wait for the store", error)
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
-            except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
-                _log.exception("%d outcome(s) together could not be stored; each on its own", len(holds))
-                answers = await self._one_by_one(holds, settlements)
-                break
         self.failing = False
         self._on_answer()
+        if Settled.UNKNOWN in answers:
+            self._repeat_later(holds, settlements, answers)
+        self._answered(holds, settlements, answers)
+
+    def _answered(
+        self, holds: list[Hold], settlements: list[Settlement], answers: Sequence[Settled | None]
+    ) -> None:
         remove = self._holdings.remove
         tell, calls_back = self._app.events.active, self._app.callbacks.active
         for hold, settlement, answer in zip(holds, settlements, answers, strict=True):
+            if answer is Settled.UNKNOWN:
+                continue
             remove(hold)
             if answer is None:
                 continue
@@ -151,6 +166,38 @@ class Settler:
             if tell:
                 self._tell(hold, settlement.transition, answer)
 
+    # ── outcomes whose part of the store is away ─────────────────────────────────────────────────
+
+    def _repeat_later(
+        self, holds: list[Hold], settlements: list[Settlement], answers: Sequence[Settled | None]
+    ) -> None:
+        together = zip(holds, settlements, answers, strict=True)
+        self._put_off += [(hold, one) for hold, one, answer in together if answer is Settled.UNKNOWN]
+        if self._repetition is None:
+            self._repetition = asyncio.get_running_loop().create_task(self._repeat(), name="penstock-settler")
+
+    async def _repeat(self) -> None:
+        """Settle these again and again, apart from the others, which need not wait for them."""
+        failures = 0
+        try:
+            while self._put_off:
+                await asyncio.sleep(pause_after(failures, first=0.05))
+                failures += 1
+                some = self._put_off[:_BATCH]
+                holds, settlements = [hold for hold, _ in some], [one for _, one in some]
+                try:
+                    await self._say_last_words(holds, settlements)
+                    answers = await self._reconsidered(holds, await self._store.settle(settlements))
+                except StoreError as error:
+                    self.complaint.about(f"{len(self._put_off)} outcome(s) wait for the store", error)
+                    continue
+                del self._put_off[: len(some)]
+                together = zip(some, answers, strict=True)
+                self._put_off += [one for one, answer in together if answer is Settled.UNKNOWN]
+                self._answered(holds, settlements, answers)
+        finally:
+            self._repetition = None
+
     async def _reconsidered(
         self, holds: list[Hold], answers: Sequence[Settled | None]
     ) -> Sequence[Settled | None]:
@@ -158,7 +205,8 @@ class Settler:
 
         That nobody has taken the job from us in between shows by its count of losses.
         """
-        refused = [place for place, answer in enumerate(answers) if answer is not Settled.APPLIED]
+        sure = (Settled.APPLIED, Settled.UNKNOWN)
+        refused = [place for place, answer in enumerate(answers) if answer not in sure]
         if not refused:
             return answers
         found = list(answers)
@@ -169,16 +217,56 @@ class Settler:
                 found[place] = Settled.APPLIED
         return found
 
-    async def _one_by_one(self, holds: list[Hold], settlements: list[Settlement]) -> list[Settled | None]:
-        """What the store chokes on is let go: its lease runs out, and the reclaimer judges it."""
-        answers: list[Settled | None] = []
-        for hold, settlement in zip(holds, settlements, strict=True):
+    async def _say_last_words(self, holds: list[Hold], settlements: list[Settlement]) -> None:
+        """Put down what attempts said after their last heartbeat, if their jobs stay in the store."""
+        for hold, one in zip(holds, settlements, strict=True):
+            said = hold.progress
+            if said is None or said is hold.told or one.transition.keep <= 0:
+                continue
+            beat = Beat(hold.job.lease, self._lease, started=True, progress=said)
             try:
-                answers += await self._store.settle([settlement])
-            except Exception:  # noqa: BLE001  # boundary: as above
-                _log.exception("job %s: its outcome cannot be stored", hold.job.id, extra=_facts(hold))
-                answers.append(None)
-        return answers
+                if await self._store.extend([beat]) == [Grip.UNKNOWN]:
+                    continue  # its part of the store is away: again before its settlement is repeated
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001  # boundary: what it said must not keep it from its end
+                _log.error("job %s: its progress cannot be stored: %s", hold.job.id, text_of(error))
+            hold.told = said
+
+    async def _stored(self, holds: list[Hold], settlements: list[Settlement]) -> Sequence[Settled | None]:
+        """All together. Where that fails, and not for the store, each on its own."""
+        try:
+            return await self._store.settle(settlements)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
+            _log.exception("%d outcome(s) together could not be stored; each on its own", len(holds))
+            return [await self._stored_alone(hold, settlements, place) for place, hold in enumerate(holds)]
+
+    async def _stored_alone(self, hold: Hold, settlements: list[Settlement], place: int) -> Settled | None:
+        """One outcome; in the place of one that no store can take, a failed attempt that says why.
+
+        If not even that can be stored it is let go: its lease runs out, and the reclaimer judges it.
+        """
+        try:
+            return (await self._store.settle([settlements[place]]))[0]
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # boundary: as above
+            settlements[place] = self._not_stored(hold, error)
+        try:
+            return (await self._store.settle([settlements[place]]))[0]
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001  # boundary: as above
+            _log.exception("job %s: its outcome cannot be stored", hold.job.id, extra=_facts(hold))
+            return None
+
+    def _not_stored(self, hold: Hold, error: Exception) -> Settlement:
+        job, now = hold.job, hold.store_now()
+        fact = AttemptError.bounded(job.attempt, now, "OutcomeNotStored", text_of(error))
+        luck = random.random()  # noqa: S311 (jitter, no secret)
+        return Settlement(job.lease, decide(job, Raised(fact), now, luck, keep_dead=self._keep_dead))
 
     def _refused(self, hold: Hold, answer: Settled) -> None:
         if not hold.started:
@@ -194,34 +282,22 @@ class Settler:
         )
 
     def _tell(self, hold: Hold, move: Transition, answer: Settled) -> None:
-        spec = hold.job.spec
-        about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, hold.job.attempt)
-        emit = self._app.events.emit
-        error = "" if move.error is None else f"{move.error.kind}: {move.error.message}"
+        event = event_of(hold.job, move, hold.took)
         if answer is not Settled.APPLIED:
-            if hold.started:
-                emit(LateResultRefused(*about))
-        elif move.state is State.COMPLETED:
-            emit(JobCompleted(*about, seconds=hold.took))
-        elif move.state is State.DEAD:
-            emit(JobDied(*about, error=error or (move.reason or "")))
-        elif move.state is State.CANCELLED:
-            emit(JobCancelledEvent(*about, reason=move.reason or ""))
-        elif move.error is not None:
-            emit(JobFailed(*about, error=error, delay=move.delay))
-        elif move.hold or move.hold_lane:
-            emit(JobSnoozed(*about, delay=move.hold or move.hold_lane))
-        elif move.state in (State.SCHEDULED, State.RETRYABLE):  # the latter by what is no failure
-            emit(JobSnoozed(*about, delay=move.delay))
-        elif move.state is not State.PARKED:  # of that TaskUnknown has told
-            emit(JobReleased(*about))
+            spec = hold.job.spec
+            about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, hold.job.attempt)
+            event = LateResultRefused(*about) if hold.started else None
+        if event is not None:
+            self._app.events.emit(event)
 
 
 def _log_failure(hold: Hold, move: Transition) -> None:
     assert move.error is not None
     dead = move.state is State.DEAD
-    _log.log(
+    log_with_traceback(
+        _log,
         logging.ERROR if dead else logging.WARNING,
+        move.error.traceback,
         "job %s (%s, attempt %d of %d) failed: %s: %s; %s",
         hold.job.id,
         hold.job.task,
@@ -229,7 +305,7 @@ def _log_failure(hold: Hold, move: Transition) -> None:
         hold.job.spec.max_attempts,
         move.error.kind,
         move.error.message.split("\n", 1)[0],
-        f"dead: {move.reason}" if dead else f"again in {move.delay / 1000:.3g} s",
+        f"dead: {move.reason}" if dead else f"again in {format_ms(move.delay)}",
         extra=_facts(hold),
     )
 

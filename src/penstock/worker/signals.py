@@ -36,7 +36,7 @@ def listen(stop: Callable[[], None], quiet: Callable[[], None], *, drain: tuple[
 def dump_stacks_on_request() -> None:
     """TTIN prints the stacks of all threads to stderr, even while a C call holds the GIL."""
     for number in _STACKS:
-        faulthandler.register(number, file=sys.stderr, all_threads=True)
+        faulthandler.register(number, file=sys.stderr or 2, all_threads=True)
 
 
 def listen_for_stacks(tell: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ def listen_for_stacks(tell: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in _STACKS:
         loop.add_signal_handler(number, tell)
-        faulthandler.register(number, file=sys.stderr, all_threads=True, chain=True)
+        faulthandler.register(number, file=sys.stderr or 2, all_threads=True, chain=True)
 
 
 def ignore_interrupts() -> None:

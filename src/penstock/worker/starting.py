@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock import clock
 from penstock.attempt import Attempt, running
 from penstock.events import EventBus, JobStarted
 from penstock.worker.hold import Hold, Holdings
@@ -83,6 +84,6 @@ class ThreadCall:
         hold = self.hold
         if hold.interrupt is not None:
             raise hold.interrupt
-        if hold.over or time.monotonic() - hold.fetched > self.starter.lease:
+        if hold.over or clock.lease_seconds() - hold.fetched > self.starter.lease:
             raise NotBegun
         return self.starter.begin(hold)

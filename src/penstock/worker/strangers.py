@@ -27,8 +27,8 @@ class Strangers:
         self._unsaid = 0
         #: How many came so far.
         self.met = 0
-        #: Tasks, and raw queues, of which jobs came that cannot be read here. A worker that says that it has
-        #: them is given parked jobs at once, so of these it does not say so until it starts anew.
+        #: Tasks, and raw queues, of which jobs came that cannot be read or called here. A worker that says
+        #: that it has them is given parked jobs at once, so of these it does not say so until it starts anew.
         self.closed_tasks: set[str] = set()
         self.closed_queues: set[str] = set()
         self.on_closed: Callable[[], None] = lambda: None
@@ -47,6 +47,14 @@ class Strangers:
         if job.task not in self.closed_tasks or job.queue not in self.closed_queues:
             self.closed_tasks.add(job.task)
             self.closed_queues.add(job.queue)
+            self.on_closed()
+
+    def tell_misfit(self, job: Job, why: str) -> None:
+        """One whose task takes other arguments here: it is of another release."""
+        self.met += 1
+        self._say(job, f"{why}; the job is parked")
+        if job.task not in self.closed_tasks:
+            self.closed_tasks.add(job.task)
             self.on_closed()
 
     def _say(self, job: Job, what: str) -> None:

@@ -17,21 +17,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
+from penstock import clock
 from penstock.config import Config
 from penstock.connect import connect
+from penstock.duration import format_ms
 from penstock.errors import StoreError
 from penstock.ids import mint
 from penstock.job import Job, Lease, Ref, State
 from penstock.lifecycle import LOST_BY, Place, Transition, released
+from penstock.printable import number
 from penstock.store import Beat, Grip, Settlement, Store
 from penstock.upkeep.reclaimer import reclaim_all
 from penstock.upkeep.service import Complaint
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.locks import LifeLock, bury
+from penstock.worker.logs import complain
 from penstock.worker.process import (
     AWAY,
     ORDERS,
@@ -58,6 +63,10 @@ _LOOK_NS = 1_000_000_000
 _HEALTHY = 30.0
 #: A second signal means at once; a child that is still there after this long does not hear it (s).
 _AT_ONCE = 3.0
+#: A child is killed so much later than it may be (ns): it may just be giving up what does not react.
+_SLACK_NS = 250_000_000
+#: When it is told to stop, it waits so long for a store that does not answer (s).
+_LAST_WORDS = 3.0
 #: A child hears of so many jobs that died with the one before it: they travel in its environment.
 _TOLD_OF = 200
 _NO_STORE = (UNUSABLE, AWAY)
@@ -93,26 +102,30 @@ class _Supervisor:
         self._stop_by = float("inf")
         self._code = 0
         self._told: set[str] = set()
+        self._tells = False  # whether the app has listeners or callbacks
         #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
         #: says so every 20 ms while something waits, and every third of `block_report` otherwise.
         self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
         self.store: Store | None = None
+        self._store_hangs = False  # it was waited for in vain, and so it would be when it is closed
         self._complaint = Complaint(_log)
 
     async def run(self) -> int:
-        listen(self._stop, self._quiet, drain=DRAIN)
+        listen(self._told_to_stop, self._quiet, drain=DRAIN)
         listen_for_stacks(self._show_stacks)
         lock = LifeLock(self._id)
         try:
             async with asyncio.TaskGroup() as group:
-                beats = group.create_task(self._speak_for_the_silent())
+                watch = group.create_task(self._watch())
                 places = [group.create_task(self._keep_alive()) for _ in range(self._config.processes)]
                 await asyncio.wait(places)
-                beats.cancel()
+                watch.cancel()
         finally:
             lock.release()
-            if self.store is not None:
+            if self.store is not None and not self._store_hangs:
                 self.store.close()
+        if self._code in (0, 1):  # else it never began, and has said why
+            _log.info("stopped (exit code %d)", self._code)
         return self._code
 
     # ── life and death of children ───────────────────────────────────────────────────────────────
@@ -148,7 +161,7 @@ class _Supervisor:
         """All children have the same trouble: it is told once."""
         if why not in self._told:
             self._told.add(why)
-            sys.stderr.write(f"penstock: error: {why}\n")
+            complain(self._config, why)
 
     async def _unless_stopped(self, seconds: float) -> None:
         try:
@@ -158,6 +171,7 @@ class _Supervisor:
             pass
 
     def _said_hello(self, hello: Hello) -> None:
+        self._tells |= hello.tells
         if self.store is None and hello.url is not None and not hello.url.startswith("memory:"):
             self.store = connect(hello.url, namespace=hello.namespace)
 
@@ -167,13 +181,24 @@ class _Supervisor:
         cause = child.cause or how_it_ended(code, child.ooms_before)
         if child.refusal is not None and not held:
             return None
-        if self._stopping:
-            self._code = self._code or 1
         _log.error("worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held))
         dead: list[tuple[str, str]] = []
         if self.store is not None:
-            await self._taken_back(self.store, child, held, cause, dead)
+            await self._while_it_can(self._taken_back(self.store, child, held, cause, dead))
+        if self._stopping:  # also where it was told to stop while it waited for the store
+            self._code = self._code or 1
         return Death(child.id, cause, len(held), tuple(dead[:_TOLD_OF]))
+
+    async def _while_it_can(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this; once we are to stop, only for so long: leases run out by themselves."""
+        doing, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({doing}, timeout=_LAST_WORDS)
+            self._store_hangs |= not done
+        finally:
+            doing.cancel()
+            stopped.cancel()
 
     async def _taken_back(
         self, store: Store, child: _Child, held: list[Entry], cause: str, dead: list[tuple[str, str]]
@@ -191,8 +216,18 @@ class _Supervisor:
             return child.overdue.get((job.queue, job.id))
 
         def judged(job: Job, move: Transition) -> None:
-            if move.state is State.DEAD:  # the next child has the callbacks for these
+            if move.state is State.DEAD:  # the next child tells of these
                 dead.append((job.queue, job.id))
+
+        deaths = 0
+
+        def leave(move: Transition) -> bool:
+            # listeners and callbacks are the app's: without a next child to tell, a worker must judge these
+            nonlocal deaths
+            if move.state is not State.DEAD or not self._tells:
+                return False
+            deaths += 1
+            return self._stopping or self._resting or deaths > _TOLD_OF
 
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
@@ -208,6 +243,7 @@ class _Supervisor:
                     overdue=overdue,
                     keep_dead=self._config.keep_dead,
                     on_judged=judged,
+                    leave=leave,
                 )
                 await store.retire(child.id)
                 bury(child.id)
@@ -223,20 +259,20 @@ class _Supervisor:
 
     # ── while a child cannot speak for itself ────────────────────────────────────────────────────
 
-    async def _speak_for_the_silent(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK)
-            for child in list(self._children):
-                try:
-                    await self._look_after(child)
-                except StoreError as error:
-                    self._complaint.about("the supervisor found no store", error)
-                except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
-                    self._complaint.about(f"worker {child.id} cannot be looked after", error)
-            if time.monotonic() > self._stop_by:
-                self._kill_all("it did not end within the drain time")
+    async def _watch(self) -> None:
+        """Kill in time what must be killed. It waits for no store: what asks one is a task of its own."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(_TICK)
+                for child in list(self._children):
+                    try:
+                        self._look_after(child, group)
+                    except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
+                        self._complaint.about(f"worker {child.id} cannot be looked after", error)
+                if time.monotonic() > self._stop_by:
+                    self._kill_all("it did not end within the drain time")
 
-    async def _look_after(self, child: _Child) -> None:
+    def _look_after(self, child: _Child, group: asyncio.TaskGroup) -> None:
         now = time.monotonic_ns()
         header = child.table.header()
         if header.pid == 0 or self.store is None:
@@ -247,20 +283,35 @@ class _Supervisor:
         child.looked_ns = now
         held = child.table.entries()
         self._kill_the_overdue(child, held, now)
+        if child.speaking is not None and not child.speaking.done():
+            return  # the store takes its time
         silent = (now - header.beat_ns) / 1e9
         every = self._config.heartbeat / 1000
-        if silent > every * 1.4 and (now - child.spoke_ns) / 1e9 > every:
-            child.spoke_ns = now
-            await self._beat_for(child, held, silent)
+        beats = held if silent > every * 1.4 and (now - child.spoke_ns) / 1e9 > every else []
+        back: list[Entry] = []
         if blocked > self._slot_wait:
-            fetched_before = now + self._config.lease * 1_000_000 - int(self._slot_wait * 1e9)
-            await self._give_back(child, [e for e in held if not e.started and e.until_ns < fetched_before])
+            unbegun_for = self._config.lease / 1000 - self._slot_wait
+            fetched_before = int((clock.lease_seconds() + unbegun_for) * 1e9)
+            back = child.table.revoke([e for e in held if not e.started and e.until_ns < fetched_before])
+        if beats or back:
+            child.spoke_ns = now if beats else child.spoke_ns
+            child.speaking = group.create_task(self._speak_for(child, beats, silent, back))
+
+    async def _speak_for(self, child: _Child, beats: list[Entry], silent: float, back: list[Entry]) -> None:
+        """Keep its leases, and let run elsewhere what it has leased but not begun."""
+        try:
+            if beats:
+                await self._beat_for(child, beats, silent)
+            if back:
+                await self._give_back(back)
+        except StoreError as error:
+            self._complaint.about("the supervisor found no store", error)
+        except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
+            self._complaint.about(f"worker {child.id} cannot be looked after", error)
 
     async def _beat_for(self, child: _Child, held: list[Entry], silent: float) -> None:
         assert self.store is not None
         beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
-        if not beats:
-            return
         lost = (await self.store.extend(beats)).count(Grip.LOST)
         _log.warning(
             "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)%s",
@@ -271,16 +322,13 @@ class _Supervisor:
             f"; {lost} had run out" if lost else "",
         )
 
-    async def _give_back(self, child: _Child, waiting: list[Entry]) -> None:
-        """What a blocked child has leased but not begun may run elsewhere."""
+    async def _give_back(self, taken: list[Entry]) -> None:
         assert self.store is not None
-        taken = child.table.revoke(waiting)
-        if taken:
-            move = released(Place.OWN)
-            await self.store.settle([Settlement(e.lease, move) for e in taken])
+        move = released(Place.OWN)
+        await self.store.settle([Settlement(e.lease, move) for e in taken])
 
     def _kill_the_overdue(self, child: _Child, held: list[Entry], now: int) -> None:
-        grace = self._config.kill_grace * 1_000_000
+        grace = self._config.kill_grace * 1_000_000 + _SLACK_NS
         overdue = [e for e in held if e.started and e.deadline_ns and now > e.deadline_ns]
         for entry in overdue:
             if now > entry.deadline_ns + grace:
@@ -291,6 +339,14 @@ class _Supervisor:
                 return
 
     # ── signals ──────────────────────────────────────────────────────────────────────────────────
+
+    def _told_to_stop(self) -> None:
+        count, drain = len(self._children), format_ms(self._config.drain_timeout)
+        if self._stopping:
+            _log.info("told again to stop: %d worker process(es) end at once", count)
+        else:
+            _log.info("told to stop: %d worker process(es) drain, for %s at most", count, drain)
+        self._stop()
 
     def _stop(self) -> None:
         now, grace = time.monotonic(), self._config.kill_grace / 1000
@@ -306,6 +362,7 @@ class _Supervisor:
     def _quiet(self) -> None:
         """What runs goes on. Who is just starting has nothing to go on with, and would not hear it."""
         self._resting = True
+        _log.info("%d worker process(es) fetch nothing more; what runs goes on", len(self._children))
         for child in self._children:
             child.signal(signal.SIGUSR1 if child.greeted else signal.SIGTERM)
 
@@ -315,8 +372,8 @@ class _Supervisor:
         Who has just started cannot show its own: the signal would stop it.
         """
         loop = asyncio.get_running_loop()
-        for number, child in enumerate(child for child in self._children if child.greeted):
-            loop.call_later(0.1 * number, child.signal, signal.SIGTTIN)
+        for nth, child in enumerate(child for child in self._children if child.greeted):
+            loop.call_later(0.1 * nth, child.signal, signal.SIGTTIN)
 
     def _kill_all(self, cause: str) -> None:
         for child in self._children:
@@ -338,6 +395,7 @@ class _Child:
         self._told_to_end = False
         self.spoke_ns = 0  # when we last beat for it
         self.looked_ns = 0  # when we last read its table
+        self.speaking: asyncio.Task[None] | None = None  # asks the store for it
         self.ooms_before = oom_kills()
         self.table = LeaseTable.create(config.concurrency)
         self._mine, theirs = socket.socketpair()
@@ -438,4 +496,4 @@ async def _own_attempts(store: Store, worker: str) -> dict[Ref, Lease]:
 
 def _timed_out(entry: Entry) -> str:
     spent = (entry.deadline_ns - entry.started_ns) / 1e9
-    return f"the attempt timed out after {spent:.3g} s and did not react: its process was killed"
+    return f"the attempt timed out after {number(spent)} s and did not react: its process was killed"

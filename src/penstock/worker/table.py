@@ -14,7 +14,8 @@ into it: so no mark needs to be cleared, and what was meant for a slot's last jo
 The number stands before and after the names; the reader reads the last one first, so that names that
 are just being written, or never were to the end, show as two numbers that differ.
 
-All instants are `time.monotonic_ns()`, which all processes of a machine share.
+All instants are `time.monotonic_ns()`, which all processes of a machine share; "leased until" is by
+`clock.lease_seconds()`, which runs on through suspend.
 """
 
 from __future__ import annotations

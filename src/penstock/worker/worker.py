@@ -17,18 +17,20 @@ import msgspec
 from penstock.app import App
 from penstock.batcher import Batcher
 from penstock.config import Config, load
+from penstock.duration import format_ms
 from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError, StoreUnavailable
 from penstock.events import JobEnqueued, LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
 from penstock.health import Health
 from penstock.ids import mint
 from penstock.job import Job, NewJob, Ref, State
 from penstock.lifecycle import Transition
-from penstock.store import Beat, Fetched, Grip, Level, Store, Wake, WorkerInfo
+from penstock.store import Beat, Fetched, Grip, Level, SetAside, Store, Wake, WorkerInfo
+from penstock.telling import tell, tell_set_aside
 from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from penstock.upkeep.promoter import Promoter
 from penstock.upkeep.pruner import Pruner
 from penstock.upkeep.reclaimer import Reclaimer
-from penstock.upkeep.service import Complaint, Service, pause_after
+from penstock.upkeep.service import Complaint, Service, log_set_aside, pause_after
 from penstock.worker.aftercare import Aftercare
 from penstock.worker.checks import Check
 from penstock.worker.executor import Executor
@@ -40,6 +42,7 @@ from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.settler import Settler
 from penstock.worker.table import LeaseTable
+from penstock.worker.unknown_queues import UnknownQueues
 
 __all__ = ["Worker"]
 
@@ -94,6 +97,7 @@ class Worker:
         self._holdings = Holdings(table)
         #: So many threads hang that a new process should take this one's place.
         self.wants_replacement = False
+        self._begun = False
         self._parts: _Parts | None = None
         self._inherited: Sequence[tuple[str, str]] = ()
         self._started_at = int(time.time() * 1000)
@@ -103,6 +107,9 @@ class Worker:
     async def run(self) -> None:
         """Serve until stopped. If the caller is cancelled, what runs is released and goes on elsewhere."""
         refuse_while_importing()
+        if self._begun:
+            raise RuntimeError("this worker has run, or runs: a Worker serves once, make another one")
+        self._begun = True
         sweep()
         lock = LifeLock(self.id)
         if self._table is not None:
@@ -136,6 +143,7 @@ class Worker:
         """
         if now or self._stop.is_set():
             self._now.set()
+            _log.info("worker %s is told to stop at once", self.id)
         self._state = "draining"
         self._stop.set()
         if self._parts is not None:
@@ -148,8 +156,20 @@ class Worker:
             self._parts.fetcher.stop()
             self._parts.executor.stop_starting()
             self._parts.announcer.poke()
+            _log.info(
+                "worker %s fetches nothing more; %d job(s) run on", self.id, self._parts.executor.running
+            )
 
     async def _drain(self, parts: _Parts) -> None:
+        running, waiting = parts.executor.running, parts.executor.buffered
+        if parts.fetching is not None:  # it had begun
+            _log.info(
+                "worker %s drains: %d job(s) run on, for %s at most; %d that had not begun go back",
+                self.id,
+                running,
+                format_ms(self._config.drain_timeout),
+                waiting,
+            )
         parts.fetcher.stop()
         parts.executor.stop_starting()
         await parts.last_fetch()
@@ -161,10 +181,8 @@ class Worker:
         finally:
             for one in (settled, hurried):
                 one.cancel()
-        if parts.executor.running:
-            _log.warning(
-                "worker %s: %d job(s) did not end in time and are released", self.id, parts.executor.running
-            )
+        if released := parts.executor.running:
+            _log.warning("worker %s: %d job(s) did not end in time and are released", self.id, released)
             parts.executor.release_running()
         if not await parts.settler.drained(timeout=max(_LAST_WORDS, drain)):
             _log.error(
@@ -173,6 +191,9 @@ class Worker:
                 len(self._holdings),
             )
         await parts.aftercare.drained(timeout=_LAST_WORDS)
+        if parts.fetching is not None:
+            ended = max(0, running - released)
+            _log.info("worker %s has stopped: %d job(s) ended, %d released", self.id, ended, released)
 
     async def _last_ones(self, parts: _Parts) -> None:
         await _call_last_hooks(self._app.hooks.on_drain, self._app)
@@ -194,6 +215,11 @@ class Worker:
     def calls_back(self) -> bool:
         """Whether callbacks of ended jobs are being called: they may enqueue more."""
         return self._parts is not None and not self._parts.aftercare.idle
+
+    @property
+    def tells(self) -> bool:
+        """Whether anybody here wants to know how jobs end: listeners, or callbacks."""
+        return self._app.callbacks.active or self._app.events.active
 
     def info(self) -> WorkerInfo:
         """This worker, as it announces itself."""
@@ -250,7 +276,8 @@ class _Parts:
         names = [q.name for q in worker._queues]
         self._worker = worker
         self._store = store
-        self.beats: Batcher[Beat, Grip] = Batcher(store.extend)
+        self._names = names
+        self.beats: Batcher[Beat, Grip] = Batcher(self._extended)
         self.aftercare = Aftercare(app)
         self.settler = Settler(
             store,
@@ -259,6 +286,8 @@ class _Parts:
             busy=lambda: self.executor.buffered > 0,
             on_answer=lambda: self.executor.freed.set(),
             on_applied=self.aftercare.take,
+            keep_dead=config.keep_dead,
+            lease=config.lease,
         )
         self.executor = Executor(
             app,
@@ -272,6 +301,9 @@ class _Parts:
             thread_grace=config.thread_grace / 1000,
             config=config if worker._supervisor is not None else None,
             keep_dead=config.keep_dead,
+            max_jobs_per_child=config.max_jobs_per_child,
+            max_memory_per_child=config.max_memory_per_child,
+            queue_slots={q.name: q.slots for q in worker._queues if q.slots is not None},
         )
         self.promoter = Promoter(store, names)
         self.reclaimer = Reclaimer(
@@ -333,6 +365,11 @@ class _Parts:
         self.executor.strangers.on_closed = self.announcer.poke
         self.fetching: asyncio.Task[None] | None = None
 
+    async def _extended(self, beats: list[Beat]) -> Sequence[Grip | BaseException]:
+        """As the store answers; who asks for one lease whose part of the store is away gets the error."""
+        away = StoreUnavailable("the part of the store that has its queue is away")
+        return [away if grip is Grip.UNKNOWN else grip for grip in await self._store.extend(beats)]
+
     async def announced(self) -> bool:
         """Whether the store knows of this worker, however long that takes; False: it was stopped before."""
         announcing = asyncio.ensure_future(self._announce())
@@ -368,6 +405,7 @@ class _Parts:
             self.promoter,
             self.pruner,
             _Checkup(self._store),
+            UnknownQueues(self._store, self._worker.id, self._names, self._worker._app.queues()),
             _Watch(self.executor, self.heartbeat),
             _Listener(self._store, self.executor, self.heartbeat, self.periodic.poke),
             *self._checks(),
@@ -376,7 +414,7 @@ class _Parts:
             services.append(self.periodic)
         one_voice = Complaint(_log)
         for service in (self.fetcher, *services):
-            service.complaint = one_voice
+            service.complaint, service.on_set_aside = one_voice, self._set_aside
         self.settler.complaint = self.heartbeat.complaint = one_voice
         self.heartbeat.start()
         try:
@@ -403,18 +441,18 @@ class _Parts:
                 _log.warning("worker %s could not sign off: %s", self._worker.id, error)
 
     async def inherit(self, dead: Sequence[tuple[str, str]]) -> None:
-        """Call what is to be called for jobs that died with the worker before this one."""
-        if not dead or not self._worker._app.callbacks.active:
+        """Tell of the jobs that died with the worker before this one, and call what is to be called."""
+        if not dead or not self._worker.tells:
             return
         try:
             jobs = await self._store.get([Ref(*one) for one in dead])
         except StoreError as error:
-            _log.error("callbacks of %d dead job(s) are not called: %s", len(dead), error)
+            _log.error("nobody is told of %d dead job(s), and no callback is called: %s", len(dead), error)
             return
         for job in jobs:
             if job is not None and job.state is State.DEAD and job.errors:
                 before = msgspec.structs.replace(job, errors=job.errors[:-1])
-                self.aftercare.take(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
+                self._judged(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
 
     async def last_fetch(self) -> None:
         """Wait for the fetch under way: what it still brings goes back at once."""
@@ -422,6 +460,7 @@ class _Parts:
             await asyncio.wait({self.fetching}, timeout=_LAST_WORDS)
 
     async def _release_all(self) -> None:
+        _log.info("worker %s is cancelled: %d job(s) are released", self._worker.id, self.executor.running)
         self.fetcher.stop()
         self.executor.stop_starting()
         self.executor.release_running()
@@ -456,9 +495,17 @@ class _Parts:
             self.executor.interrupt(hold, AttemptCancelled)
 
     def _judged(self, job: Job, move: Transition) -> None:
-        """A job of a dead worker: nobody but us can call what is to be called."""
+        """A job of a dead worker: nobody but us can tell of it, and call what is to be called."""
+        if move.state is State.DEAD:
+            _log.error("job %s (%s, attempt %d) is dead: %s", job.id, job.task, job.attempt, move.reason)
         if self._worker._app.callbacks.active:
             self.aftercare.take(job, move)
+        tell(self._worker._app.events, job, move)
+
+    def _set_aside(self, found: Sequence[SetAside]) -> None:
+        """The store has met records that cannot be read."""
+        log_set_aside(found)
+        tell_set_aside(self._worker._app.events, found)
 
     def _checks(self) -> list[Check]:
         hooks = self._worker._app.hooks.on_health
@@ -479,7 +526,7 @@ class _Parts:
             lost_slots=self.executor.lost_slots,
             running=self.executor.running,
             buffered=self.executor.buffered,
-            unsent=self.settler.unsent,
+            unsent=self.settler.unsent + self.settler.put_off,
             since_fetch=now - self.fetcher.last_success,
             since_heartbeat=now - self.heartbeat.last_beat,
             parked=self.executor.strangers.met,
@@ -545,14 +592,14 @@ class _Watch(Service):
 
     async def tick(self) -> float:
         executor = self._executor
-        if not executor.running and not executor.buffered:
+        if not executor.running and not executor.waiting:
             executor.started_some.clear()
             await executor.started_some.wait()
         now = time.monotonic()
         if now - self._progress_at > 0.25 and executor.has_progress():
             self._progress_at = now
             self._heartbeat.beat_now()
-        if executor.buffered:
+        if executor.waiting:
             self._heartbeat.tick()
         return executor.watch()
 

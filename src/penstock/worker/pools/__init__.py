@@ -1,6 +1,22 @@
 """Where tasks run that must not run on the event loop: threads, and processes that can be killed."""
 
-from penstock.worker.pools.processes import ChildBroken, ChildDied, ChildFailed, EncodedResult, ProcessPool
+from penstock.worker.pools.processes import (
+    ChildBroken,
+    ChildDied,
+    ChildFailed,
+    EncodedResult,
+    NoChild,
+    ProcessPool,
+)
 from penstock.worker.pools.threads import Done, ThreadPool
 
-__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "Done", "EncodedResult", "ProcessPool", "ThreadPool"]
+__all__ = [
+    "ChildBroken",
+    "ChildDied",
+    "ChildFailed",
+    "Done",
+    "EncodedResult",
+    "NoChild",
+    "ProcessPool",
+    "ThreadPool",
+]

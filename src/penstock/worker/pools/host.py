@@ -17,12 +17,12 @@ from typing import Any
 from penstock.app import App
 from penstock.attempt import Attempt, running
 from penstock.errors import ConfigError
-from penstock.job import AttemptError, Job, Progress, RawJob
-from penstock.lifecycle import Outcome, Raised
+from penstock.job import Job, Progress, RawJob
 from penstock.loading import load_app
 from penstock.options import Options
-from penstock.outcome import outcome_of
+from penstock.outcome import outcome_of, unjudged
 from penstock.worker.logs import configure_logs
+from penstock.worker.plan import decoder, wants_result
 from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
 from penstock.worker.pools.script import import_script
 
@@ -60,7 +60,7 @@ class Host:
         self._send = send
         self._main: ModuleType | None = None
         self._apps: list[App] = []
-        self._plans: dict[tuple[str, str], _Plan] = {}
+        self._plans: dict[tuple[str, str, bool], _Plan] = {}
         self._loop: asyncio.Runner | None = None
 
     def open(self) -> None:
@@ -102,10 +102,11 @@ class Host:
         except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
             now = order.now + int((time.monotonic() - received) * 1000)
             options = Options() if plan is None else plan.options
-            return Failed.of(order.number, _outcome(job, now, error, options))
+            return _failed(order.number, job, now, error, options)
 
     def _plan_of(self, order: Run) -> _Plan:
-        key = (order.job.spec.queue, order.job.spec.task)
+        spec = order.job.spec
+        key = (spec.queue, spec.task, spec.retention > 0)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._make_plan(order)
@@ -114,18 +115,20 @@ class Host:
         return plan
 
     def _make_plan(self, order: Run) -> _Plan:
-        queue, name = order.job.spec.queue, order.job.spec.task
+        queue, name, kept = order.job.spec.queue, order.job.spec.task, order.job.spec.retention > 0
         module = self._import(order.module)
         for app in [*self._apps, *(v for v in vars(module).values() if isinstance(v, App))]:
             handler, task = app.handlers.get(queue), app.tasks.get(name)
             if handler is not None:
                 self._welcome(app)
-                encode = handler.result.encode if handler.result.keeps else None
+                wanted = wants_result(app, queue, name, handler.result, kept)
+                encode = handler.result.encode if wanted else None
                 return _Plan(handler.function, _raw, encode, handler.options)
             if task is not None:
                 self._welcome(app)
-                encode = task.result.encode if task.result.keeps else None
-                return _Plan(task.function, _decoder(task.args.decode), encode, task.options)
+                wanted = wants_result(app, queue, task.name, task.result, kept)
+                encode = task.result.encode if wanted else None
+                return _Plan(task.function, decoder(task.args.decode), encode, task.options)
         raise ConfigError(
             f"the task {name!r} is not found in a child process: importing {order.module!r} does not "
             "register it there with a module's app; start the worker as `penstock worker module:app`"
@@ -156,24 +159,19 @@ async def _awaited(made: Any) -> None:
     await made
 
 
-def _decoder(decode: Callable[[bytes], tuple[Any, Any]]) -> Callable[[Job], tuple[Any, Any]]:
-    return lambda job: decode(job.spec.payload)
-
-
 def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
     spec = job.spec
     return (RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {}),), {}
 
 
-def _outcome(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
-    trace = error.__traceback__
-    if trace is not None and trace.tb_next is not None:
-        error.__traceback__ = trace.tb_next  # without our own frame
+def _failed(number: int, job: Job, now: int, error: BaseException, options: Options) -> Failed:
     try:
-        return outcome_of(job, now, error, options)
-    except Exception:  # noqa: BLE001  # boundary: an exception whose own __str__ raises
-        kind = type(error).__qualname__
-        return Raised(AttemptError.bounded(job.attempt, now, kind, f"a {kind} that cannot be shown"))
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is not None:
+            error.__traceback__ = trace.tb_next  # without our own frame
+        return Failed.of(number, outcome_of(job, now, error, options))
+    except BaseException as wrong:  # noqa: BLE001  # boundary: whatever the error is made of, the worker hears of the end
+        return Failed.of(number, unjudged(job, now, error, wrong))
 
 
 class _Reporter:

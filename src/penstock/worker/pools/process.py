@@ -36,7 +36,7 @@ from penstock.worker.pools.messages import (
     frame,
 )
 
-__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "ChildProcess", "EncodedResult", "Work"]
+__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "ChildProcess", "EncodedResult", "NoChild", "Work"]
 
 _log = logging.getLogger("penstock.worker")
 
@@ -75,6 +75,10 @@ class ChildBroken(ChildDied):
     def __init__(self, why: str, traceback: str = "") -> None:
         super().__init__(f"could not start: {why}")
         self.traceback = traceback
+
+
+class NoChild(ChildBroken):
+    """The system has no descriptors, processes, threads or memory for a child: not the job's fault."""
 
 
 class Work:
@@ -146,10 +150,13 @@ class ChildProcess(asyncio.Protocol):
         finally:
             theirs.close()
         self.pid = self._process.pid
-        threading.Thread(
-            target=self._await_exit, args=(self._process,), name=f"penstock-child-{self.pid}", daemon=True
-        ).start()
-        self._line = ours.dup()
+        name = f"penstock-child-{self.pid}"
+        try:
+            threading.Thread(target=self._await_exit, args=(self._process,), name=name, daemon=True).start()
+            self._line = ours.dup()
+        except (OSError, RuntimeError):
+            ours.close()
+            raise
         await self._loop.create_unix_connection(lambda: self, sock=ours)
         self._send(hello)
         await self._ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -14,6 +15,9 @@ from typing import Any
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.job import Job, Progress
+from penstock.printable import number
+from penstock.worker.logs import log_with_traceback
+from penstock.worker.pools.limits import ChildLimits
 from penstock.worker.pools.messages import Hello, Run
 from penstock.worker.pools.process import (
     ChildBroken,
@@ -21,24 +25,29 @@ from penstock.worker.pools.process import (
     ChildFailed,
     ChildProcess,
     EncodedResult,
+    NoChild,
     Work,
 )
 from penstock.worker.pools.script import refuse_while_importing, whereabouts
 
-__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "EncodedResult", "ProcessPool"]
+__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "EncodedResult", "NoChild", "ProcessPool"]
 
 _log = logging.getLogger("penstock.worker")
 
 #: After a child that could not start, the next one waits this long, doubling (s).
 _FIRST_BACKOFF = 0.5
 _LAST_BACKOFF = 30.0
+#: After a child for which the system had no room, the next one waits this long (s).
+AGAIN = 0.5
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS}
 
 
 class ProcessPool:
     """Runs jobs in up to `size` child processes, each one job at a time and many jobs in its life.
 
     `app` is the app's "module:attribute" where it is known; else a job's function is looked for in its
-    own module. Children start when they are needed. A ticket is whatever the caller knows a job by
+    own module. Children start when they are needed, and are replaced after so many jobs, or when they are
+    larger (bytes) after a job; None or 0: never for that. A ticket is whatever the caller knows a job by
     (compared by identity). To be used on one event loop, in the thread that lives as long as the pool:
     on Linux a child dies with the thread that started it.
     """
@@ -52,6 +61,7 @@ class ProcessPool:
         *,
         config: Config | None = None,
         max_jobs_per_child: int | None = None,
+        max_memory_per_child: int | None = None,
         start_timeout: float = 120.0,
     ) -> None:
         if size < 1:
@@ -62,7 +72,7 @@ class ProcessPool:
         self.size = size
         self._app = app
         self._config = config
-        self._max_jobs = max_jobs_per_child
+        self._limits = ChildLimits(max_jobs_per_child or 0, max_memory_per_child or 0)
         self._start_timeout = start_timeout
         self._children: list[ChildProcess] = []
         self._idle: list[ChildProcess] = []
@@ -80,6 +90,12 @@ class ProcessPool:
     def busy(self) -> int:
         """Jobs that were given to the pool and have not ended."""
         return len(self._works)
+
+    @property
+    def short(self) -> bool:
+        """Whether the system had no room for a child just now, and there is none."""
+        lacking = isinstance(self._broken, NoChild) and not self._children
+        return lacking and time.monotonic() < self._not_before
 
     @property
     def pids(self) -> list[int]:
@@ -180,7 +196,7 @@ class ProcessPool:
         try:
             async with asyncio.timeout(self._start_timeout):
                 await child.open(self._hello())
-        except (ChildBroken, OSError) as error:  # a TimeoutError is an OSError
+        except (ChildBroken, OSError, RuntimeError, MemoryError) as error:  # a TimeoutError is an OSError
             child.end(0.0)
             self._no_longer_starting()
             self._could_not_start(error if isinstance(error, ChildBroken) else self._as_broken(error))
@@ -193,9 +209,13 @@ class ProcessPool:
             self._children.append(child)
             self._freed(child)
 
-    def _as_broken(self, error: OSError) -> ChildBroken:
+    def _as_broken(self, error: OSError | RuntimeError | MemoryError) -> ChildBroken:
+        if not isinstance(error, OSError) or error.errno in _NO_ROOM:
+            return NoChild(str(error) or type(error).__name__)
         if isinstance(error, TimeoutError):
-            return ChildBroken(f"its imports and start-up hooks took more than {self._start_timeout:.3g} s")
+            return ChildBroken(
+                f"its imports and start-up hooks took more than {number(self._start_timeout)} s"
+            )
         return ChildBroken(str(error))
 
     def _no_longer_starting(self) -> None:
@@ -203,10 +223,17 @@ class ProcessPool:
         self._starting = {task for task in self._starting if task is not asyncio.current_task()}
 
     def _could_not_start(self, error: ChildBroken) -> None:
+        if isinstance(error, NoChild):
+            if not isinstance(self._broken, NoChild):
+                _log.error("a child process %s; its jobs go back, it is tried again", error.cause)
+            self._broken, self._not_before = error, time.monotonic() + AGAIN
+            self._refuse(error)
+            return
         wait = min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self._failures)
         self._failures += 1
         self._broken, self._not_before = error, time.monotonic() + wait
-        _log.error("a child process %s; the next one waits %.3g s\n%s", error.cause, wait, error.traceback)
+        says = "a child process %s; the next one waits %.3g s"
+        log_with_traceback(_log, logging.ERROR, error.traceback, says, error.cause, wait)
         self._refuse(error)
 
     def _refuse(self, error: ChildBroken) -> None:
@@ -241,13 +268,20 @@ class ProcessPool:
 
     def _freed(self, child: ChildProcess) -> None:
         """The child is ready for a job."""
-        if self._max_jobs is not None and child.jobs >= self._max_jobs:
-            self._children.remove(child)
-            self._retired.append(child)
-            child.hang_up()
+        if child.jobs and self._limits.is_reached(child.jobs, child.pid):
+            self._retire(child)
         else:
             self._idle.append(child)
+            self._dispatch()
+
+    def _retire(self, child: ChildProcess) -> None:
+        """Let it end, now that it has no job. The next job shall not have to wait for imports."""
+        self._children.remove(child)
+        self._retired.append(child)
+        child.hang_up()
         self._dispatch()
+        if not self._closed and self._broken is None and not self._starting and not self._idle:
+            self._start_child()
 
     def _died(self, child: ChildProcess, error: ChildDied) -> None:
         """The child is gone; a job that it had knows already."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import queue
 import threading
 import time
@@ -16,6 +17,11 @@ from penstock.errors import ConfigError, Interrupted
 
 __all__ = ["Done", "ThreadPool"]
 
+_log = logging.getLogger("penstock.worker")
+
+#: Where the system gives no more threads, it is asked again after so long (s).
+AGAIN = 0.5
+
 #: A job that has ended: its ticket, what it returned, what it raised.
 Done = tuple[Any, Any, BaseException | None]
 
@@ -25,7 +31,8 @@ class ThreadPool:
 
     A ticket is whatever the caller knows its call by (compared by identity). All methods are called
     on the loop that `start` was called on. Threads start when they are needed and are daemons: a call
-    that never comes back does not keep the process alive.
+    that never comes back does not keep the process alive. While the system gives no more of them, calls wait
+    for those there are.
     """
 
     def __init__(
@@ -49,6 +56,8 @@ class ThreadPool:
         self._woken = False
         self._seats: list[_Seat] = []
         self._dropped: list[Any] = []
+        self._short = self._told = False  # there are too few threads, and that was said
+        self._closed = False
 
     def start(self) -> None:
         """Bind the pool to the running event loop."""
@@ -61,7 +70,7 @@ class ThreadPool:
         if self._loop is None:
             raise ConfigError("the thread pool has not been started: call start() on the event loop first")
         self.busy += 1
-        if self.busy > len(self._seats) < self.size:
+        if self.busy > len(self._seats) < self.size and not self._short:
             self._add_thread()
         if context is None:
             context = contextvars.Context()
@@ -122,7 +131,7 @@ class ThreadPool:
         self._dropped.append(ticket)
         self.lost += 1
         self.busy -= 1
-        if self.busy > len(self._seats):
+        if self.busy > len(self._seats) and not self._short:
             self._add_thread()
         return True
 
@@ -143,6 +152,7 @@ class ThreadPool:
 
     def close(self, timeout: float = 1.0) -> bool:
         """Let each thread end after what it runs, wait for that up to `timeout` seconds: whether all have."""
+        self._closed = True
         until = time.monotonic() + timeout
         for _ in range(self._started):
             self._inbox.put(None)
@@ -155,13 +165,31 @@ class ThreadPool:
     # ── on the loop ──────────────────────────────────────────────────────────────────────────────
 
     def _add_thread(self) -> None:
+        seat, name = _Seat(), f"{self._name}-{self._started + 1}"
+        try:
+            seat.thread = threading.Thread(target=self._serve, args=(seat,), name=name, daemon=True)
+            seat.thread.start()
+        except RuntimeError as error:
+            self._lacks_threads(error)
+            return
         self._started += 1
-        seat = _Seat()
-        seat.thread = threading.Thread(
-            target=self._serve, args=(seat,), name=f"{self._name}-{self._started}", daemon=True
-        )
         self._seats.append(seat)
-        seat.thread.start()
+        self._told = False
+
+    def _lacks_threads(self, error: RuntimeError) -> None:
+        """A limit of the user or the container is reached, or Python's hooks are broken. That may pass,
+        and our caller could do no more about it than give the job back and fetch it again."""
+        if not self._told:
+            have = f"{len(self._seats)} of {self.size}"
+            _log.error("%s: there are %s threads, and no more can be had: %s", self._name, have, error)
+        self._told = self._short = True
+        assert self._loop is not None
+        self._loop.call_later(AGAIN, self._try_again)
+
+    def _try_again(self) -> None:
+        self._short = self._closed
+        while self.busy > len(self._seats) < self.size and not self._short:
+            self._add_thread()
 
     def _seat_of(self, ticket: Any) -> _Seat | None:
         for seat in self._seats:
