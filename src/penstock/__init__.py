@@ -7,6 +7,7 @@ to nothing, whatever is used of it afterwards.
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.errors import AttemptCancelled as AttemptCancelled
     from penstock.errors import AttemptLost as AttemptLost
     from penstock.errors import AttemptTimeout as AttemptTimeout
+    from penstock.errors import BlockingCallWarning as BlockingCallWarning
     from penstock.errors import Cancel as Cancel
     from penstock.errors import ConfigError as ConfigError
     from penstock.errors import Discard as Discard
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.errors import ResultNotKept as ResultNotKept
     from penstock.errors import ResultTimeout as ResultTimeout
     from penstock.errors import Retry as Retry
+    from penstock.errors import SignatureMismatch as SignatureMismatch
     from penstock.errors import Snooze as Snooze
     from penstock.errors import Steering as Steering
     from penstock.errors import StoreBusy as StoreBusy
@@ -67,11 +70,13 @@ if TYPE_CHECKING:
     from penstock.events import JobEnqueued as JobEnqueued
     from penstock.events import JobFailed as JobFailed
     from penstock.events import JobNotEnqueued as JobNotEnqueued
+    from penstock.events import JobParked as JobParked
     from penstock.events import JobReleased as JobReleased
     from penstock.events import JobSnoozed as JobSnoozed
     from penstock.events import JobStarted as JobStarted
     from penstock.events import LateResultRefused as LateResultRefused
     from penstock.events import LoopBlocked as LoopBlocked
+    from penstock.events import RecordSetAside as RecordSetAside
     from penstock.events import TaskUnknown as TaskUnknown
     from penstock.events import WorkerLost as WorkerLost
     from penstock.events import WorkerStarted as WorkerStarted
@@ -85,6 +90,7 @@ if TYPE_CHECKING:
     from penstock.job import RawJob as RawJob
     from penstock.job import Ref as Ref
     from penstock.job import State as State
+    from penstock.job import Unkept as Unkept
     from penstock.limits import QueueLimits as QueueLimits
     from penstock.limits import Rate as Rate
     from penstock.retry import exponential as exponential
@@ -106,22 +112,23 @@ _HOMES = {
     "penstock.batch": "Batch",
     "penstock.draft": "Draft",
     "penstock.errors": (
-        "ArgumentError AttemptCancelled AttemptLost AttemptTimeout Cancel ConfigError Discard "
+        "ArgumentError AttemptCancelled AttemptLost AttemptTimeout BlockingCallWarning Cancel "
+        "ConfigError Discard "
         "DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead "
         "JobExists "
         "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
-        "RateLimited ResultError ResultNotKept ResultTimeout Retry Snooze Steering StoreBusy StoreCorrupt "
-        "StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable UnknownScheme "
-        "Unsupported"
+        "RateLimited ResultError ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering "
+        "StoreBusy StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable "
+        "UnknownScheme Unsupported"
     ),
     "penstock.events": (
-        "Event JobCancelledEvent JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobReleased "
-        "JobSnoozed JobStarted LateResultRefused LoopBlocked TaskUnknown WorkerLost WorkerStarted "
-        "WorkerStopped"
+        "Event JobCancelledEvent JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
+        "JobReleased JobSnoozed JobStarted LateResultRefused LoopBlocked RecordSetAside TaskUnknown "
+        "WorkerLost WorkerStarted WorkerStopped"
     ),
     "penstock.handle": "Handle",
     "penstock.health": "Health",
-    "penstock.job": "AttemptError Job NewJob Progress RawJob Ref State",
+    "penstock.job": "AttemptError Job NewJob Progress RawJob Ref State Unkept",
     "penstock.limits": "QueueLimits Rate",
     "penstock.retry": "exponential fibonacci fixed linear polynomial steps",
     "penstock.take": "Taken",
@@ -144,13 +151,20 @@ def __getattr__(name: str) -> Any:
 
         value: Any = version("penstock")
     elif name in _HOME_OF:
-        value = getattr(import_module(_HOME_OF[name]), name)
+        value = getattr(_imported(_HOME_OF[name]), name)
     elif name in _MODULES:
-        value = import_module(f"penstock.{name}")
+        value = _imported(f"penstock.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # the next one finds it without asking
     return value
+
+
+def _imported(module: str) -> ModuleType:
+    from penstock.forks import importing
+
+    with importing():
+        return import_module(module)
 
 
 def __dir__() -> list[str]:

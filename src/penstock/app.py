@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
@@ -15,9 +16,10 @@ from penstock.duration import Duration, milliseconds
 from penstock.errors import ArgumentError, ConfigError, PenstockError
 from penstock.events import EventBus
 from penstock.handle import Handle
-from penstock.ids import check_queue
+from penstock.ids import check_queue, check_task_name
 from penstock.job import DEAD_KEPT
 from penstock.middleware import MiddlewareStack
+from penstock.opening import guards
 from penstock.options import DefaultOptions, Options, RawOptions, override, override_call, refuse_unknown
 from penstock.outbox import Outbox
 from penstock.pressure import FULL_TIMEOUT
@@ -27,7 +29,9 @@ from penstock.results import AsCompleted, aresults, results
 from penstock.sealing import Keyring, Sealer, read_keys
 from penstock.store import Store
 from penstock.take import Take, Taken
-from penstock.task import Limits, Task, check_task_name
+from penstock.task import Limits, Task
+from penstock.telling import tell, tell_set_aside
+from penstock.text import plain
 from penstock.vault import vault
 
 __all__ = ["App"]
@@ -113,6 +117,10 @@ class App(Registry):
         self._client.use_store(store)
         return before
 
+    def swap_store(self, store: Store | None) -> Store | None:
+        """As `use_store`, but makes none: None is an app that has not used its own store yet. For tests."""
+        return self._client.swap_store(store)
+
     @property
     def connect_url(self) -> str | None:
         """What another process connects to; None where the store was passed in as an object."""
@@ -163,13 +171,14 @@ class App(Registry):
                 "Store the data elsewhere and pass its path or key, or raise the limit with "
                 "App(max_payload=...)"
             )
+        queue = check_queue(queue)
         handler = self.handlers.get(queue)
         base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
         chosen = override_call(base, {**options, "queue": queue}, who=who)
         if chosen.unique is not None:
             chosen.unique.check(None)
-        template = Template(check_task_name(task) if task else "", chosen, codec)
-        return Draft(template, bytes(payload), options.get("id", ""))
+        template = Template(check_task_name(task) if task != "" else "", chosen, codec)
+        return Draft(template, bytes(payload), plain(options.get("id", "")))
 
     @overload
     def handle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...
@@ -257,7 +266,17 @@ class App(Registry):
             raise ConfigError(f"lease={lease!r} is too short to be prolonged in time: use 100ms or more")
         patience = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
-        return Take(self.store, self.tasks, name, ms, patience, self._keep_dead)
+        return Take(
+            self.store,
+            self.tasks,
+            name,
+            ms,
+            patience,
+            self._keep_dead,
+            partial(tell, self.events),
+            self.middleware.attempts,
+            partial(tell_set_aside, self.events),
+        )
 
     def queue(self, name: str) -> StoredQueue:
         """The settings of a queue: `app.queue("mail").settings(max_running=7)`; see docs/limits.md."""
@@ -294,6 +313,9 @@ class App(Registry):
         self.events.close()
 
     def _made_store(self, given: Store | None) -> Store:
+        if given is None:
+            for guard in guards:
+                guard(self.url)
         store = connect(self.url, namespace=self.namespace) if given is None else given
         return store if self._sealer is None else vault(store, self._sealer, self.namespace)
 

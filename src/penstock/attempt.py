@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
+from typing import Any
 
 from penstock.errors import AttemptCancelled, PenstockError
 from penstock.job import Job, Progress
+from penstock.text import shown, storable
 
 __all__ = ["Attempt", "NoCurrentJob", "current_job", "running"]
 
+#: Between minus this and this a float is exact to the unit, and every language reads it.
+_MOST = 2**53
+_LONGEST_NOTE = 200
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -91,9 +97,14 @@ class Attempt:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def progress(self, done: float, of: float | None = None, note: str = "") -> None:
-        """Say how far it is; shown by `handle.job()` and the command line after the next heartbeat."""
+        """Say how far it is; shown by `handle.job()` and the command line after the next heartbeat.
+
+        `done` and `of` are whole numbers or floats from -2**53 to 2**53, `note` is a text of which the first
+        200 characters are kept. Anything else raises TypeError or ValueError.
+        """
+        said = Progress(_number("done", done), None if of is None else _number("of", of), _note(note))
         if self._report is not None:
-            self._report(self.job, Progress(done, of, note[:200]))
+            self._report(self.job, said)
 
     def __repr__(self) -> str:
         return f"<Attempt {self.attempt} of {self.task} {self.id}>"
@@ -111,3 +122,32 @@ def current_job() -> Attempt:
         raise NoCurrentJob(
             "current_job() works inside a running task only; outside, keep the handle of the enqueue"
         ) from None
+
+
+# ── what progress may be ─────────────────────────────────────────────────────────────────────────
+
+
+def _number(name: str, given: Any) -> float:
+    """The number in its plain type: what no store can keep must fail here, where its task can be told."""
+    number = given if type(given) is int or type(given) is float else _plain(name, given)
+    if not -_MOST <= number <= _MOST:  # nan is not, either
+        raise ValueError(f"progress({name}={shown(given)}): give a finite number from -2**53 to 2**53")
+    return number
+
+
+def _plain(name: str, given: Any) -> float:
+    """A number of a subclass, as an IntEnum or numpy.float64, or whatever counts as a whole number."""
+    if isinstance(given, float):
+        return float.__float__(given)
+    if not isinstance(given, bool) and hasattr(type(given), "__index__"):
+        return int.__index__(operator.index(given))
+    raise TypeError(
+        f"progress({name}={shown(given)}): give an int or a float, not {type(given).__name__}; "
+        "a Decimal or a Fraction goes in as float(...)"
+    )
+
+
+def _note(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"progress(note={shown(given)}): give a text, not {type(given).__name__}")
+    return storable((given if type(given) is str else str.__str__(given))[:_LONGEST_NOTE])

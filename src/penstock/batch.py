@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.duration import Duration, milliseconds
 from penstock.errors import ConfigError
+from penstock.text import plain, shown, whole
 
 __all__ = ["MAX_SIZE", "Batch", "Group", "batch_id", "check_group"]
 
@@ -65,7 +66,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     def group(self, key: str) -> Group:
         """The group of this key."""
-        return Group(key, self.max_size, _span(self.max_wait, "max_wait"), _span(self.grace, "grace"))
+        return Group(key, whole(self.max_size), _span(self.max_wait, "max_wait"), _span(self.grace, "grace"))
 
 
 def _span(value: Duration | None, what: str) -> int | None:
@@ -84,9 +85,12 @@ def _span(value: Duration | None, what: str) -> int | None:
 
 def check_group(key: str) -> str:
     """The key of a group itself, if it may be one: up to 200 printable characters."""
-    if not isinstance(key, str) or len(key) > _KEY or not key.isprintable():
-        raise ConfigError(f"group={key!r} cannot be a group's key: use up to {_KEY} printable characters")
-    return key
+    text = plain(key) if isinstance(key, str) else None
+    if text is None or len(text) > _KEY or not text.isprintable():
+        raise ConfigError(
+            f"group={shown(key)} cannot be a group's key: use up to {_KEY} printable characters"
+        )
+    return text
 
 
 def batch_id(first: str, n: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -35,9 +34,10 @@ from penstock.ids import check_id, check_queue, mint_many
 from penstock.job import QUEUED, NewJob, State
 from penstock.middleware import MiddlewareStack
 from penstock.outbox import Outbox
-from penstock.pressure import aplaced, in_loop, placed
+from penstock.per_loop import PerLoop
+from penstock.pressure import aplaced, in_loop, placed, running_loop, warn_in_loop
 from penstock.store import Enqueued, QueueInfo, Store, Verdict
-from penstock.waiting import refuse_in_loop
+from penstock.waiting import Patience, aask, ask, refuse_in_loop
 
 __all__ = ["CHUNK", "Client", "Handle"]
 
@@ -74,9 +74,7 @@ class Client:
         self._made: dict[str, Store] = {}
         self._middleware = middleware
         self._events = events
-        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Enqueued | None]] = (
-            WeakKeyDictionary()
-        )
+        self._batchers: PerLoop[dict[str, Batcher[NewJob, Enqueued | None]]] = PerLoop()
 
     @property
     def store(self) -> Store:
@@ -88,8 +86,17 @@ class Client:
         """Put jobs there from now on; handles that were given out keep to the store that they know."""
         self._made["store"] = store
 
+    def swap_store(self, store: Store | None) -> Store | None:
+        """Put jobs there from now on, or, with None, where they belong; the store before, if one was made."""
+        before = self._made.pop("store", None)
+        if store is not None:
+            self._made["store"] = store
+        return before
+
     def enqueue(self, draft: Draft[R]) -> Handle[R]:
         """Store one job; raises EnqueueError or StoreError."""
+        if running_loop() is not None:
+            self._warn("enqueue()", "await ….aenqueue()")
         new = self._rewritten(draft.new())
         (answer,) = placed([new], self._answers([new]), self._full_timeout, self._answers)
         return self._handle(new, answer, draft)
@@ -97,13 +104,15 @@ class Client:
     async def aenqueue(self, draft: Draft[R]) -> Handle[R]:
         """The same; who calls while a write is in flight goes with the next one."""
         new = self._rewritten(draft.new())
-        answer = await self._batcher().put(new)
+        answer = await self._batcher(new.queue).put(new)
         if answer is not None and answer.verdict is Verdict.FULL:  # the batcher goes on with the others'
             (answer,) = await aplaced([new], [answer], self._full_timeout, self._put_again)
         return self._handle(new, answer, draft)
 
     def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
         """Store many; handles in their order. EnqueueManyError says which were stored if some were not."""
+        if running_loop() is not None:
+            self._warn("enqueue_many()", "await ….aenqueue_many()")
         many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
         left = self._full_timeout  # of the whole call, however many chunks it has
         for chunk in many.chunks():
@@ -115,6 +124,10 @@ class Client:
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
         return many.handles()
+
+    def _warn(self, what: str, instead: str) -> None:
+        if not self.store.url.startswith("memory:"):  # which waits for nothing
+            warn_in_loop(what, instead)
 
     async def aenqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
         """The same, without blocking the event loop."""
@@ -137,18 +150,18 @@ class Client:
     def drained(self, queue: str, timeout: Duration | None) -> bool:
         """Wait until nothing is queued or running in the queue; False if that is not so in time."""
         refuse_in_loop("app.drained()", "await app.adrained()")
-        ends = _end_of(timeout)
-        while _undone(queue, self.store.sync.queues()):
-            if time.monotonic() >= ends:
+        patience = Patience(timeout)
+        while _undone(queue, ask(patience, self.store.sync.queues)):
+            if patience.over:
                 return False
             time.sleep(_COUNT_EVERY)
         return True
 
     async def adrained(self, queue: str, timeout: Duration | None) -> bool:
         """The same, without blocking the event loop."""
-        ends = _end_of(timeout)
-        while _undone(queue, await self.store.queues()):
-            if time.monotonic() >= ends:
+        patience = Patience(timeout)
+        while _undone(queue, await aask(patience, self.store.queues)):
+            if patience.over:
                 return False
             await asyncio.sleep(_COUNT_EVERY)
         return True
@@ -160,9 +173,9 @@ class Client:
 
     async def aflush(self, timeout: Duration | None) -> bool:
         """The same, without blocking the event loop."""
-        ends = _end_of(timeout)
+        patience = Patience(timeout)
         while not self.outbox.flush(0):
-            if time.monotonic() >= ends:
+            if patience.over:
                 return False
             await asyncio.sleep(_COUNT_EVERY)
         return True
@@ -174,7 +187,7 @@ class Client:
             store.close()
 
     async def _put_again(self, jobs: list[NewJob]) -> list[Enqueued | None]:
-        return [await self._batcher().put(job) for job in jobs]
+        return [await self._batcher(job.queue).put(job) for job in jobs]
 
     def _answers(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
         """What the store says to each job; None where the outbox has it for now."""
@@ -201,11 +214,16 @@ class Client:
             return outbox.keep(jobs, error)
         return outbox.keep_failed(jobs, answers) if outbox.limit else answers
 
-    def _batcher(self) -> Batcher[NewJob, Enqueued | None]:
+    def _batcher(self, queue: str) -> Batcher[NewJob, Enqueued | None]:
+        """One for all queues, or where these lie on several servers one for each: one may be away."""
         loop = asyncio.get_running_loop()
-        batcher = self._batchers.get(loop)
+        batchers = self._batchers.get(loop)
+        if batchers is None:
+            batchers = self._batchers.put(loop, {})
+        key = queue if getattr(self.store, "spread", False) else ""
+        batcher = batchers.get(key)
         if batcher is None:
-            batcher = self._batchers[loop] = Batcher(self._send)
+            batcher = batchers[key] = Batcher(self._send)
         return batcher
 
     async def _send(self, jobs: list[NewJob]) -> Sequence[Enqueued | BaseException | None]:
@@ -224,14 +242,11 @@ class Client:
         return None
 
     def _rewritten(self, new: NewJob) -> NewJob:
-        rewritten = self._middleware.rewrite(new)
-        if rewritten is not new:
-            _check(rewritten)
-        return rewritten
+        return self._middleware.rewrite(new)
 
     def _handle(self, new: NewJob, answer: Enqueued | None, draft: Draft[R]) -> Handle[R]:
         if answer is None:  # the outbox tells of it once it is stored
-            return self._handle_of(new, draft)
+            return msgspec.structs.replace(self._handle_of(new, draft), _unsent=True)
         verdict = answer.verdict
         if verdict is _NEW or verdict is _UNREPLICATED:
             if self._events.active:
@@ -323,25 +338,6 @@ def _with_ids(drafts: Iterable[Draft[R]]) -> list[Draft[R]]:
     return drafts
 
 
-_write_job = msgspec.msgpack.Encoder().encode
-_read_job = msgspec.msgpack.Decoder(NewJob).decode
-
-
-def _check(rewritten: NewJob) -> None:
-    if not isinstance(rewritten, NewJob):
-        raise ConfigError(f"a middleware around enqueues returned {rewritten!r:.100} instead of a NewJob")
-    check_id(rewritten.id)
-    check_queue(rewritten.queue)
-    try:  # what cannot be read would be a job that no worker gets past
-        _read_job(_write_job(rewritten))
-    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, TypeError) as error:
-        raise ConfigError(f"a middleware around enqueues made a job that cannot be stored: {error}") from None
-    if not -100 <= rewritten.priority <= 100:
-        raise ConfigError(
-            f"a middleware around enqueues gave a job priority={rewritten.priority}: use -100 to 100"
-        )
-
-
 def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
     match answer.verdict:
         case Verdict.EXISTS:
@@ -359,12 +355,8 @@ def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
     return EnqueueError(f"the store answered {answer.verdict} for the job {new.id}")
 
 
-def _end_of(timeout: Duration | None) -> float:
-    """The monotonic instant at which the patience ends."""
-    if timeout is None:
-        return float("inf")
-    return time.monotonic() + milliseconds(timeout, what="timeout") / 1000
-
-
 def _undone(queue: str, queues: Sequence[QueueInfo]) -> bool:
-    return any(info.name == queue and any(info.counts.get(state, 0) for state in _UNDONE) for info in queues)
+    for info in queues:
+        if info.name == queue:
+            return bool(info.away) or any(info.counts.get(state, 0) for state in _UNDONE)
+    return False

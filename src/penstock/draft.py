@@ -13,6 +13,7 @@ from penstock.ids import mint
 from penstock.job import FINISHED_KEPT, NewJob
 from penstock.keyed import Keyed
 from penstock.options import Options
+from penstock.text import plain, whole
 from penstock.unique import Unique, UniqueKey, key_digest
 
 __all__ = ["Draft", "Template"]
@@ -90,7 +91,7 @@ def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes]
         return UniqueKey(digest, terms.period, terms.states, terms.replace, terms.reject)
 
     if isinstance(rule.key, str):
-        said = key("key", rule.key.encode("utf-8", "surrogatepass"))
+        said = key("key", plain(rule.key).encode("utf-8", "surrogatepass"))
         return lambda payload: said
     if args is None:
         return lambda payload: key("payload", payload)
@@ -116,7 +117,7 @@ def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
             f"{task}: the key function of unique= returned {said!r:.100}, "
             "which is neither a text nor a number; nothing was stored"
         )
-    return str(said)
+    return plain(said) if isinstance(said, str) else str(whole(said))
 
 
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:

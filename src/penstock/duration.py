@@ -7,8 +7,9 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from penstock.errors import ConfigError
+from penstock.text import plain, shown
 
-__all__ = ["Duration", "format_ms", "instant_ms", "milliseconds"]
+__all__ = ["INSTANTS", "LONGEST", "Duration", "format_ms", "instant_ms", "milliseconds"]
 
 #: Seconds as a number, a timedelta, or text such as "90s", "5m", "2h", "1d", "250ms", "1h30m".
 Duration = float | int | str | timedelta
@@ -17,17 +18,20 @@ _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Far enough for any job, near enough that now + delay stays a 64-bit integer and a valid datetime.
-_LONGEST = 1000 * 365 * 86_400_000
+LONGEST = 1000 * 365 * 86_400_000
+#: The first and the last instant of the years that a datetime knows, in ms since 1970.
+INSTANTS = -62_135_596_800_000, 253_402_300_800_000
 
 
 def milliseconds(value: Duration, *, what: str = "duration") -> int:
     """A duration in whole milliseconds, rounded up so that nothing starts early; never negative."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str, timedelta)):
         raise ConfigError(
-            f"{what}={value!r} is not a duration: give seconds, a timedelta, or text like '90s', '5m', '2h'"
+            f"{what}={shown(value)} is not a duration: "
+            "give seconds, a timedelta, or text like '90s', '5m', '2h'"
         )
     if isinstance(value, str):
-        ms = _parse(value, what)
+        ms = _parse(plain(value), what)
     elif isinstance(value, timedelta):
         ms = value / timedelta(milliseconds=1)
     else:
@@ -35,9 +39,9 @@ def milliseconds(value: Duration, *, what: str = "duration") -> int:
     if ms != ms:
         raise ConfigError(f"{what}={value!r} is not a number, let alone a duration")
     if ms < 0:
-        raise ConfigError(f"{what}={value!r} is negative: a duration is zero or more")
-    if ms > _LONGEST:
-        raise ConfigError(f"{what}={value!r} is longer than 1000 years")
+        raise ConfigError(f"{what}={shown(value)} is negative: a duration is zero or more")
+    if ms > LONGEST:
+        raise ConfigError(f"{what}={shown(value)} is longer than 1000 years")
     return math.ceil(ms - 1e-6)  # 0.1 + 0.2 seconds must not become 301 ms
 
 

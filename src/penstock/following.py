@@ -8,7 +8,7 @@ from penstock.duration import Duration, milliseconds
 from penstock.errors import ConfigError, JobNotFound, ResultTimeout
 from penstock.job import Job, Progress, Ref
 from penstock.store import Store
-from penstock.waiting import Patience, refuse_in_loop
+from penstock.waiting import Patience, aask, ask, refuse_in_loop
 
 __all__ = ["Following"]
 
@@ -42,7 +42,7 @@ class Following:
     def __iter__(self) -> Generator[Progress, None, None]:
         refuse_in_loop("for … in handle.follow_progress()", "async for … in handle.follow_progress()")
         patience, told = self._patience.again(), None
-        (job,) = self._store.sync.get([self._ref])
+        (job,) = ask(patience, lambda: self._store.sync.get([self._ref]))
         self._refuse_missing(job)
         while job is not None:
             if job.progress not in (None, told):
@@ -51,11 +51,14 @@ class Following:
             if job.ended:
                 return
             self._refuse_late(job, patience)
-            (job,) = self._store.sync.ended([self._ref], timeout=min(self._every, patience.left))
+            (job,) = ask(
+                patience,
+                lambda: self._store.sync.ended([self._ref], timeout=min(self._every, patience.left)),
+            )
 
     async def __aiter__(self) -> AsyncGenerator[Progress, None]:
         patience, told = self._patience.again(), None
-        (job,) = await self._store.get([self._ref])
+        (job,) = await aask(patience, lambda: self._store.get([self._ref]))
         self._refuse_missing(job)
         while job is not None:
             if job.progress not in (None, told):
@@ -64,7 +67,10 @@ class Following:
             if job.ended:
                 return
             self._refuse_late(job, patience)
-            (job,) = await self._store.ended([self._ref], timeout=min(self._every, patience.left))
+            (job,) = await aask(
+                patience,
+                lambda: self._store.ended([self._ref], timeout=min(self._every, patience.left)),
+            )
 
     def _refuse_missing(self, job: Job | None) -> None:
         if job is None and self._missing is not None:

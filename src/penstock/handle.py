@@ -18,10 +18,10 @@ from penstock.errors import (
     ResultTimeout,
 )
 from penstock.following import Following
-from penstock.job import Job, Ref, State
+from penstock.job import Job, Ref, State, Unkept
 from penstock.sealing import shown_text
 from penstock.store import Store
-from penstock.waiting import Patience, refuse_in_loop
+from penstock.waiting import Patience, aask, ask, refuse_in_loop
 
 __all__ = [
     "Handle",
@@ -54,17 +54,23 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     existing: bool = False
     #: What was heard of the job's end by whoever gave this handle away.
     _end: tuple[Job | None] | None = None
+    #: The job waited in the outbox when this handle was made: that it is not there means nothing.
+    _unsent: bool = False
 
     @property
     def ref(self) -> Ref:
         return Ref(self.queue, self.id)
 
-    def status(self) -> State:
-        """Where the job stands now; raises JobNotFound once it is gone."""
-        return _found(self, self.job()).state
+    def status(self) -> State | Unkept:
+        """Where the job stands now.
 
-    async def astatus(self) -> State:
-        return _found(self, await self.ajob()).state
+        Once it is gone: `Unkept.ENDED` if this handle comes from its enqueue and the job keeps nothing (its
+        task is annotated `-> None`, or its retention is 0); any other raises JobNotFound.
+        """
+        return _status(self, self.job())
+
+    async def astatus(self) -> State | Unkept:
+        return _status(self, await self.ajob())
 
     def job(self) -> Job | None:
         """All that is known of the job; None when it is not there (any more)."""
@@ -77,16 +83,17 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         """What the task returned, waiting for it at most `timeout`; None waits for as long as it takes.
 
         Raises ResultNotKept at once where retention keeps nothing, ResultTimeout, JobDead, JobCancelled,
-        or JobNotFound. Blocks the thread, and is therefore refused where an event loop runs: `aresult`.
+        or JobNotFound. An outage of the store is waited through; StoreUnavailable is raised if it outlasts
+        the timeout. Blocks the thread, and is therefore refused where an event loop runs: `aresult`.
         """
         patience = Patience(timeout)
         if self._end is not None:
             return self._told()
         refuse_in_loop("handle.result()", "await handle.aresult()")
         if not keeps_result(self):
-            refuse_unkept(self, self.job())
+            refuse_unkept(self, ask(patience, self.job))
         while True:
-            (job,) = self._store.sync.ended([self.ref], timeout=patience.left)
+            (job,) = ask(patience, lambda: self._store.sync.ended([self.ref], timeout=patience.left))
             if job is None or job.ended or patience.over:
                 return outcome_of(self, job, patience)
 
@@ -95,9 +102,9 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         if self._end is not None:
             return self._told()
         if not keeps_result(self):
-            refuse_unkept(self, await self.ajob())
+            refuse_unkept(self, await aask(patience, self.ajob))
         while True:
-            (job,) = await self._store.ended([self.ref], timeout=patience.left)
+            (job,) = await aask(patience, lambda: self._store.ended([self.ref], timeout=patience.left))
             if job is None or job.ended or patience.over:
                 return outcome_of(self, job, patience)
 
@@ -206,6 +213,12 @@ def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) ->
         why = shown_text(job.reason or "no reason given")
         raise JobCancelled(f"{name_of(handle)} was cancelled: {why}")
     raise ResultTimeout(f"{name_of(handle)} has not ended within {patience}: it is {job.state.value}")
+
+
+def _status(handle: Handle[Any], job: Job | None) -> State | Unkept:
+    if job is None and handle._retention == 0 and not handle._unsent:
+        return Unkept.ENDED
+    return _found(handle, job).state
 
 
 def _found(handle: Handle[Any], job: Job | None) -> Job:

@@ -7,8 +7,9 @@ import re
 import time
 
 from penstock.errors import ConfigError
+from penstock.text import plain, shown
 
-__all__ = ["check_id", "check_queue", "mint", "mint_many", "mint_token"]
+__all__ = ["check_id", "check_queue", "check_task_name", "mint", "mint_many", "mint_token"]
 
 _SAFE = re.compile(r"[A-Za-z0-9._:@+=~-]{1,128}\Z")
 
@@ -43,18 +44,30 @@ def mint_token() -> str:
 
 def check_id(id: str) -> str:
     """The id itself, if it may be one: 1 to 128 of `A-Z a-z 0-9 . _ : @ + = ~ -`."""
-    if not isinstance(id, str) or not _SAFE.match(id):
+    text = plain(id) if isinstance(id, str) else ""
+    if not _SAFE.match(text):
         raise ConfigError(
-            f"id={id!r:.100} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
+            f"id={shown(id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
-    return id
+    return text
 
 
 def check_queue(name: str) -> str:
     """The queue's name itself, if it may be one; the same characters as an id."""
-    if not isinstance(name, str) or not _SAFE.match(name):
+    text = plain(name) if isinstance(name, str) else ""
+    if not _SAFE.match(text):
         raise ConfigError(
-            f"queue={name!r:.100} cannot be a queue's name: "
+            f"queue={shown(name)} cannot be a queue's name: "
             "use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
-    return name
+    return text
+
+
+def check_task_name(name: str) -> str:
+    """The name itself, if it may be one: 1 to 200 printable characters without spaces."""
+    text = plain(name) if isinstance(name, str) else ""
+    if not 1 <= len(text) <= 200 or not text.isprintable() or " " in text:
+        raise ConfigError(
+            f"name={shown(name)} cannot be a task's name: use 1 to 200 characters without spaces"
+        )
+    return text

@@ -16,6 +16,7 @@ from penstock.job import NewJob
 from penstock.lane import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Lane, Turn
 from penstock.limits import Rate
 from penstock.options import TaskOptions, shown_name
+from penstock.text import plain, whole
 
 __all__ = ["Keyed", "keyed_by"]
 
@@ -84,7 +85,7 @@ class Keyed:
                 f"{self._who}: {rule} gave {value!r:.100}, which is neither a text, nor a whole number, nor "
                 "None (no key); nothing was stored"
             )
-        return _bounded(str(value))
+        return _bounded(_spelt(value))
 
     def _weight(self, weight_of: Callable[[str], Any], key: str) -> int:
         try:
@@ -98,7 +99,7 @@ class Keyed:
             raise ArgumentError(
                 f"{self._who}: fair_weights= gave {_no_weight(weight, key)}; nothing was stored"
             )
-        return int(weight)
+        return whole(weight)
 
 
 class _Key:
@@ -179,7 +180,7 @@ def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
         raise ConfigError("burst_per_key= is of a rate: say which, with rate_per_key=")
     said = None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
     key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
-    return key, Lane("", most, ordered, said)
+    return key, Lane("", whole(most), ordered, said)
 
 
 def _turn_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Callable[[str], Any]] | None:
@@ -196,7 +197,7 @@ def _turn_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
     for name, weight in weights.items():
         if not _is_weight(weight):
             raise ConfigError(f"fair_weights has {_no_weight(weight, name)}")
-    known = {_bounded(str(name)): weight for name, weight in weights.items()}
+    known = {_bounded(_spelt(name)): weight for name, weight in weights.items()}
     return key, lambda key: known.get(key, 1)
 
 
@@ -206,6 +207,12 @@ def _is_weight(weight: Any) -> bool:
 
 def _no_weight(weight: Any, key: Any) -> str:
     return f"{weight!r:.100} for {key!r}, which is not a whole number from 1 to {MOST_WEIGHT}"
+
+
+def _spelt(key: Any) -> str:
+    if isinstance(key, str):
+        return plain(key)
+    return str(whole(key)) if isinstance(key, int) else str(key)
 
 
 def _bounded(key: str) -> str:

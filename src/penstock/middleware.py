@@ -17,7 +17,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.errors import ConfigError
+from penstock.ids import check_id, check_queue
 from penstock.job import Job, NewJob
+from penstock.storable import check_storable
 
 __all__ = ["AroundAttempt", "AroundEnqueue", "MiddlewareStack", "Scoped"]
 
@@ -72,11 +75,20 @@ class MiddlewareStack:
         return found
 
     def rewrite(self, new: NewJob) -> NewJob:
-        """The job as the enqueue middleware leaves it."""
+        """The job as the enqueue middleware leaves it; ConfigError if that cannot be stored."""
+        rewritten = new
         for scoped in self._enqueues:
-            if scoped.fits(new.queue, new.task):
-                new = scoped.call(new)
-        return new
+            if scoped.fits(rewritten.queue, rewritten.task):
+                rewritten = scoped.call(rewritten)
+                if not isinstance(rewritten, NewJob):
+                    raise ConfigError(
+                        f"a middleware around enqueues returned {rewritten!r:.100} instead of a NewJob"
+                    )
+        if rewritten is not new:
+            check_id(rewritten.id)
+            check_queue(rewritten.queue)
+            check_storable(rewritten, "a middleware around enqueues")
+        return rewritten
 
 
 def wrap(

@@ -21,9 +21,11 @@ from penstock.codec import Upgrade
 from penstock.duration import Duration, instant_ms, milliseconds
 from penstock.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
 from penstock.ids import check_id, check_queue
-from penstock.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS, PRIORITIES, Job
+from penstock.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS, MOST_ATTEMPTS, PRIORITIES, Job
 from penstock.limits import Rate
 from penstock.retry import Custom, RetryPolicy
+from penstock.storable import check_headers
+from penstock.text import whole
 from penstock.unique import Unique
 
 __all__ = [
@@ -228,7 +230,7 @@ def _id(value: Any) -> dict[str, Any]:
 def _priority(value: Any) -> dict[str, Any]:
     if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
         raise ConfigError(f"priority={value!r} is not a whole number from -100 to 100 (higher goes first)")
-    return {"priority": value}
+    return {"priority": whole(value)}
 
 
 def _run_at(value: Any) -> dict[str, Any]:
@@ -267,9 +269,9 @@ def _deadline(value: Any) -> dict[str, Any]:
 
 
 def _max_attempts(value: Any) -> dict[str, Any]:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_ATTEMPTS:
         raise ConfigError(f"max_attempts={value!r} is not a whole number of 1 or more")
-    return {"max_attempts": value}
+    return {"max_attempts": whole(value)}
 
 
 def _retention(value: Any) -> dict[str, Any]:
@@ -296,35 +298,16 @@ def _delivery(value: Any) -> dict[str, Any]:
     return {"at_most_once": value == "at-most-once"}
 
 
-#: Headers travel with every fetch of the job: a letter's envelope, not its content.
-_HEADERS_KEPT = 16_000
-
-
 def _headers(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"headers={value!r} is not a mapping of names to texts")
-    for name, text in value.items():
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise ConfigError(f"headers: {name!r}={text!r} is not a text under a name that is a text")
-        try:
-            (name + text).encode()
-        except UnicodeEncodeError:
-            raise ConfigError(
-                f"headers: {name!r}={text!r} holds half of a character (\\ud800 to \\udfff), which cannot be "
-                "stored: encode it some other way, as base64 does"
-            ) from None
-    size = sum(len(name) + len(text) for name, text in value.items())
-    if size > _HEADERS_KEPT:
-        raise ConfigError(
-            f"headers take {size} characters, the limit is {_HEADERS_KEPT}; pass large data as arguments"
-        )
-    return {"headers": dict(value) or None}
+    return {"headers": check_headers(value) or None}
 
 
 _NAMED_POLICIES: dict[str, Callable[[], RetryPolicy]] = {
     "exponential": _retry.exponential,
     "fibonacci": _retry.fibonacci,
     "polynomial": _retry.polynomial,
+    "asynq": _retry.asynq,
+    "sidekiq": _retry.sidekiq,
 }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import random
 import threading
 import time
@@ -28,6 +27,7 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.events import EventBus, JobEnqueued, JobNotEnqueued
+from penstock.forks import begins_anew
 from penstock.job import NewJob
 from penstock.store import Enqueued, Store, Verdict
 
@@ -62,11 +62,12 @@ class Outbox:
         self.limit = limit
         self._store = store
         self._events = events
-        self._begin_life()
+        self.begin_life()
+        begins_anew(self)
         if limit:
             _OUTBOXES.add(self)
 
-    def _begin_life(self) -> None:
+    def begin_life(self) -> None:
         """What belongs to one process: a fork's child starts with an empty one, the parent sends its own."""
         self._changed = threading.Condition()
         self._jobs: deque[_Kept] = deque()
@@ -163,7 +164,7 @@ class Outbox:
             except StoreError as error:  # it took nothing, and may take it later
                 self._cause = str(error)
                 left = set(range(len(chunk)))
-            except Exception as error:  # noqa: BLE001  # boundary: jobs wait here, the sender must not die before them
+            except BaseException as error:  # noqa: BLE001  # boundary: jobs wait here, the sender must not die before them
                 if len(chunk) > 1:
                     size = 1  # one of them is to blame: which?
                     continue
@@ -265,7 +266,7 @@ def _aged(job: NewJob, waited: int) -> NewJob:
     return msgspec.structs.replace(job, delay=max(0, job.delay - waited), expires_in=expires_in)
 
 
-# ── the end, and forks ──
+# ── the end ──
 
 _OUTBOXES: weakref.WeakSet[Outbox] = weakref.WeakSet()
 _at_exit: list[Callable[[], None]] = []
@@ -283,12 +284,3 @@ def _close_all() -> None:
         if outbox.pending:
             outbox.close(max(0.0, ends - time.monotonic()))
             outbox._events.close()
-
-
-def _after_fork_in_child() -> None:
-    for outbox in list(_OUTBOXES):
-        outbox._begin_life()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

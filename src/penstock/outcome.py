@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from typing import Any
 
 from penstock.duration import milliseconds
 from penstock.errors import (
@@ -13,43 +14,70 @@ from penstock.errors import (
     Discard,
     RateLimited,
     Retry,
+    SignatureMismatch,
     Snooze,
     Steering,
     Undecodable,
 )
 from penstock.job import AttemptError, Job
-from penstock.lifecycle import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut
+from penstock.lifecycle import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut, Unknown
 from penstock.lifecycle import Undecodable as NotDecodable
 from penstock.limits import bounded_hold
 from penstock.options import Options
+from penstock.text import text_of
 
-__all__ = ["error_of", "outcome_of", "timed_out"]
+__all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "unjudged"]
 
 _log = logging.getLogger("penstock")
 
 #: Of a deep traceback the innermost frames say most.
 _FRAMES = 30
 
+#: The name of a class as Python knows it: asking the class itself may run code of the user's.
+_name_of: Any = type.__dict__["__qualname__"].__get__
+
 #: Of those who have not said anything.
 _ANY = Options()
 
 
-def error_of(job: Job, now: int, error: BaseException) -> AttemptError:
-    """The error as it is kept with the job."""
-    text = "".join(traceback.format_exception(error, limit=-_FRAMES))
-    kind = type(error).__qualname__
-    return AttemptError.bounded(job.attempt, now, kind, _words(error) or kind, text)
+def error_of(job: Job, now: int, error: BaseException, more: str = "") -> AttemptError:
+    """The error as it is kept with the job. Never raises, whatever the error's own methods do."""
+    kind = kind_of(error)
+    message = (text_of(error, f"a {kind} that cannot be shown") or kind) + more
+    return AttemptError.bounded(job.attempt, now, kind, message, _traceback_of(error))
 
 
-def _words(error: BaseException) -> str:
+def kind_of(error: BaseException) -> str:
+    """The name of its class, whatever its metaclass says."""
+    name: str = _name_of(type(error))
+    return name
+
+
+def _traceback_of(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001  # boundary: an exception of the user's whose own __str__ raises
-        return f"a {type(error).__qualname__} that cannot be shown"
+        return "".join(traceback.format_exception(error, limit=-_FRAMES))
+    except BaseException:  # noqa: BLE001  # boundary: an exception of the user's that cannot be shown
+        return "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
 
 
 def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY) -> Outcome:
-    """The outcome of an attempt that raised this. `now` is the store's clock, `options` are its task's."""
+    """The outcome of an attempt that raised this. `now` is the store's clock, `options` are its task's.
+
+    Never raises: an error that cannot be judged is a failed attempt which says why.
+    """
+    try:
+        return _judged(job, now, error, options)
+    except BaseException as wrong:  # noqa: BLE001  # boundary: what the user's error is made of; it must end its attempt
+        return unjudged(job, now, error, wrong)
+
+
+def unjudged(job: Job, now: int, error: BaseException, wrong: BaseException) -> Raised:
+    """The outcome of an attempt that raised an error of which nobody can say what it means, for `wrong`."""
+    more = f" (what it means for the job cannot be told: {kind_of(wrong)}: {text_of(wrong, most=300)})"
+    return Raised(error_of(job, now, error, more))
+
+
+def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
     try:
         match error:
             case Snooze():
@@ -61,11 +89,14 @@ def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY
                     bool(error.key),
                 )
             case Cancel():
-                return Cancelled(error.reason)
+                reason: Any = error.reason
+                return Cancelled(Cancel.reason if reason is None else text_of(reason, Cancel.reason))
             case Discard():
                 return Raised(error_of(job, now, error), final=True)
+            case SignatureMismatch() if error.job == job.id:  # its own, not those of one that it has read
+                return Unknown(f"of another release: {text_of(error)}")
             case Undecodable():
-                return NotDecodable(AttemptError.bounded(job.attempt, now, "Undecodable", str(error)))
+                return NotDecodable(AttemptError.bounded(job.attempt, now, "Undecodable", text_of(error)))
             case Retry() if error.delay is not None:
                 return Raised(error_of(job, now, error), milliseconds(error.delay, what="Retry(delay)"))
     except ConfigError as wrong:  # Snooze("soon"): the task's own mistake is the attempt's failure
@@ -107,7 +138,7 @@ def _is_failure(job: Job, error: BaseException, options: Options) -> bool:
         return True
     try:
         return bool(options.is_failure(error))
-    except Exception:  # noqa: BLE001  # boundary: a user's function; an error that it does not know is a failure
+    except BaseException:  # noqa: BLE001  # boundary: a user's function; an error that it does not know is a failure
         _log.exception("job %s: is_failure of %s failed; the error counts as a failure", job.id, job.task)
         return True
 
@@ -119,7 +150,7 @@ def _own_delay(job: Job, error: BaseException, options: Options) -> int | None:
         return None
     try:
         return milliseconds(function(job.attempt, error, job), what="the retry function's answer")
-    except Exception:  # noqa: BLE001  # boundary: a user's function; where it fails the default policy applies
+    except BaseException:  # noqa: BLE001  # boundary: a user's function; where it fails the default policy applies
         _log.exception(
             "job %s: the retry function of %s failed; the default policy applies", job.id, job.task
         )

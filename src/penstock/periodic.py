@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, did_you_mean
 from penstock.ids import check_id
 from penstock.job import NewJob
 from penstock.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
+from penstock.storable import check_storable
 from penstock.store import Tick
 from penstock.task import Task, Using
 
@@ -106,6 +107,7 @@ def new_entry(
     """An entry that enqueues jobs like this one; raises ConfigError for what cannot be."""
     check_name(name)
     who = f"the periodic entry {name!r}"
+    check_storable(job, who)
     if job.run_at is not None or job.delay:
         raise ConfigError(f"{who}: its schedule says when its jobs are due: leave run_at= and delay= out")
     if job.expires_at is not None or job.deadline is not None:
@@ -129,8 +131,8 @@ def new_entry(
 def check_name(name: str) -> str:
     """The name itself, if an entry may have it."""
     try:
-        if len(check_id(name)) <= _LONGEST_NAME:
-            return name
+        if len(plain := check_id(name)) <= _LONGEST_NAME:
+            return plain
     except ConfigError:
         pass
     raise ConfigError(

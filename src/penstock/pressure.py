@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.errors import EnqueueError, EnqueueUnknown, PenstockError, StoreError
+from penstock.errors import BlockingCallWarning, EnqueueError, EnqueueUnknown, PenstockError, StoreError
 from penstock.job import NewJob
 from penstock.store import Enqueued, Verdict
 
-__all__ = ["FULL_TIMEOUT", "Room", "aplaced", "in_loop", "placed"]
+__all__ = ["FULL_TIMEOUT", "Room", "aplaced", "in_loop", "placed", "running_loop", "warn_in_loop"]
 
 #: How long a producer waits unless it says otherwise (ms).
 FULL_TIMEOUT = 30_000
 
 #: The bounds of a pause between two looks (s): a producer must neither spin nor oversleep.
 _SHORTEST, _LONGEST = 0.005, 1.0
+
+#: The loop that runs in this thread, or None: a tenth of the time of `get_running_loop` where there is none.
+running_loop = asyncio._get_running_loop
+_warned = False
 
 Answers = Sequence[Enqueued | None]
 
@@ -100,11 +105,17 @@ async def aplaced(
 
 def in_loop() -> bool:
     """Whether an event loop runs in this thread: who blocks it may wait for itself."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return running_loop() is not None
+
+
+def warn_in_loop(what: str, instead: str) -> None:
+    """Say once per process that a call blocks the event loop which runs in this thread. For what the user
+    calls through two functions of ours."""
+    global _warned
+    if not _warned:
+        _warned = True
+        text = f"{what} blocks the event loop of this thread until the store answers: use `{instead}`"
+        warnings.warn(text, BlockingCallWarning, stacklevel=5)
 
 
 def _waits(answer: Enqueued | None) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypedDict, Unpack
 
 from penstock.duration import Duration
+from penstock.errors import ConfigError
 from penstock.limits import LimitChange, Rate
 from penstock.store import QueueInfo, Store
 
@@ -57,7 +58,13 @@ def _read(changes: QueueSettings) -> tuple[bool | None, bool | None, LimitChange
     rest = dict(changes)
     paused, closed = rest.pop("paused", None), rest.pop("closed", None)
     return (
-        None if paused is None else bool(paused),
-        None if closed is None else bool(closed),
+        _yes_or_no("paused", paused),
+        _yes_or_no("closed", closed),
         LimitChange.of(**rest) if rest else None,
     )
+
+
+def _yes_or_no(name: str, value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is neither True nor False")
+    return value

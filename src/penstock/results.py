@@ -19,7 +19,7 @@ from penstock.handle import (
 )
 from penstock.job import Job, Ref
 from penstock.store import Store
-from penstock.waiting import Patience, refuse_in_loop
+from penstock.waiting import Patience, aask, aends, ask, ends, refuse_in_loop
 
 __all__ = ["AsCompleted", "aresults", "results"]
 
@@ -33,13 +33,13 @@ def results(
     refuse_in_loop("app.results()", "await app.aresults()")
     patience, found = Patience(timeout), _Results(_checked(store, handles, "results"), return_errors)
     if asked := found.begin():
-        found.learn(dict(zip(asked, store.sync.get(asked), strict=True)))
-    while found.open:
-        with closing(store.sync.ends(list(found.open), timeout=patience.left)) as ends:
-            for some in ends:
-                found.take(some)
-        if found.open and patience.over:
-            found.give_up(store.sync.get(list(found.open)), patience)
+        jobs = ask(patience, lambda: store.sync.get(asked))
+        found.learn(dict(zip(asked, jobs, strict=True)))
+    with closing(ends(store, found.open, patience)) as told:
+        for some in told:
+            found.take(some)
+    if found.open:
+        found.give_up(store.sync.get(list(found.open)), patience)
     return found.all
 
 
@@ -49,13 +49,13 @@ async def aresults(
     """The same, without blocking the event loop."""
     patience, found = Patience(timeout), _Results(_checked(store, handles, "aresults"), return_errors)
     if asked := found.begin():
-        found.learn(dict(zip(asked, await store.get(asked), strict=True)))
-    while found.open:
-        async with aclosing(store.ends(list(found.open), timeout=patience.left)) as ends:
-            async for some in ends:
-                found.take(some)
-        if found.open and patience.over:
-            found.give_up(await store.get(list(found.open)), patience)
+        jobs = await aask(patience, lambda: store.get(asked))
+        found.learn(dict(zip(asked, jobs, strict=True)))
+    async with aclosing(aends(store, found.open, patience)) as told:
+        async for some in told:
+            found.take(some)
+    if found.open:
+        found.give_up(await store.get(list(found.open)), patience)
     return found.all
 
 
@@ -76,24 +76,22 @@ class AsCompleted(Generic[R]):
     def __iter__(self) -> Generator[Handle[R], None, None]:
         refuse_in_loop("for … in app.as_completed()", "async for … in app.as_completed()")
         patience, open = self._patience.again(), dict(self._handles)
-        while open:
-            with closing(self._store.sync.ends(list(open), timeout=patience.left)) as ends:
-                for some in ends:
-                    for ref in sorted(some, key=self._order.__getitem__):
-                        yield with_end(open.pop(ref), some[ref])
-            self._refuse_late(open, patience)
+        with closing(ends(self._store, open, patience)) as told:
+            for some in told:
+                for ref in sorted(some, key=self._order.__getitem__):
+                    yield with_end(open.pop(ref), some[ref])
+        self._refuse_late(open, patience)
 
     async def __aiter__(self) -> AsyncGenerator[Handle[R], None]:
         patience, open = self._patience.again(), dict(self._handles)
-        while open:
-            async with aclosing(self._store.ends(list(open), timeout=patience.left)) as ends:
-                async for some in ends:
-                    for ref in sorted(some, key=self._order.__getitem__):
-                        yield with_end(open.pop(ref), some[ref])
-            self._refuse_late(open, patience)
+        async with aclosing(aends(self._store, open, patience)) as told:
+            async for some in told:
+                for ref in sorted(some, key=self._order.__getitem__):
+                    yield with_end(open.pop(ref), some[ref])
+        self._refuse_late(open, patience)
 
     def _refuse_late(self, open: dict[Ref, Handle[R]], patience: Patience) -> None:
-        if open and patience.over:
+        if open:
             late = f"{name_of(next(iter(open.values())))} has not ended within {patience}"
             raise ResultTimeout(
                 f"{len(open)} of {len(self._handles)} jobs are late, the first of them: {late}"

@@ -17,6 +17,7 @@ from penstock.codec import ArgsCodec, ElementCodec, ResultCodec, UpgradingCodec,
 from penstock.draft import Draft, Template
 from penstock.errors import ConfigError
 from penstock.handle import Handle
+from penstock.ids import check_task_name
 from penstock.keyed import Keyed, keyed_by
 from penstock.options import (
     CallOptions,
@@ -32,6 +33,7 @@ from penstock.options import (
     shown_name,
 )
 from penstock.retry import RetryPolicy
+from penstock.text import plain
 from penstock.unique import Unique
 
 __all__ = [
@@ -129,7 +131,7 @@ class Task(_Later[P, R]):
             _check_unique(chosen, self.function, who)
             _check_unique_batch(chosen, who)
         template = Template(self.name, chosen, self.result, self.carried, self._keyed)
-        return Using(self._client, template, self.carried, options.get("id", ""))
+        return Using(self._client, template, self.carried, plain(options.get("id", "")))
 
     @property
     def queue(self) -> str:
@@ -330,27 +332,19 @@ def _keeping(defaults: Options, result: ResultCodec) -> Options:
     return defaults if result.keeps else msgspec.structs.replace(defaults, retention=0)
 
 
-def check_task_name(name: str) -> str:
-    """The name itself, if it may be one: 1 to 200 printable characters without spaces."""
-    if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable() or " " in name:
-        raise ConfigError(
-            f"name={name!r:.100} cannot be a task's name: use 1 to 200 characters without spaces"
-        )
-    return name
-
-
 def _aliases(given: TaskOptions, name: str, who: str) -> tuple[str, ...]:
     aliases: Any = given.get("aliases", ())
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
         raise ConfigError(f"{who}: aliases={aliases!r} is not a tuple of names, as in aliases=('old.name',)")
+    names: list[str] = []
     for alias in aliases:
         try:
-            check_task_name(alias)
+            names.append(check_task_name(alias))
         except ConfigError:
             raise ConfigError(f"{who}: the alias {alias!r} cannot be a task's name") from None
-        if alias == name or aliases.count(alias) > 1:
+        if names[-1] == name or names[-1] in names[:-1]:
             raise ConfigError(f"{who}: the alias {alias!r} is there twice, or is its own name: leave it out")
-    return tuple(aliases)
+    return tuple(names)
 
 
 def _args_codec(

@@ -1,4 +1,5 @@
-"""What the shell offers when somebody presses TAB; never an error, never a wait for long."""
+"""What the shell offers when somebody presses TAB: no error, no long wait, and no import of an app that the
+command line does not name."""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ def _offered(
 ) -> list[CompletionItem | str]:
     from penstock.cli.session import Session
 
+    session = ctx.find_root().ensure_object(Session)
     try:
-        found = ctx.find_root().ensure_object(Session).run(names)
+        if session.uses_app() and "app" not in session.options:
+            return []  # TAB in a stranger's directory must not run the file that its settings name
+        found = session.run(names)
     except (PenstockError, click.ClickException, OSError):
         return []
     return [name for name in found if name.startswith(incomplete)]

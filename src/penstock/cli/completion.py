@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 
 from penstock.cli.faults import Fault
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit
+from penstock.cli.show import emit, say_lines
 
 __all__ = ["command"]
 
@@ -30,4 +30,4 @@ def command(shell: str) -> None:
     if Session.current().json:
         emit({"shell": shell, "script": script})
     else:
-        click.echo(script)
+        say_lines(script)

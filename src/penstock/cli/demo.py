@@ -20,9 +20,10 @@ import click
 
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit, note
+from penstock.cli.show import emit, facts, note, say
 from penstock.config import mask_url
 from penstock.errors import ConfigError
+from penstock.printable import one_line
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
     from penstock.demo.conductor import Results
@@ -149,6 +150,7 @@ def _display(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 def _bars() -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
@@ -159,7 +161,7 @@ def _bars() -> Iterator[Callable[[Progress], None]]:
                 if n:
                     bars.update(rows[queue], total=n, completed=progress.done[queue], visible=True)
             if progress.news:
-                bars.console.print(f"[bold]{progress.news}[/bold]")
+                bars.console.print(Text(one_line(progress.news), style="bold"))
 
         yield tell
 
@@ -199,22 +201,21 @@ def _summarise(results: Results, place: Place, *, kept: bool) -> None:
         ("speed", f"{results.rate:,.0f} jobs/s"),
     ]
     width = max(len(name) for name, _ in rows)
-    click.echo()
-    for name, value in rows:
-        click.echo(f"{click.style(name.rjust(width), dim=True)}  {value}")
-    click.echo()
+    say()
+    facts([(name.rjust(width), value) for name, value in rows])
+    say()
     for finding in [*results.differing[:10], *map(str, verdict.findings[:20])]:
-        click.echo(click.style(finding, fg="red"))
+        say(finding, fg="red")
     if kept:
         if place.elsewhere:
-            click.echo(f"the ledger and the workers' log are in {place.workdir}, the jobs in the store:")
+            say(f"the ledger and the workers' log are in {place.workdir}, the jobs in the store:")
         else:
-            click.echo(f"the jobs, the ledger and the workers' log are in {place.workdir}:")
-        click.echo(f"  {_look_command(place)}")
+            say(f"the jobs, the ledger and the workers' log are in {place.workdir}:")
+        say(f"  {_look_command(place)}")
         if place.fresh:
-            click.echo(f"  {_remove_command(place)}")
+            say(f"  {_remove_command(place)}")
     lost = "nothing was lost" if results.good else "something is WRONG"
-    click.echo(click.style(lost, fg="green" if results.good else "red", bold=True))
+    say(lost, fg="green" if results.good else "red", bold=True)
 
 
 def _lateness(late: list[int]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from penstock import store as seam
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit
+from penstock.cli.show import emit, labelled
 from penstock.config import mask_url
 from penstock.errors import PenstockError
 
@@ -43,7 +43,7 @@ def command() -> Exit:
     else:
         for finding in findings:
             color = {"ok": "green", "warning": "yellow", "bad": "red"}[finding.how]
-            click.echo(f"{click.style(finding.how.ljust(7), fg=color)}  {finding.what}: {finding.says}")
+            labelled(finding.how.ljust(7), f"{finding.what}: {finding.says}", fg=color)
     return Exit.FAILED if any(finding.how == "bad" for finding in findings) else Exit.OK
 
 

@@ -12,7 +12,7 @@ import click
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Fault, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit
+from penstock.cli.show import emit, say
 from penstock.errors import ArgumentError, ConfigError, Undecodable, did_you_mean
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given
     if Session.current().json:
         emit({"queue": handle.queue, "id": handle.id, "task": task, "existing": handle.existing})
     else:
-        click.echo(f"{handle.queue}/{handle.id}" + (" (was there already)" if handle.existing else ""))
+        say(f"{handle.queue}/{handle.id}" + (" (was there already)" if handle.existing else ""))
 
 
 def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, bytes]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-import sys
 import traceback
+from contextlib import suppress
+from textwrap import indent
 
 import click
 
+from penstock.cli.show import emit, note, say_lines
 from penstock.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
 
 __all__ = ["Exit", "Fault", "code_of", "complain", "not_found"]
@@ -36,23 +38,60 @@ def not_found(says: str) -> Fault:
     return Fault(says, Exit.NOT_FOUND)
 
 
-def code_of(error: PenstockError) -> Exit:
+def code_of(error: BaseException) -> Exit:
     """The exit code that this error means."""
-    if isinstance(error, Fault):
-        return error.code
-    if isinstance(error, (ConfigError, ArgumentError)):
-        return Exit.USAGE
-    if isinstance(error, JobNotFound):
-        return Exit.NOT_FOUND
-    if isinstance(error, StoreUnavailable):
-        return Exit.UNAVAILABLE
+    match error:
+        case Fault():
+            return error.code
+        case ConfigError() | ArgumentError() | click.UsageError() | UnicodeEncodeError():
+            return Exit.USAGE
+        case JobNotFound():
+            return Exit.NOT_FOUND
+        case StoreUnavailable():
+            return Exit.UNAVAILABLE
     return Exit.FAILED
 
 
-def complain(error: BaseException, *, whole: bool = False) -> None:
-    """Say on stderr what went wrong, a line for each problem; with `whole`, the traceback before it."""
-    if whole:
-        traceback.print_exception(error, file=sys.stderr)
-    said = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    for line in said.splitlines() or [type(error).__name__]:
-        click.echo(f"penstock: error: {line}", err=True)
+def complain(error: BaseException, *, json: bool = False, whole: bool = False) -> Exit:
+    """Say on stderr what went wrong, a line for each problem; the exit code.
+
+    With `json` stdout has it too, as the one document that it owes; with `whole`, or if nobody foresaw such
+    an error, the traceback comes before it.
+    """
+    known = isinstance(error, (PenstockError, click.ClickException, click.Abort, OSError, UnicodeEncodeError))
+    if whole or not known:
+        # all of it stands to the right: a message of several lines forges none of ours
+        say_lines(indent("".join(traceback.format_exception(error)).rstrip(), "  "), err=True)
+    code, lines = code_of(error), _in_words(error)
+    for line in lines:
+        note(f"penstock: error: {line:.{_LONGEST}}" if line != _ABORTED else f"penstock: {line}")
+    if json:
+        with suppress(OSError):  # it may be this that failed
+            emit({"error": {"code": code, "message": "\n".join(lines)}})
+    return code
+
+
+_ABORTED = "aborted"
+#: Of one problem, so much is said: a message may quote what somebody gave.
+_LONGEST = 4_000
+
+
+def _in_words(error: BaseException) -> list[str]:
+    match error:
+        case click.Abort():
+            return [_ABORTED]
+        case click.UsageError():
+            hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+            return [error.format_message().rstrip(".") + hint]
+        case click.ClickException():
+            said = error.format_message()
+        case UnicodeEncodeError():
+            return [f"{error.object!r:.200} is not text: an argument of the command must be UTF-8"]
+        case OSError():
+            said = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
+        case _:
+            said = str(error)
+    return said.split("\n")[:_MOST] if said else [type(error).__name__]
+
+
+_MOST = 100

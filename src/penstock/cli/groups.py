@@ -9,7 +9,7 @@ import click
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, table
+from penstock.cli.show import age, emit, say, table
 
 if TYPE_CHECKING:
     from penstock.inspector import GroupView, Inspector
@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("list", cls=Command)
 @click.option("--queue", "-q", shell_complete=complete_queue, help="Of this queue only.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), default=50, help="Show so many (50).")
+@click.option("--limit", "-n", type=click.IntRange(1, 1_000), default=50, help="Show so many (50).")
 def list_(queue: str | None, limit: int) -> None:
     """The groups that are not batches yet, those that are due first before others."""
     session = Session.current()
@@ -61,7 +61,7 @@ def flush(queue: str, task: str, key: str) -> None:
     if session.json:
         emit({"queue": queue, "batch": batch})
     else:
-        click.echo(f"{queue}/{batch}: available")
+        say(f"{queue}/{batch}: available")
 
 
 def _others(groups: list[GroupView]) -> str:

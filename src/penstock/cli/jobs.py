@@ -8,32 +8,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, Fault, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, facts, note, span, table
+from penstock.cli.show import age, ask, emit, facts, note, say, say_lines, span, table
+from penstock.duration import format_ms
+from penstock.job import State
+from penstock.printable import number
+from penstock.retry import DURATIONS
 
 if TYPE_CHECKING:
     from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
+    from penstock.inspector.views import ProgressView
     from penstock.job import Ref
 
 __all__ = ["command"]
 
-_STATES = [
-    "scheduled",
-    "waiting",
-    "available",
-    "running",
-    "retryable",
-    "completed",
-    "cancelled",
-    "dead",
-    "parked",
-]
+_STATES = [state.value for state in State]
 #: Of a payload or result, this much is shown to people unless they ask for the whole.
 _SHOWN = 4_000
 _AT_ONCE = 500
+#: Of a policy's steps, so many.
+_STEPS = 10
 
 
 @click.group("jobs")
@@ -100,7 +98,7 @@ def show(address: str, full: bool) -> None:
         return
     for n, view in enumerate(views):
         if n:
-            click.echo()
+            say()
         _show(view, None if full else _SHOWN)
 
 
@@ -164,7 +162,7 @@ def _some(name: str, addresses: Sequence[str]) -> Exit:
     else:
         for change in changes:
             where = f"{change.queue}/{change.id}" if change.queue else change.id
-            click.echo(f"{where}: {change.says}", err=change.outcome in ("refused", "missing"))
+            say(f"{where}: {change.says}", err=change.outcome in ("refused", "missing"))
     outcomes = {change.outcome for change in changes}
     return Exit.FAILED if "refused" in outcomes else Exit.NOT_FOUND if "missing" in outcomes else Exit.OK
 
@@ -173,7 +171,7 @@ def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
     session = Session.current()
     if not yes:
         count = session.run(lambda i: i.count(filter)) if filter.state else None
-        click.confirm(f"{name} {_in_words(filter, count, name)}?", abort=True, err=True)
+        ask(f"{name} {_in_words(filter, count, name)}?")
 
     async def acting(inspector: Inspector) -> Bulk:
         verb: Callable[..., Awaitable[Bulk]] = getattr(inspector, f"{name}_all")
@@ -186,7 +184,7 @@ def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
         done = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}[name]
         asked = f", {bulk.asked} asked to stop" if bulk.asked else ""
         refused = f", {bulk.refused} refused" if bulk.refused else ""
-        click.echo(f"{bulk.done} {done}{asked}{refused}")
+        say(f"{bulk.done} {done}{asked}{refused}")
         if bulk.limited:
             note("there are more: the limit is reached")
     return Exit.FAILED if bulk.refused else Exit.OK
@@ -224,21 +222,20 @@ def _line(job: JobRow) -> tuple[str, ...]:
 
 
 def _state(job: JobRow) -> str:
-    return "running (asked to stop)" if job.cancel_asked and job.state == "running" else job.state
+    return "running (asked to stop)" if job.cancel_asked and job.state == State.RUNNING else job.state
 
 
 def _when(job: JobRow) -> str | None:
     """The instant that matters in this state."""
-    if job.state == "running":
+    if job.state == State.RUNNING:
         return job.fetched_at
     return job.ended_at or job.due_at
 
 
 def _note(job: JobRow) -> str:
-    if job.state == "running" and job.progress is not None:
-        of = "" if job.progress.of is None else f" of {job.progress.of:g}"
-        return f"{job.progress.done:g}{of} {job.progress.note}".rstrip()
-    text = (job.error if job.state in ("retryable", "dead") else job.reason) or ""
+    if job.state == State.RUNNING and job.progress is not None:
+        return _progress(job.progress)
+    text = (job.error if job.state in (State.RETRYABLE, State.DEAD) else job.reason) or ""
     return text if len(text) <= 60 else text[:59] + "…"
 
 
@@ -274,20 +271,19 @@ def _show(job: JobView, limit: int | None) -> None:
             ("batch", job.batch),
             ("members", ", ".join(job.members) or None),
             ("worker", job.worker),
-            ("progress", None if job.progress is None else _note_of_progress(job)),
+            ("progress", None if job.progress is None else _progress(job.progress)),
             *((f"header {name}", value) for name, value in sorted(job.headers.items())),
         ]
     )  # fmt: skip
     if job.closed is not None:
-        click.echo(f"\npayload ({job.payload_size:,} bytes)\n  {job.closed}")
+        _show_text(f"payload ({job.payload_size:,} bytes)", job.closed)
     else:
         _show_data(f"payload ({job.payload_size:,} bytes)", job.payload, job.payload_base64, limit)
     if job.result is not None or job.result_base64 is not None:
         _show_data("result", job.result, job.result_base64, limit)
     for error in job.errors:
-        click.echo(f"\nattempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}")
-        if error.traceback:
-            click.echo(_indented(error.traceback.rstrip()))
+        heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
+        _show_text(heading, error.traceback.rstrip())
 
 
 def _lane(job: JobView) -> list[tuple[str, str | None]]:
@@ -306,16 +302,14 @@ def _lane(job: JobView) -> list[tuple[str, str | None]]:
 
 
 def _begun(job: JobView) -> str | None:
-    if job.state != "running":
+    if job.state != State.RUNNING:
         return None
     return "has begun" if job.started else "not known to have begun"
 
 
-def _note_of_progress(job: JobView) -> str:
-    progress = job.progress
-    assert progress is not None
-    of = "" if progress.of is None else f" of {progress.of:g}"
-    return f"{progress.done:g}{of} {progress.note}".rstrip()
+def _progress(progress: ProgressView) -> str:
+    of = "" if progress.of is None else f" of {number(progress.of)}"
+    return f"{number(progress.done)}{of} {progress.note}".rstrip()
 
 
 def _unique(unique: UniqueView) -> str:
@@ -328,8 +322,22 @@ def _span_or_none(seconds: float) -> str:
 
 
 def _policy(policy: dict[str, Any]) -> str:
-    rest = ", ".join(f"{name}={value}" for name, value in policy.items() if name != "kind")
-    return f"{policy['kind']} ({rest})" if rest else str(policy["kind"])
+    """As in "exponential, base 0.5s, cap 10s": what is not at its default."""
+    return ", ".join([policy["kind"], *(_term(*one) for one in policy.items() if one[0] != "kind")])
+
+
+def _term(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    if name not in DURATIONS:
+        return f"{name} {value:g}"
+    delays = value if isinstance(value, list) else [value]
+    more = [f"{len(delays) - _STEPS} more"] if len(delays) > _STEPS else []
+    return f"{name} {' then '.join([*map(_short, delays[:_STEPS]), *more])}"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:g}s" if seconds < 1 else format_ms(round(seconds * 1000))
 
 
 def _instant(iso: str | None) -> str | None:
@@ -337,15 +345,22 @@ def _instant(iso: str | None) -> str | None:
 
 
 def _show_data(name: str, data: Any, base64: str | None, limit: int | None) -> None:
-    if data is not None:
-        text = json.dumps(json.loads(bytes(data)), indent=2, ensure_ascii=False)
-    else:
-        text = repr(b64decode(base64 or ""))
+    text = _json_lines(bytes(data)) if data is not None else repr(b64decode(base64 or ""))
     if limit is not None and len(text) > limit:
         text = text[:limit] + f"… ({len(text) - limit:,} more characters: --full)"
-    click.echo(f"\n{name}")
-    click.echo(_indented(text))
+    _show_text(name, text)
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+def _json_lines(data: bytes) -> str:
+    try:
+        return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):  # deeper, or of longer numbers, than Python reads
+        return msgspec.json.format(data, indent=2).decode()
+
+
+def _show_text(heading: str, text: str) -> None:
+    """A heading, and lines below it."""
+    say()
+    say(heading)
+    if text:
+        say_lines("\n".join(f"  {line}" for line in text.split("\n")))

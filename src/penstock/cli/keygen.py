@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit
+from penstock.cli.show import emit, say
 
 __all__ = ["command"]
 
@@ -22,4 +22,4 @@ def command() -> None:
     if Session.current().json:
         emit({"key": key, "id": Keyring(read_keys(key)).first.id})
     else:
-        click.echo(key)
+        say(key)

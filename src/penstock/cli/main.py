@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from penstock.cli.faults import Exit, code_of, complain
+from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
-from penstock.errors import PenstockError, did_you_mean
+from penstock.cli.show import close_streams, prepare_streams
+from penstock.errors import did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -56,30 +57,19 @@ class Root(click.Group):
         """Run, and end the process with an exit code; with `standalone_mode=False`, as click does it."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
+        prepare_streams()
         session = Session()
         try:
             code = super().main(args, prog_name, complete_var, False, **{"obj": session, **extra})
-        except click.UsageError as error:
-            _complain_of_usage(error)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
             code = Exit.USAGE
-        except click.ClickException as error:
-            complain(error)
-            code = Exit.FAILED
-        except click.Abort:
-            click.echo("penstock: aborted", err=True)
-            code = Exit.FAILED
-        except PenstockError as error:
-            complain(error, whole=session.traceback)
-            code = code_of(error)
+        except Exception as error:  # noqa: BLE001  # boundary: what ends a command is text, safe to print, and an exit code
+            # an option that cannot be read keeps those after it from being read
+            as_json = session.json or "--json" in (sys.argv[1:] if args is None else args)
+            code = complain(error, json=as_json, whole=session.traceback)
+        close_streams()
         sys.exit(code if isinstance(code, int) else Exit.OK)
-
-
-def _complain_of_usage(error: click.UsageError) -> None:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return
-    hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-    complain(click.ClickException(error.format_message().rstrip(".") + hint))
 
 
 @click.group(

@@ -13,7 +13,7 @@ from penstock.cli.completing import complete_entry, complete_queue
 from penstock.cli.enqueue import find_task, read_arguments, refuse_memory, split_words
 from penstock.cli.faults import not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, facts, table
+from penstock.cli.show import age, emit, facts, say, span, table
 from penstock.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def show(address: str) -> None:
                 ("paused", "yes" if entry.paused else None),
                 ("misfire", f"all, {entry.catch_up} at most" if entry.misfire == "all" else entry.misfire),
                 ("overlap", entry.overlap),
-                ("jitter", f"{entry.jitter:g} s" if entry.jitter else None),
+                ("jitter", span(entry.jitter) if entry.jitter else None),
                 ("registered by", entry.by),
                 ("last job", entry.last),
                 ("enqueued", f"{entry.enqueued}"),
@@ -114,7 +114,7 @@ def next_(address: str, count: int) -> None:
         return
     for instant in instants:
         local = datetime.fromisoformat(instant).astimezone(zone(entry.tz))
-        click.echo(f"{local.isoformat(' ', 'seconds')}  {age(instant)}")
+        say(f"{local.isoformat(' ', 'seconds')}  {age(instant)}")
 
 
 @command.command("add", cls=Command)
@@ -159,7 +159,7 @@ def add(name: str, schedule: str, words: tuple[str, ...], tz: str | None, raw: b
     if session.json:
         emit(done)
     else:
-        click.echo(f"{done.queue}/{done.name}: {_schedule(done)}, next {age(done.next_at) or 'never'}")
+        say(f"{done.queue}/{done.name}: {_schedule(done)}, next {age(done.next_at) or 'never'}")
 
 
 def _raw(
@@ -216,7 +216,7 @@ def _switch(name: str, says: str, tells: str) -> None:
             emit({"entries": entries})
             return
         for entry in entries:
-            click.echo(f"{entry.queue}/{entry.name}: {tells}")
+            say(f"{entry.queue}/{entry.name}: {tells}")
 
 
 _switch("pause", "Enqueue nothing more of these entries. What is enqueued stays.", "paused")

@@ -10,9 +10,10 @@ import click
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, note, table
+from penstock.cli.show import age, ask, emit, note, say, table
 from penstock.duration import format_ms
 from penstock.errors import did_you_mean
+from penstock.job import TERMINAL, State
 from penstock.limits import LimitChange
 
 if TYPE_CHECKING:
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_STATES = [
-    *("available", "scheduled", "running", "retryable", "waiting", "grouped", "parked"),
-    *("dead", "completed", "cancelled"),
-]
-_ALWAYS_SHOWN = ("available", "running", "dead")
+#: The columns: what is queued and running, then what has ended.
+_STATES = sorted(State, key=lambda state: state in TERMINAL)
+_PURGED = [state for state in _STATES if state is not State.RUNNING]
+_ALWAYS_SHOWN = (State.AVAILABLE, State.RUNNING, State.DEAD)
 _NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queue)
 
 
@@ -72,6 +72,8 @@ def parked() -> None:
 
 def _switches(queue: QueueView) -> str:
     words = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
+    if queue.away:
+        words.append(f"away: {queue.away}")
     if queue.held_until is not None:
         words.append(f"held until {queue.held_until}")
     return " ".join([*words, *_limits(queue.limits)])
@@ -117,7 +119,7 @@ def _switch(name: str, says: str) -> None:
             emit({"queues": queues})
             return
         for queue in queues:
-            click.echo(f"{queue.name}: {_switches(queue) or 'open and running'}")
+            say(f"{queue.name}: {_switches(queue) or 'open and running'}")
 
 
 _switch("pause", "Let workers start nothing more of these queues. What runs goes on, new jobs are taken.")
@@ -181,7 +183,7 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
         emit({"queues": queues})
         return
     for queue in queues:
-        click.echo(f"{queue.name}: {_switches(queue) or 'no limits'}")
+        say(f"{queue.name}: {_switches(queue) or 'no limits'}")
 
 
 @command.command("purge", cls=Command)
@@ -191,7 +193,7 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     "-s",
     "states",
     multiple=True,
-    type=click.Choice([s for s in _STATES if s != "running"], case_sensitive=False),
+    type=click.Choice([state.value for state in _PURGED], case_sensitive=False),
     metavar="STATE",
     help="Only jobs in this state; may be given several times.",
 )
@@ -201,18 +203,18 @@ def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
     from penstock.inspector import parse_state
 
     session = Session.current()
-    chosen = [parse_state(state) for state in states or (s for s in _STATES if s != "running")]
+    chosen = [parse_state(state) for state in states] or _PURGED
 
     async def count(inspector: Inspector) -> int:
         queues = await _known(inspector, names)
         return sum(queue.counts.get(state, 0) for queue in queues for state in chosen)
 
     async def acting(inspector: Inspector) -> dict[str, int]:
-        return {name: await inspector.purge(name, chosen) for name in names}
+        return {name: await inspector.purge(name, *([chosen] if states else [])) for name in names}
 
     number = session.run(count)
     if not yes:
-        click.confirm(f"remove {number:,} jobs from {', '.join(names)}?", abort=True, err=True)
+        ask(f"remove {number:,} jobs from {', '.join(names)}?")
     _tell_purged(session, session.run(acting))
 
 
@@ -221,7 +223,7 @@ def _tell_purged(session: Session, purged: dict[str, int]) -> None:
         emit({"queues": [{"name": name, "purged": n} for name, n in purged.items()]})
         return
     for name, n in purged.items():
-        click.echo(f"{name}: {n:,} jobs removed")
+        say(f"{name}: {n:,} jobs removed")
 
 
 @command.command("delete", cls=Command)
@@ -232,7 +234,7 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
     """Forget empty queues, with their settings and statistics."""
     session = Session.current()
     if force and not yes:
-        click.confirm(f"delete {', '.join(names)} with all that is in it?", abort=True, err=True)
+        ask(f"delete {', '.join(names)} with all that is in it?")
 
     async def acting(inspector: Inspector) -> dict[str, bool]:
         await _known(inspector, names)
@@ -247,7 +249,7 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
     else:
         for name, gone in deleted.items():
             if gone:
-                click.echo(f"{name}: deleted")
+                say(f"{name}: deleted")
             elif force:
                 note(f"{name}: not deleted: jobs of it are running")
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -10,21 +11,25 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.show import note
+from penstock.config import Config
+from penstock.worker.logs import configure_logs
 
 __all__ = ["Watched", "run_reloading"]
 
+_log = logging.getLogger("penstock.reload")
 #: How often the files are looked at (s): a look at a thousand files takes a few ms.
 _EVERY = 0.5
 _SKIPPED = {"node_modules", "__pycache__", "site-packages"}
 
 
-def run_reloading(arguments: Sequence[str]) -> int:
+def run_reloading(arguments: Sequence[str], config: Config) -> int:
     """Run the same command without --reload, again at each change; the exit code of the last run."""
+    configure_logs(config)
     command = [sys.executable, "-m", "penstock", *(a for a in arguments if a != "--reload")]
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    _log.info("the worker starts anew when a .py file below %s changes", Path.cwd())
     while True:
         watched = Watched(Path.cwd())
         # of a group of its own: ctrl-C is ours to pass on, once
@@ -36,14 +41,15 @@ def run_reloading(arguments: Sequence[str]) -> int:
             worker.send_signal(signal.SIGTERM)
         code = _ended(worker, stop)
         if stop.is_set():
+            _log.info("stopped (exit code %d)", code)
             return code
         if changed is None:  # it ended by itself, perhaps because the code is broken: wait for a change
-            note(f"penstock: the worker ended with exit code {code}; waiting for a change")
+            _log.info("the worker ended with exit code %d: waiting for a change", code)
             while changed is None and not stop.wait(_EVERY):
                 changed = watched.changed()
             if changed is None:
                 return code
-        note(f"penstock: {changed} changed; starting anew")
+        _log.info("%s changed: the worker starts anew", changed)
 
 
 def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:

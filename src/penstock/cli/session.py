@@ -84,10 +84,10 @@ class Session:
 
     def url(self) -> str:
         """The store's URL as it was written, secrets and all."""
-        return self.open_app().url if self._by_app() else self.load().config.url
+        return self.open_app().url if self.uses_app() else self.load().config.url
 
     def _store(self) -> Store:
-        if self._by_app():
+        if self.uses_app():
             return self.open_app().store
         from penstock.connect import connect
         from penstock.vault import vault_of
@@ -95,8 +95,9 @@ class Session:
         config = self.load().config
         return vault_of(connect(config.url, namespace=config.namespace), config)
 
-    def _by_app(self) -> bool:
-        """What was said on purpose wins over a default, an option over all else, and the url over the app."""
+    def uses_app(self) -> bool:
+        """Whether the store is the app's, which must be imported then. An option takes precedence over the
+        environment and the file, a URL over an app, and both over defaults."""
         if "url" in self.options:
             return False
         loaded = self.load()

@@ -1,7 +1,13 @@
-"""How things are shown: JSON for machines, aligned text for pipes, tables for people at a terminal."""
+"""How things are shown: JSON for machines, aligned text for pipes, tables for people at a terminal.
+
+Every command prints by these functions, for only they make the text of strangers safe to print.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -11,20 +17,100 @@ from typing import Any
 import click
 import msgspec
 
-__all__ = ["age", "emit", "facts", "note", "span", "table"]
+from penstock.job import State
+from penstock.printable import block, json_escaped, one_line
+
+__all__ = [
+    "age",
+    "ask",
+    "close_streams",
+    "emit",
+    "facts",
+    "labelled",
+    "note",
+    "prepare_streams",
+    "say",
+    "say_lines",
+    "span",
+    "status",
+    "table",
+]
+
+
+def prepare_streams() -> None:
+    """Let no character end a command that the terminal's encoding does not have, nor a closed stream."""
+    _open_closed_ones()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _open_closed_ones() -> None:
+    """A file, or a socket to a child, that got the number of a stream would be written to as one."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.set_inheritable(nowhere, True)
+
+
+def close_streams() -> None:
+    """Write what is still to be written. What cannot be is let go: Python would try again at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def emit(document: Any) -> None:
     """One JSON document on stdout; indented for a terminal."""
-    text = msgspec.json.encode(document)
-    if sys.stdout.isatty():
+    try:
+        text = msgspec.json.encode(document).decode()
+    except UnicodeEncodeError:  # what was typed need not be UTF-8
+        text = msgspec.json.encode(_whole(msgspec.to_builtins(document))).decode()
+    if _at_terminal():
         text = msgspec.json.format(text, indent=2)
-    click.echo(text.decode())
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    click.echo(json_escaped(text, ascii=encoding.replace("-", "").lower() != "utf8"))
+
+
+def say(text: str = "", *, err: bool = False, **style: Any) -> None:
+    """One line on stdout, in this style of click's."""
+    click.echo(click.style(one_line(text), **style), err=err)
+
+
+def labelled(label: str, text: str, **style: Any) -> None:
+    """One line on stdout that begins with a label, of which only that is in this style."""
+    click.echo(f"{click.style(one_line(label), **style)}  {one_line(text)}")
+
+
+def say_lines(text: str, *, err: bool = False) -> None:
+    """Text of several lines, as a traceback is."""
+    click.echo(block(text), err=err)
 
 
 def note(text: str) -> None:
     """Something for people, beside the output."""
-    click.echo(text, err=True)
+    say(text, err=True)
+
+
+def status(text: str) -> None:
+    """Something for people at a terminal that takes the place of the status before it."""
+    width = shutil.get_terminal_size().columns - 1
+    click.echo(f"\r\x1b[2K{one_line(text)[:width]}", nl=False, err=True)
+
+
+def ask(question: str) -> None:
+    """A question that has to be answered with yes, or the command is aborted."""
+    if sys.stdin is None:  # nobody can answer
+        raise click.Abort
+    click.confirm(one_line(question), abort=True, err=True)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
@@ -32,8 +118,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) ->
     if not rows:
         note(empty)
         return
+    rows = [[one_line(cell) for cell in row] for row in rows]
     right = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
-    if sys.stdout.isatty():
+    if _at_terminal():
         _rich_table(heads, rows, right)
         return
     widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
@@ -50,7 +137,7 @@ def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
     shown = [(name, value) for name, value in pairs if value is not None]
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
-        click.echo(f"{click.style(name.ljust(width), dim=True)}  {value}")
+        labelled(name.ljust(width), value, dim=True)
 
 
 def age(iso: str | None) -> str:
@@ -79,6 +166,22 @@ def span(seconds: float | None) -> str:
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def _at_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()  # there is none after `>&-`
+
+
+def _whole(value: Any) -> Any:
+    """The value with halves of surrogate pairs, which no encoding takes, written as escapes."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_whole(name): _whole(one) for name, one in value.items()}
+        case list():
+            return [_whole(one) for one in value]
+    return value
+
+
 def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "").isdigit() or cell in ("", "-")
 
@@ -103,15 +206,17 @@ def _style(head: str, cell: str) -> str:
     return _STYLES.get(cell.partition(" ")[0], "") if head in ("STATE", "SWITCHES") else ""
 
 
-_STYLES = {
-    "running": "cyan",
-    "completed": "green",
-    "available": "blue",
-    "retryable": "yellow",
-    "dead": "red",
-    "parked": "magenta",
-    "waiting": "magenta",
-    "cancelled": "dim",
+_STYLES: dict[str, str] = {
+    State.SCHEDULED: "blue",
+    State.AVAILABLE: "blue",
+    State.RUNNING: "cyan",
+    State.RETRYABLE: "yellow",
+    State.COMPLETED: "green",
+    State.CANCELLED: "dim",
+    State.DEAD: "red",
+    State.PARKED: "magenta",
+    State.WAITING: "magenta",
+    State.GROUPED: "magenta",
     "paused": "yellow",
     "closed": "yellow",
 }

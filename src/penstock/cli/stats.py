@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit, table
+from penstock.cli.show import emit, say, table
 
 if TYPE_CHECKING:
     from penstock.inspector import QueueStatsView
@@ -36,7 +36,7 @@ def command(days: int) -> None:
     table(("QUEUE", "ENQUEUED", "PROCESSED", "FAILED"), rows, empty="no queues yet")
     by_day = _by_day(queues)
     if by_day:
-        click.echo()
+        say()
         table(("DAY", "PROCESSED", "FAILED"), by_day, empty="")
 
 

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import random
-import secrets
 import shutil
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import msgspec
 
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit, facts, note, table
+from penstock.cli.show import emit, facts, note, say, status, table
 from penstock.errors import StoreError
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
@@ -145,10 +144,9 @@ def _stand(session: Session, private: str | None, folder: Path) -> Iterator[Stan
 
 def _place(folder: Path, stand: Stand) -> Place:
     from penstock.verify.place import Place, settings_of_run
-    from penstock.verify.wiping import PREFIX
 
-    namespace = f"{PREFIX}{secrets.token_hex(4)}"
-    return Place(folder, stand.url, namespace, worker_url=stand.worker_url, settings=settings_of_run())
+    settings = settings_of_run()
+    return Place(folder, stand.url, stand.new_namespace(), worker_url=stand.worker_url, settings=settings)
 
 
 def _clean(stand: Stand, place: Place) -> None:
@@ -178,14 +176,12 @@ def _display(seconds: float) -> Iterator[Callable[[Progress], None]]:
     def tell(progress: Progress) -> None:
         nonlocal last
         last = progress.news or last
-        text = f"{_where(progress, seconds)}  {last}"
-        width = shutil.get_terminal_size().columns - 1
-        click.echo(f"\r\x1b[2K{text[:width]}", nl=False, err=True)
+        status(f"{_where(progress, seconds)}  {last}")
 
     try:
         yield tell
     finally:
-        click.echo("\r\x1b[2K", nl=False, err=True)
+        status("")
 
 
 def _lines(seconds: float) -> Callable[[Progress], None]:
@@ -244,18 +240,18 @@ def _show(report: Report) -> None:
             ("throughput", _throughput(report)),
         ]
     )  # fmt: skip
-    click.echo()
+    say()
     rows = [(kind, f"{n}") for kind, n in report.injected.items()]
     table(("FAULT", "TIMES"), rows, empty="no faults were asked for")
     causes = sorted(report.reruns.items(), key=lambda one: -one[1])
     if causes:
-        click.echo()
+        say()
         table(("RAN AGAIN BECAUSE OF", "TIMES"), [(cause, f"{n}") for cause, n in causes], empty="")
-    click.echo()
+    say()
     for reason in report.reasons:
-        click.echo(click.style(reason, fg="red"))
+        say(reason, fg="red")
     says = "all promises were kept" if report.kept else "a promise was BROKEN"
-    click.echo(click.style(says, fg="green" if report.kept else "red", bold=True))
+    say(says, fg="green" if report.kept else "red", bold=True)
 
 
 def _spread(spread: Spread, what: str) -> str | None:

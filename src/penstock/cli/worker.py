@@ -31,6 +31,12 @@ __all__ = ["command", "parse_queues"]
     "--drain-timeout", metavar="DURATION", help="How long to wait for attempts when stopping.  [30s]"
 )
 @click.option(
+    "--max-jobs-per-child", metavar="N", help="Jobs after which a child for process tasks is replaced."
+)
+@click.option(
+    "--max-memory-per-child", metavar="SIZE", help="Memory at which it is replaced after its job, e.g. 500MB."
+)
+@click.option(
     "--log-format", metavar="text|json", help="For people or for machines.  [text; json with --json]"
 )
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [info]")
@@ -54,7 +60,7 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
     if reload:
         from penstock.cli.reload import run_reloading
 
-        return run_reloading(sys.argv[1:])
+        return run_reloading(sys.argv[1:], config)
     from penstock.worker.logs import configure_logs
     from penstock.worker.process import AWAY, REFUSED, UNUSABLE
     from penstock.worker.supervisor import supervise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, table
+from penstock.cli.show import age, emit, note, say, table
 
 __all__ = ["command"]
 
@@ -41,7 +41,7 @@ def command(jobs: int) -> None:
     held = [(w, job) for w in workers for job in w.jobs]
     if not held:
         return
-    click.echo()
+    say()
     table(
         ("JOB", "QUEUE", "TASK", "ATTEMPT", "LEASED", "FUNCTION", "WORKER"),
         [
@@ -60,4 +60,4 @@ def command(jobs: int) -> None:
     )
     for worker in workers:
         if worker.more:
-            click.echo(f"{worker.id} holds more than these {len(worker.jobs)}: -n shows more", err=True)
+            note(f"{worker.id} holds more than these {len(worker.jobs)}: -n shows more")

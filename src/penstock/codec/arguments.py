@@ -13,7 +13,7 @@ from penstock.codec.sameness import one_spelling
 from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
 from penstock.codec.signature import Call, resolved_signature
 from penstock.codec.tags import Misfit, may_hold_tags
-from penstock.errors import ArgumentError, ConfigError, Undecodable
+from penstock.errors import ArgumentError, ConfigError, SignatureMismatch, Undecodable
 
 __all__ = ["ArgsCodec"]
 
@@ -61,7 +61,7 @@ class ArgsCodec:
         return payload if proven else self._encode_slowly(call, args, kwargs)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the function with; raises Undecodable."""
+        """What to call the function with; raises Undecodable, or its SignatureMismatch."""
         call = self._call or self._prepare()
         if call.may_be_empty and payload == b"{}":
             return (), {}
@@ -140,7 +140,7 @@ class ArgsCodec:
         try:
             raws = call.sorted_out(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
         except Misfit as misfit:
-            raise Undecodable(f"{self._name}{call.signature}: {misfit}") from None
+            raise SignatureMismatch(f"{self._name}{call.signature}: {misfit}") from None
         except Exception as error:  # boundary: every way of not being JSON
             raise Undecodable(
                 f"{self._name}: the arguments are neither a JSON object nor an array: {error}"

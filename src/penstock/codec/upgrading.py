@@ -27,7 +27,11 @@ class UpgradingCodec(ArgsCodec):
         self._upgrade = upgrade
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the function with; raises Undecodable, also where the upgrade fails."""
+        """What to call the function with; raises Undecodable, also where the upgrade fails.
+
+        Where names did not fit and no upgrade helps, that is a SignatureMismatch still: the arguments may
+        be newer than this function, of which its upgrade cannot know.
+        """
         try:
             return super().decode(payload)
         except Undecodable as misfit:
@@ -35,7 +39,9 @@ class UpgradingCodec(ArgsCodec):
             try:
                 return super().decode(upgraded)
             except Undecodable as still:
-                raise Undecodable(f"what upgrade= returned does not fit either: {still}") from None
+                raise type(misfit)(
+                    f"{misfit}; and what upgrade= returned does not fit either: {still}"
+                ) from None
 
     def _upgraded(self, payload: bytes, misfit: Undecodable) -> bytes:
         try:
@@ -45,15 +51,15 @@ class UpgradingCodec(ArgsCodec):
         try:
             new: Any = self._upgrade(old)
         except Exception as error:  # boundary: a user's function
-            raise Undecodable(
+            raise type(misfit)(
                 f"{misfit}; and upgrade= failed with {type(error).__qualname__}: {error}"
             ) from error
         if not isinstance(new, dict):
-            raise Undecodable(f"{misfit}; and upgrade= returned {shown(new)}, not a dict of arguments")
+            raise type(misfit)(f"{misfit}; and upgrade= returned {shown(new)}, not a dict of arguments")
         try:
             return _ENCODE(new)
         except Exception as error:  # boundary: values' own methods run in here
-            raise Undecodable(f"{misfit}; and what upgrade= returned cannot be stored: {error}") from error
+            raise type(misfit)(f"{misfit}; and what upgrade= returned cannot be stored: {error}") from error
 
 
 _DECODE = msgspec.json.Decoder(dict[str, Any]).decode

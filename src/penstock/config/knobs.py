@@ -24,7 +24,10 @@ from penstock.config.kinds import (
     duration,
 )
 
-__all__ = ["KNOBS", "Config", "Knob"]
+__all__ = ["GIVES_UP_AFTER", "KNOBS", "Config", "Knob"]
+
+#: A thread that does not react is given up three times `thread_grace` and this (ms) after its timeout.
+GIVES_UP_AFTER = 2_000
 
 
 class Knob(msgspec.Struct, frozen=True):
@@ -103,8 +106,16 @@ class Config:
     process_slots: int = _knob(
         SLOTS, "auto", "process tasks at once per worker; more than cores gains nothing"
     )
+    max_jobs_per_child: int = _knob(
+        count(0), 0, "a child that runs process tasks is replaced after so many jobs; 0: never for that"
+    )
+    max_memory_per_child: int = _knob(
+        SIZE, 0, "a child that is larger after a job (resident memory) is replaced; 0: never for that"
+    )
     drain_timeout: int = _knob(DURATION, "30s", "how long a stopping worker waits before it gives work back")
-    kill_grace: int = _knob(DURATION, "10s", "a child that far past a job's deadline hangs, and is killed")
+    kill_grace: int = _knob(
+        DURATION, "10s", "a child that far past a job's deadline is killed; 3 × thread_grace + 2s at least"
+    )
     thread_grace: int = _knob(
         DURATION, "2s", "for a thread past its timeout: to see it was cancelled, then to die of an exception"
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.config.knobs import KNOBS, Config, Knob
+from penstock.config.knobs import GIVES_UP_AFTER, KNOBS, Config, Knob
 from penstock.duration import format_ms
 from penstock.errors import ConfigError, did_you_mean
 
@@ -100,12 +100,12 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
     named = env.get(_FILE_VARIABLE)
     path = Path(named) if named else file
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        table = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         if named:
             problems.append(f"{_FILE_VARIABLE}={named!r}: there is no such file")
         return
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number, or a nesting, beyond what Python reads
         problems.append(f"{path} is not valid TOML: {error}")
         return
     except OSError as error:
@@ -151,6 +151,14 @@ def _at_odds(config: Config) -> Iterator[str]:
         yield (
             f"heartbeat={format_ms(config.heartbeat)} is more than half of lease={format_ms(config.lease)}: "
             "one late heartbeat would lose the jobs; shorten the one or lengthen the other"
+        )
+    least = 3 * config.thread_grace + GIVES_UP_AFTER
+    if config.kill_grace < least:
+        yield (
+            f"kill_grace={format_ms(config.kill_grace)} is less than 3 × thread_grace + "
+            f"{format_ms(GIVES_UP_AFTER)} = {format_ms(least)}: so long a worker takes to give up a thread "
+            "that does not react to its timeout, and its supervisor would kill it before; "
+            f"set kill_grace={format_ms(least)} or more, or shorten thread_grace"
         )
 
 

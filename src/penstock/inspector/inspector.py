@@ -30,6 +30,7 @@ from penstock.inspector.views import (
     worker_view,
 )
 from penstock.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.lifecycle import OPERATOR_CANCELLED
 from penstock.limits import LimitChange
 from penstock.schedule import Entry, NewEntry
 from penstock.store import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
@@ -52,7 +53,6 @@ _QUEUED_ORDER = (
 _WITHOUT_RUNNING = (*_QUEUED_ORDER, State.COMPLETED, State.CANCELLED, State.DEAD)
 
 _ALL = Filter()
-_CANCELLED_BY_OPERATOR = "cancelled by an operator"
 
 
 class Inspector:
@@ -90,7 +90,7 @@ class Inspector:
 
     async def cancel(self, refs: Sequence[Ref]) -> list[Change]:
         """Cancel queued jobs; ask running ones to stop."""
-        states = await self._store.cancel(refs, reason=_CANCELLED_BY_OPERATOR)
+        states = await self._store.cancel(refs, reason=OPERATOR_CANCELLED)
         return [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
 
     async def delete(self, refs: Sequence[Ref]) -> list[Change]:
@@ -209,7 +209,8 @@ class Inspector:
     async def upcoming(self, address: str, *, count: int = 10) -> list[str]:
         """The next instants of the entries at this address, in order, whether paused or not."""
         table, found = await self._found(address)
-        instants = [n for one in found for n in islice(one.spec.schedule.instants(table.now), count)]
+        readable = [one for one in found if one.unreadable is None]
+        instants = [n for one in readable for n in islice(one.spec.schedule.instants(table.now), count)]
         return [str(iso(instant)) for instant in sorted(instants)[:count]]
 
     async def put_entry(self, entry: NewEntry) -> EntryView:

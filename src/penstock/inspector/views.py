@@ -15,7 +15,8 @@ from penstock.errors import ConfigError, did_you_mean
 from penstock.holding import until
 from penstock.ids import check_id, check_queue
 from penstock.job import Job, Progress, Ref, State
-from penstock.retry import DEFAULT
+from penstock.lifecycle import UNREADABLE
+from penstock.retry import DEFAULT, DURATIONS, RetryPolicy
 from penstock.schedule import Entry
 from penstock.sealing import shown_text
 from penstock.store import GroupInfo, LaneInfo, QueueInfo, QueueStats, WorkerInfo
@@ -237,6 +238,7 @@ class QueueView(msgspec.Struct, frozen=True):
     limits: LimitsView
     held_until: str | None
     waits_for: str | None  # why nothing that is ready starts, in words
+    away: str = ""  # why nothing can be said of it now
 
 
 class ParkedView(msgspec.Struct, frozen=True):
@@ -345,7 +347,7 @@ def job_view(job: Job, lane: LaneInfo | None = None, closed: str | None = None) 
         timeout=None if spec.timeout is None else spec.timeout / 1000,
         retention=spec.retention / 1000,
         keep_dead=None if spec.keep_dead is None else spec.keep_dead / 1000,
-        retry=msgspec.to_builtins(spec.retry or DEFAULT),
+        retry=_retry_view(spec.retry or DEFAULT),
         unique=None if spec.unique is None else _unique_view(job, spec.unique),
         lane=_lane(job, lane),
         turn=None if spec.turn is None else spec.turn.key,
@@ -372,6 +374,16 @@ def _unique_view(job: Job, unique: UniqueKey) -> UniqueView:
     return UniqueView(unique.key, unique.held_in, iso(until(unique, job.enqueued_at)))
 
 
+def _retry_view(policy: RetryPolicy) -> dict[str, Any]:
+    """The policy as data; what is a duration in it, in seconds."""
+    shown = {}
+    for name, value in msgspec.to_builtins(policy).items():
+        if name in DURATIONS:
+            value = value / 1000 if isinstance(value, int) else [one / 1000 for one in value]
+        shown[name] = value
+    return shown
+
+
 def queue_view(info: QueueInfo) -> QueueView:
     """A queue's counts in the order of the lifecycle, and its switches."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
@@ -396,6 +408,7 @@ def queue_view(info: QueueInfo) -> QueueView:
         ),
         iso(info.held_until),
         _waits_for(info),
+        info.away,
     )
 
 
@@ -436,7 +449,7 @@ def entry_view(entry: Entry, now: int) -> EntryView:
         queue=spec.job.queue,
         name=spec.name,
         task=spec.job.task,
-        schedule=spec.schedule.text,
+        schedule=spec.schedule.text if entry.unreadable is None else UNREADABLE + entry.unreadable,
         tz=spec.schedule.tz,
         paused=entry.paused,
         by="code" if spec.by_code else "operator",

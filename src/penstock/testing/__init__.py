@@ -32,12 +32,14 @@ if TYPE_CHECKING:  # pytest loads the plugin beside this in every run of every p
     from penstock.testing.crash import CrashPoints as CrashPoints
     from penstock.testing.crash import Point as Point
     from penstock.testing.faults import FaultyStore as FaultyStore
+    from penstock.testing.recorder import NothingRuns as NothingRuns
 
 #: Where each name lives; the same as above, for the interpreter.
 _HOMES = {
     "asking": "EnqueuedJob assert_enqueued assert_not_enqueued enqueued",
     "crash": "CrashPoints Point",
     "faults": "FaultyStore",
+    "recorder": "NothingRuns",
     "box": "AttemptFailed Inline Ran StillRunning arun_all inline run_all",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from penstock.store import QueueInfo, Share, Store
 from penstock.task import Task
 from penstock.testing.asking import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.recorder import Recorder, recording
+from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from penstock.waiting import refuse_in_loop
 from penstock.worker.worker import Worker
 
@@ -91,11 +93,13 @@ class Inline(Box):
         self._concurrency = concurrency
         self._patience = patience
         self._before: Store | None = None
+        self._entered = False
 
     # ── the block ────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Inline:
-        self._before = self.app.use_store(self._store)
+        self._before = self.app.swap_store(self._store)
+        self._entered = True
         self.enter(self.app)
         return self
 
@@ -106,10 +110,10 @@ class Inline(Box):
 
     def close(self) -> None:
         """Give the app its own store back; leaving the block does it."""
-        if self._before is not None:
-            self.app.use_store(self._before)
+        if self._entered:
+            self.app.swap_store(self._before)
             self.leave(self.app)
-            self._before = None
+            self._before, self._entered = None, False
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -173,23 +177,44 @@ class Inline(Box):
     async def _play(self, until: int | None) -> Ran:
         """Run what is due, move the clock to the next due instant, and so on until `until`."""
         self.recorder.begin()
+        self.recorder.running += 1
+        try:
+            await self._pass_time(until)
+        finally:
+            self.recorder.running -= 1
+        self.app.events.close()  # listeners have heard of everything when this returns
+        return self._outcome()
+
+    async def _pass_time(self, until: int | None) -> None:
+        periodic = self._periodic(await self._queues())
+        lets_recur = until is not None and until > self.clock.now()
         async with _Hand(self.app, self._concurrency) as hand:
             for _ in range(_MOST_STEPS):
+                recurs = self.clock.now() + await periodic.tick() * 1_000 if lets_recur else math.inf
                 due = await self._store.promote(await self._queues(), limit=_MOST_JOBS)
                 if names := await self._busy_queues():
                     await self._quiet(names, hand, await hand.serving(names))
                     continue
                 instants = [due.next, await self._opens(await self._queues())]
-                soonest = min((instant for instant in instants if instant is not None), default=None)
-                if soonest is None or (until is not None and soonest > until):
+                soonest = min(recurs, *(instant for instant in instants if instant is not None), math.inf)
+                if soonest > (math.inf if until is None else until) or soonest == math.inf:
                     break
-                self.clock.advance(max(0, soonest - self.clock.now()))
+                self.clock.advance(max(0, math.ceil(soonest) - self.clock.now()))
             else:
                 raise StillRunning(f"{_MOST_STEPS} steps of time were not enough for {await self._left()}")
         if until is not None:
             self.clock.advance(max(0, until - self.clock.now()))
-        self.app.events.close()  # listeners have heard of everything when this returns
-        return self._outcome()
+
+    def _periodic(self, stored: list[str]) -> PeriodicEnqueuer:
+        """Enqueues the jobs of periodic entries, as a worker does."""
+        return PeriodicEnqueuer(
+            self._store,
+            list(dict.fromkeys([*self.app.queues(), *stored])),
+            self.app.periodic_entries,
+            rewrite=self.app.middleware.rewrite,
+            on_enqueued=self.recorder.remember,
+            look=math.inf,
+        )
 
     async def _quiet(self, names: list[str], hand: _Hand, worker: asyncio.Future[None]) -> None:
         """Until the worker has nothing left that it could start, nor anything that runs."""

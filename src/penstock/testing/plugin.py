@@ -1,16 +1,22 @@
-"""The pytest plugin: the fixture `penstock_inline`, there wherever Penstock is installed."""
+"""The pytest plugin: the fixture `penstock_inline`, and no test that uses a store nobody chose for it."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 if TYPE_CHECKING:  # every pytest run of every project loads this module: it must cost nothing
     from penstock.app import App
     from penstock.testing.box import Inline
+
+_CHOICES = ("chosen", "any")
 
 
 @pytest.fixture
@@ -25,3 +31,65 @@ def penstock_inline() -> Iterator[Callable[..., Inline]]:
             return stack.enter_context(inline(app, **options))
 
         yield begin
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "penstock_store",
+        "Stores that apps may use in tests: 'chosen' (in memory, in a temporary folder, by PENSTOCK_URL, or "
+        "in a test marked penstock_store; the default) or 'any'.",
+        default="chosen",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "penstock_store: apps may open their own stores in this test.")
+    choice = config.getini("penstock_store")
+    if choice not in _CHOICES:
+        raise pytest.UsageError(f"penstock_store = {choice!r} is not one of {', '.join(_CHOICES)}")
+    if choice == "chosen":
+        from penstock.opening import guards
+
+        guard = _Guard(config.rootpath)
+        config.pluginmanager.register(guard, "penstock-guard")
+        guards.append(guard.check)
+        config.add_cleanup(lambda: guards.remove(guard.check))
+
+
+class _Guard:
+    """Refuses stores that nobody chose for tests."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._item: pytest.Item | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        self._item = item
+
+    def check(self, url: str) -> None:
+        """Raise ConfigError for the URL of a store that is not chosen."""
+        if url == os.environ.get("PENSTOCK_URL") or self._is_marked() or self._is_temporary(url):
+            return
+        from penstock.config import mask_url
+        from penstock.errors import ConfigError
+
+        raise ConfigError(
+            f"a test would use the store {mask_url(url)}, which nobody chose for tests: use the fixture "
+            "penstock_inline, or `with inline(app)`; or choose it, with @pytest.mark.penstock_store for this "
+            "test, PENSTOCK_URL, or penstock_store = any in the settings of pytest for all"
+        )
+
+    def _is_marked(self) -> bool:
+        return self._item is not None and self._item.get_closest_marker("penstock_store") is not None
+
+    def _is_temporary(self, url: str) -> bool:
+        """In memory, or in a temporary folder, unless the tests themselves are there."""
+        parts = urlsplit(url)
+        if parts.scheme == "memory":
+            return True
+        if parts.scheme != "sqlite":
+            return False
+        path = Path(unquote(parts.path[1:])).expanduser().absolute().resolve()
+        temporary = Path(tempfile.gettempdir()).resolve()
+        return path.is_relative_to(temporary) and not path.is_relative_to(self._root.resolve())

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any, cast
 
 from penstock.clock import Clock
 from penstock.holding import replaced_spec
-from penstock.job import AttemptError, NewJob, State
-from penstock.store import Enqueued, Settled, Settlement, Store, SyncProducing, Verdict
+from penstock.job import AttemptError, Job, NewJob, Ref, State
+from penstock.store import Enqueued, QueueInfo, Settled, Settlement, Store, SyncProducing, Verdict
 from penstock.stores.memory import MemoryStore
 
-__all__ = ["Recorder", "recording"]
+__all__ = ["NothingRuns", "Recorder", "recording"]
+
+
+#: Jobs that nobody works on are waited for so long (real ms): another thread may be about to run them.
+_ALONE = 500
+
+Ended = dict[Ref, Job | None]
+
+
+class NothingRuns(AssertionError):
+    """A test waits for the end of a job that nothing runs."""
 
 
 class Recorder:
@@ -25,6 +35,8 @@ class Recorder:
         #: (job id, task, error) of every failed attempt.
         self.errors: list[tuple[str, str, AttemptError]] = []
         self._tasks: dict[str, str] = {}
+        #: How many runs are under way: `box.run()` and the like.
+        self.running = 0
         #: Set at every settlement, on the event loop that settles.
         self.settled = asyncio.Event()
 
@@ -46,6 +58,15 @@ class Recorder:
         self.enqueued.append(job)
         self._tasks[job.id] = job.task
 
+    def refuse_alone(self, queues: Sequence[QueueInfo]) -> None:
+        """Raise NothingRuns if nobody works on the jobs that somebody waits for."""
+        if not self.running and not any(info.counts.get(State.RUNNING, 0) for info in queues):
+            raise NothingRuns(
+                "this job has not ended, and nothing runs by itself inside inline(app): call box.run() "
+                "first, or box.advance(...) for a job that is delayed or tried again; in an event loop "
+                "await box.arun()"
+            )
+
     def ended(self, settlements: Sequence[Settlement], answers: Sequence[Settled]) -> None:
         for one, answer in zip(settlements, answers, strict=True):
             if answer is not Settled.APPLIED:
@@ -61,7 +82,7 @@ class Recorder:
 
 def recording(recorder: Recorder, clock: Clock) -> Store:
     """A new store in memory that goes by this clock and tells this recorder."""
-    return cast(Store, _Recorded(MemoryStore(clock=clock), recorder))
+    return cast(Store, _Recorded(MemoryStore(clock=clock, exact=True), recorder))
 
 
 class _Recorded:
@@ -79,6 +100,23 @@ class _Recorded:
         answers = await self._store.enqueue(jobs)
         self._recorder.took(jobs, answers)
         return answers
+
+    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        jobs = await self._store.ended(refs, timeout=min(timeout, _ALONE))
+        if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
+            return jobs
+        self._recorder.refuse_alone(await self._store.queues())
+        return await self._store.ended(refs, timeout=timeout - _ALONE)
+
+    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[Ended, None]:
+        open = set(refs)
+        async for some in self._store.ends(refs, timeout=min(timeout, _ALONE)):
+            open -= some.keys()
+            yield some
+        if open and timeout > _ALONE:
+            self._recorder.refuse_alone(await self._store.queues())
+            async for some in self._store.ends(list(open), timeout=timeout - _ALONE):
+                yield some
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         answers = await self._store.settle(settlements)
@@ -98,3 +136,19 @@ class _RecordedSync:
         answers = self._sync.enqueue(jobs)
         self._recorder.took(jobs, answers)
         return answers
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        jobs = self._sync.ended(refs, timeout=min(timeout, _ALONE))
+        if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
+            return jobs
+        self._recorder.refuse_alone(self._sync.queues())
+        return self._sync.ended(refs, timeout=timeout - _ALONE)
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[Ended, None, None]:
+        open = set(refs)
+        for some in self._sync.ends(refs, timeout=min(timeout, _ALONE)):
+            open -= some.keys()
+            yield some
+        if open and timeout > _ALONE:
+            self._recorder.refuse_alone(self._sync.queues())
+            yield from self._sync.ends(list(open), timeout=timeout - _ALONE)

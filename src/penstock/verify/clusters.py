@@ -10,7 +10,18 @@ from typing import Any, TypeVar
 from penstock.verify.nodes import RedisNode
 from penstock.verify.programs import HOST, READY
 
-__all__ = ["SLOTS", "cluster_settings", "epoch", "followers", "form", "holder", "masters", "wait_ok"]
+__all__ = [
+    "SLOTS",
+    "cluster_settings",
+    "epoch",
+    "followers",
+    "form",
+    "holder",
+    "masters",
+    "share_of",
+    "wait_lost",
+    "wait_ok",
+]
 
 SLOTS = 16_384
 T = TypeVar("T", bound=RedisNode)
@@ -38,6 +49,18 @@ def wait_ok(nodes: Sequence[RedisNode], *, timeout: float = READY) -> None:
     for node in nodes:
         if node.running:
             node.until(partial(_state_ok, node), "the cluster to be ok", timeout=timeout)
+
+
+def wait_lost(nodes: Sequence[RedisNode]) -> None:
+    """Until every running node says that there are slots which nobody serves."""
+    for node in nodes:
+        if node.running:
+            node.until(partial(_lacks_slots, node), "the cluster to give slots up")
+
+
+def share_of(slot: int, shards: int) -> int:
+    """Which of so many shares of the slots it is in, from 0."""
+    return next(share for share in range(shards) if slot < SLOTS * (share + 1) // shards)
 
 
 def masters(nodes: Sequence[T]) -> list[T]:
@@ -106,6 +129,10 @@ def _knows(node: RedisNode, n: int) -> bool:
 def _state_ok(node: RedisNode) -> bool:
     facts = _cluster_info(node)
     return facts["cluster_state"] == "ok" and int(facts["cluster_slots_ok"]) == SLOTS
+
+
+def _lacks_slots(node: RedisNode) -> bool:
+    return int(_cluster_info(node)["cluster_slots_fail"]) > 0
 
 
 def _cluster_info(node: RedisNode) -> dict[str, str]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from penstock.app import App
 from penstock.config import load
-from penstock.errors import StoreError
+from penstock.errors import StoreError, StoreUnavailable
 from penstock.job import Job, State
 from penstock.store import Store
 from penstock.testing.ledger import Ledger
 from penstock.testing.ledger.check import judge, snapshot
 from penstock.testing.ledger.history import read
+from penstock.verify import power
 from penstock.verify.fleet import Fleet
 from penstock.verify.harm import STRANGER, Harm
 from penstock.verify.interrupts import undisturbed
@@ -70,6 +71,8 @@ class _Run:
         self._began = time.monotonic()
         self._started_at = time.time()
         self._ledger = Ledger(place.ledger, note="the conductor")
+        if stand.file is not None and "power-cut" in wishes.asked:
+            power.begin(stand.file)
         self._app = App(stand.url, namespace=place.namespace, name="verify")
         self._ledger.watch(self._app)
         self._fleet = Fleet(place, seed=wishes.seed, workers=wishes.workers, rate=wishes.rate)
@@ -83,6 +86,7 @@ class _Run:
             file=stand.file,
             server=stand.server,
             wire=stand.wire,
+            homes=stand.homes(place.namespace),
         )
 
     def conduct(self) -> Report:
@@ -190,6 +194,8 @@ class _Run:
         if running := [entry.ref for entry in table.entries if not entry.paused]:
             await store.pause_entries(running, True)
         infos = await store.queues()
+        if away := next((info.away for info in infos if info.away), ""):
+            raise StoreUnavailable(away)  # nobody knows what is there
         counts = {state: sum(info.counts.get(state, 0) for info in infos) for state in State}
         if counts[State.PARKED]:
             parked = await store.list_jobs(state=State.PARKED, task=STRANGER, limit=1_000)
@@ -221,7 +227,14 @@ class _Run:
             wishes=self._wishes,
             stand=self._stand,
             history=history,
-            verdict=judge(history, seen, forgiven=self._harm.forgiven, undone=self._harm.undone),
+            verdict=judge(
+                history,
+                seen,
+                forgiven=self._harm.forgiven,
+                undone=self._harm.undone,
+                unleased=self._harm.unleased,
+                parted=self._harm.parted,
+            ),
             harm=self._harm,
             began=self._began,
             started_at=self._started_at,

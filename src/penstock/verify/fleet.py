@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,7 +122,7 @@ class Fleet:
         if role == "lone":
             command = ["-m", "penstock.verify.lone", str(ahead)]
         else:
-            command = ["-m", "penstock", "worker", "penstock.verify.tasks:app"]
+            command = ["-m", "penstock.verify.supervised", "worker", "penstock.verify.tasks:app"]
             command += ["--processes", "2", "--concurrency", "10", "--drain-timeout", "10s"]
         return self._begin(role, number, command, version)
 
@@ -194,6 +194,13 @@ class Fleet:
         if member.role == "producer":
             member.command = (sys.executable, *self._produce())
         self._launch(member)
+
+    @contextlib.contextmanager
+    def standstill(self) -> Iterator[Callable[[], list[int]]]:
+        """Start nobody meanwhile. Yields what finds all living processes, also those of dead parents."""
+        with self._lock:
+            leaders = [*(member.pid for member in self.all), *self._orphaned]
+            yield lambda: [pid for leader in leaders for pid in family(leader)]
 
     def end_producers(self, timeout: float = 20.0) -> None:
         """No more jobs."""

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from penstock.app import App
 from penstock.errors import PenstockError
 from penstock.testing.ledger import Ledger
+from penstock.testing.ledger.parted import Parted
+from penstock.verify import power
 from penstock.verify.fleet import Fleet, Member
 from penstock.verify.plan import Step
 from penstock.verify.processes import family
@@ -31,8 +33,12 @@ TOLD_BY_TASKS = {"raise", "hang", "block-loop", "eat-memory", "os-exit", "segfau
 #: No process has it: harm that costs nobody an attempt.
 NOBODY = -1
 _HOUR = 3_600
-#: While these last, anybody's lease may run out.
-_EVERYBODY = {"restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "disk-full"}
+#: While these last, anybody's lease may run out; with a lost shard that of a job in its queues.
+_EVERYBODY = {
+    *("restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "lost-shard", "disk-full")
+}
+#: A lost shard is gone for so long once its slots are given up, and for so much longer by lot (s).
+_LOST, _LONGER = 4.0, 4.0
 #: What a master has answered and its replica does not have yet is at most so old (ms).
 _ON_THE_WAY = 2_000
 #: So long (ms) after its wire was cut a replica is in step again: it notices within 5 s, and reads all anew.
@@ -77,6 +83,14 @@ class Harm:
     back: list[float] = field(default_factory=list)
     #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
     forgiven: list[tuple[int, int]] = field(default_factory=list)
+    #: What was leased then, and not synced, it may forget.
+    unleased: list[tuple[int, int]] = field(default_factory=list)
+    #: On a Cluster of ours the shard of each queue.
+    homes: Mapping[str, int] = field(default_factory=dict)
+    #: When a shard was lost, and the queues of the others.
+    parted: list[Parted] = field(default_factory=list)
+    #: Whoever uses the store here holds it, so that nobody has the file open when its machine goes dark.
+    _using: threading.Lock = field(default_factory=threading.Lock)
     #: The same, but for enqueues, which had waited for a replica.
     undone: list[tuple[int, int]] = field(default_factory=list)
 
@@ -165,11 +179,29 @@ class Harm:
 
     def _power_cut(self, *_: float) -> None:
         """What the server had not synced it may lose, as `appendfsync` says: that much is forgiven."""
+        if self.file is not None:
+            self._cut_off_file(self.file)
+            return
         assert self.server is not None
         begins = _wall()
         with self._lasting("power-cut", "server", f"appendfsync {self.server.fsync}"):
             self.server.power_cut()
         self._forgive(begins)
+        self.back.append(time.monotonic())
+
+    def _cut_off_file(self, file: Path) -> None:
+        """All die at once, and what SQLite was not told to sync is gone. That is leases, and nothing that was
+        acknowledged to a producer or to the holder of a lease."""
+        everybody = self._lasting("power-cut", "all processes of the run")
+        with everybody, self._using, self.fleet.standstill() as living:
+            self.app.close()  # the last one to close a file would write all of it into the database
+            for member in self.fleet.all:
+                member.harmed = True
+            self._end(living(), "power-cut")
+            ends = time.monotonic() + 10.0
+            while living() and time.monotonic() < ends:  # until then they have the file open
+                time.sleep(0.005)
+            self.unleased.append((power.cut(file), _wall()))
         self.back.append(time.monotonic())
 
     def _forgive(self, begins: int) -> None:
@@ -244,6 +276,25 @@ class Harm:
             back = time.monotonic() + self.server.failover(*self._shard(which))
         self.back.append(back)  # its replicas may have taken longer to be in step
 
+    def _lost_shard(self, which: float, how: float, _: float) -> None:
+        """A master is gone with its replicas, and comes back with all it had: its queues wait for it."""
+        assert self.server is not None
+        (shard,) = self._shard(which)
+        lost = [queue for queue, home in self.homes.items() if home == shard]
+        if not lost:
+            raise _NoVictim
+        others = tuple(queue for queue, home in self.homes.items() if home != shard)
+
+        def while_lost() -> None:
+            begins = _wall()
+            if not self.over.wait(_LOST + _LONGER * how):
+                self.parted.append(Parted(begins, _wall(), others))
+
+        self.look_for_failovers()
+        with self._lasting("lost-shard", f"shard {shard}", ", ".join(lost), lost):
+            self.server.lose(shard, while_lost)
+        self.look_for_failovers()
+
     def _disk_full(self, how: float, which: float, _: float) -> None:
         assert self.server is not None
         with self._lasting("disk-full", "the store's"), self._perhaps_replaced():
@@ -311,7 +362,8 @@ class Harm:
 
     def _enqueue(self, payload: bytes, task: str, **options: Any) -> str:
         try:
-            return self.app.enqueue_raw(options.pop("queue"), payload, task, **options).id
+            with self._using:
+                return self.app.enqueue_raw(options.pop("queue"), payload, task, **options).id
         except PenstockError:  # the store is away: another time
             return ""
 
@@ -343,12 +395,12 @@ class Harm:
         self.done.append(Done(time.monotonic(), kind, target, note))
 
     @contextlib.contextmanager
-    def _lasting(self, kind: str, target: str, note: str = "") -> Iterator[None]:
+    def _lasting(self, kind: str, target: str, note: str = "", queues: Sequence[str] = ()) -> Iterator[None]:
         self.tell(f"{kind}: {target}")
         began = time.monotonic()
-        everybodys = kind in _EVERYBODY and not (kind == "restart-store" and self.file)
+        everybodys = kind in _EVERYBODY and not (kind in ("restart-store", "power-cut") and self.file)
         if everybodys:
-            self.ledger.fault("store", 0, kind)
+            self.ledger.fault("store", 0, kind, queues=queues)
         try:
             yield
         finally:

@@ -97,6 +97,11 @@ class RedisNode:
             found: Any = client.info(section)
             return dict(found)
 
+    def flush_scripts(self) -> None:
+        """SCRIPT FLUSH."""
+        with self.asked() as client:
+            client.script_flush()
+
     @property
     def log_of_changes(self) -> Path:
         """The file that it appends to now."""

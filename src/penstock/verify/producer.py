@@ -33,6 +33,9 @@ _MOST_AT_ONCE = 100
 #: While so many jobs wait nobody adds to them; looked at so often (s).
 _DEEP, _LOOK_EVERY = 1_000, 0.5
 
+#: How often orders for a queue that is away are tried all the same.
+_TRIES = 0.02
+
 
 class Producer:
     """Draws orders, enqueues them one by one or many at once, and takes some back later."""
@@ -45,6 +48,7 @@ class Producer:
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any]]] = []
         self._looked, self._deep = float("-inf"), False
+        self._away: set[str] = set()  # queues that nobody serves now
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -60,7 +64,7 @@ class Producer:
             orders = self.next_orders(int(owed))
             owed -= len(orders)
             try:
-                self.place(orders)
+                self.place(self._possible(orders))
                 self._take_back(now)
             except PenstockError as error:  # the store is away: whoever enqueues tries again later
                 _log.warning("%s: %s", type(error).__name__, error)
@@ -74,8 +78,16 @@ class Producer:
             except PenstockError:  # it is away: enqueueing finds out the same, and writes it down
                 self._deep = False
             else:
+                self._away = {info.name for info in queues if info.away}
                 self._deep = sum(info.counts.get(State.AVAILABLE, 0) for info in queues) > _DEEP
         return self._deep
+
+    def _possible(self, orders: list[Order]) -> list[Order]:
+        """Those whose queue is there, and only now and then the others: each call with one of those takes as
+        long as a call may, and the healthy queues' jobs would wait behind it."""
+        if not self._away or self._ways.random() < _TRIES:
+            return orders
+        return [order for order in orders if order.draft.new().queue not in self._away]
 
     def next_orders(self, n: int) -> list[Order]:
         """So many more: which they are is up to the seed alone."""
@@ -107,7 +119,9 @@ class Producer:
     def _take_back(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
             _, _, verb, handle = heapq.heappop(self._later)
-            if verb == "cancel":
+            if handle.queue in self._away:
+                heapq.heappush(self._later, (now + 1.0, next(self._number), verb, handle))
+            elif verb == "cancel":
                 handle.cancel()
             else:
                 handle.reschedule(delay=0.5)

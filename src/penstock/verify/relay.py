@@ -30,6 +30,8 @@ __all__ = ["End", "Relay", "Wire"]
 
 _HOST = "127.0.0.1"
 _REDIS = 6379
+_SMALL = 131_072
+_AHEAD = 0.1  # a thin wire takes in so much (s) more than it has passed on
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards what is unsent, and says RST
 
 
@@ -45,7 +47,8 @@ class Relay:
     """Passes everything on between its port and a server, until told otherwise.
 
     `url` is only known of one made by `before`. `listen`: the port to be on, else a free one; `delay_ms`: how
-    much longer a round trip takes, always; `make_loop`: for whoever needs timers finer than epoll's.
+    much longer a round trip takes, always; `bytes_per_second`: how much passes each way of a connection;
+    `make_loop`: for whoever needs timers finer than epoll's.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Relay:
         *,
         listen: int = 0,
         delay_ms: float = 0.0,
+        bytes_per_second: float = 0.0,
         make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop,
     ) -> None:
         self._target = (host, port)
@@ -63,6 +67,9 @@ class Relay:
         self.url = ""
         #: How many there have been.
         self.connections = 0
+        self.bytes_per_second = bytes_per_second  # 0: no limit
+        if bytes_per_second:  # what the system takes in ahead of us has not passed the wire
+            self._door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
         self._harms = [_Harm(delay=delay_ms / 2000)]
         self._lock = threading.Lock()
         self.wires: set[Wire] = set()
@@ -261,6 +268,7 @@ class End(asyncio.Protocol):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way: collections.deque[tuple[float, bytes]] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._thin_until = 0.0
 
     @property
     def ending(self) -> bool:
@@ -272,9 +280,27 @@ class End(asyncio.Protocol):
             self.wire.join()
 
     def data_received(self, data: bytes) -> None:
-        if self.wire.relay.passes(self, data):
-            self._under_way.append((asyncio.get_running_loop().time() + self.wire.relay.delay, data))
+        relay = self.wire.relay
+        if relay.passes(self, data):
+            due = asyncio.get_running_loop().time() + relay.delay
+            if relay.bytes_per_second:  # a thin wire: what follows waits
+                due = max(due, self._thin_until) + len(data) / relay.bytes_per_second
+                self._thin_until = due
+                self._held_up()
+            self._under_way.append((due, data))
             self.deliver()
+
+    def _held_up(self) -> None:
+        """Read no more than a thin wire carries in a moment, as a real one."""
+        loop = asyncio.get_running_loop()
+        ahead = self._thin_until - loop.time()
+        if ahead > _AHEAD and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            loop.call_later(ahead - _AHEAD / 2, self._read_on)
+
+    def _read_on(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set_result(None)

@@ -181,8 +181,7 @@ class PrivateSentinels:
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH on every server with data."""
         for node in self._data:
-            with node.asked() as client:
-                client.script_flush()
+            node.flush_scripts()
 
     @in_turn
     def fill_disk(self, seconds: float) -> str:

@@ -17,11 +17,26 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from penstock.verify.clusters import SLOTS, cluster_settings, epoch, followers, form, holder, masters, wait_ok
+from penstock.stores.redis.address import Address
+from penstock.stores.redis.directory import slot_of
+from penstock.stores.redis.keys import Keys
+from penstock.verify.clusters import (
+    SLOTS,
+    cluster_settings,
+    epoch,
+    followers,
+    form,
+    holder,
+    masters,
+    share_of,
+    wait_lost,
+    wait_ok,
+)
 from penstock.verify.nodes import Fsync, RedisNode, all_ready, data_node, fill, freeze, in_turn
 from penstock.verify.programs import HOST, free_port
 from penstock.verify.relay import Relay
@@ -88,8 +103,7 @@ class PrivateRedis:
     @in_turn
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH."""
-        with self._node.asked() as client:
-            client.script_flush()
+        self._node.flush_scripts()
 
     @in_turn
     def fill_disk(self, seconds: float) -> str:
@@ -119,7 +133,8 @@ class PrivateCluster:
 
     `shard` is whom a harm hits: the present master of that share of the slots, from 0. With `wait_replicas`,
     which is put into `url`, a write is acknowledged when so many replicas have it: a failover loses what
-    they have not. With `relayed` clients come by `relays`, one before each node.
+    they have not. With `relayed` clients come by `relays`, one before each node. Without `full_coverage` the
+    other masters serve their slots while one of them is lost.
     """
 
     def __init__(
@@ -132,6 +147,7 @@ class PrivateCluster:
         node_timeout: int = 2_000,
         wait_replicas: int = 1,
         relayed: bool = False,
+        full_coverage: bool = False,
     ) -> None:
         self.shards = masters
         self.fsync: Fsync = fsync
@@ -140,6 +156,7 @@ class PrivateCluster:
         self._replicas = replicas
         self._wait_replicas = min(wait_replicas, replicas)
         self._nodes: list[RedisNode] = []
+        self._coverage = "yes" if full_coverage else "no"
         with contextlib.ExitStack() as begun:
             begun.callback(self.close)
             for number in range(masters * (1 + replicas)):
@@ -149,7 +166,8 @@ class PrivateCluster:
             begun.pop_all()
 
     def _member(self, folder: Path, fsync: Fsync, node_timeout: int, relayed: bool) -> RedisNode:
-        port, settings = free_port(), cluster_settings(node_timeout)
+        port = free_port()
+        settings = [*cluster_settings(node_timeout), f"cluster-require-full-coverage {self._coverage}"]
         if not relayed:
             return data_node(folder, port, fsync, settings)
         relay = Relay(port)
@@ -168,6 +186,11 @@ class PrivateCluster:
     def master(self, shard: int) -> RedisNode:
         """Who has the slots of this share now."""
         return holder(self._nodes, SLOTS * shard // self.shards)
+
+    def homes(self, namespace: str, queues: Iterable[str]) -> dict[str, int]:
+        """The shard of each of these queues in this namespace."""
+        keys = Keys(Address.from_url(self.url).prefix, namespace)
+        return {queue: share_of(slot_of(keys.queue(queue)), self.shards) for queue in queues}
 
     def reign(self) -> list[tuple[int, int]]:
         """Who the masters are, and since which epoch: another answer after each failover."""
@@ -213,11 +236,27 @@ class PrivateCluster:
         return took
 
     @in_turn
+    def lose(self, shard: int, until: Callable[[], None]) -> None:
+        """End a master and its replicas; call `until` once the others have given its slots up; and when that
+        returns, start them on their files, which have all that was acknowledged.
+
+        The master is back before its replicas, so that none of them takes its place.
+        """
+        master = self.master(shard)
+        gone = [master, *followers(self._nodes, master)]
+        for node in gone:
+            node.stop()
+        wait_lost(self._nodes)
+        until()
+        master.start_again()
+        wait_ok(self._nodes)
+        self._heal()
+
+    @in_turn
     def flush_scripts(self) -> None:
         """SCRIPT FLUSH on every node."""
         for node in self._nodes:
-            with node.asked() as client:
-                client.script_flush()
+            node.flush_scripts()
 
     @in_turn
     def fill_disk(self, seconds: float, shard: int = 0) -> str:

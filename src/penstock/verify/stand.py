@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,12 +18,11 @@ from penstock.store import Store
 from penstock.verify import wiping
 from penstock.verify.disks import SmallDisk
 from penstock.verify.kinds import Ground
+from penstock.verify.place import QUEUES
 from penstock.verify.relay import Relay
 
-__all__ = ["PRIVATE", "Stand", "Wires", "private_stand", "stand_on"]
+__all__ = ["Stand", "Wires", "private_stand", "stand_on"]
 
-#: What `--private` may name.
-PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel", "redis-cluster")
 #: Room for the file of a run, where there may be a disk of its own (MB).
 _DISK = 512
 
@@ -51,6 +51,18 @@ class Stand:
         """A store that does not answer is an error at once, not one in each process. Raises StoreError."""
         with contextlib.closing(self.open("")) as store:
             asyncio.run(store.workers())
+
+    def new_namespace(self) -> str:
+        """For the run alone; on a Cluster of its own one in which each master has some of the queues."""
+        while True:
+            namespace = f"{wiping.PREFIX}{secrets.token_hex(4)}"
+            if len(set(self.homes(namespace).values())) in (0, getattr(self.server, "shards", 0)):
+                return namespace
+
+    def homes(self, namespace: str) -> dict[str, int]:
+        """The shard of each queue of the run, on a Cluster of its own; else nothing."""
+        find = getattr(self.server, "homes", None)
+        return {} if find is None else find(namespace, QUEUES)
 
     def wipe(self, namespace: str) -> int:
         """Take all of the run out of the store again; how many keys or rows there were."""
@@ -112,7 +124,7 @@ def _on_file(url: str) -> Stand:
 
 
 def private_stand(kind: str, folder: Path) -> Stand:
-    """A store of the run's own, in this folder."""
+    """A store of the run's own, in this folder; `kind` is what `--private` may name."""
     if kind == "sqlite":
         return _private_file(folder)
     check_url("redis://localhost")  # names the extra that is missing

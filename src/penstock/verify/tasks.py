@@ -21,11 +21,13 @@ from penstock.errors import Snooze
 from penstock.retry import fixed
 from penstock.testing.ledger import Ledger
 from penstock.unique import Unique
+from penstock.verify import power
 from penstock.verify.place import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
 
 __all__ = ["Clumsy", "app"]
 
 _VERSION = os.environ.get(VERSION, "1")
+power.watch()
 #: No process has it: harm that costs nobody else an attempt.
 _NOBODY = -1
 #: A task takes so much memory (bytes) before it is killed: enough to be seen, too little to hurt.

@@ -20,7 +20,10 @@ _MARKS = 300
 #: What a fault is done to, and the kinds of it; what is not here is a task's own.
 _GROUPS = {
     "processes": ("kill-worker", "stop-worker", "kill-producer", "stop-producer", "storm", "clock"),
-    "store": ("restart-store", "stop-store", "power-cut", "script-flush", "failover", "disk-full"),
+    "store": (
+        *("restart-store", "stop-store", "power-cut", "script-flush"),
+        *("failover", "lost-shard", "disk-full"),
+    ),
     "network": ("reset", "half-open", "latency"),
 }
 _GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}

@@ -96,10 +96,10 @@ def _of_outcome(act: Act) -> str:
 def _loan(story: Story, before: Run, after: Run) -> Loan:
     """The lease of the first of two runs, as far as anybody saw: until somebody else got one."""
     # one that was asked for before this one had come may be older, though the news of it came later
-    newer = (lease.mono for lease in story.leases if (lease.sent or lease.mono) > before.granted)
+    newer = (lease.mono for lease in story.leases if lease.asked > before.granted)
     end = min([*newer, after.start.mono])
     given = 0 if before.lease is None else before.lease.lease * 1_000_000
-    return Loan(before.pids, before.asked, before.start.mono, end, given)
+    return Loan(before.pids, before.asked, before.start.mono, end, given, story.ref.queue)
 
 
 def _duplicate(

@@ -21,6 +21,7 @@ from penstock.testing.ledger.counters import counters
 from penstock.testing.ledger.crashes import crashes, lateness, restarts
 from penstock.testing.ledger.history import History, Story, read, uncollected
 from penstock.testing.ledger.lanes import lanes, queue_limits
+from penstock.testing.ledger.parted import Parted, went_on
 from penstock.testing.ledger.periods import periods
 from penstock.testing.ledger.trouble import Forgiven, troubles_of, word_of
 from penstock.testing.ledger.uniqueness import uniqueness
@@ -131,11 +132,15 @@ def judge(
     asked: Iterable[str] = (),
     forgiven: Iterable[Span] = (),
     undone: Iterable[Span] = (),
+    unleased: Iterable[Span] = (),
+    parted: Iterable[Parted] = (),
 ) -> Verdict:
-    """The verdict, from facts alone. Of the spans of `undone` the store may forget all but enqueues."""
-    excused = Forgiven(forgiven, history, undone)
+    """The verdict, from facts alone. Of the spans of `undone` the store may forget all but enqueues; of those
+    of `unleased` the leases, but no start that must be on record first. In those of `parted` a part of the
+    store was away, and the queues of the others must have gone on."""
+    excused = Forgiven(forgiven, history, undone, unleased)
     with uncollected():
-        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused)
+        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(parted))
 
 
 def _judged(
@@ -146,6 +151,7 @@ def _judged(
     slack: int,
     asked: Sequence[str],
     forgiven: Forgiven,
+    parted: Sequence[Parted],
 ) -> Verdict:
     injected = Counter(map(word_of, history.faults))
     case = Case(
@@ -164,7 +170,7 @@ def _judged(
     for story in history.stories:
         findings += chain(rules.fencing(story, case), rules.attempts(story, case))
     findings += chain(uniqueness(case), lanes(case), queue_limits(case))
-    findings += chain(batches(case, exclusive=exclusive), periods(case))
+    findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, parted))
     again = [one for s in history.stories for one in reruns(s, history, case.troubles, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:

@@ -97,5 +97,6 @@ def lateness(case: Case) -> Iterator[Late]:
         ms = case.history.at(start) - offer.due
         free = offer.lane is None and story.ref.queue not in case.history.limits
         began = start.mono - max(0, ms) * 1_000_000
-        blamed = case.troubles.cause(Loan(first.pids, began, began, start.mono)) is not None
+        wait = Loan(first.pids, began, began, start.mono, queue=story.ref.queue)
+        blamed = case.troubles.cause(wait) is not None
         yield Late(ms, ms > _LATE and free and not blamed and not case.misled)

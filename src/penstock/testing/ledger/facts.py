@@ -54,13 +54,14 @@ class Fault(Fact, frozen=True):
     """Somebody did harm on purpose: `kind` is kill, stop, store or another word.
 
     `target` is the process that was hit, 0 for all of them. It lasted for so many `seconds`; 0: an instant,
-    or nobody said.
+    or nobody said. `queues` are those whose jobs alone it hit, as a lost part of a store does; none: all.
     """
 
     kind: str
     target: int
     cause: str = ""
     seconds: float = 0.0
+    queues: tuple[str, ...] = ()
 
 
 class Healed(Fact, frozen=True):
@@ -151,6 +152,12 @@ class Leased(JobFact, frozen=True):
     sent: int = 0
     lease: int = 0
     members: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> int:
+        """When its holder asked for a job (mono): long before the store gave it, if that was away. Where
+        nobody knows, when he had it."""
+        return self.sent or self.mono
 
 
 class Started(JobFact, frozen=True):

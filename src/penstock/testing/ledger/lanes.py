@@ -166,7 +166,7 @@ def _place(story: Story, case: Case) -> _Place | None:
     leased = story.leases[0].mono
     if any(map(case.forgiven, (leased, story.acknowledged_at or leased))):
         return None
-    again = max(lease.sent or lease.mono for lease in story.leases)
+    again = max(lease.asked for lease in story.leases)
     at = story.acknowledged_at
     if not offer.delayed:
         pid = next((v.pid for v in story.verdicts if v.mono == at), 0)

@@ -31,7 +31,7 @@ def open_until(story: Story, case: Case) -> int:
     """Until when the job had certainly not ended, since it was acknowledged."""
     retried = min((op.asked.mono for op in story.operations if op.asked.verb == "retry"), default=FOR_EVER)
     leases = [lease for lease in story.leases if lease.mono < retried]
-    leased = max((lease.sent or lease.mono for lease in leases), default=story.began)
+    leased = max((lease.asked for lease in leases), default=story.began)
     # its producer may hear last that it was taken, when it has ended already
     seen = max(story.acknowledged_at or story.began, leased)
     if case.is_purged(story):
@@ -65,7 +65,7 @@ def _unseen(story: Story, leases: list[Leased], seen: int, case: Case) -> Iterat
     if not leases:
         return
     last = leases[-1]
-    harm = case.troubles.next([last.pid], seen)
+    harm = case.troubles.next([last.pid], seen, story.ref.queue)
     if harm is not None:
         yield harm
     elif not any(act.asked.token == last.token for act in story.acts):
@@ -91,18 +91,18 @@ def leases_of(story: Story, case: Case) -> Iterator[Span]:
             if other.mono > lease.mono:
                 ends.append(other.sent or (lease.mono if other.mono < ends[0] else ends[0]))
         if min(ends) > lease.mono:
-            yield Span(lease.mono, min(ends), lease.sent or lease.mono, story)
+            yield Span(lease.mono, min(ends), lease.asked, story)
 
 
 def _lost_at(lease: Leased, pids: Set[int], case: Case) -> int:
     """Until when it was certainly not lost, whatever was done to its holder or to the store."""
-    troubles, mono = case.troubles, lease.mono
-    asked = lease.sent or mono
-    if troubles.blows.within(pids, mono):
+    troubles, mono, queue = case.troubles, lease.mono, lease.queue
+    asked = lease.asked
+    if troubles.blows.within(pids, mono, queue):
         return mono
     harms = [
-        troubles.blows.next(pids, asked),
-        mono if troubles.within(pids, mono) else troubles.next(pids, mono),
+        troubles.blows.next(pids, asked, queue),
+        mono if troubles.within(pids, mono, queue) else troubles.next(pids, mono, queue),
     ]
     if lease.sent and lease.lease:
         if mono - asked > lease.lease * 500_000:

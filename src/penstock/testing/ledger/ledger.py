@@ -79,14 +79,16 @@ class Ledger:
         os.kill(pid, signal.SIGCONT)
         self.healed(kind, pid)
 
-    def fault(self, kind: str, target: int = 0, cause: str = "", *, seconds: float = 0.0) -> None:
+    def fault(
+        self, kind: str, target: int = 0, cause: str = "", *, seconds: float = 0.0, queues: Iterable[str] = ()
+    ) -> None:
         """Harm was or is about to be done: the attempts that it may have cost are excused.
 
         `target` is a process (a worker, its supervisor or a task's own), 0 for everybody's trouble, as a
         store that was away. It lasts for so many `seconds`; who does not know yet says `healed` when it is
-        over.
+        over. What hits the jobs of some queues alone names these `queues`.
         """
-        self.write(Fault(*_now(), kind, target, cause, seconds))
+        self.write(Fault(*_now(), kind, target, cause, seconds, tuple(queues)))
 
     def healed(self, kind: str, target: int = 0) -> None:
         """The last harm of this kind that was done to this target is over."""

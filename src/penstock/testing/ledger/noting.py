@@ -121,7 +121,7 @@ def ticked(now: Now, tick: Tick, answer: TickAnswer | None) -> Iterator[Fact]:
     the answer is that somebody else has moved the entry on."""
     said = "unknown" if answer is None else answer.moved.value
     new = () if answer is None else answer.enqueued
-    otherwise = "unknown" if answer is None or answer.moved is Moved.STALE else "skipped"
+    otherwise = "unknown" if answer is None or answer.moved in (Moved.STALE, Moved.UNKNOWN) else "skipped"
     yield facts.Ticked(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
     for job in tick.jobs:
         yield facts.Answered(*now, job.queue, job.id, "new" if job.id in new else otherwise)

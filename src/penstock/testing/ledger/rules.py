@@ -29,9 +29,7 @@ def fencing(story: Story, case: Case) -> Iterator[Finding]:
     for act in applied:
         mine = granted.get(act.asked.token)
         # a lease whose news came late may be older than it seems: newer is one that was asked for later
-        if mine is not None and any(
-            mine.mono < (one.sent or one.mono) and one.mono < act.asked.mono for one in lasting
-        ):
+        if mine is not None and any(mine.mono < one.asked and one.mono < act.asked.mono for one in lasting):
             says = f"a stale outcome ({act.asked.state}) was applied after the job had been leased anew"
             yield broken(story, "fencing", says)
     for token, one, other in story.shared:
@@ -53,7 +51,8 @@ def attempts(story: Story, case: Case) -> Iterator[Finding]:
         if story.operated("retry", before.granted, after.start.mono) or _was_undone(story, before, case):
             continue
         given_back = any(not act.asked.charge and not _refused(act) for act in before.acts)
-        if after.attempt <= before.attempt and not given_back:
+        forgotten = case.forgiven.lease(before.granted) or case.forgiven.lease(before.start.mono)
+        if after.attempt <= before.attempt and not given_back and not forgotten:
             says = f"attempt {before.attempt} had started and did not count: the next was {after.attempt} too"
             yield broken(story, "attempts", says)
         snoozed = any(act.asked.state == "scheduled" for act in before.acts)

@@ -51,8 +51,8 @@ class Run:
 
     @property
     def asked(self) -> int:
-        """When its holder asked for a job (mono): long before the store gave it, if that was away."""
-        return self.start.mono if self.lease is None else self.lease.sent or self.lease.mono
+        """When its holder asked for a job (mono), as far as anybody saw."""
+        return self.start.mono if self.lease is None else self.lease.asked
 
     @property
     def granted(self) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.testing.ledger.facts import Fault
 from penstock.testing.ledger.history import History
 
-__all__ = ["ENDS_A_PROCESS", "Forgiven", "Loan", "Troubles", "troubles_of", "word_of"]
+__all__ = ["ENDS_A_PROCESS", "Forgiven", "Loan", "Troubles", "troubles_of", "with_parents", "word_of"]
 
 #: These end a process in the instant in which they are done.
 ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
@@ -40,6 +40,7 @@ _SOON_OVER = frozenset(
         "hang",
         "kill-worker",
         "latency",
+        "lost-shard",
         "os-exit",
         "power-cut",
         "reset",
@@ -53,7 +54,17 @@ _SOON_OVER = frozenset(
 #: These kill nobody and undo nothing: a lease is lost to them because nobody could prolong it, which takes
 #: most of its time.
 _STARVES = frozenset(
-    {"clock", "disk-full", "half-open", "latency", "reset", "stop", "stop-store", "stop-worker"}
+    {
+        "clock",
+        "disk-full",
+        "half-open",
+        "latency",
+        "lost-shard",
+        "reset",
+        "stop",
+        "stop-store",
+        "stop-worker",
+    }
 )
 #: So long after it is over (ns) harm may still be at work: connections, scripts and leases are made anew.
 _LINGERS = 5_000_000_000
@@ -69,14 +80,15 @@ def word_of(fault: Fault) -> str:
 
 
 class Loan(NamedTuple):
-    """A lease that was lost: whose, from when to when, for what run, and for how long it was given (ns; 0:
-    nobody knows)."""
+    """A lease that was lost: whose, from when to when, for what run, for how long it was given (ns; 0: nobody
+    knows), and in which queue."""
 
     pids: Set[int]
     begin: int
     started: int
     end: int
     lease: int = 0
+    queue: str = ""
 
     def costs(self, fault: Fault) -> bool:
         """Whether this harm can have cost it; harm that was done after its end cannot."""
@@ -118,7 +130,8 @@ class _Line:
 
 
 class Troubles:
-    """All harm of a history that can cost a lease, by whom it hit: a process, those it started, or all.
+    """All harm of a history that can cost a lease, by whom it hit: a process, those it started, or all; what
+    hit some queues alone is left out for jobs of others.
 
     Some are `blows`: what is hit loses its leases at once, or the store forgets them. To the others a lease
     is lost only when its time is over.
@@ -130,8 +143,9 @@ class Troubles:
         for fault in history.faults:
             if word_of(fault) not in (_HARMLESS | _STARVES if blows else _HARMLESS):
                 by_target[fault.target].append(fault)
+        self._everybodys = by_target.pop(0, [])
+        self._queues: dict[str, _Line] = {}
         self._lines = {target: _Line(faults) for target, faults in by_target.items()}
-        self._of_all = self._lines.pop(0, _Line(()))
         self._hit: dict[frozenset[int], list[_Line]] = {}
         self.blows = self if blows else Troubles(history, blows=True)
 
@@ -139,16 +153,25 @@ class Troubles:
         """What cost it: the last harm that was done to one of its processes, else to all."""
         found = [line.last(loan) for line in self._lines_of(loan.pids)]
         own = [fault for fault in found if fault is not None]
-        return max(own, key=lambda fault: fault.mono) if own else self._of_all.last(loan)
+        return max(own, key=lambda fault: fault.mono) if own else self._of_queue(loan.queue).last(loan)
 
-    def next(self, pids: Iterable[int], mono: int) -> int | None:
-        """When something begins next that hits one of them, or all; None: nothing does."""
-        begins = [line.next(mono) for line in (*self._lines_of(pids), self._of_all)]
+    def next(self, pids: Iterable[int], mono: int, queue: str) -> int | None:
+        """When something begins next that hits one of them, or all, in this queue; None: nothing does."""
+        begins = [line.next(mono) for line in (*self._lines_of(pids), self._of_queue(queue))]
         return min((begin for begin in begins if begin is not None), default=None)
 
-    def within(self, pids: Iterable[int], mono: int) -> bool:
-        """Whether they are in trouble at that moment."""
-        return self._of_all.covers(mono) or any(line.covers(mono) for line in self._lines_of(pids))
+    def within(self, pids: Iterable[int], mono: int, queue: str) -> bool:
+        """Whether they are in trouble with a job of this queue at that moment."""
+        lines = (self._of_queue(queue), *self._lines_of(pids))
+        return any(line.covers(mono) for line in lines)
+
+    def _of_queue(self, queue: str) -> _Line:
+        """What hit all processes that had to do with this queue."""
+        line = self._queues.get(queue)
+        if line is None:
+            hit = [fault for fault in self._everybodys if not fault.queues or queue in fault.queues]
+            line = self._queues[queue] = _Line(hit)
+        return line
 
     def _lines_of(self, pids: Iterable[int]) -> list[_Line]:
         if not self._lines:
@@ -156,7 +179,7 @@ class Troubles:
         key = frozenset(pids)
         lines = self._hit.get(key)
         if lines is None:
-            family = _with_parents(key, self._parents)
+            family = with_parents(key, self._parents)
             lines = self._hit[key] = [self._lines[pid] for pid in family if pid in self._lines]
         return lines
 
@@ -175,7 +198,8 @@ def _until(fault: Fault) -> int:
     return _FOR_EVER if fault.target else fault.mono + _LONG
 
 
-def _with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
+def with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
+    """These processes, and those that started them."""
     found: set[int] = set()
     for pid in pids:
         while pid and pid not in found:
@@ -186,11 +210,16 @@ def _with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
 
 class Forgiven:
     """Spans of time (ms, by the wall clock) of which a store may forget what it said; of those of `undone`
-    all but enqueues, which wait for a replica."""
+    all but enqueues, which wait for a replica; of those of `unleased` only who got a lease then."""
 
     def __init__(
-        self, spans: Iterable[tuple[int, int]], history: History, undone: Iterable[tuple[int, int]] = ()
+        self,
+        spans: Iterable[tuple[int, int]],
+        history: History,
+        undone: Iterable[tuple[int, int]] = (),
+        unleased: Iterable[tuple[int, int]] = (),
     ) -> None:
+        self._of_leases = list(_monotonic(unleased, history))
         self._of_enqueues = list(_monotonic(spans, history))
         self._spans = [*self._of_enqueues, *_monotonic(undone, history)]
 
@@ -204,6 +233,10 @@ class Forgiven:
     def enqueue(self, mono: int) -> bool:
         """Whether a job that a producer was told of then (mono) may be forgotten."""
         return _lies_in(mono, self._of_enqueues)
+
+    def lease(self, mono: int) -> bool:
+        """Whether a lease that was granted then (mono) may be forgotten, and its attempt with it."""
+        return _lies_in(mono, self._of_leases)
 
 
 def _monotonic(spans: Iterable[tuple[int, int]], history: History) -> Iterator[tuple[int, int]]:

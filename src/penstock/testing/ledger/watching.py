@@ -81,9 +81,16 @@ class _Watched:
         fetched = await self._store.reclaim(queues, **options)
         return self._clerk.leased("reclaim", fetched, sent, options["lease"])
 
-    async def wait(self, queues: Sequence[str], *, timeout: int, offer: Offer | None = None) -> Wake:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
         seen = None if offer is None else self._clerk.handing_over(offer)
-        return await self._store.wait(queues, timeout=timeout, offer=seen)
+        return await self._store.wait(queues, timeout=timeout, offer=seen, parked=parked)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         with self._clerk.settle(settlements) as answer:

@@ -1,0 +1,152 @@
+"""Makes forks safe: what belongs to one process begins anew in a fork's child.
+
+A fork copies one thread and all memory. A lock that another thread held stays locked in the child for ever,
+queues keep what the parent is about to deliver, and a module that another thread was importing stays half
+imported. So there are three tools here: a `lock` is free again in the child; an object that `begins_anew`
+replaces its threads, queues and locks there; and no fork happens while another thread is `importing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging  # noqa: F401 (registers first: see below)
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+__all__ = ["Forked", "Paused", "begins_anew", "importing", "lock", "pauses", "rlock"]
+
+T = TypeVar("T")
+
+
+class Forked(Protocol):
+    """An object with parts that belong to one process."""
+
+    def begin_life(self) -> None:
+        """In the child: replace those parts. The parent's threads are missing there."""
+        ...
+
+
+class Paused(Protocol):
+    """An object that must stand still during a fork."""
+
+    def before_fork(self, seconds: float) -> bool:
+        """Stand still; False if that could not be within this time, and then the fork does not wait."""
+        ...
+
+    def after_fork(self) -> None:
+        """In the parent, if `before_fork` was True: go on."""
+        ...
+
+
+def lock() -> threading.Lock:
+    """A lock that is free in a fork's child, whichever thread of the parent held it."""
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def rlock() -> threading.RLock:
+    """The same as `lock`, re-entrant."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def begins_anew(owner: Forked) -> None:
+    """Call `owner.begin_life()` in the child of each fork from now on, as long as the owner lives."""
+    _forked.add(owner)
+
+
+def pauses(owner: Paused) -> None:
+    """Let this object stand still during each fork."""
+    _paused.add(owner)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Keep other threads from forking while modules are imported here.
+
+    Python's lock of a module that is half imported cannot be freed in a child, which waits for it for ever.
+    """
+    with _imports:
+        yield
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+#: How long a fork waits for all that shall stand still, together (seconds).
+PATIENCE = 5.0
+
+
+class _Register(Generic[T]):
+    """Objects as long as they live. Not a WeakSet: that may change while another thread goes through it."""
+
+    def __init__(self) -> None:
+        self._refs: dict[int, weakref.ref[T]] = {}
+
+    def add(self, one: T) -> None:
+        refs, key = self._refs, id(one)
+
+        def forget(ref: weakref.ref[T]) -> None:
+            if refs.get(key) is ref:
+                del refs[key]
+
+        refs[key] = weakref.ref(one, forget)
+
+    def all(self) -> list[T]:
+        return [one for ref in list(self._refs.values()) if (one := ref()) is not None]
+
+
+_locks: _Register[Any] = _Register()
+_forked: _Register[Forked] = _Register()
+_paused: _Register[Paused] = _Register()
+#: Held by whoever imports, and by whoever forks.
+_imports = threading.RLock()
+
+
+class _Fork(threading.local):
+    """What the forks of one thread hold: several threads may fork at the same time, and a signal's handler
+    while its thread does."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[bool, list[Paused]]] = []
+
+
+_fork = _Fork()
+
+
+def _before() -> None:
+    ends = time.monotonic() + PATIENCE
+    held: list[Paused] = []
+    _fork.held.append((_imports.acquire(timeout=PATIENCE), held))
+    for owner in _paused.all():
+        if owner.before_fork(max(0.0, ends - time.monotonic())):
+            held.append(owner)  # noqa: PERF401 (what is held is on record at once)
+
+
+def _after_in_parent() -> None:
+    imports, held = _fork.held.pop()
+    for owner in held:
+        owner.after_fork()
+    if imports:
+        _imports.release()
+
+
+def _after_in_child() -> None:
+    global _imports
+    _imports = threading.RLock()
+    _fork.held.clear()
+    for one in _locks.all():
+        one._at_fork_reinit()
+    for owner in _forked.all():
+        owner.begin_life()
+
+
+# What was registered last is called first, and logging takes its lock before a fork too. Its turn must come
+# after ours, for modules that are being imported ask for loggers: so it is imported above.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -1,0 +1,50 @@
+"""One value for each event loop, let go when the loop is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+__all__ = ["PerLoop"]
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """Values by event loop, for any thread; only code that runs in a loop puts its value.
+
+    Weak keys alone let no loop go whose value refers to it (a connection, a task, a timer). So the values of
+    closed loops are dropped whenever one for a new loop is put, after `let_go` was called with each.
+    """
+
+    # no lock, which a fork could leave taken: each step below is one of a dict
+    def __init__(self, let_go: Callable[[T], None] = lambda _: None) -> None:
+        self._let_go = let_go
+        self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+
+    def get(self, loop: asyncio.AbstractEventLoop) -> T | None:
+        return self._values.get(loop)
+
+    def put(self, loop: asyncio.AbstractEventLoop, value: T) -> T:
+        """The value of this loop: this one, unless another was put before."""
+        for other in self._loops():
+            if other.is_closed():
+                self._drop(other)
+        return self._values.setdefault(loop, value)
+
+    def items(self) -> list[tuple[asyncio.AbstractEventLoop, T]]:
+        found = [(loop, self._values.get(loop)) for loop in self._loops()]
+        return [(loop, value) for loop, value in found if value is not None]
+
+    def clear(self) -> None:
+        self._values.clear()
+
+    def _loops(self) -> list[asyncio.AbstractEventLoop]:
+        return [loop for ref in self._values.keyrefs() if (loop := ref()) is not None]
+
+    def _drop(self, closed: asyncio.AbstractEventLoop) -> None:
+        value = self._values.pop(closed, None)
+        if value is not None:
+            self._let_go(value)

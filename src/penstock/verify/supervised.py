@@ -1,0 +1,13 @@
+"""`penstock worker`, as a user starts it, with an eye on what its supervisor syncs:
+`python -m penstock.verify.supervised worker …`.
+"""
+
+from __future__ import annotations
+
+import runpy
+
+from penstock.verify import power
+
+if __name__ == "__main__":
+    power.watch()
+    runpy.run_module("penstock", run_name="__main__", alter_sys=True)
