@@ -14,6 +14,7 @@ import pytest
 
 from penstock import App, StoreFull, StoreUnavailable, Worker, current_job
 from penstock.job import Ref
+from penstock.store import Offer, Share
 from penstock.testing import FaultyStore
 from penstock.testing.ledger import Ledger, acheck, check
 from penstock.testing.ledger.history import read
@@ -183,3 +184,21 @@ async def test_jobs_that_follow_are_accounted_for(tmp_path: Path) -> None:
     await store.settle(await fetch())
     verdict = (await acheck(tmp_path, store)).require()
     assert (verdict.enqueued, verdict.completed) == (2, 2)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_fetch_under_a_token_that_was_offered_says_since_when(tmp_path: Path, waits: bool) -> None:
+    app = App("memory://offered")
+
+    @app.task
+    def note(n: int) -> None: ...
+
+    Ledger(tmp_path).watch(app)
+    offer = Offer("w", "t" * 24, 15_000)
+    if waits:
+        await app.store.wait(["default"], timeout=1, offer=offer)
+    note.enqueue(1)
+    share = Share("default", quota=1, cap=1)
+    await app.store.fetch([share], limit=1, lease=15_000, worker="w", token=offer.token)
+    (leased,) = [fact for fact in _facts(tmp_path) if fact["fact"] == "leased"]
+    assert (0 < leased.get("offered", 0) < leased["sent"]) is waits

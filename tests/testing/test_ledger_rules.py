@@ -223,6 +223,19 @@ def test_a_second_job_of_a_key_that_was_free_is_fine(
     assert told.promises() == []
 
 
+@pytest.mark.parametrize(("offered", "promises"), [(0, ["unique"]), (5, [])])
+def test_a_job_may_be_leased_as_soon_as_its_worker_has_offered_to_take_one(
+    told: Chronicle, offered: int, promises: list[str]
+) -> None:
+    """A worker that is stopped while it waits gets a job leased, and fetches it when it goes on."""
+    told.enqueue("a", 0, unique="k", unique_states=QUEUED)
+    told.enqueue("b", 10, unique="k", unique_states=QUEUED)
+    token = told.start("a", 20, offered=offered * 1_000_000)
+    told.settle("a", 30, token)
+    told.run("b", 40, 50)
+    assert told.promises() == promises
+
+
 def test_a_completed_job_that_is_kept_holds_a_key_of_finished_ones(told: Chronicle) -> None:
     _second_call(told, 50, QUEUED | RUNNING | FINISHED)
     told.keep("a", State.COMPLETED)

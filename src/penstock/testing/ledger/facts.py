@@ -142,7 +142,9 @@ class Answered(JobFact, frozen=True):
 class Leased(JobFact, frozen=True):
     """A worker has it on loan; `by` is fetch, reclaim, or wait (which handed it over).
 
-    It asked for it at `sent` (mono; 0: nobody knows), for `lease` ms. A batch has `members`.
+    The worker asked for it at `sent` (mono; 0: unknown), for `lease` ms. If it had offered to take jobs under
+    the same token while it waited, it did so at `offered` (mono; 0: it had not): the store may have leased
+    the job at any time since then, also to a worker that was stopped meanwhile. A batch has `members`.
     """
 
     token: str
@@ -152,6 +154,12 @@ class Leased(JobFact, frozen=True):
     sent: int = 0
     lease: int = 0
     members: tuple[str, ...] = ()
+    offered: int = 0
+
+    @property
+    def since(self) -> int:
+        """The earliest moment (mono) at which the store can have leased it; 0: unknown."""
+        return self.offered or self.sent
 
     @property
     def asked(self) -> int:

@@ -89,7 +89,7 @@ def leases_of(story: Story, case: Case) -> Iterator[Span]:
         ends = [_let_go(lease, run, said), harm]
         for other in known:
             if other.mono > lease.mono:
-                ends.append(other.sent or (lease.mono if other.mono < ends[0] else ends[0]))
+                ends.append(other.since or (lease.mono if other.mono < ends[0] else ends[0]))
         if min(ends) > lease.mono:
             yield Span(lease.mono, min(ends), lease.asked, story)
 

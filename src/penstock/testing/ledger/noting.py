@@ -77,10 +77,20 @@ def start_of(job: NewJob, at: int) -> int:
     return first_state(job, at)[1]
 
 
-def leased(now: Now, job: Job, by: str, sent: int, lease: int) -> facts.Leased:
+def leased(now: Now, job: Job, by: str, sent: int, lease: int, offered: int = 0) -> facts.Leased:
     token, worker = job.token or "", job.worker or ""
     return facts.Leased(
-        *now, job.queue, job.id, token, worker, job.attempt, by, sent=sent, lease=lease, members=job.members
+        *now,
+        job.queue,
+        job.id,
+        token,
+        worker,
+        job.attempt,
+        by,
+        sent,
+        lease,
+        members=job.members,
+        offered=offered,
     )
 
 

@@ -74,7 +74,7 @@ def _from_the_enqueue(story: Story, states: int, over: int, case: Case) -> Span:
     end = open_until(story, case)
     if not states & WHILE_RUNNING:
         starts = [run.start.mono for run in story.runs]
-        asked = [lease.sent or begin for lease in story.leases]
+        asked = [lease.since or begin for lease in story.leases]
         end = min([end, *asked, *starts]) if story.leases else begin if story.runs else end
     elif states & WHILE_FINISHED and _completed_at(story, end):
         kept = case.job(story)

@@ -37,6 +37,10 @@ __all__ = ["watched"]
 T = TypeVar("T")
 
 
+#: So many offered tokens are remembered; a worker has one at a time.
+_OFFERS = 64
+
+
 class Pen(Protocol):
     """What a watched store writes with."""
 
@@ -74,7 +78,8 @@ class _Watched:
     async def fetch(self, queues: Sequence[Share], **options: Any) -> Fetched:
         sent = time.monotonic_ns()
         fetched = await self._store.fetch(queues, **options)
-        return self._clerk.leased("fetch", fetched, sent, options["lease"])
+        offered = self._clerk.offered.get(options["token"], 0)
+        return self._clerk.leased("fetch", fetched, sent, options["lease"], offered)
 
     async def reclaim(self, queues: Sequence[str], **options: Any) -> Fetched:
         sent = time.monotonic_ns()
@@ -176,6 +181,8 @@ class _Clerk:
 
     def __init__(self, pen: Pen) -> None:
         self._pen = pen
+        #: When each of the last tokens was first offered (mono): the next fetch is under the same one.
+        self.offered: dict[str, int] = {}
 
     @contextmanager
     def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_Answer[Enqueued]]:
@@ -254,13 +261,16 @@ class _Clerk:
             pairs = zip(ticks, given, strict=True)
             self._pen.write_all([fact for tick, one in pairs for fact in noting.ticked(now, tick, one)])
 
-    def leased(self, by: str, fetched: Fetched, sent: int, lease: int) -> Fetched:
+    def leased(self, by: str, fetched: Fetched, sent: int, lease: int, offered: int = 0) -> Fetched:
         now = timestamp()
-        self._pen.write_all([noting.leased(now, job, by, sent, lease) for job in fetched.jobs])
+        self._pen.write_all([noting.leased(now, job, by, sent, lease, offered) for job in fetched.jobs])
         return fetched
 
     def handing_over(self, offer: Offer) -> Offer:
         """The same offer; what is handed over to it is written down first."""
+        self.offered.setdefault(offer.token, time.monotonic_ns())
+        while len(self.offered) > _OFFERS:
+            self.offered.pop(next(iter(self.offered)))
         take, lease = offer.take, offer.lease
         if take is None:
             return offer
