@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--url", default="", help="a store that nobody else uses now  [a new SQLite file]")
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--how", choices=["async", "thread"], help="only this kind of task  [both]")
     parser.add_argument("--measure", choices=["async", "thread"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
@@ -95,7 +96,7 @@ def main() -> None:
     if given.tree is None:
         parser.error("name the other tree")
     trees = {"there": given.tree.resolve(), "here": _HERE}
-    for how in ("async", "thread"):
+    for how in [given.how] if given.how else ["async", "thread"]:
         taken: dict[str, list[float]] = {name: [] for name in trees}
         for n in range(given.rounds):
             for name in sorted(trees, reverse=n % 2 == 0):

@@ -45,13 +45,14 @@ class Aside:
     """Leased jobs without a process slot, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._holds: deque[Hold] = deque()
+        #: Always the same deque: whether it is empty is asked for each job.
+        self.holds: deque[Hold] = deque()
         self._looks: dict[str, _Look] = {}
         #: How many of each queue stand here.
         self.per_queue: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._holds)
+        return len(self.holds)
 
     def put(self, hold: Hold, now: float) -> bool:
         """Let this one stand aside; False: there is no room."""
@@ -61,9 +62,9 @@ class Aside:
             look = self._looks[queue] = _Look(now)
         if look.began is None:
             look.began = now
-        if len(self._holds) >= MOST_ASIDE:
+        if len(self.holds) >= MOST_ASIDE:
             return False
-        self._holds.append(hold)
+        self.holds.append(hold)
         self.per_queue[queue] += 1
         return True
 
@@ -77,18 +78,18 @@ class Aside:
 
         `held`: jobs in hand per queue, `slots`: how many of a queue may run at once.
         """
-        for place, hold in enumerate(self._holds):
+        for place, hold in enumerate(self.holds):
             queue = hold.job.spec.queue
             if queue not in slots or held[queue] - self.per_queue[queue] < slots[queue]:
-                del self._holds[place]
+                del self.holds[place]
                 self._gone(hold)
                 return hold
         return None
 
     def take_all(self) -> list[Hold]:
         """All of them, as the worker stops."""
-        holds = list(self._holds)
-        self._holds.clear()
+        holds = list(self.holds)
+        self.holds.clear()
         self._looks.clear()
         self.per_queue.clear()
         return holds
@@ -99,7 +100,7 @@ class Aside:
 
     def overdue(self, now: float) -> list[Hold]:
         """What has been held for as long as it may."""
-        full = len(self._holds) >= MOST_ASIDE
+        full = len(self.holds) >= MOST_ASIDE
         over = []
         for queue, look in self._looks.items():
             began = look.began
@@ -112,7 +113,7 @@ class Aside:
 
         `free`: process slots without an attempt.
         """
-        room = MOST_ASIDE - len(self._holds)
+        room = MOST_ASIDE - len(self.holds)
         caps: dict[str, int] = {}
         for queue, look in list(self._looks.items()):
             if look.began is None and free and now >= look.next:
@@ -142,8 +143,10 @@ class Aside:
     def _end(self, queues: list[str], now: float) -> list[Hold]:
         if not queues:
             return []
-        back = [hold for hold in self._holds if hold.job.spec.queue in queues]
-        self._holds = deque(hold for hold in self._holds if hold.job.spec.queue not in queues)
+        back = [hold for hold in self.holds if hold.job.spec.queue in queues]
+        stay = [hold for hold in self.holds if hold.job.spec.queue not in queues]
+        self.holds.clear()
+        self.holds.extend(stay)
         for queue in queues:
             del self.per_queue[queue]
             self._looks[queue].end(now)

@@ -127,6 +127,7 @@ class Executor:
         self.ends = 0
         #: Process tasks that wait for a process slot.
         self.aside = Aside()
+        self._aside = self.aside.holds
         self._queue_slots = queue_slots or {}
         self._max_jobs, self._max_memory = max_jobs_per_child, max_memory_per_child
         #: Jobs of tasks that are unknown here.
@@ -214,7 +215,7 @@ class Executor:
                 self._await_start(hold)
             else:
                 self._buffer.append(hold)
-                if self.aside and hold.plan.run_in != "process":
+                if self._aside and hold.plan.run_in != "process":
                     self.aside.passed(hold.job.spec.queue)
 
     def _is_closed(self, hold: Hold) -> bool:
@@ -240,7 +241,7 @@ class Executor:
     def start_ready(self) -> None:
         """Start leased jobs while there are slots."""
         buffer = self._buffer
-        if self.aside:
+        if self._aside:
             self._start_aside()
         if buffer and clock.lease_seconds() - buffer[0].fetched > self._lease / 1000:
             self._give_back_overdue()
@@ -473,9 +474,9 @@ class Executor:
         spent, ends = self.busy_seconds, self.ends
         for hold, value, error in batch:
             if error is None and hold.plan.encode is not None:
-                self._ended(hold, None, value)
+                self._end(hold, None, value)
             else:
-                self._ended(hold, error)
+                self._end(hold, error)
         short = self.busy_seconds - spent < _SHORT * (self.ends - ends)
         self._stack = _STACK * self._concurrency if short else 0
         self.start_ready()
@@ -496,6 +497,12 @@ class Executor:
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
     def _ended(self, hold: Hold, error: BaseException | None, result: bytes | None = None) -> None:
+        self._end(hold, error, result)
+        if self._buffer or self._aside:
+            self.start_ready()
+
+    def _end(self, hold: Hold, error: BaseException | None, result: bytes | None = None) -> None:
+        """Free the slot and report the outcome; what starts in its place is up to the caller."""
         if hold.over:
             return  # its slot was given up before; the settlement went out then
         self._leave(hold)
@@ -510,8 +517,6 @@ class Executor:
             self._report(hold, outcome, None)
             if isinstance(outcome, Unknown):
                 self.strangers.tell_misfit(hold.job, outcome.why or "")
-        if self._buffer or self.aside:
-            self.start_ready()
 
     def _outcome_of(self, hold: Hold, error: BaseException) -> Outcome:
         """What its end means. Whatever is wrong with the error, its attempt has ended, and must not stay."""

@@ -129,7 +129,7 @@ class Settler:
         failures = 0
         while True:
             try:
-                if any(hold.progress is not hold.told for hold in holds):
+                if [hold for hold in holds if hold.progress is not hold.told]:
                     await self._say_last_words(holds, settlements)
                 answers = await self._stored(holds, settlements)
                 if failures:
