@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.job import NewJob
+from penstock.core.job import NewJob
 from penstock.stores.sqlite import SqliteStore
 
 _STORED = 2_000

@@ -26,7 +26,7 @@ import click
 from benchmarks.machine import describe, fdatasync_ms, percentile
 from benchmarks.rig import new_runner
 from penstock import App, Worker, current_job
-from penstock.stores.sqlite.turnstile import Turnstile
+from penstock.stores.sqlite.fair_write_lock import Turnstile
 
 _LIMIT_MS = 100.0
 #: The least share of its fair part that a process must have had.

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-from penstock.verify.relay import Relay
+from penstock.verify.servers.proxy import Relay
 
 
 def _wake_on_time() -> None:

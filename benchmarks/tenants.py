@@ -13,12 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.connect import connect
-from penstock.ids import mint_token
-from penstock.job import NewJob, State
-from penstock.lane import Turn
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Share, Store
+from penstock.core.ids import mint_token
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.core.partition import Turn
+from penstock.stores.connect import connect
+from penstock.stores.contract import Settlement, Share, Store
 
 _BATCH = 100
 _DONE = Transition(State.COMPLETED)

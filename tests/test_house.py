@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.job import State
+from penstock.core.job import State
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 ROOT = "penstock"
@@ -135,7 +135,7 @@ def imports_of(module: str, path: Path, known: dict[str, Path]) -> Iterator[Impo
 
 
 def submodule_or_origin(origin: str, name: str, known: dict[str, Path]) -> str:
-    """`from penstock.stores import sqlite` names a module; `from penstock.job import Job`, job."""
+    """`from penstock.stores import sqlite` names a module; `from penstock.core.job import Job`, job."""
     full = f"{origin}.{name}"
     return full if full in known or (origin == ROOT and name in FLOOR_OF) else origin
 
@@ -432,12 +432,12 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
     ("rule", "files", "says"),
     [
         (unknown_modules, {"helpers.py": ""}, "`helpers` has no floor"),
-        (upward_imports, {"job.py": "from penstock.app import App"}, "(floor 1) imports"),
-        (upward_imports, {"job.py": "from . import app"}, "penstock.app (floor 7)"),
+        (upward_imports, {"job.py": "from penstock.app.app import App"}, "(floor 1) imports"),
+        (upward_imports, {"job.py": "from . import app"}, "penstock.app.app (floor 7)"),
         (upward_imports, {"job.py": "import penstock"}, "penstock (floor 9)"),
         (upward_imports, {"store.py": "def f():\n    import penstock.worker.pools"}, "store.py:2"),
-        (upward_imports, {"upkeep/pruner.py": "from ..app import App"}, "penstock.app (floor 7)"),
-        (upward_imports, {"task.py": "import_module('penstock.connect')"}, "(floor 6)"),
+        (upward_imports, {"upkeep/pruner.py": "from ..app import App"}, "penstock.app.app (floor 7)"),
+        (upward_imports, {"task.py": "import_module('penstock.stores.connect')"}, "(floor 6)"),
         (
             import_circles,
             {
@@ -445,7 +445,7 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
                 "retry.py": "from penstock import codec",
                 "codec.py": "def f():\n    from .job import Job",
             },
-            "penstock.codec → penstock.job → penstock.retry → penstock.codec   (3 modules",
+            "penstock.codec → penstock.core.job → penstock.retry → penstock.codec   (3 modules",
         ),
         (foreign_words, {"job.py": "import click"}, "is a word and imports click"),
         (
@@ -486,7 +486,10 @@ def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_pat
 @pytest.mark.parametrize(
     ("rule", "files"),
     [
-        (upward_imports, {"app.py": "from penstock.job import Job\nimport json, penstock.store"}),
+        (
+            upward_imports,
+            {"app.py": "from penstock.core.job import Job\nimport json, penstock.stores.contract"},
+        ),
         (
             import_circles,
             {"app.py": "from . import job", "job.py": "", "__init__.py": "from .app import A"},
@@ -508,7 +511,7 @@ def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_pat
             {
                 "worker/__init__.py": "from .worker import Worker",
                 "worker/worker.py": "from . import fetcher",
-                "worker/fetcher.py": "from penstock.store import Store",
+                "worker/fetcher.py": "from penstock.stores.contract import Store",
                 "worker/executor.py": "from .pools import Pool",
                 "worker/supervisor.py": "from .table import Table",
             },

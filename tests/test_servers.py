@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis as driver
 
-from penstock.verify.programs import ServerFailed
+from penstock.verify.servers.programs import ServerFailed
 from tests.servers import (
     Cluster,
     RedisServer,

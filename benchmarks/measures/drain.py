@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from benchmarks.measures.figure import Figure, Group, Lab, Sample
 from benchmarks.rig import Rig, new_runner
-from penstock.ids import mint
-from penstock.lifecycle import Returned, decide
-from penstock.store import Settlement, Share
+from penstock.core.ids import mint
+from penstock.core.lifecycle import Returned, decide
+from penstock.stores.contract import Settlement, Share
 
 __all__ = ["GROUP"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.measures.figure import Figure, Group, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 from benchmarks.server import Server
-from penstock.job import NewJob
+from penstock.core.job import NewJob
 
 __all__ = ["GROUP"]
 

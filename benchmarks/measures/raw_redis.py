@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from benchmarks.server import Server
-from penstock.job import NewJob
-from penstock.store import Store
+from penstock.core.job import NewJob
+from penstock.stores.contract import Store
 
 __all__ = ["RawQueue", "stored_records"]
 

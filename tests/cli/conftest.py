@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli.main import cli
-from penstock.connect import connect
-from penstock.job import AttemptError, Job, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Share, Store
+from penstock.core.job import AttemptError, Job, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.connect import connect
+from penstock.stores.contract import Settlement, Share, Store
 
 TASKS = """
 from penstock import App

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from penstock.cli.main import cli
 from penstock.demo.conductor import Results
 from penstock.demo.survey import Survey, Totals, files_under, standard_library, survey, total
-from penstock.testing.ledger import Finding, Verdict
-from penstock.testing.ledger.history import read
+from penstock.verify.ledger import Finding, Verdict
+from penstock.verify.ledger.history import read
 
 PACKAGES = ("asyncio", "email", "json", "importlib", "xml")
 

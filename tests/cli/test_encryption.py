@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import App
-from penstock.sealing import Keyring, new_key, read_keys
+from penstock.encryption import Keyring, new_key, read_keys
 from tests.cli.conftest import IN_A_FILE, Cli
 
 pytestmark = IN_A_FILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import Ref, State
+from penstock.core.job import Ref, State
 from tests.cli.conftest import IN_A_FILE, Cli
 
 pytestmark = IN_A_FILE

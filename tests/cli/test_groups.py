@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.batch import Group
-from penstock.job import State
+from penstock.core.batch import Group
+from penstock.core.job import State
 from tests.cli.conftest import fetch, put
 
 TERMS = Group("customer-7", 100, wait=60_000)

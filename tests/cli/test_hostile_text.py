@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from penstock.batch import Group
-from penstock.job import AttemptError, NewJob, Progress, State
-from penstock.lane import Lane, Turn
-from penstock.lifecycle import Transition
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Beat, Settlement, WorkerInfo
-from penstock.unique import UniqueKey
+from penstock.core.batch import Group
+from penstock.core.job import AttemptError, NewJob, Progress, State
+from penstock.core.lifecycle import Transition
+from penstock.core.partition import Lane, Turn
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Beat, Settlement, WorkerInfo
 from tests.cli.conftest import IN_A_FILE, fetch
 from tests.hostile import HOSTILE, clean
 
@@ -145,6 +145,7 @@ def test_a_traceback_keeps_its_lines(penstock, filled):
 
 def test_the_traceback_of_an_error_is_neutral_too(penstock, filled, monkeypatch):
     from penstock.errors import StoreUnavailable
+
     from penstock.stores.memory import MemoryStore
     from penstock.stores.sqlite import SqliteStore
 

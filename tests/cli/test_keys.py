@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.lane import Lane, Turn
-from penstock.limits import Rate
+from penstock.core.limits import Rate
+from penstock.core.partition import Lane, Turn
 from tests.cli.conftest import fetch, put
 
 

@@ -9,8 +9,6 @@ import subprocess
 import sys
 
 import pytest
-
-from penstock.cli.faults import Exit, code_of
 from penstock.errors import (
     ArgumentError,
     ConfigError,
@@ -21,6 +19,8 @@ from penstock.errors import (
     StoreUnavailable,
     UnknownScheme,
 )
+
+from penstock.cli.faults import Exit, code_of
 from penstock.stores.memory import MemoryStore
 from tests.cli.conftest import Cli
 
@@ -249,7 +249,7 @@ def test_an_app_whose_module_fails_is_one_line_with_the_place(penstock, here, mo
 
 
 def test_a_loaded_app_knows_its_spec(tasks):
-    from penstock.loading import load_app
+    from penstock.app.loading import load_app
 
     assert load_app("tasks:app").spec == "tasks:app"
     assert sys.modules["tasks"].app.spec == "tasks:app"

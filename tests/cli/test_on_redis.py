@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from penstock.connect import connect
-from penstock.job import State
-from penstock.store import Store, WorkerInfo
+from penstock.core.job import State
+from penstock.stores.connect import connect
+from penstock.stores.contract import Store, WorkerInfo
 from tests.cli.conftest import TASKS, Cli, announce, fetch, kill, put
 from tests.servers import Cluster, RedisServer, remove_keys
 

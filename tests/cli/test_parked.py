@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.store import WorkerInfo
+from penstock.stores.contract import WorkerInfo
 from tests.cli.conftest import announce, park, put
 
 

@@ -9,9 +9,9 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from penstock.job import NewJob
-from penstock.periodic import new_entry
-from penstock.schedule import Schedule
+from penstock.app.periodic import new_entry
+from penstock.core.job import NewJob
+from penstock.core.schedule import Schedule
 from tests.cli.conftest import IN_A_FILE
 
 pytestmark = IN_A_FILE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import NewJob, Ref, State
-from penstock.store import QueueInfo, Verdict, WorkerInfo
+from penstock.core.job import NewJob, Ref, State
+from penstock.stores.contract import QueueInfo, Verdict, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from tests.cli.conftest import announce, fetch, kill, put

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from penstock.testing.crash import Boundary, Point
+from penstock.verify.crash_points import Boundary, Point
 from tests import servers
 from tests.crash.lives import LIVES, Life
 from tests.crash.play import Scene

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.stores.sqlite import transactions
-from penstock.testing.crash import Boundary, Point, kill_here
+from penstock.verify.crash_points import Boundary, Point, kill_here
 from tests.crash.lives import LIVES
 from tests.crash.play import Leaping, Scene
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.batch import Batch
 from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
-from penstock.job import Job, State
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Share, Store, Verdict
-from penstock.testing.ledger.history import Run
+
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.batch import Batch
+from penstock.core.job import Job, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
+from penstock.verify.ledger.history import Run
 
 __all__ = ["LIVES", "Life", "Producer", "left_behind"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.clock import Clock
-from penstock.store import Store
+from penstock.core.clock import Clock
+from penstock.stores.contract import Store
 
 __all__ = ["open_store"]
 

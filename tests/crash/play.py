@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.app import App
-from penstock.clock import SystemClock
-from penstock.config import Config, load
 from penstock.errors import EnqueueUnknown, StoreUnavailable
-from penstock.job import QUEUED, Job, State
-from penstock.store import Store
-from penstock.stores.memory.shelf import _shelves
-from penstock.testing.crash import Boundary, CrashPoints, Point
-from penstock.testing.ledger import Ledger
-from penstock.testing.ledger.check import judge, snapshot
-from penstock.testing.ledger.history import History, read
+
+from penstock.app.app import App
+from penstock.config import Config, load
+from penstock.core.clock import SystemClock
+from penstock.core.job import QUEUED, Job, State
+from penstock.stores.contract import Store
+from penstock.stores.memory.state import _shelves
+from penstock.verify.crash_points import Boundary, CrashPoints, Point
+from penstock.verify.ledger import Ledger
+from penstock.verify.ledger.check import judge, snapshot
+from penstock.verify.ledger.history import History, read
 from penstock.worker import Worker
 from tests.crash.lives import QUEUE, Life, Producer, left_behind
 from tests.crash.places import open_store

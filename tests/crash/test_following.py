@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
-
 from penstock.errors import EnqueueUnknown, StoreUnavailable
-from penstock.job import Job, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Share, Store, Verdict
-from penstock.testing.crash import Boundary, CrashPoints, Point
+
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
+from penstock.verify.crash_points import Boundary, CrashPoints, Point
 from tests.crash.conftest import Harm, Stage, pairs
 from tests.crash.lives import QUEUE
 from tests.crash.places import open_store

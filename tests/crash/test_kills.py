@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.testing.crash import Boundary
+from penstock.verify.crash_points import Boundary
 from tests.crash.conftest import OF_JOBS, Harm, Stage, StageOf, each_life
 from tests.crash.driver import Part
 from tests.crash.lives import LIVES, Life

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
 from penstock.errors import StoreError
-from penstock.ids import mint_token
-from penstock.store import Settlement
-from penstock.testing.crash import Point
-from penstock.upkeep import reclaimer
+
+from penstock.core.ids import mint_token
+from penstock.maintenance import reclaimer
+from penstock.stores.contract import Settlement
+from penstock.verify.crash_points import Point
 from penstock.worker import worker as worker_module
 from penstock.worker.fetcher import Fetcher
-from penstock.worker.hold import Hold
+from penstock.worker.leased_jobs import Hold
 from penstock.worker.settler import Settler
 from tests.crash import play
 from tests.crash.conftest import Harm, Stage, StageOf

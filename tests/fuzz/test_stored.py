@@ -16,17 +16,17 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable
 
 from penstock.codec import ArgsCodec, ElementCodec, ResultCodec
-from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable
-from penstock.job import Job, NewJob, State, read_json
-from penstock.sealing import CannotOpen, Keyring, Sealer, about, is_sealed, shown_text, why_sealed
-from penstock.store import Share
+from penstock.core.job import Job, NewJob, State, read_json
+from penstock.encryption import CannotOpen, Keyring, Sealer, about, is_sealed, shown_text, why_sealed
+from penstock.stores.contract import Share
+from penstock.stores.encrypted import vault
 from penstock.stores.memory import MemoryStore
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.sqlite import SqliteStore
-from penstock.vault import vault
 from tests.fuzz import anything, fuzzed, jsons, mangled
 from tests.servers import RedisServer
 

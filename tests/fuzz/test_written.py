@@ -11,18 +11,18 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
+from penstock.errors import ArgumentError, ConfigError
 
 from penstock import App, Queue, Unique
+from penstock.cli.commands.worker import parse_queues
 from penstock.cli.main import cli
-from penstock.cli.worker import parse_queues
 from penstock.config import KNOBS, load
-from penstock.connect import check_url, connect
-from penstock.duration import milliseconds
-from penstock.errors import ArgumentError, ConfigError
-from penstock.ids import check_id, check_queue
-from penstock.limits import Rate
-from penstock.schedule import Schedule
-from penstock.sealing import read_keys
+from penstock.core.duration import milliseconds
+from penstock.core.ids import check_id, check_queue
+from penstock.core.limits import Rate
+from penstock.core.schedule import Schedule
+from penstock.encryption import read_keys
+from penstock.stores.connect import check_url, connect
 from tests.fuzz import anything, fuzzed, jsons, texts
 
 DURATIONS = ["90s", "5m", "1h30m", "250ms", "1.5d", "2 w", "0"]

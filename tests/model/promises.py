@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from penstock.job import TERMINAL, NewJob, State
-from penstock.lifecycle import LEGAL
+from penstock.core.job import TERMINAL, NewJob, State
+from penstock.core.lifecycle import LEGAL
 from tests.model.protocol import Act, Told, World
 
 __all__ = ["EACH_STEP", "END", "legal_steps", "promises"]

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from penstock.job import QUEUED, TERMINAL, AttemptError, Job, NewJob, State
-from penstock.lifecycle import (
+from penstock.app.judging import judge
+from penstock.core.job import QUEUED, TERMINAL, AttemptError, Job, NewJob, State
+from penstock.core.lifecycle import (
     Cancelled,
     LeaseLost,
     Outcome,
@@ -32,8 +33,7 @@ from penstock.lifecycle import (
     first_state,
     starts_on_record,
 )
-from penstock.store import Fetched, Settled, Settlement, Store
-from penstock.upkeep.reclaimer import judge
+from penstock.stores.contract import Fetched, Settled, Settlement, Store
 from tests.model.checker import Step
 
 __all__ = [

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.job import NewJob, State
-from penstock.lifecycle import LEGAL
-from penstock.store import Settled
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import LEGAL
+from penstock.stores.contract import Settled
 from tests.model.checker import Checked, explore
 from tests.model.promises import EACH_STEP, END, legal_steps, promises
 from tests.model.protocol import (

@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 import pytest
+from penstock.errors import ConfigError
 
 import penstock.pool
 from penstock import errors
-from penstock.errors import ConfigError
 from penstock.pool import CancelToken, JobQueue, Pool, ThreadJobQueue, ThreadPool
 
 
@@ -112,5 +112,5 @@ def test_it_brings_in_nothing_of_penstock_but_the_errors_and_nobody_brings_it_in
         "penstock.pool.loops",
         "penstock.pool.rules",
         "penstock.pool.threads",
-        "penstock.printable",  # what errors say is safe to print
+        "penstock.core.printable",  # what errors say is safe to print
     ]

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.app import App
-from penstock.sealing import new_key
+from penstock.app.app import App
+from penstock.encryption import new_key
 
 KEY, OTHER = new_key(), new_key()
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from penstock.job import Job, NewJob, Ref
-from penstock.sealing import Keyring, Sealer
-from penstock.store import Store, SyncProducing
+from penstock.core.job import Job, NewJob, Ref
+from penstock.encryption import Keyring, Sealer
+from penstock.stores.contract import Store, SyncProducing
+from penstock.stores.encrypted import vault, why_closed
 from penstock.stores.memory import MemoryStore
-from penstock.vault import vault, why_closed
 
 
 @pytest.fixture

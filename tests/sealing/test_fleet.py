@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
 
 from penstock import App, Batch, Cancel, RawJob, Unique
-from penstock.batch import Group
-from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
-from penstock.job import Job, NewJob, State
-from penstock.sealing import Keyring, Sealer, read_keys
-from penstock.store import Share
-from penstock.vault import vault
+from penstock.core.batch import Group
+from penstock.core.job import Job, NewJob, State
+from penstock.encryption import Keyring, Sealer, read_keys
+from penstock.stores.contract import Share
+from penstock.stores.encrypted import vault
 from tests.sealing.conftest import KEY, OTHER, NewApp
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, until
 
@@ -393,8 +393,8 @@ async def test_an_entry_that_is_put_again_is_the_same(new_app: NewApp) -> None:
 
 
 async def test_a_worker_without_the_key_leaves_an_entry_to_those_who_have_it(with_greet: WithGreet) -> None:
-    from penstock.schedule import NewEntry, Schedule
-    from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
+    from penstock.core.schedule import NewEntry, Schedule
+    from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 
     keyed, keyless = with_greet(key=KEY), with_greet()
     job = NewJob("", "greet", b'{"name":"ada"}')

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, Batch, Cancel, Discard, RawJob, Unique, current_job
-from penstock.job import Ref, State
-from penstock.sealing import new_key
-from penstock.store import Beat, Tick
+from penstock.core.job import Ref, State
+from penstock.encryption import new_key
+from penstock.stores.contract import Beat, Tick
 from tests.servers import RedisServer
 from tests.worker.conftest import in_a_burst, quick
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from redis.crc import key_slot
 
-from penstock.verify import clusters
+from penstock.verify.servers import clusters
 from tests.servers.fleet import Fleet, hosts
 from tests.servers.programs import READY
 from tests.servers.single import RedisServer, all_or_none, data_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from penstock.verify.sentinels import MASTER_NAME, agreed, master_port, sentinel_settings
+from penstock.verify.servers.sentinels import MASTER_NAME, agreed, master_port, sentinel_settings
 from tests.servers.fleet import Fleet, hosts
 from tests.servers.programs import HOST, READY, free_port, until
 from tests.servers.single import RedisServer, all_or_none, data_server

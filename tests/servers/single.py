@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from penstock.verify.nodes import RedisNode
+from penstock.verify.servers.nodes import RedisNode
 from tests.servers.certificates import Certificates
 from tests.servers.programs import HOST, free_port, redis_program
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.sealing import Keyring, Sealer
-from penstock.store import Store
+from penstock.core.clock import ManualClock
+from penstock.encryption import Keyring, Sealer
+from penstock.stores.contract import Store
+from penstock.stores.encrypted import vault
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
-from penstock.vault import vault
 from tests import servers
 from tests.store.facts import TEST_FOLDER, OpenStore, key_prefix
 

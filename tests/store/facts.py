@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.batch import Group
-from penstock.job import AttemptError, Job, NewJob, Ref, State
-from penstock.lane import Lane
-from penstock.lifecycle import Place, Transition
-from penstock.limits import Rate
-from penstock.store import Settled, Settlement, Share, Store, Verdict
+from penstock.core.batch import Group
+from penstock.core.job import AttemptError, Job, NewJob, Ref, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.core.limits import Rate
+from penstock.core.partition import Lane
+from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
 
 SECOND = 1_000
 MINUTE = 60 * SECOND

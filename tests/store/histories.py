@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.clock import Clock
-from penstock.job import Job, Lease, NewJob, Ref
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Fetched, Settlement, Share, Store
+from penstock.core.clock import Clock
+from penstock.core.job import Job, Lease, NewJob, Ref
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Beat, Fetched, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 
 __all__ = ["Asked", "Call", "Loan", "ask", "order_of", "shown"]

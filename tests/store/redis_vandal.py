@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.job import Ref
+from penstock.core.job import Ref
 from penstock.stores.redis.keys import Keys, packed
 from penstock.stores.redis.records import Profile
 

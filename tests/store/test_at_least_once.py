@@ -6,12 +6,12 @@ import random
 from collections import Counter
 
 import pytest
-
-from penstock.clock import ManualClock
-from penstock.job import TERMINAL, AttemptError, Job, State
-from penstock.lifecycle import LeaseLost, Outcome, Raised, Released, Returned, Snoozed, decide
 from penstock.retry import Fixed
-from penstock.store import Beat, Settled, Settlement, Share, Store, Verdict
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import TERMINAL, AttemptError, Job, State
+from penstock.core.lifecycle import LeaseLost, Outcome, Raised, Released, Returned, Snoozed, decide
+from penstock.stores.contract import Beat, Settled, Settlement, Share, Store, Verdict
 from tests.store.facts import DAY, KEEP, LEASE, SECOND, all_jobs, counts, new
 
 QUEUES = ["a", "b"]

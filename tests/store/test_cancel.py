@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import FINISHED_KEPT, QUEUED, TERMINAL, Ref, State
-from penstock.lifecycle import ASK_CANCELLED, LOST_BY
-from penstock.store import Beat, Grip, Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import FINISHED_KEPT, QUEUED, TERMINAL, Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED, LOST_BY
+from penstock.stores.contract import Beat, Grip, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     CANCELLED,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.store import Store
+from penstock.stores.contract import Store
 from tests.store.facts import OpenStore, new
 
 LOOPS = 12

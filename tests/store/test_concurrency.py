@@ -7,9 +7,9 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.job import Job, State
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Share, Store, Wake
+from penstock.core.job import Job, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement, Share, Store, Wake
 from tests.store.facts import (
     COMPLETED,
     LEASE,

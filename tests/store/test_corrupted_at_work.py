@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from penstock import App, RecordSetAside, Worker
-from penstock.clock import SystemClock
-from penstock.job import UNREADABLE_TASK, Job, NewJob, Ref, State
-from penstock.lifecycle import UNREADABLE
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Share, Store, WorkerInfo
+from penstock.core.clock import SystemClock
+from penstock.core.job import UNREADABLE_TASK, Job, NewJob, Ref, State
+from penstock.core.lifecycle import UNREADABLE
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.stores.contract import Share, Store, WorkerInfo
 from tests.cli.conftest import Cli
 from tests.store.facts import OpenStore, token
 from tests.store.vandals import VANDALS, Vandal

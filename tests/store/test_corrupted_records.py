@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from penstock.batch import Group
-from penstock.clock import ManualClock
-from penstock.job import AttemptError, Job, NewJob, Progress, Ref, State
-from penstock.lane import Lane, Turn
-from penstock.lifecycle import UNREADABLE, Transition
-from penstock.limits import LimitChange
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import (
+from penstock.core.batch import Group
+from penstock.core.clock import ManualClock
+from penstock.core.job import AttemptError, Job, NewJob, Progress, Ref, State
+from penstock.core.lifecycle import UNREADABLE, Transition
+from penstock.core.limits import LimitChange
+from penstock.core.partition import Lane, Turn
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import (
     Beat,
     Level,
     Moved,
@@ -28,7 +29,6 @@ from penstock.store import (
     Verdict,
     WorkerInfo,
 )
-from penstock.unique import UniqueKey
 from tests.store.facts import (
     CANCELLED,
     COMPLETED,

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import TERMINAL, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import TERMINAL, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Store
 from tests.store.facts import (
     CANCELLED,
     COMPLETED,

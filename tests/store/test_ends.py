@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Store
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settlement, Store
 from tests.store.facts import (
     COMPLETED,
     DEAD,

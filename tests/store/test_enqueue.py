@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from penstock.clock import ManualClock
-from penstock.job import Job, NewJob, State
-from penstock.lifecycle import ASK_CANCELLED
 from penstock.retry import (
     Custom,
     Exponential,
@@ -17,8 +13,12 @@ from penstock.retry import (
     RetryPolicy,
     Steps,
 )
-from penstock.store import Enqueued, Store, Verdict
-from penstock.unique import UniqueKey
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Enqueued, Store, Verdict
 from tests.store.facts import (
     COMPLETED,
     HOUR,

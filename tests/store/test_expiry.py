@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import FINISHED_KEPT, State
-from penstock.lifecycle import EXPIRED, kept
-from penstock.store import Due, Share, Store, Wake, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import FINISHED_KEPT, State
+from penstock.core.lifecycle import EXPIRED, kept
+from penstock.stores.contract import Due, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     DAY,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import Job, Progress, State
-from penstock.store import Beat, Grip, Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, Progress, State
+from penstock.stores.contract import Beat, Grip, Store
 from tests.store.facts import (
     ENDINGS,
     HOUR,

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import Job, Lease, Progress, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Grip, Settled, Settlement, Share, Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, Lease, Progress, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import Progress, State
-from penstock.store import Beat, Fetched, Settled, Settlement, Share, Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import Progress, State
+from penstock.stores.contract import Beat, Fetched, Settled, Settlement, Share, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,

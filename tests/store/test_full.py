@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.lifecycle import Transition
-from penstock.limits import LimitChange
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Enqueued, Moved, Settlement, Store, Tick, Verdict
-from penstock.unique import UniqueKey
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.core.limits import LimitChange
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Enqueued, Moved, Settlement, Store, Tick, Verdict
 from tests.store.facts import (
     COMPLETED,
     DEAD,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import Ref, State
-from penstock.store import Store
+from penstock.core.job import Ref, State
+from penstock.stores.contract import Store
 from tests.store.facts import add, in_state, new, some
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.batch import Group
-from penstock.clock import ManualClock
-from penstock.job import TERMINAL, Job, NewJob, State
-from penstock.lifecycle import EXPIRED, Transition
-from penstock.store import Due, GroupInfo, Settled, Settlement, Share, Store, Verdict, Wake
-from penstock.unique import UniqueKey
+from penstock.core.batch import Group
+from penstock.core.clock import ManualClock
+from penstock.core.job import TERMINAL, Job, NewJob, State
+from penstock.core.lifecycle import EXPIRED, Transition
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Due, GroupInfo, Settled, Settlement, Share, Store, Verdict, Wake
 from tests.store.facts import (
     AGAIN,
     CANCELLED,

@@ -18,13 +18,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import Lease, Ref, State
-from penstock.lane import Lane
-from penstock.lifecycle import Place, Transition
-from penstock.store import Enqueued, Settled, Settlement, Store, Verdict
+from penstock.core.clock import ManualClock
+from penstock.core.job import Lease, Ref, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.core.partition import Lane
+from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.stores.contract import Enqueued, Settled, Settlement, Store, Verdict
 from penstock.stores.memory import MemoryStore
-from penstock.unique import WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 from tests.store.conftest import STORES
 from tests.store.facts import COMPLETED, HOUR, error, new
 from tests.store.histories import Asked, Call, Loan, ask, order_of, shown

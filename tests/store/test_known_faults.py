@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import AttemptError, NewJob, Progress, Ref, State
-from penstock.lifecycle import Transition
-from penstock.periodic import new_entry
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Beat, Grip, Settled, Settlement, Share, Store, Verdict
-from penstock.unique import UniqueKey
+from penstock.app.periodic import new_entry
+from penstock.core.clock import ManualClock
+from penstock.core.job import AttemptError, NewJob, Progress, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store, Verdict
 from tests.store.facts import (
     COMPLETED,
     HOUR,

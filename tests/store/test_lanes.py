@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.lane import Lane
-from penstock.lifecycle import Place, Transition
-from penstock.limits import Rate
-from penstock.store import LaneInfo, Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.core.lifecycle import Place, Transition
+from penstock.core.limits import Rate
+from penstock.core.partition import Lane
+from penstock.stores.contract import LaneInfo, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     ENDINGS,

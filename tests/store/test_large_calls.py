@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import State
-from penstock.store import Settled, Settlement, Share, Store
+from penstock.core.job import State
+from penstock.stores.contract import Settled, Settlement, Share, Store
 from tests.store.facts import KEEP, LEASE, MINUTE, RELEASED, Transition, add, counts, ids, new, some
 
 

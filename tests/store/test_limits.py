@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import Job, State
-from penstock.lifecycle import Place, Transition
-from penstock.limits import LimitChange, QueueLimits, Rate
-from penstock.store import Fetched, Settlement, Share, Store, Wake, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.core.limits import LimitChange, QueueLimits, Rate
+from penstock.stores.contract import Fetched, Settlement, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -195,7 +195,7 @@ async def test_a_limited_queue_does_not_keep_others_from_the_limit_of_a_fetch(st
 
 
 async def test_parked_jobs_are_limited_too(store: Store) -> None:
-    from penstock.store import WorkerInfo
+    from penstock.stores.contract import WorkerInfo
 
     await add(store, *some(3))
     for job in await take(store, 3):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
 from penstock.errors import ConfigError
-from penstock.job import State
-from penstock.store import Store
+
+from penstock.core.job import State
+from penstock.stores.contract import Store
 from tests.store.facts import (
     AGAIN,
     add,

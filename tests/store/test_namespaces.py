@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.job import State
-from penstock.store import Store, Wake, WorkerInfo
-from penstock.unique import UniqueKey
+from penstock.core.job import State
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Store, Wake, WorkerInfo
 from tests.store.facts import (
     DAY,
     HOUR,

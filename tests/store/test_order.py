@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import PRIORITIES, Job, State
-from penstock.lifecycle import Place, Transition
-from penstock.store import Settlement, Share, Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import PRIORITIES, Job, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.stores.contract import Settlement, Share, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.lane import Lane
-from penstock.lifecycle import Transition
-from penstock.store import Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.core.partition import Lane
+from penstock.stores.contract import Store, WorkerInfo
 from tests.store.facts import (
     LEASE,
     MINUTE,

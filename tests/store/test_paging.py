@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import State
-from penstock.store import Page, Store
+from penstock.core.job import State
+from penstock.stores.contract import Page, Store
 from tests.store.facts import AGAIN, OpenStore, add, end, ids, new, some, take
 
 

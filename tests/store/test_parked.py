@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.store import Parked, Share, Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.stores.contract import Parked, Share, Store, WorkerInfo
 from tests.store.facts import (
     LEASE,
     PARKED,

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
-from penstock.clock import ManualClock
-from penstock.job import NewJob, Ref, State
-from penstock.lane import Lane
-from penstock.lifecycle import REPLACED
 from penstock.retry import exponential
-from penstock.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
-from penstock.store import Moved, Store, Tick, Ticked, Wake
-from penstock.unique import UniqueKey
-from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.lifecycle import REPLACED
+from penstock.core.partition import Lane
+from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
+from penstock.core.unique import UniqueKey
+from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.stores.contract import Moved, Store, Tick, Ticked, Wake
 from tests.store.facts import (
     ALONE,
     CANCELLED,

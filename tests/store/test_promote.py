@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.store import Due, Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.stores.contract import Due, Store
 from tests.store.facts import (
     MINUTE,
     add,

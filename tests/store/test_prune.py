@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import DEAD_KEPT, FINISHED_KEPT, QUEUED, Job, State
-from penstock.lifecycle import EXPIRED, Transition
-from penstock.store import Pruned, Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, QUEUED, Job, State
+from penstock.core.lifecycle import EXPIRED, Transition
+from penstock.stores.contract import Pruned, Store, WorkerInfo
 from tests.store.facts import (
     DAY,
     HOUR,

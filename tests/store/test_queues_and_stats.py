@@ -6,10 +6,10 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.lifecycle import Transition
-from penstock.store import DayCount, QueueInfo, QueueStats, Settlement, Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import DayCount, QueueInfo, QueueStats, Settlement, Store
 from tests.store.facts import (
     AGAIN,
     CANCELLED,

@@ -29,14 +29,15 @@ from hypothesis.stateful import (
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from penstock.batch import Group
-from penstock.clock import ManualClock
-from penstock.holding import phase, until
-from penstock.job import QUEUED, TERMINAL, Job, Lease, NewJob, Progress, Ref, State
-from penstock.lane import Lane, Turn
-from penstock.lifecycle import LEGAL, Place, Transition
-from penstock.limits import LimitChange, OnFull, Rate
-from penstock.store import (
+from penstock.core.batch import Group
+from penstock.core.clock import ManualClock
+from penstock.core.job import QUEUED, TERMINAL, Job, Lease, NewJob, Progress, Ref, State
+from penstock.core.lifecycle import LEGAL, Place, Transition
+from penstock.core.limits import LimitChange, OnFull, Rate
+from penstock.core.partition import Lane, Turn
+from penstock.core.unique import WHILE_FINISHED, UniqueKey
+from penstock.core.unique_rules import phase, until
+from penstock.stores.contract import (
     Beat,
     Fetched,
     GroupInfo,
@@ -49,7 +50,6 @@ from penstock.store import (
     WorkerInfo,
 )
 from penstock.stores.memory import MemoryStore
-from penstock.unique import WHILE_FINISHED, UniqueKey
 from tests.store.conftest import STORES
 from tests.store.facts import DAY, HOUR, MINUTE, error
 

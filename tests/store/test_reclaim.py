@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import Job, Progress, State
-from penstock.lifecycle import LOST_BY
-from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, Progress, State
+from penstock.core.lifecycle import LOST_BY
+from penstock.stores.contract import Beat, Fetched, Grip, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,

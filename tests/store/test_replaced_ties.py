@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from penstock.batch import Group
-from penstock.clock import ManualClock
-from penstock.job import Job, NewJob, State
-from penstock.lane import Lane, Turn
-from penstock.lifecycle import Transition
-from penstock.limits import Rate
-from penstock.store import Store, Verdict
-from penstock.unique import UniqueKey
+from penstock.core.batch import Group
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.core.limits import Rate
+from penstock.core.partition import Lane, Turn
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Store, Verdict
 from tests.store.facts import (
     DAY,
     MINUTE,

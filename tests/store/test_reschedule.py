@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import Ref, State
-from penstock.store import Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import Ref, State
+from penstock.stores.contract import Store
 from tests.store.facts import (
     HOUR,
     MINUTE,

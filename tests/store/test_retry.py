@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import TERMINAL, Progress, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import TERMINAL, Progress, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Beat, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,

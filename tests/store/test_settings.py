@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.job import State
-from penstock.store import QueueInfo, Store, Verdict
+from penstock.core.job import State
+from penstock.stores.contract import QueueInfo, Store, Verdict
 from tests.store.facts import OpenStore, add, all_jobs, end, gone, in_state, new, running, take, the
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.job import MAX_ERRORS, TERMINAL, Progress, Ref, State
-from penstock.lifecycle import Place, Transition
-from penstock.store import Beat, Settled, Settlement, Store
-from penstock.unique import UniqueKey
+from penstock.core.clock import ManualClock
+from penstock.core.job import MAX_ERRORS, TERMINAL, Progress, Ref, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Beat, Settled, Settlement, Store
 from tests.store.facts import (
     AGAIN,
     CANCELLED,

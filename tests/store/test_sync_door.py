@@ -7,11 +7,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.clock import ManualClock
-from penstock.job import Ref, State
-from penstock.lifecycle import ASK_CANCELLED
-from penstock.store import Enqueued, QueueInfo, Store, Verdict
-from penstock.unique import UniqueKey
+from penstock.core.clock import ManualClock
+from penstock.core.job import Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Enqueued, QueueInfo, Store, Verdict
 from tests.store.facts import (
     COMPLETED,
     MINUTE,

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import TERMINAL, Job, Lease, State
-from penstock.lifecycle import LEGAL
-from penstock.store import Settled, Settlement, Store, Verdict, WorkerInfo
-from penstock.unique import UniqueKey
+from penstock.core.clock import ManualClock
+from penstock.core.job import TERMINAL, Job, Lease, State
+from penstock.core.lifecycle import LEGAL
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Settled, Settlement, Store, Verdict, WorkerInfo
 from tests.store.facts import (
     DAY,
     ENDINGS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.clock import ManualClock
-from penstock.job import NewJob, State
-from penstock.lane import Lane, Turn
-from penstock.store import Store
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob, State
+from penstock.core.partition import Lane, Turn
+from penstock.stores.contract import Store
 from tests.store.facts import (
     PUT_BACK,
     RELEASED,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import TERMINAL, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Enqueued, Store, Verdict
-from penstock.unique import UniqueKey
+from penstock.core.clock import ManualClock
+from penstock.core.job import TERMINAL, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Enqueued, Store, Verdict
 from tests.store.facts import (
     COMPLETED,
     DAY,

@@ -7,10 +7,10 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.job import State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Share, Store, Verdict
-from penstock.unique import WHILE_QUEUED, UniqueKey
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.core.unique import WHILE_QUEUED, UniqueKey
+from penstock.stores.contract import Settlement, Share, Store, Verdict
 from tests.store.facts import LEASE, OpenStore, all_jobs, counts, new, token
 
 KEYS, PRODUCERS, ROUNDS = 40, 8, 4

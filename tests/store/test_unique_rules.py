@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.holding import Hold, hold_after, phase, replaced
-from penstock.job import QUEUED, Job, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Enqueued, Settled, Settlement, Share, Store, Verdict, Wake
-from penstock.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.core.clock import ManualClock
+from penstock.core.job import QUEUED, Job, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.core.unique_rules import Hold, hold_after, phase, replaced
+from penstock.stores.contract import Enqueued, Settled, Settlement, Share, Store, Verdict, Wake
 from tests.store.facts import (
     COMPLETED,
     DAY,

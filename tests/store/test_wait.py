@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.store import Settlement, Store, Wake
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.stores.contract import Settlement, Store, Wake
 from tests.store.facts import (
     AGAIN,
     COMPLETED,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock.job import State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Wake
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settlement, Wake
 from tests.store.facts import MINUTE, OpenStore, add, asleep, new, take_one
 
 #: Seconds; less than it takes until a sleeper looks for himself, should nobody wake him.

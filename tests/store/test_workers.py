@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.clock import ManualClock
-from penstock.store import Store, WorkerInfo
+from penstock.core.clock import ManualClock
+from penstock.stores.contract import Store, WorkerInfo
 from tests.store.facts import MINUTE, OpenStore, running, the
 
 

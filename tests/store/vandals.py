@@ -16,7 +16,7 @@ import msgspec
 import redis as driver
 import redis.cluster
 
-from penstock.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref
 from tests import servers
 from tests.store.facts import key_prefix
 from tests.store.redis_vandal import RedisVandal

@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-
-from penstock.clock import ManualClock
 from penstock.errors import StoreError
-from penstock.job import NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Share, Wake
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settlement, Share, Wake
 from penstock.stores.memory import MemoryStore
 
 SOON = 5.0

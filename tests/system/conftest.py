@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 
-from penstock.handle import Handle
-from penstock.job import Job, State
-from penstock.store import WorkerInfo
+from penstock.client.handle import Handle
+from penstock.core.job import Job, State
+from penstock.stores.contract import WorkerInfo
 from penstock.verify import processes
 
 #: No test waits longer than this for something that should happen soon (s).

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.job import State
+from penstock.core.job import State
 from tests.system.conftest import Place
 from tests.system.test_store_trouble import write_lock
 

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import msgspec
+from penstock.events import Event
 
 from penstock import App, AttemptError, Job, current_job
-from penstock.events import Event
-from penstock.testing.ledger import Ledger
+from penstock.verify.ledger import Ledger
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.jsonl"

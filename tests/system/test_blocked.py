@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.handle import Handle
-from penstock.job import State
-from penstock.testing.ledger.facts import Leased, decoder
+from penstock.client.handle import Handle
+from penstock.core.job import State
+from penstock.verify.ledger.facts import Leased, decoder
 from tests.system.conftest import IMPATIENT, Place
 
 _LEASE = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}

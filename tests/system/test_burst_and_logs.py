@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.job import State
+from penstock.core.job import State
 from tests.system.conftest import Place
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.job import State
+from penstock.core.job import State
 from tests.system.conftest import Place
 
 #: What is promised is 1 s; a busy machine may take as long again.

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.handle import Handle
-from penstock.job import Job, State
-from penstock.testing.ledger import Ledger, check
+from penstock.client.handle import Handle
+from penstock.core.job import Job, State
+from penstock.verify.ledger import Ledger, check
 from tests.system.conftest import Line, Place
 
 #: What is promised is 1 s; a busy machine may take as long again.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.connect import connect
+from penstock.stores.connect import connect
 from tests.system.conftest import Place, Program
 
 _WORKERS = 5

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from penstock.job import State
+from penstock.core.job import State
 from tests.system.conftest import PATIENCE, Place
 
 _SCRIPT = '''\

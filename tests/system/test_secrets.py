@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.sealing import new_key
+from penstock.encryption import new_key
 from tests.servers import RedisServer
 from tests.system.conftest import PATIENCE, Place
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.handle import Handle
-from penstock.job import State
+from penstock.client.handle import Handle
+from penstock.core.job import State
 from tests.system.conftest import Place, Program
 
 _LEASE = {"PENSTOCK_LEASE": "1500ms", "PENSTOCK_HEARTBEAT": "400ms"}

@@ -9,10 +9,10 @@ import time
 from collections import Counter
 
 from penstock import App
-from penstock.job import State
-from penstock.store import QueueStats
+from penstock.core.job import State
+from penstock.stores.contract import QueueStats
 from penstock.stores.sqlite import SqliteStore
-from penstock.testing.ledger import check
+from penstock.verify.ledger import check
 from tests.system.conftest import Place
 
 _SECONDS = 6

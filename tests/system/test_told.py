@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from penstock.job import State
+from penstock.core.job import State
 
 #: A second for recognition, and a busy machine.
 SOON = 10.0

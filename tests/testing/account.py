@@ -11,9 +11,9 @@ from typing import Any, cast
 import msgspec
 
 from penstock import App, Discard, Retry, Snooze, current_job
-from penstock.job import Ref, State
-from penstock.store import Store
-from penstock.testing.ledger import Finding, Ledger, Verdict, acheck
+from penstock.core.job import Ref, State
+from penstock.stores.contract import Store
+from penstock.verify.ledger import Finding, Ledger, Verdict, acheck
 from penstock.worker.worker import Worker
 
 Line = dict[str, Any]

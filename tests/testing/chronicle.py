@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.job import Job, NewJob, Ref, State
-from penstock.store import QueueInfo, QueueStats
-from penstock.testing.ledger import Verdict, facts
-from penstock.testing.ledger.check import Snapshot, judge
-from penstock.testing.ledger.facts import Fact
-from penstock.testing.ledger.history import History, tell
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.stores.contract import QueueInfo, QueueStats
+from penstock.verify.ledger import Verdict, facts
+from penstock.verify.ledger.check import Snapshot, judge
+from penstock.verify.ledger.facts import Fact
+from penstock.verify.ledger.history import History, tell
 
 QUEUE = "q"
 #: The wall clock (ms) when the monotonic one of these histories is 0.

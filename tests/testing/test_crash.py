@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from penstock import App, ConfigError, EnqueueUnknown, StoreUnavailable
-from penstock.job import NewJob, Ref
-from penstock.store import Consuming, Operating, Producing
+from penstock.core.job import NewJob, Ref
+from penstock.stores.contract import Consuming, Operating, Producing
 from penstock.stores.memory import MemoryStore
 from penstock.testing import CrashPoints, Point
-from penstock.testing.crash import Boundary, kill_here
 from penstock.testing.faults import FaultyStore
+from penstock.verify.crash_points import Boundary, kill_here
 
 
 async def test_a_run_without_harm_leaves_its_points() -> None:
@@ -126,7 +126,7 @@ def test_both_doubles_of_a_store_know_every_verb() -> None:
 
 
 def test_a_kill_leaves_nothing_to_run() -> None:
-    code = "import atexit; atexit.register(print, 'end'); from penstock.testing.crash import kill_here"
+    code = "import atexit; atexit.register(print, 'end'); from penstock.verify.crash_points import kill_here"
     ran = subprocess.run(
         [sys.executable, "-c", f"{code}\ntry: kill_here()\nfinally: print('on')"],
         capture_output=True,

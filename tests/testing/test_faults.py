@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock import App, ConfigError, StoreBusy, StoreUnavailable, Worker
-from penstock.job import NewJob
+from penstock.core.job import NewJob
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from penstock import App, StoreFull, StoreUnavailable, Worker, current_job
-from penstock.job import Ref
-from penstock.store import Offer, Share
+from penstock.core.job import Ref
+from penstock.stores.contract import Offer, Share
 from penstock.testing import FaultyStore
-from penstock.testing.ledger import Ledger, acheck, check
-from penstock.testing.ledger.history import read
+from penstock.verify.ledger import Ledger, acheck, check
+from penstock.verify.ledger.history import read
 
 VICTIM = """
 import os, signal, sys
@@ -163,9 +163,9 @@ async def test_an_id_may_have_a_second_life(tmp_path: Path) -> None:
 
 
 async def test_jobs_that_follow_are_accounted_for(tmp_path: Path) -> None:
-    from penstock.job import NewJob, State
-    from penstock.lifecycle import Transition
-    from penstock.store import Settlement, Share
+    from penstock.core.job import NewJob, State
+    from penstock.core.lifecycle import Transition
+    from penstock.stores.contract import Settlement, Share
 
     app, ledger = App("memory://"), Ledger(tmp_path)
     ledger.watch(app)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.job import NewJob, Ref, State
-from penstock.testing.ledger import LedgerBroken
+from penstock.core.job import NewJob, Ref, State
+from penstock.verify.ledger import LedgerBroken
 from tests.testing.account import Account, promises, with_state
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from penstock.errors import DuplicateJob
 
 from penstock import App, Batch, Queue, Unique, Worker, current_job
-from penstock.errors import DuplicateJob
-from penstock.testing.ledger import Ledger, acheck, summary
-from penstock.testing.ledger.history import read
+from penstock.verify.ledger import Ledger, acheck, summary
+from penstock.verify.ledger.history import read
 from tests.testing.account import promises
 
 SEED = 5

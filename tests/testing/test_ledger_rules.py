@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job import State
-from penstock.testing.ledger import facts
-from penstock.testing.ledger.parted import Parted
-from penstock.testing.ledger.summary import summary
+from penstock.core.job import State
+from penstock.verify.ledger import facts
+from penstock.verify.ledger.parted import Parted
+from penstock.verify.ledger.summary import summary
 from tests.testing.chronicle import EPOCH, QUEUE, Chronicle
 
 

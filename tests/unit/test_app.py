@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from penstock.retry import Fixed
 
 import penstock
 from penstock import (
@@ -22,8 +23,7 @@ from penstock import (
     RawJob,
     UnknownScheme,
 )
-from penstock.job import FINISHED_KEPT, Job
-from penstock.retry import Fixed
+from penstock.core.job import FINISHED_KEPT, Job
 from penstock.stores.memory import MemoryStore
 
 
@@ -58,7 +58,7 @@ def test_a_url_that_makes_no_sense_is_refused_when_the_app_is_made() -> None:
 
 
 def test_a_missing_driver_is_told_when_the_app_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.connect.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="pip install"):
         App("redis://localhost")
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.attempt import Attempt
-from penstock.job import Job, NewJob, Progress, State
+from penstock.app.attempt import Attempt
+from penstock.core.job import Job, NewJob, Progress, State
 
 JOB = Job(NewJob("id", "task"), State.RUNNING, attempt=1)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.batcher import Batcher
+from penstock.core.batcher import Batcher
 
 
 class Wire:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from penstock import pressure
-from penstock.app import App
 from penstock.errors import BlockingCallWarning
+
+from penstock.app.app import App
+from penstock.client import backpressure
 
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    monkeypatch.setattr(pressure, "_warned", False)
+    monkeypatch.setattr(backpressure, "_warned", False)
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task(name="send")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from penstock.retry import Fixed
 
 from penstock import (
     App,
@@ -27,14 +28,13 @@ from penstock import (
     QueueFull,
     StoreFull,
 )
-from penstock import client as client_module
-from penstock.batch import Group
-from penstock.lane import Lane, Turn
-from penstock.limits import Rate
-from penstock.retry import Fixed
-from penstock.store import Enqueued, SyncProducing, Verdict
+from penstock.client import client as client_module
+from penstock.core.batch import Group
+from penstock.core.limits import Rate
+from penstock.core.partition import Lane, Turn
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Enqueued, SyncProducing, Verdict
 from penstock.stores.memory import MemoryStore
-from penstock.unique import UniqueKey
 
 
 class Recording(MemoryStore):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from penstock.clock import ManualClock
-from penstock.connect import check_url, connect
 from penstock.errors import ConfigError, MissingExtra, UnknownScheme
-from penstock.job import NewJob
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob
+from penstock.stores.connect import check_url, connect
 from penstock.stores.memory import MemoryStore
 
 
@@ -123,7 +123,7 @@ def test_a_url_that_makes_no_sense_is_refused(url: Any, says: str) -> None:
 def test_a_missing_driver_is_met_with_the_command_that_installs_it(
     url: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.connect.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: None)
     with pytest.raises(MissingExtra) as caught:
         check_url(url)
     assert f"pip install '{extra}'" in str(caught.value)
@@ -134,7 +134,7 @@ def test_a_store_that_is_still_to_come_says_so_with_its_driver_and_without(
     installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec("sys") if installed else None
-    monkeypatch.setattr("penstock.connect.find_spec", lambda name: found)
+    monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: found)
     with pytest.raises(ConfigError, match=r"has no store for postgresql:// yet") as caught:
         connect("postgresql://localhost")
     assert "pip install" not in str(caught.value)

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-
 from penstock.errors import StoreUnavailable
-from penstock.job import Ref
-from penstock.stores.endings import Ended, Endings
+
+from penstock.core.job import Ref
+from penstock.stores.result_waiter import Ended, Endings
 
 A, B, C = (Ref("default", id) for id in "abc")
 SOON = 10.0

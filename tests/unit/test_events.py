@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-
 from penstock.events import (
     Event,
     EventBus,

@@ -16,12 +16,12 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-
-from penstock.connect import connect
 from penstock.events import EventBus, WorkerStarted
-from penstock.job import NewJob
-from penstock.stores.memory import shelf
-from penstock.stores.redis import ground as redis_ground
+
+from penstock.core.job import NewJob
+from penstock.stores.connect import connect
+from penstock.stores.memory import state
+from penstock.stores.redis import context as redis_ground
 from penstock.stores.redis.keys import Keys
 from penstock.stores.sqlite import SqliteStore
 
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 DEADLINE = 5.0
-PATIENCE = "penstock.forks.PATIENCE"
+PATIENCE = "penstock.core.forks.PATIENCE"
 HUNG = "the child hung"
 
 
@@ -183,7 +183,7 @@ def test_the_fork_method_of_multiprocessing_does_the_same() -> None:
 
 
 def test_a_lock_that_stores_in_memory_share_is_free_in_the_child() -> None:
-    with held(shelf._shelves_lock):
+    with held(state._shelves_lock):
         assert in_a_fork(lambda: connect("memory://of-a-fork")) == "done"
 
 
@@ -236,7 +236,7 @@ IMPORTING = """
         ("connect('sqlite:///x.db')", "penstock.stores.sqlite.store"),
         ("connect('redis://localhost')", "penstock.stores.redis.scripts"),
         ("connect('memory://')", "penstock.stores.memory.store"),
-        ("__import__('penstock').Worker", "penstock.worker.executor"),
+        ("__import__('penstock').Worker", "penstock.worker.executor.executor"),
     ],
 )
 def test_a_fork_in_the_middle_of_an_import_of_a_store_leaves_a_child_that_can_import_it(

@@ -24,7 +24,7 @@ from penstock import (
     State,
     Undecodable,
 )
-from penstock.clock import ManualClock
+from penstock.core.clock import ManualClock
 from penstock.stores.memory import MemoryStore
 
 

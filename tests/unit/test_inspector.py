@@ -6,15 +6,15 @@ import base64
 
 import msgspec
 import pytest
-
-from penstock.clock import ManualClock
 from penstock.errors import ConfigError
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
+from penstock.core.lifecycle import Transition
 from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
 from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
-from penstock.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Settlement, Share, WorkerInfo
+from penstock.stores.contract import Beat, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
 
 NOW = 1_700_000_000_000

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.job import NewJob, State
-from penstock.lifecycle import UNREADABLE, Transition
+from penstock.app.judging import judge
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import UNREADABLE, Transition
 from penstock.retry import DEFAULT, Exponential, Fixed, RetryPolicy, Steps, wait_ms
-from penstock.store import Fetched, Share
+from penstock.stores.contract import Fetched, Share
 from penstock.stores.memory import MemoryStore
-from penstock.upkeep.reclaimer import judge
 
 
 @pytest.mark.parametrize(

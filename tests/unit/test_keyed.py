@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from penstock.app import App
 from penstock.errors import ArgumentError, ConfigError
-from penstock.job import NewJob
-from penstock.lane import Lane, Turn
-from penstock.limits import Rate
+
+from penstock.app.app import App
+from penstock.core.job import NewJob
+from penstock.core.limits import Rate
+from penstock.core.partition import Lane, Turn
 
 
 @pytest.fixture

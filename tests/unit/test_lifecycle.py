@@ -8,18 +8,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from penstock.retry import Exponential, Fixed
 
-from penstock.job import (
-    DEAD_KEPT,
-    FINISHED_KEPT,
-    TERMINAL,
-    AttemptError,
-    Job,
-    NewJob,
-    State,
-)
-from penstock.lane import Lane
-from penstock.lifecycle import (
+from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, TERMINAL, AttemptError, Job, NewJob, State
+from penstock.core.lifecycle import (
     EXPIRED,
     LEGAL,
     NO_FAILURE_FOR,
@@ -45,7 +37,7 @@ from penstock.lifecycle import (
     starts_on_record,
     too_late,
 )
-from penstock.retry import Exponential, Fixed
+from penstock.core.partition import Lane
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

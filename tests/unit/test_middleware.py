@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.job import Job, NewJob, State
-from penstock.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack, wrap
+from penstock.client.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack, wrap
+from penstock.core.job import Job, NewJob, State
 
 JOB = Job(NewJob("id", "mail.send", queue="mail"), State.RUNNING, attempt=1)
 

@@ -30,8 +30,8 @@ from penstock import (
     StoreFull,
     StoreUnavailable,
 )
-from penstock.outbox import _aged
-from penstock.store import Enqueued, Verdict
+from penstock.client.outbox import _aged
+from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 

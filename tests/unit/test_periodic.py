@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, ArgumentError, ConfigError
-from penstock.job import NewJob, Ref
-from penstock.periodic import AHEAD, LATE, new_entry, reckon, wait_ms
-from penstock.schedule import Entry, Misfire, Overlap, Schedule
+from penstock.app.periodic import AHEAD, LATE, new_entry, reckon, wait_ms
+from penstock.core.job import NewJob, Ref
+from penstock.core.schedule import Entry, Misfire, Overlap, Schedule
 
 NOON = 1_700_049_600_000  # 2023-11-15 12:00 UTC
 SECOND, MINUTE = 1_000, 60_000

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from penstock.app import App
-from penstock.batch import Batch
-from penstock.draft import Draft
 from penstock.errors import PenstockError
-from penstock.limits import LimitChange, Rate
-from penstock.task import Task
-from penstock.unique import Unique
+
+from penstock.app.app import App
+from penstock.app.task import Task
+from penstock.client.job_call import Draft
+from penstock.core.batch import Batch
+from penstock.core.limits import LimitChange, Rate
+from penstock.core.unique import Unique
 from penstock.worker import Queue
 
 

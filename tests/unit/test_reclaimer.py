@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from penstock import clock
 from penstock.errors import StoreFull
-from penstock.store import Fetched
-from penstock.upkeep.reclaimer import Reclaimer
+
+from penstock.core import clock
+from penstock.maintenance.reclaimer import Reclaimer
+from penstock.stores.contract import Fetched
 
 _BEAT = 0.05
 

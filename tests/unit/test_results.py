@@ -22,8 +22,8 @@ from penstock import (
     StoreCorrupt,
     Undecodable,
 )
-from penstock.job import Progress
-from penstock.store import Beat
+from penstock.core.job import Progress
+from penstock.stores.contract import Beat
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 

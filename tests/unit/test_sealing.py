@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from penstock.errors import ConfigError
 
 from penstock import App
 from penstock.config import Config, load
-from penstock.errors import ConfigError
-from penstock.job import Job, NewJob, State
-from penstock.sealing import (
+from penstock.core.job import Job, NewJob, State
+from penstock.encryption import (
     CannotOpen,
     Key,
     Keyring,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from penstock.app import App
 from penstock.errors import JobNotFound
-from penstock.job import State, Unkept
+
+from penstock.app.app import App
+from penstock.core.job import State, Unkept
 from penstock.testing import FaultyStore
 
 

@@ -29,9 +29,9 @@ from penstock import (
     Undecodable,
     fixed,
 )
-from penstock.clock import ManualClock, SystemClock
-from penstock.job import Progress
-from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share
+from penstock.core.clock import ManualClock, SystemClock
+from penstock.core.job import Progress
+from penstock.stores.contract import Beat, Fetched, Grip, Settled, Settlement, Share
 from penstock.stores.memory import MemoryStore
 
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from penstock.errors import ArgumentError, ConfigError
 
 from penstock import App, DuplicateJob, EnqueueManyError, State, Unique
-from penstock.errors import ArgumentError, ConfigError
-from penstock.job import NewJob
-from penstock.unique import UniqueKey, key_digest
+from penstock.core.job import NewJob
+from penstock.core.unique import UniqueKey, key_digest
 
 
 @pytest.fixture

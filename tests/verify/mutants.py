@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from penstock import App, Worker
 from penstock.config import load
-from penstock.job import Lease, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Fetched, Grip, Settled, Settlement, Share, Store
-from penstock.testing.ledger import Ledger
-from penstock.verify import power
+from penstock.core.job import Lease, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Beat, Fetched, Grip, Settled, Settlement, Share, Store
+from penstock.verify.ledger import Ledger
+from penstock.verify.servers import power
 
 #: A completed job is kept for so long (ms), so that the tests can look at it.
 KEPT = 600_000

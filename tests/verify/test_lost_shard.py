@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from penstock.verify.conductor import conduct
-from penstock.verify.kinds import Ground
+from penstock.verify.environment import Stand, Wires
+from penstock.verify.fault_types import Ground
 from penstock.verify.place import QUEUES, Place, settings_of_run
 from penstock.verify.plan import Wishes, plan
-from penstock.verify.report import Report
-from penstock.verify.servers import PrivateCluster
-from penstock.verify.stand import Stand, Wires
+from penstock.verify.report.report import Report
+from penstock.verify.servers.servers import PrivateCluster
 from penstock.verify.wiping import PREFIX
 from tests.servers import redis_program
 

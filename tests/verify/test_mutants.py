@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.job import State
+from penstock.core.job import State
 from penstock.stores.sqlite import file
-from penstock.testing.ledger import Ledger, Verdict, check
-from penstock.testing.ledger.history import Run, read
-from penstock.verify import power
+from penstock.verify.ledger import Ledger, Verdict, check
+from penstock.verify.ledger.history import Run, read
+from penstock.verify.servers import power
 from tests.system.conftest import Place, Program
 from tests.testing.account import promises
 from tests.verify.mutants import make

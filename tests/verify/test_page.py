@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.verify.page import page
+from penstock.verify.report.page import page
 
 KINDS = [
     "kill-worker",

@@ -10,20 +10,20 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from penstock.errors import ConfigError
 
 from penstock import App
-from penstock.errors import ConfigError
-from penstock.testing.ledger import Ledger, Verdict
-from penstock.testing.ledger.history import History, read
 from penstock.verify import tasks
+from penstock.verify.environment import stand_on
+from penstock.verify.fault_injector import Done, Harm
+from penstock.verify.fault_types import KINDS, Ground, choose, possible
 from penstock.verify.fleet import Fleet
-from penstock.verify.harm import Done, Harm
-from penstock.verify.kinds import KINDS, Ground, choose, possible
+from penstock.verify.ledger import Ledger, Verdict
+from penstock.verify.ledger.history import History, read
 from penstock.verify.load import SHAPES, draw
 from penstock.verify.place import Place
 from penstock.verify.plan import LANES, Step, Wishes, plan
-from penstock.verify.report import Account, Report, Spread, report_of
-from penstock.verify.stand import stand_on
+from penstock.verify.report.report import Account, Report, Spread, report_of
 
 
 @pytest.mark.parametrize("lane", LANES)

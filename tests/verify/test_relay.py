@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from penstock.errors import ConfigError
 
 from penstock import App
-from penstock.errors import ConfigError
-from penstock.verify.relay import Relay
+from penstock.verify.servers.proxy import Relay
 from tests.servers import RedisServer, until
 
 PATIENCE = 10.0

@@ -11,7 +11,7 @@ import pytest
 import redis as driver
 
 from penstock import App
-from penstock.verify.sentinels import PrivateSentinels
+from penstock.verify.servers.sentinels import PrivateSentinels
 from tests.servers import redis_program, until
 
 pytestmark = pytest.mark.slow

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 import redis as driver
+from penstock.errors import ConfigError, PenstockError, StoreFull
 
 from penstock import App
-from penstock.errors import ConfigError, PenstockError, StoreFull
-from penstock.handle import Handle
-from penstock.task import Task
-from penstock.verify.disks import SmallDisk
-from penstock.verify.nodes import RedisNode
-from penstock.verify.programs import free_port
-from penstock.verify.servers import PrivateCluster, PrivateRedis
+from penstock.app.task import Task
+from penstock.client.handle import Handle
+from penstock.verify.servers.disks import SmallDisk
+from penstock.verify.servers.nodes import RedisNode
+from penstock.verify.servers.programs import free_port
+from penstock.verify.servers.servers import PrivateCluster, PrivateRedis
 from tests.servers import redis_program, until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="it takes prlimit, or a tmpfs")
@@ -346,7 +346,7 @@ def test_a_small_disk_goes_with_who_mounted_it(tmp_path: Path) -> None:
         pass
     program = (
         "import os, pathlib, signal, sys\n"
-        "from penstock.verify.disks import SmallDisk\n"
+        "from penstock.verify.servers.disks import SmallDisk\n"
         "disk = SmallDisk(pathlib.Path(sys.argv[1]), 1)\n"
         "assert os.path.ismount(disk.folder)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from penstock import App
 from penstock.cli.main import cli
-from penstock.testing.ledger.history import read
+from penstock.verify.environment import stand_on
+from penstock.verify.ledger.history import read
 from penstock.verify.processes import family
-from penstock.verify.stand import stand_on
 from tests.servers import RedisServer
 
 _PATIENCE = 240

@@ -10,15 +10,16 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pytest
-
-from penstock.app import App
-from penstock.config import Config, load
 from penstock.events import Event
-from penstock.handle import Handle
-from penstock.job import Job, State
-from penstock.store import Store
+
+from penstock.app.app import App
+from penstock.client.handle import Handle
+from penstock.config import Config, load
+from penstock.core.job import Job, State
+from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
-from penstock.worker import Worker, executor
+from penstock.worker import Worker
+from penstock.worker.executor import executor
 
 #: No test waits longer than this for something that should happen at once (s).
 PATIENCE = 10.0

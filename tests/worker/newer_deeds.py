@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.app import App
+from penstock.app.app import App
 from tests.worker.deeds import made
 
 #: The registry of child processes.

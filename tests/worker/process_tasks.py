@@ -12,10 +12,11 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from penstock import App
-from penstock.attempt import current_job
 from penstock.errors import Cancel, Discard, Retry, Snooze
-from penstock.job import Job, RawJob
+
+from penstock import App
+from penstock.app.attempt import current_job
+from penstock.core.job import Job, RawJob
 
 app = App("memory://")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.job import State
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.job import State
 from penstock.testing import FaultyStore
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, lines, linger, made

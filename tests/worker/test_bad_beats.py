@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.job import Progress, State
-from penstock.store import Beat, Grip, Store
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.job import Progress, State
+from penstock.stores.contract import Beat, Grip, Store
 from tests.worker.conftest import at_work, becomes, ended, quick, until
 from tests.worker.deeds import made, tell
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from penstock.config import load
-from penstock.job import Job, NewJob, State
-from penstock.lifecycle import Place, released
-from penstock.store import Beat, Settled, Settlement, Share, Store
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import Place, released
+from penstock.stores.contract import Beat, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
-from penstock.worker.supervisor import _Child, _Supervisor
-from penstock.worker.table import Entry
+from penstock.worker.supervisor.shared_lease_table import Entry
+from penstock.worker.supervisor.supervisor import _Child, _Supervisor
 
 LEASE = 15_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from penstock.app import App
-from penstock.job import State
+from penstock.app.app import App
+from penstock.core.job import State
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, patient, until
 from tests.worker.deeds import act, lines, linger, made
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.app import App
-from penstock.attempt import NoCurrentJob, current_job
-from penstock.job import AttemptError, Job, State
-from penstock.store import Beat, Share
+from penstock.app.app import App
+from penstock.app.attempt import NoCurrentJob, current_job
+from penstock.core.job import AttemptError, Job, State
+from penstock.stores.contract import Beat, Share
 from penstock.testing import FaultyStore, inline
-from penstock.worker import aftercare, caller
+from penstock.worker import callback_executor, callback_runner
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, linger, made
 
@@ -203,7 +203,7 @@ async def test_they_hold_no_slot_and_delay_no_settlement(app: App) -> None:
 async def test_more_than_can_wait_are_left_out_and_told_of(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(aftercare, "_MOST", 10)
+    monkeypatch.setattr(callback_runner, "_MOST", 10)
     go_on = asyncio.Event()
     called: list[str] = []
 
@@ -225,7 +225,7 @@ async def test_more_than_can_wait_are_left_out_and_told_of(
 async def test_failures_have_their_place_when_successes_fill_it(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aftercare, "_MOST", 10)
+    monkeypatch.setattr(callback_runner, "_MOST", 10)
     go_on = asyncio.Event()
     heard = Heard()
 
@@ -247,7 +247,7 @@ async def test_failures_have_their_place_when_successes_fill_it(
 async def test_what_waits_takes_a_bounded_part_of_the_memory(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aftercare, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(callback_runner, "_MOST_BYTES", 100_000)
     go_on = asyncio.Event()
 
     @app.on_success
@@ -272,7 +272,7 @@ async def test_what_waits_takes_a_bounded_part_of_the_memory(
 async def test_one_that_does_not_come_back_is_stopped(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(aftercare, "Caller", lambda n: caller.Caller(n, limit=0.1))
+    monkeypatch.setattr(callback_runner, "Caller", lambda n: callback_executor.Caller(n, limit=0.1))
     heard = Heard()
 
     @app.on_success

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-
-from penstock.app import App
-from penstock.attempt import current_job
 from penstock.errors import JobCancelled
 from penstock.events import JobCancelledEvent
-from penstock.job import State
-from penstock.lifecycle import ASK_CANCELLED
+
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.job import State
+from penstock.core.lifecycle import ASK_CANCELLED
 from tests.worker.conftest import Dam, Door, Told, at_work, ended, patient, quick, until
 from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow
 
@@ -155,8 +155,8 @@ async def test_a_job_that_was_asked_to_stop_and_then_lost_its_worker_is_not_star
 ) -> None:
     began = tmp_path / "began"
     handle = await made(app, "async", linger, retry="1ms").aenqueue(str(began))
-    from penstock.ids import mint_token
-    from penstock.store import Share
+    from penstock.core.ids import mint_token
+    from penstock.stores.contract import Share
 
     fetched = await app.store.fetch(
         [Share("default", 1, 1)], limit=1, lease=200, worker="somebody else", token=mint_token()

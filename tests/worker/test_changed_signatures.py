@@ -10,15 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-
-from penstock.app import App
-from penstock.batch import Batch
 from penstock.errors import Retry, SignatureMismatch, Undecodable
 from penstock.events import JobParked, TaskUnknown
-from penstock.handle import Handle
-from penstock.job import Job, State
-from penstock.sealing import new_key
-from penstock.store import Parked
+
+from penstock.app.app import App
+from penstock.client.handle import Handle
+from penstock.core.batch import Batch
+from penstock.core.job import Job, State
+from penstock.encryption import new_key
+from penstock.stores.contract import Parked
 from penstock.testing import FaultyStore
 from tests.worker import deeds, newer_deeds
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, patient, until

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from penstock import App, StoreError, Worker
-from penstock.store import Finding, Level
+from penstock.stores.contract import Finding, Level
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-
-from penstock.app import App
 from penstock.errors import StoreUnavailable
 from penstock.events import JobReleased, LateResultRefused
-from penstock.ids import mint_token
-from penstock.job import State
-from penstock.store import Fetched, Offer, Share, Store, Wake
+
+from penstock.app.app import App
+from penstock.core.ids import mint_token
+from penstock.core.job import State
+from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module

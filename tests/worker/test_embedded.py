@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.app import App
+from penstock.app.app import App
 from penstock.config import Config
-from penstock.job import Job, State
+from penstock.core.job import Job, State
 from penstock.worker import Worker
 from tests.worker.conftest import at_work, becomes, ended, patient
 

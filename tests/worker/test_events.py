@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from penstock.app import App
 from penstock.events import (
     Event,
     JobCompleted,
@@ -22,7 +20,9 @@ from penstock.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from penstock.store import Beat, Share
+
+from penstock.app.app import App
+from penstock.stores.contract import Beat, Share
 from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
 from tests.worker.deeds import act, made
 

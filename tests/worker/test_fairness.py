@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.handle import Handle
-from penstock.ids import mint_token
-from penstock.job import State
-from penstock.lifecycle import Place, released
-from penstock.store import Settlement, Share, Store
-from penstock.task import Task
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.app.task import Task
+from penstock.client.handle import Handle
+from penstock.core.ids import mint_token
+from penstock.core.job import State
+from penstock.core.lifecycle import Place, released
+from penstock.stores.contract import Settlement, Share, Store
 from penstock.worker import Worker
-from penstock.worker.aside import MOST_ASIDE
+from penstock.worker.executor.process_backlog import MOST_ASIDE
 from penstock.worker.queues import Queue
 from tests.worker.conftest import PATIENCE, Dam, at_work, ended, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, lines, linger, made, tell

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from penstock.app import App
-from penstock.job import State
+from penstock.app.app import App
+from penstock.core.job import State
 from penstock.testing import FaultyStore
 from penstock.worker import Queue
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until

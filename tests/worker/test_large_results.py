@@ -7,10 +7,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
-from penstock.app import App
 from penstock.errors import JobDead
-from penstock.job import State
+
+from penstock.app.app import App
+from penstock.core.job import State
 from tests import servers
 from tests.worker.conftest import ended, in_a_burst
 from tests.worker.deeds import act, fill, made

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.job import Progress, State
-from penstock.store import Beat, Grip, Settled, Settlement
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.job import Progress, State
+from penstock.stores.contract import Beat, Grip, Settled, Settlement
 from penstock.testing import FaultyStore
 from tests.worker.conftest import at_work, ended, patient
 from tests.worker.deeds import act, made, tell

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-
-from penstock.app import App
 from penstock.errors import StoreUnavailable
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
-from penstock.handle import Handle
-from penstock.ids import mint_token
-from penstock.job import Job, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
-from penstock.upkeep.reclaimer import reclaim_all
+
+from penstock.app.app import App
+from penstock.client.handle import Handle
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, State
+from penstock.core.lifecycle import Transition
+from penstock.maintenance.reclaimer import reclaim_all
+from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
 from penstock.worker import Worker
 from penstock.worker import worker as worker_module
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until

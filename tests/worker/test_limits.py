@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from penstock import App, EnqueueManyError, QueueFull, RateLimited, State, Worker, current_job
-from penstock.store import QueueInfo
+from penstock.stores.contract import QueueInfo
 
 # how long anything may take to be obeyed, also on a busy machine; the promise is 0.2 s
 SOON = 2.0
@@ -323,7 +323,7 @@ async def test_a_wait_for_room_ends_with_its_time(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("door", ["enqueue_many", "aenqueue_many"])
 def test_many_jobs_wait_no_longer_than_one(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.client.CHUNK", 1)
+    monkeypatch.setattr("penstock.client.client.CHUNK", 1)
     kit = Kit(App("memory://", full_timeout="300ms"))
     kit.set(max_size=1, on_full="wait")
     jobs = [kit.note.job() for _ in range(20)]

@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from penstock.app import App
+from penstock.app.app import App
 from penstock.config import Config
-from penstock.job import State
+from penstock.core.job import State
 from penstock.worker.logs import configure_logs, log_with_traceback
 from tests.hostile import HOSTILE, clean
 from tests.worker.conftest import at_work, becomes, in_a_burst, quick, until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.app import App
-from penstock.job import State
+from penstock.app.app import App
+from penstock.core.job import State
 from penstock.worker.pools import process, processes
 from tests.worker.conftest import at_work, ended, until
 from tests.worker.deeds import act, act_async, made

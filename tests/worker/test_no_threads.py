@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from penstock.app import App
-from penstock.job import State
+from penstock.app.app import App
+from penstock.core.job import State
 from penstock.worker.pools import ThreadPool, threads
 from tests.worker.conftest import at_work, becomes, ended, until
 from tests.worker.deeds import act, act_async

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.app import App
-from penstock.job import State
-from penstock.store import Settled, Settlement, Store
+from penstock.app.app import App
+from penstock.core.job import State
+from penstock.stores.contract import Settled, Settlement, Store
 from tests.worker.conftest import ended, in_a_burst
 from tests.worker.deeds import (
     NO_RULES,

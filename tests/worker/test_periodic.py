@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.clock import ManualClock
-from penstock.connect import connect
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.events import JobEnqueued
-from penstock.job import NewJob, Ref, State
-from penstock.middleware import MiddlewareStack
-from penstock.periodic import AHEAD, new_entry
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Store
+
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.app.periodic import AHEAD, new_entry
+from penstock.client.middleware import MiddlewareStack
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.stores.connect import connect
+from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
-from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
 from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
 
 SECOND, MINUTE = 1_000, 60_000

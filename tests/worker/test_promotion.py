@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.clock import SystemClock
-from penstock.handle import Handle
-from penstock.job import State
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.client.handle import Handle
+from penstock.core.clock import SystemClock
+from penstock.core.job import State
 from tests.worker.conftest import at_work, ended, patient, quick, until
 
 #: What the stores go by.

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from penstock.job import Job, NewJob, State
-from penstock.store import Share
+from penstock.core.job import Job, NewJob, State
+from penstock.stores.contract import Share
 from penstock.worker.queues import Queue, Turns, as_queues, spread
 
 WEIGHTED = (Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1))

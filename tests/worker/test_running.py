@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from penstock.app import App
-from penstock.attempt import NoCurrentJob, current_job
 from penstock.errors import ConfigError
-from penstock.job import Progress, State
-from penstock.worker import Worker, executor
+
+from penstock.app.app import App
+from penstock.app.attempt import NoCurrentJob, current_job
+from penstock.core.job import Progress, State
+from penstock.worker import Worker
+from penstock.worker.executor import executor
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, until
 from tests.worker.deeds import act, lines, linger, made, tell, typed
 

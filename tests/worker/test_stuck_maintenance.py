@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from penstock import App, RecordSetAside, Worker
-from penstock.store import Due, Fetched, Pruned, SetAside, Share, Store, Wake
-from penstock.upkeep.promoter import Promoter
-from penstock.upkeep.service import Backoff, Service
+from penstock.maintenance.promoter import Promoter
+from penstock.maintenance.service import Backoff, Service
+from penstock.stores.contract import Due, Fetched, Pruned, SetAside, Share, Store, Wake
 
 BROKEN = SetAside("job", "default", "j-1", "cut short")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock import clock
-from penstock.app import App
-from penstock.ids import mint, mint_token
-from penstock.job import Job, NewJob, State
+from penstock.app.app import App
+from penstock.core import clock
+from penstock.core.ids import mint, mint_token
+from penstock.core.job import Job, NewJob, State
 from penstock.worker import Worker
-from penstock.worker.executor import _NO_PLAN
-from penstock.worker.hold import Hold, Holdings
-from penstock.worker.starting import NotBegun, Starter, ThreadCall
+from penstock.worker.executor.attempt_start import NotBegun, Starter, ThreadCall
+from penstock.worker.executor.executor import _NO_PLAN
+from penstock.worker.leased_jobs import Hold, Holdings
 from tests.servers import remove_keys
 from tests.worker.conftest import Dam, at_work, patient, until
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-
-from penstock.app import App
-from penstock.attempt import current_job
 from penstock.errors import Discard, Retry, Snooze, StoreUnavailable
-from penstock.handle import Handle
-from penstock.job import State
-from penstock.store import Store
-from penstock.task import Task
+
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.app.task import Task
+from penstock.client.handle import Handle
+from penstock.core.job import State
+from penstock.stores.contract import Store
 from penstock.worker import Worker
 from penstock.worker.queues import Queue
 from tests.worker.conftest import in_a_burst, nothing_left, quick, until

@@ -6,11 +6,11 @@ import logging
 from typing import cast
 
 import pytest
-
-from penstock.app import App
 from penstock.errors import StoreCorrupt
-from penstock.job import RawJob
-from penstock.store import Store
+
+from penstock.app.app import App
+from penstock.core.job import RawJob
+from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
 from tests.worker.conftest import at_work, in_a_burst, until
 

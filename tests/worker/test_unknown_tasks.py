@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 
 import pytest
-
-from penstock.app import App
 from penstock.events import TaskUnknown
-from penstock.health import Health
-from penstock.job import RawJob, State
-from penstock.store import Parked
-from penstock.worker import strangers
+
+from penstock.app.app import App
+from penstock.core.health import Health
+from penstock.core.job import RawJob, State
+from penstock.stores.contract import Parked
+from penstock.worker import unknown_tasks
 from tests.worker.conftest import Told, at_work, ended, in_a_burst, patient, until
 
 HERE = "late"
@@ -63,7 +63,7 @@ async def test_what_the_log_left_out_is_counted_there(
             async with asyncio.timeout(5):
                 while await parked(old) < 20:
                     await asyncio.sleep(0.005)
-            monkeypatch.setattr(strangers, "_SAY_EVERY", 0.0)
+            monkeypatch.setattr(unknown_tasks, "_SAY_EVERY", 0.0)
             await put(old, 1, "later")
             async with asyncio.timeout(5):
                 while await parked(old) < 21:

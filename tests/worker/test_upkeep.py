@@ -9,22 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from penstock import clock as lease_clock
-from penstock.clock import ManualClock
-from penstock.connect import connect
 from penstock.errors import StoreUnavailable
-from penstock.ids import mint_token
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Settlement, Share, Store, WorkerInfo
+
+from penstock.core import clock as lease_clock
+from penstock.core.clock import ManualClock
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.maintenance import reclaimer as reclaiming
+from penstock.maintenance import service as services
+from penstock.maintenance.promoter import Promoter
+from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.reclaimer import Reclaimer, reclaim_all
+from penstock.maintenance.service import Complaint, Service
+from penstock.stores.connect import connect
+from penstock.stores.contract import Beat, Settlement, Share, Store, WorkerInfo
 from penstock.testing import FaultyStore
-from penstock.upkeep import reclaimer as reclaiming
-from penstock.upkeep import service as services
-from penstock.upkeep.promoter import Promoter
-from penstock.upkeep.pruner import Pruner
-from penstock.upkeep.reclaimer import Reclaimer, reclaim_all
-from penstock.upkeep.service import Complaint, Service
 from tests.worker.conftest import until
 
 LEASE = 15_000

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from penstock.errors import PenstockError
+from penstock.core.errors import PenstockError
 
 __all__ = ["complete_entry", "complete_queue"]
 

@@ -10,7 +10,7 @@ from textwrap import indent
 import click
 
 from penstock.cli.show import emit, note, say_lines
-from penstock.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
+from penstock.core.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
 
 __all__ = ["Exit", "Fault", "code_of", "complain", "not_found"]
 

@@ -13,7 +13,7 @@ import click
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
 from penstock.cli.show import close_streams, prepare_streams
-from penstock.errors import did_you_mean
+from penstock.core.errors import did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -29,12 +29,12 @@ class Root(click.Group):
     """Imports a command when it is asked for: `penstock --version` needs none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if importlib.util.find_spec(f"penstock.cli.{name}")]
+        return [name for name in COMMANDS if importlib.util.find_spec(f"penstock.cli.commands.{name}")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"penstock.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"penstock.cli.commands.{cmd_name}").command
         return command
 
     def resolve_command(

@@ -15,10 +15,10 @@ from penstock.cli.faults import Fault
 if TYPE_CHECKING:  # a command that only prints help needs none of these
     from collections.abc import Iterator
 
-    from penstock.app import App
+    from penstock.app.app import App
     from penstock.config import Loaded
     from penstock.inspector import Inspector
-    from penstock.store import Store
+    from penstock.stores.contract import Store
 
 __all__ = ["Command", "Session"]
 
@@ -60,7 +60,7 @@ class Session:
 
     def open_app(self, given: str | None = None) -> App:
         """The app, imported."""
-        from penstock.loading import load_app
+        from penstock.app.loading import load_app
 
         return load_app(self.app_spec(given))
 
@@ -89,8 +89,8 @@ class Session:
     def _store(self) -> Store:
         if self.uses_app():
             return self.open_app().store
-        from penstock.connect import connect
-        from penstock.vault import vault_of
+        from penstock.stores.connect import connect
+        from penstock.stores.encrypted import vault_of
 
         config = self.load().config
         return vault_of(connect(config.url, namespace=config.namespace), config)

@@ -17,8 +17,8 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.job import State
-from penstock.printable import block, json_escaped, one_line
+from penstock.core.job import State
+from penstock.core.printable import block, json_escaped, one_line
 
 __all__ = [
     "age",

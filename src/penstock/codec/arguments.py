@@ -13,7 +13,7 @@ from penstock.codec.sameness import one_spelling
 from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
 from penstock.codec.signature import Call, resolved_signature
 from penstock.codec.tags import Misfit, may_hold_tags
-from penstock.errors import ArgumentError, ConfigError, SignatureMismatch, Undecodable
+from penstock.core.errors import ArgumentError, ConfigError, SignatureMismatch, Undecodable
 
 __all__ = ["ArgsCodec"]
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from penstock.codec.arguments import ArgsCodec
 from penstock.codec.shape import MAX_BYTES
 from penstock.codec.signature import Call, resolved_signature, signature_of
-from penstock.errors import ConfigError
+from penstock.core.errors import ConfigError
 
 __all__ = ["ElementCodec"]
 

@@ -11,8 +11,8 @@ from typing import Any, Never, NoReturn
 from penstock.codec.shape import MAX_BYTES, Shape, shown
 from penstock.codec.signature import resolved, scope_of, signature_of
 from penstock.codec.tags import Misfit
-from penstock.errors import ResultError, Undecodable
-from penstock.sealing import why_not_here
+from penstock.core.errors import ResultError, Undecodable
+from penstock.encryption import why_not_here
 
 __all__ = ["ANY_RESULT", "ResultCodec", "result_codec_of"]
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from penstock.codec.shape import Mode, Shape, revive, rewritten, spell
 from penstock.codec.tags import Misfit
-from penstock.errors import ConfigError
+from penstock.core.errors import ConfigError
 
 __all__ = ["Call", "resolved", "resolved_signature", "scope_of", "signature_of"]
 

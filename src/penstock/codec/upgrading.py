@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.codec.arguments import ArgsCodec
 from penstock.codec.shape import MAX_BYTES, shown, spell
-from penstock.errors import Undecodable
+from penstock.core.errors import Undecodable
 
 __all__ = ["Upgrade", "UpgradingCodec"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.duration import milliseconds
-from penstock.errors import ConfigError, did_you_mean
-from penstock.ids import check_queue
-from penstock.sealing import read_keys
+from penstock.core.duration import milliseconds
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.ids import check_queue
+from penstock.encryption import read_keys
 
 __all__ = [
     "DURATION",

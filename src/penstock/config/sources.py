@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from penstock.config.knobs import GIVES_UP_AFTER, KNOBS, Config, Knob
-from penstock.duration import format_ms
-from penstock.errors import ConfigError, did_you_mean
+from penstock.core.duration import format_ms
+from penstock.core.errors import ConfigError, did_you_mean
 
 __all__ = ["FILE", "Loaded", "Setting", "load"]
 

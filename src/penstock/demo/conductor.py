@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
+from penstock.client.handle import Handle
 from penstock.demo.crew import Killer, wait_for, workers
 from penstock.demo.place import DemoFailed, Place, Progress
 from penstock.demo.survey import Survey, Totals, files_under, total
-from penstock.handle import Handle
-from penstock.store import Store
-from penstock.testing.ledger import Verdict, check
+from penstock.stores.contract import Store
+from penstock.verify.ledger import Verdict, check
 
 __all__ = ["Results", "conduct"]
 

@@ -11,11 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from penstock.core.job import State
 from penstock.demo.place import DemoFailed, Place, Progress
-from penstock.job import State
-from penstock.store import Store
-from penstock.testing.ledger import Ledger
-from penstock.testing.ledger.history import read
+from penstock.stores.contract import Store
+from penstock.verify.ledger import Ledger
+from penstock.verify.ledger.history import read
 
 __all__ = ["QUEUES", "Killer", "wait_for", "workers"]
 

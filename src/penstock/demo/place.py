@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import PenstockError
+from penstock.core.errors import PenstockError
 
 __all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "Place", "Progress"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 
-from penstock.app import App
-from penstock.attempt import current_job
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.retry import fixed
 from penstock.demo.place import LEDGER, NAMESPACE, URL
 from penstock.demo.survey import Survey, Totals, fingerprint, survey, total
-from penstock.retry import fixed
-from penstock.testing.ledger import Ledger
+from penstock.verify.ledger import Ledger
 
 __all__ = ["Unlucky", "app", "hash_file", "parse_file", "sum_directory"]
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from penstock.errors import ConfigError
-from penstock.ids import check_queue
+from penstock.core.errors import ConfigError
+from penstock.core.ids import check_queue
+from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.core.lifecycle import OPERATOR_CANCELLED
+from penstock.core.limits import LimitChange
+from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.views import (
     Bulk,
     Change,
@@ -29,12 +33,8 @@ from penstock.inspector.views import (
     stats_view,
     worker_view,
 )
-from penstock.job import QUEUED, TERMINAL, Job, Ref, State
-from penstock.lifecycle import OPERATOR_CANCELLED
-from penstock.limits import LimitChange
-from penstock.schedule import Entry, NewEntry
-from penstock.store import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
-from penstock.vault import why_closed
+from penstock.stores.contract import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
+from penstock.stores.encrypted import why_closed
 
 __all__ = ["Inspector"]
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import ConfigError, did_you_mean
-from penstock.holding import until
-from penstock.ids import check_id, check_queue
-from penstock.job import Job, Progress, Ref, State
-from penstock.lifecycle import UNREADABLE
-from penstock.retry import DEFAULT, DURATIONS, RetryPolicy
-from penstock.schedule import Entry
-from penstock.sealing import shown_text
-from penstock.store import GroupInfo, LaneInfo, QueueInfo, QueueStats, WorkerInfo
-from penstock.unique import UniqueKey
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.ids import check_id, check_queue
+from penstock.core.job import Job, Progress, Ref, State
+from penstock.core.lifecycle import UNREADABLE
+from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
+from penstock.core.schedule import Entry
+from penstock.core.unique import UniqueKey
+from penstock.core.unique_rules import until
+from penstock.encryption import shown_text
+from penstock.stores.contract import GroupInfo, LaneInfo, QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
     "Bulk",

@@ -7,7 +7,7 @@ One set of rules (`rules`), two fronts: `JobQueue` and `Pool` for an event loop,
 
 from __future__ import annotations
 
-from penstock.errors import QueueClosed, QueueFull
+from penstock.core.errors import QueueClosed, QueueFull
 from penstock.pool.loops import JobQueue, Pool, spawn
 from penstock.pool.rules import CancelToken, Stopped
 from penstock.pool.threads import ThreadJobQueue, ThreadPool, spawn_thread

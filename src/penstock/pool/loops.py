@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from penstock.errors import ConfigError, QueueClosed
+from penstock.core.errors import ConfigError, QueueClosed
 from penstock.pool.rules import (
     CancelToken,
     Front,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from penstock.errors import ConfigError, QueueClosed, QueueFull
+from penstock.core.errors import ConfigError, QueueClosed, QueueFull
 
 __all__ = ["CancelToken", "Front", "Nap", "Rules", "Steps", "Stopped"]
 

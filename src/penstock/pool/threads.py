@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, ParamSpec, Self, TypeVar
 
-from penstock.errors import ConfigError, QueueClosed
+from penstock.core.errors import ConfigError, QueueClosed
 from penstock.pool.rules import (
     CancelToken,
     Front,

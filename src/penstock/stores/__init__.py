@@ -1,1 +1,1 @@
-"""Those who keep the jobs: one package or module per store, each behind the seam of `penstock.store`."""
+"""Stores: one package per store, each behind the contract in `penstock.stores.contract`."""

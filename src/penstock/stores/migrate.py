@@ -12,7 +12,7 @@ from importlib import resources
 
 import msgspec
 
-from penstock.errors import StoreCorrupt, StoreTooNew
+from penstock.core.errors import StoreCorrupt, StoreTooNew
 
 __all__ = ["Migration", "migrations", "missing"]
 

@@ -29,18 +29,18 @@ if TYPE_CHECKING:  # pytest loads the plugin beside this in every run of every p
     from penstock.testing.box import arun_all as arun_all
     from penstock.testing.box import inline as inline
     from penstock.testing.box import run_all as run_all
-    from penstock.testing.crash import CrashPoints as CrashPoints
-    from penstock.testing.crash import Point as Point
     from penstock.testing.faults import FaultyStore as FaultyStore
     from penstock.testing.recorder import NothingRuns as NothingRuns
+    from penstock.verify.crash_points import CrashPoints as CrashPoints
+    from penstock.verify.crash_points import Point as Point
 
 #: Where each name lives; the same as above, for the interpreter.
 _HOMES = {
-    "asking": "EnqueuedJob assert_enqueued assert_not_enqueued enqueued",
-    "crash": "CrashPoints Point",
-    "faults": "FaultyStore",
-    "recorder": "NothingRuns",
-    "box": "AttemptFailed Inline Ran StillRunning arun_all inline run_all",
+    "penstock.testing.asking": "EnqueuedJob assert_enqueued assert_not_enqueued enqueued",
+    "penstock.verify.crash_points": "CrashPoints Point",
+    "penstock.testing.faults": "FaultyStore",
+    "penstock.testing.recorder": "NothingRuns",
+    "penstock.testing.box": "AttemptFailed Inline Ran StillRunning arun_all inline run_all",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -50,6 +50,6 @@ __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value

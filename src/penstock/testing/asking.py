@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from penstock.app import App
-from penstock.duration import format_ms, instant_ms, milliseconds
-from penstock.errors import ConfigError, did_you_mean
-from penstock.handle import Handle
-from penstock.job import NewJob
-from penstock.task import Task
+from penstock.app.app import App
+from penstock.app.task import Task
+from penstock.client.handle import Handle
+from penstock.core.duration import format_ms, instant_ms, milliseconds
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.job import NewJob
 from penstock.testing.recorder import Recorder
 
 __all__ = ["Box", "EnqueuedJob", "assert_enqueued", "assert_not_enqueued", "enqueued"]

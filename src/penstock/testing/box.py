@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.app import App
-from penstock.clock import ManualClock
-from penstock.duration import Duration, format_ms, instant_ms, milliseconds
-from penstock.errors import ConfigError
-from penstock.ids import mint_token
-from penstock.job import AttemptError, State
-from penstock.store import QueueInfo, Share, Store
-from penstock.task import Task
+from penstock.app.app import App
+from penstock.app.task import Task
+from penstock.client.timeouts import refuse_in_loop
+from penstock.core.clock import ManualClock
+from penstock.core.duration import Duration, format_ms, instant_ms, milliseconds
+from penstock.core.errors import ConfigError
+from penstock.core.ids import mint_token
+from penstock.core.job import AttemptError, State
+from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.stores.contract import QueueInfo, Share, Store
 from penstock.testing.asking import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.recorder import Recorder, recording
-from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
-from penstock.waiting import refuse_in_loop
 from penstock.worker.worker import Worker
 
 __all__ = ["AttemptFailed", "Inline", "Ran", "StillRunning", "arun_all", "inline", "run_all"]

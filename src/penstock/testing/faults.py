@@ -7,8 +7,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from penstock.errors import ConfigError, StoreUnavailable, did_you_mean
-from penstock.store import Store
+from penstock.core.errors import ConfigError, StoreUnavailable, did_you_mean
+from penstock.stores.contract import Store
 
 __all__ = ["FaultyStore"]
 

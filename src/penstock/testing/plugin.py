@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 if TYPE_CHECKING:  # every pytest run of every project loads this module: it must cost nothing
-    from penstock.app import App
+    from penstock.app.app import App
     from penstock.testing.box import Inline
 
 _CHOICES = ("chosen", "any")
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if choice not in _CHOICES:
         raise pytest.UsageError(f"penstock_store = {choice!r} is not one of {', '.join(_CHOICES)}")
     if choice == "chosen":
-        from penstock.opening import guards
+        from penstock.core.store_guards import guards
 
         guard = _Guard(config.rootpath)
         config.pluginmanager.register(guard, "penstock-guard")
@@ -72,7 +72,7 @@ class _Guard:
         if url == os.environ.get("PENSTOCK_URL") or self._is_marked() or self._is_temporary(url):
             return
         from penstock.config import mask_url
-        from penstock.errors import ConfigError
+        from penstock.core.errors import ConfigError
 
         raise ConfigError(
             f"a test would use the store {mask_url(url)}, which nobody chose for tests: use the fixture "

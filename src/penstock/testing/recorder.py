@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any, cast
 
-from penstock.clock import Clock
-from penstock.holding import replaced_spec
-from penstock.job import AttemptError, Job, NewJob, Ref, State
-from penstock.store import Enqueued, QueueInfo, Settled, Settlement, Store, SyncProducing, Verdict
+from penstock.core.clock import Clock
+from penstock.core.job import AttemptError, Job, NewJob, Ref, State
+from penstock.core.unique_rules import replaced_spec
+from penstock.stores.contract import Enqueued, QueueInfo, Settled, Settlement, Store, SyncProducing, Verdict
 from penstock.stores.memory import MemoryStore
 
 __all__ = ["NothingRuns", "Recorder", "recording"]

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.app import App
+from penstock.app.app import App
 from penstock.config import load
-from penstock.errors import StoreError, StoreUnavailable
-from penstock.job import Job, State
-from penstock.store import Store
-from penstock.testing.ledger import Ledger
-from penstock.testing.ledger.check import judge, snapshot
-from penstock.testing.ledger.history import read
-from penstock.verify import power
+from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.job import Job, State
+from penstock.stores.contract import Store
+from penstock.verify.environment import Stand
+from penstock.verify.fault_injector import STRANGER, Harm
 from penstock.verify.fleet import Fleet
-from penstock.verify.harm import STRANGER, Harm
 from penstock.verify.interrupts import undisturbed
+from penstock.verify.ledger import Ledger
+from penstock.verify.ledger.check import judge, snapshot
+from penstock.verify.ledger.history import read
 from penstock.verify.place import Place
 from penstock.verify.plan import LANES, Step, Wishes, plan
-from penstock.verify.report import Account, Report, report_of
-from penstock.verify.stand import Stand
+from penstock.verify.report.report import Account, Report, report_of
+from penstock.verify.servers import power
 
 __all__ = ["Progress", "conduct"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.draft import Draft
+from penstock.client.job_call import Draft
 
 __all__ = ["SHAPES", "Order", "Shape", "draw"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.config import load
-from penstock.errors import PenstockError
+from penstock.core.errors import PenstockError
 
 __all__ = [
     "LEDGER",

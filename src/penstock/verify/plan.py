@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from penstock.verify.kinds import KINDS
+from penstock.verify.fault_types import KINDS
 
 __all__ = ["LANES", "Step", "Wishes", "plan"]
 

@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.draft import Draft
-from penstock.errors import EnqueueManyError, PenstockError
-from penstock.handle import Handle
-from penstock.job import State
+from penstock.client.handle import Handle
+from penstock.client.job_call import Draft
+from penstock.core.errors import EnqueueManyError, PenstockError
+from penstock.core.job import State
 from penstock.verify import tasks
 from penstock.verify.load import Order, draw
 from penstock.verify.place import OWNER

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import runpy
 
-from penstock.verify import power
+from penstock.verify.servers import power
 
 if __name__ == "__main__":
     power.watch()

@@ -14,15 +14,15 @@ import signal
 import threading
 import time
 
-from penstock.app import App
-from penstock.attempt import current_job
-from penstock.batch import Batch
-from penstock.errors import Snooze
-from penstock.retry import fixed
-from penstock.testing.ledger import Ledger
-from penstock.unique import Unique
-from penstock.verify import power
+from penstock.app.app import App
+from penstock.app.attempt import current_job
+from penstock.core.batch import Batch
+from penstock.core.errors import Snooze
+from penstock.core.retry import fixed
+from penstock.core.unique import Unique
+from penstock.verify.ledger import Ledger
 from penstock.verify.place import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
+from penstock.verify.servers import power
 
 __all__ = ["Clumsy", "app"]
 

@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.clock import SystemClock
-from penstock.errors import ConfigError
+from penstock.core.clock import SystemClock
+from penstock.core.errors import ConfigError
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
-from penstock.stores.sqlite.step import Step
+from penstock.stores.sqlite.transaction_context import Step
 from penstock.stores.sqlite.transactions import Transactions
 
 __all__ = ["PREFIX", "is_used", "left_in_file", "refuse_others", "remove_file", "wipe_file"]

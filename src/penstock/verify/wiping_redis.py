@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from penstock.stores.redis.address import Address, Node
-from penstock.stores.redis.calls import Call
-from penstock.stores.redis.runner import AsyncRunner
+from penstock.stores.redis.wire.address import Address, Node
+from penstock.stores.redis.wire.async_runner import AsyncRunner
+from penstock.stores.redis.wire.calls import Call
 from penstock.verify.wiping import refuse_others
 
 __all__ = ["left_on_redis", "wipe_redis"]

@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.errors import StoreError
-from penstock.health import Health
-from penstock.upkeep.service import Service
-from penstock.worker.caller import Caller
+from penstock.core.errors import StoreError
+from penstock.core.health import Health
+from penstock.maintenance.service import Service
+from penstock.worker.callback_executor import Caller
 
 __all__ = ["Check"]
 

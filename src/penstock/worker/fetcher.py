@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock import clock
-from penstock.errors import StoreError
-from penstock.ids import mint_token
-from penstock.store import Fetched, Offer, Share, Store, Wake
-from penstock.upkeep.service import Backoff, Service
-from penstock.worker.executor import Executor
-from penstock.worker.hold import Holdings
+from penstock.core import clock
+from penstock.core.errors import StoreError
+from penstock.core.ids import mint_token
+from penstock.maintenance.service import Backoff, Service
+from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
+from penstock.worker.executor.executor import Executor
+from penstock.worker.leased_jobs import Holdings
 from penstock.worker.queues import Queue, Turns, spread
 from penstock.worker.settler import Settler
 

@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from penstock import clock
-from penstock.errors import StoreError
-from penstock.store import Beat, Grip, Store
-from penstock.upkeep.service import Complaint
-from penstock.worker.hold import Hold, Holdings
+from penstock.core import clock
+from penstock.core.errors import StoreError
+from penstock.maintenance.service import Complaint
+from penstock.stores.contract import Beat, Grip, Store
+from penstock.worker.leased_jobs import Hold, Holdings
 from penstock.worker.logs import log_with_traceback
-from penstock.worker.table import LeaseTable
+from penstock.worker.supervisor.shared_lease_table import LeaseTable
 
 __all__ = ["Heartbeat"]
 

@@ -22,7 +22,7 @@ try:
 except ImportError:  # not a POSIX system: nobody can prove anything
     fcntl = None  # type: ignore[assignment]
 
-from penstock.forks import begins_anew
+from penstock.core.forks import begins_anew
 
 __all__ = ["LifeLock", "bury", "is_dead", "lock_directory", "proven_dead", "sweep"]
 

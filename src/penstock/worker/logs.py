@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.attempt import running
+from penstock.app.attempt import running
 from penstock.config import Config
-from penstock.printable import block, json_escaped, one_line
-from penstock.text import storable, text_of
+from penstock.core.printable import block, json_escaped, one_line
+from penstock.core.text import storable, text_of
 
 __all__ = ["complain", "configure_logs", "log_with_traceback"]
 

@@ -18,14 +18,14 @@ import sys
 
 import msgspec
 
-from penstock.app import App
+from penstock.app.app import App
+from penstock.app.loading import load_app
 from penstock.config import Config
-from penstock.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
-from penstock.loading import load_app
+from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
 from penstock.worker.logs import complain, configure_logs
 from penstock.worker.queues import Queue
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
-from penstock.worker.table import LeaseTable
+from penstock.worker.supervisor.shared_lease_table import LeaseTable
 from penstock.worker.worker import Worker
 
 __all__ = ["AWAY", "ORDERS", "REFUSED", "REPLACE", "UNUSABLE", "Death", "Hello", "Orders", "Refusal", "Said"]

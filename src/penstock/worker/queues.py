@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from penstock.errors import ConfigError
-from penstock.ids import check_queue
-from penstock.job import Job
-from penstock.store import Share
+from penstock.core.errors import ConfigError
+from penstock.core.ids import check_queue
+from penstock.core.job import Job
+from penstock.stores.contract import Share
 
 __all__ = ["Queue", "Turns", "as_queues", "is_count", "spread"]
 

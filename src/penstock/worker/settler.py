@@ -13,17 +13,17 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from penstock.app import App
-from penstock.duration import format_ms
-from penstock.errors import StoreError
-from penstock.events import LateResultRefused
-from penstock.job import DEAD_KEPT, AttemptError, Job, State
-from penstock.lifecycle import Raised, Transition, decide
-from penstock.store import Beat, Grip, Settled, Settlement, Store
-from penstock.telling import event_of
-from penstock.text import text_of
-from penstock.upkeep.service import Complaint, pause_after
-from penstock.worker.hold import Hold, Holdings
+from penstock.app.app import App
+from penstock.app.outcome_events import event_of
+from penstock.core.duration import format_ms
+from penstock.core.errors import StoreError
+from penstock.core.events import LateResultRefused
+from penstock.core.job import DEAD_KEPT, AttemptError, Job, State
+from penstock.core.lifecycle import Raised, Transition, decide
+from penstock.core.text import text_of
+from penstock.maintenance.service import Complaint, pause_after
+from penstock.stores.contract import Beat, Grip, Settled, Settlement, Store
+from penstock.worker.leased_jobs import Hold, Holdings
 from penstock.worker.logs import log_with_traceback
 
 __all__ = ["Settler"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from penstock.errors import StoreError, StoreUnavailable, did_you_mean
-from penstock.store import Store
-from penstock.upkeep.service import Service
+from penstock.core.errors import StoreError, StoreUnavailable, did_you_mean
+from penstock.maintenance.service import Service
+from penstock.stores.contract import Store
 
 __all__ = ["UnknownQueues"]
 

@@ -14,34 +14,34 @@ from typing import Any
 
 import msgspec
 
-from penstock.app import App
-from penstock.batcher import Batcher
+from penstock.app.app import App
+from penstock.app.outcome_events import log_set_aside, tell, tell_set_aside
 from penstock.config import Config, load
-from penstock.duration import format_ms
-from penstock.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError, StoreUnavailable
-from penstock.events import JobEnqueued, LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
-from penstock.health import Health
-from penstock.ids import mint
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Fetched, Grip, Level, SetAside, Store, Wake, WorkerInfo
-from penstock.telling import tell, tell_set_aside
-from penstock.upkeep.periodic_enqueuer import PeriodicEnqueuer
-from penstock.upkeep.promoter import Promoter
-from penstock.upkeep.pruner import Pruner
-from penstock.upkeep.reclaimer import Reclaimer
-from penstock.upkeep.service import Complaint, Service, log_set_aside, pause_after
-from penstock.worker.aftercare import Aftercare
+from penstock.core.batcher import Batcher
+from penstock.core.duration import format_ms
+from penstock.core.errors import AttemptCancelled, AttemptLost, ConfigError, StoreError, StoreUnavailable
+from penstock.core.events import JobEnqueued, LoopBlocked, WorkerLost, WorkerStarted, WorkerStopped
+from penstock.core.health import Health
+from penstock.core.ids import mint
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.maintenance.promoter import Promoter
+from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.reclaimer import Reclaimer
+from penstock.maintenance.service import Complaint, Service, pause_after
+from penstock.stores.contract import Beat, Fetched, Grip, Level, SetAside, Store, Wake, WorkerInfo
+from penstock.worker.callback_runner import Aftercare
 from penstock.worker.checks import Check
-from penstock.worker.executor import Executor
+from penstock.worker.executor.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
-from penstock.worker.hold import Hold, Holdings
+from penstock.worker.leased_jobs import Hold, Holdings
 from penstock.worker.locks import LifeLock, bury, proven_dead, sweep
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.settler import Settler
-from penstock.worker.table import LeaseTable
+from penstock.worker.supervisor.shared_lease_table import LeaseTable
 from penstock.worker.unknown_queues import UnknownQueues
 
 __all__ = ["Worker"]

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from penstock.stores.redis.address import Address, Node
-from penstock.verify import relay
+from penstock.stores.redis.wire.address import Address, Node
+from penstock.verify.servers import proxy
 
 
-class Relay(relay.Relay):
+class Relay(proxy.Relay):
     """Passes bytes on, until told otherwise."""
 
     def __init__(self, port: int) -> None:
         #: Bytes of a request: what is behind them is passed on, the reply is not, and the wire is cut.
         self.lose_reply_to = b""
         self.dead = False  # what comes is swallowed, on the wires of now and later
-        self._muted: set[relay.Wire] = set()
+        self._muted: set[proxy.Wire] = set()
         super().__init__(port)
 
     @property
     def address(self) -> Address:
         return Address(mode="single", nodes=(Node("127.0.0.1", self.port),))
 
-    def passes(self, end: relay.End, data: bytes) -> bool:
+    def passes(self, end: proxy.End, data: bytes) -> bool:
         if not data:
             return super().passes(end, data)
         if end.upward and self.lose_reply_to and self.lose_reply_to in data:

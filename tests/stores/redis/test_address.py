@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-
 from penstock.errors import ConfigError
-from penstock.stores.redis.address import Address, Node
+
+from penstock.stores.redis.wire.address import Address, Node
 
 
 @pytest.mark.parametrize(

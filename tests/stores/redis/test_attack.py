@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from penstock.clock import ManualClock
-from penstock.job import NewJob, Ref, State
-from penstock.lifecycle import Transition
-from penstock.store import Offer, Settled, Settlement, Share, Verdict, Wake
-from penstock.stores.redis.hearing import Hearing
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Offer, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.store import RedisStore
+from penstock.stores.redis.subscriber import Hearing
 from penstock.stores.redis.verbs import consuming, operating, producing
 from tests.servers import Cluster, RedisServer
 from tests.store.facts import (

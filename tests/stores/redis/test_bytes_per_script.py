@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-
 from penstock.errors import StoreUnavailable
-from penstock.ids import mint
-from penstock.job import NewJob, State
-from penstock.lifecycle import Transition
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Beat, Settled, Settlement, Share, Verdict
-from penstock.stores.redis import errand
-from penstock.stores.redis.calls import Call
+
+from penstock.core.ids import mint
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.stores.contract import Beat, Settled, Settlement, Share, Verdict
 from penstock.stores.redis.store import RedisStore
-from penstock.verify.relay import Relay
+from penstock.stores.redis.wire import request_batch
+from penstock.stores.redis.wire.calls import Call
+from penstock.verify.servers.proxy import Relay
 from tests.servers import RedisServer, remove_keys
 from tests.store.facts import KEEP, LEASE, RELEASED, ids
 
@@ -38,7 +38,7 @@ def store(redis: RedisServer) -> Iterator[RedisStore]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """How many bytes each script carried, by its name."""
     sizes: dict[str, list[int]] = {}
-    pack = errand._command
+    pack = request_batch._command
 
     def noted(call: Call) -> bytes:
         command = pack(call)
@@ -46,7 +46,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
             sizes.setdefault(call.script.name, []).append(len(command))
         return command
 
-    monkeypatch.setattr(errand, "_command", noted)
+    monkeypatch.setattr(request_batch, "_command", noted)
     return sizes
 
 

@@ -7,10 +7,9 @@ import time
 from typing import Any
 
 import pytest
-
 from penstock.errors import StoreError
-from penstock.store import Finding, Level
-from penstock.stores.redis.address import Address
+
+from penstock.stores.contract import Finding, Level
 from penstock.stores.redis.checkup import (
     QUESTIONS,
     SETTINGS,
@@ -20,7 +19,8 @@ from penstock.stores.redis.checkup import (
     read_config,
     read_info,
 )
-from penstock.stores.redis.runner import AsyncRunner
+from penstock.stores.redis.wire.address import Address
+from penstock.stores.redis.wire.async_runner import AsyncRunner
 from tests.servers import Cluster, RedisServer, redis_server
 
 NOW = 1_700_000_000_000

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 import redis as driver
 import redis.asyncio as async_driver
+from penstock.errors import StoreError, StoreUnavailable
 from redis.crc import key_slot
 
-from penstock.errors import StoreError, StoreUnavailable
-from penstock.stores.redis.address import Address
-from penstock.stores.redis.directory import slot_of
-from penstock.stores.redis.runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.wire.address import Address
+from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.wire.topology import slot_of
 from tests.servers import Cluster, RedisServer, remove_keys
 from tests.stores.redis.asking import Asker, plain, push
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import redis as driver
 
-from penstock.clock import ManualClock
-from penstock.job import UNREADABLE_TASK, Job, State
-from penstock.store import Beat, Grip, Settled, Settlement
+from penstock.core.clock import ManualClock
+from penstock.core.job import UNREADABLE_TASK, Job, State
+from penstock.stores.contract import Beat, Grip, Settled, Settlement
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
@@ -94,7 +94,7 @@ async def test_a_repeated_fetch_leaves_it_out_too(store: RedisStore, client: dri
 
 
 def _again(store: RedisStore, job: Job):
-    from penstock.store import Share
+    from penstock.stores.contract import Share
     from penstock.stores.redis.verbs import consuming
 
     assert job.token is not None

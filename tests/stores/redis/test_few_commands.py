@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis as driver
 
-from penstock.job import State
-from penstock.lifecycle import Transition
-from penstock.store import Beat, Settlement, WorkerInfo
-from penstock.stores.redis.ground import HEAVY
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Beat, Settlement, WorkerInfo
+from penstock.stores.redis.context import HEAVY
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
 from tests.store.facts import LEASE, PARKED, add, end, new, some, take, take_one

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.lifecycle import Transition
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
 from penstock.stores.redis.keys import ms_of, packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.ids import mint_token
-from penstock.job import Job, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Fetched, Offer, Settled, Settlement, Share, Wake
-from penstock.stores.redis.ground import ask
-from penstock.stores.redis.handover import Handover
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Fetched, Offer, Settled, Settlement, Share, Wake
+from penstock.stores.redis.context import ask
+from penstock.stores.redis.direct_dispatch import Handover
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from msgspec.structs import replace
+from penstock.errors import StoreCorrupt
 from redis.cluster import RedisCluster
 
-from penstock.clock import ManualClock
-from penstock.errors import StoreCorrupt
-from penstock.job import UNREADABLE_TASK, Job, Ref, State
-from penstock.lane import Lane
-from penstock.lifecycle import UNREADABLE
-from penstock.limits import LimitChange, Rate
-from penstock.store import Beat, Grip, Settled, Settlement, Share, Verdict, Wake
+from penstock.core.clock import ManualClock
+from penstock.core.job import UNREADABLE_TASK, Job, Ref, State
+from penstock.core.lifecycle import UNREADABLE
+from penstock.core.limits import LimitChange, Rate
+from penstock.core.partition import Lane
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.records import Profiles
 from penstock.stores.redis.store import RedisStore
-from penstock.unique import UniqueKey
 from tests.servers import Cluster, RedisServer
 from tests.store.facts import (
     COMPLETED,

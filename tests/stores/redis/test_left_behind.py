@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
 from tests.store.facts import (

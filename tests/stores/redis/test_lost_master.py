@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
 from penstock.errors import StoreUnavailable
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import Transition
-from penstock.schedule import NewEntry, Schedule
-from penstock.store import Beat, Grip, Settled, Settlement, Share, Verdict, Wake, WorkerInfo
+
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.core.schedule import NewEntry, Schedule
+from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Verdict, Wake, WorkerInfo
 from penstock.stores.redis.store import RedisStore
 from tests.servers import Cluster, redis_cluster
 from tests.store.facts import new

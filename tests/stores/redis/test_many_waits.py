@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Handle
-from penstock.job import Ref
+from penstock.core.job import Ref
 from tests.servers import Cluster, RedisServer
 
 #: Longer than the time after which whoever waits looks for himself (s).

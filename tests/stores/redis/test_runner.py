@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import pytest
 import uvloop
+from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from redis.credentials import CredentialProvider
 
-from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from penstock.stores.redis.address import Address
-from penstock.stores.redis.calls import Acked, Call, Script
-from penstock.stores.redis.faults import ReplyLost
-from penstock.stores.redis.greeting import Server
-from penstock.stores.redis.links import open_link
-from penstock.stores.redis.runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.wire.address import Address
+from penstock.stores.redis.wire.async_connection import open_link
+from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.wire.calls import Acked, Call, Script
+from penstock.stores.redis.wire.faults import ReplyLost
+from penstock.stores.redis.wire.handshake import Server
 from tests.servers import Cluster, RedisServer
 from tests.stores.redis.asking import ECHO, Asker, plain, push
 from tests.stores.redis.relay import Relay

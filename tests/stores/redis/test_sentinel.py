@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 import redis.asyncio.sentinel
 import redis.sentinel
-
 from penstock.errors import StoreError, StoreUnavailable
-from penstock.stores.redis.address import Address, Node
-from penstock.stores.redis.faults import ReplyLost
-from penstock.stores.redis.runner import AsyncRunner
+
+from penstock.stores.redis.wire.address import Address, Node
+from penstock.stores.redis.wire.async_runner import AsyncRunner
+from penstock.stores.redis.wire.faults import ReplyLost
 from tests.servers import RedisServer, Sentinels
 from tests.stores.redis.asking import Asker, plain, push
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from penstock.errors import EnqueueUnknown
-from penstock.ids import mint
-from penstock.job import NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement, Share, Verdict
+
+from penstock.core.ids import mint
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement, Share, Verdict
 from penstock.stores.redis.store import RedisStore
-from penstock.verify.relay import Relay
+from penstock.verify.servers.proxy import Relay
 from tests.servers import RedisServer, remove_keys
 
 pytestmark = [pytest.mark.slow]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from penstock.ids import mint_token
-from penstock.job import Job, NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Share
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settlement, Share
 from penstock.stores.sqlite import SqliteStore
 
 OpenStore = Callable[..., SqliteStore]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.job import State
-from penstock.lifecycle import Transition
-from penstock.store import Settlement, Wake
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settlement, Wake
 from penstock.stores.sqlite import SqliteStore, watch
-from penstock.stores.sqlite.bell import Bell, LoopEar
+from penstock.stores.sqlite.notifier import Bell, LoopEar
 from tests.stores.sqlite.conftest import KEPT, OpenStore, new, settlements, take
 
 SOON = 5.0

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from penstock.errors import (
     ConfigError,
     PenstockError,
@@ -24,9 +23,10 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from penstock.job import NewJob, State
-from penstock.lifecycle import Transition
-from penstock.store import Settled, Settlement
+
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.faults import os_fault, translated
 from tests.stores.sqlite.conftest import OpenStore, checked, new, settlements, take

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.job import State
+from penstock.core.job import State
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import KEPT, OpenStore, new, settlements, take
 

@@ -11,17 +11,17 @@ from multiprocessing.context import SpawnContext
 from pathlib import Path
 
 import pytest
-
-from penstock.clock import SystemClock
 from penstock.errors import StoreCorrupt, StoreTooNew
-from penstock.store import Verdict
+
+from penstock.core.clock import SystemClock
+from penstock.core.unique import UniqueKey
 from penstock.stores import migrate
+from penstock.stores.contract import Verdict
 from penstock.stores.migrate import Migration, missing
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS
 from penstock.stores.sqlite.rows import spec_blob
 from penstock.stores.statements import Statements
-from penstock.unique import UniqueKey
 from tests.stores.sqlite.conftest import OpenStore, new
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import NewJob, State
-from penstock.lane import Lane
-from penstock.store import Settlement, Share, Wake
+from penstock.core.clock import ManualClock
+from penstock.core.job import NewJob, State
+from penstock.core.partition import Lane
+from penstock.stores.contract import Settlement, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.store.facts import COMPLETED, HOUR, LEASE, PARKED, token
 

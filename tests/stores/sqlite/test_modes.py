@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from penstock.connect import check_url, connect
 from penstock.errors import ConfigError
-from penstock.store import Level
+
+from penstock.stores.connect import check_url, connect
+from penstock.stores.contract import Level
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import new
 

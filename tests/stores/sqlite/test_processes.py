@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.job import State
-from penstock.store import Settled
+from penstock.core.job import State
+from penstock.stores.contract import Settled
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import checked, new, settlements, take
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import ManualClock
-from penstock.job import State
-from penstock.lifecycle import Place, Transition
-from penstock.store import Beat, Pruned, Settled, Share, Wake
+from penstock.core.clock import ManualClock
+from penstock.core.job import State
+from penstock.core.lifecycle import Place, Transition
+from penstock.stores.contract import Beat, Pruned, Settled, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import OpenStore, new, settlements, take, token
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-
 from penstock.errors import StoreBusy
+
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.turnstile import Turnstile, vulnerable
+from penstock.stores.sqlite.fair_write_lock import Turnstile, vulnerable
 from tests.stores.sqlite.conftest import OpenStore, new
 
 

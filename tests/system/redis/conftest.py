@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-
 from penstock.errors import PenstockError
-from penstock.handle import Handle
-from penstock.job import Job, State
-from penstock.testing.ledger import Ledger, Verdict, check
+
+from penstock.client.handle import Handle
+from penstock.core.job import Job, State
+from penstock.verify.ledger import Ledger, Verdict, check
 from tests.system.conftest import PATIENCE, Place, Program
 
 #: What is promised is two seconds; a busy machine may take three times as long.

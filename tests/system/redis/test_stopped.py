@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.ids import mint
-from penstock.job import State
+from penstock.core.ids import mint
+from penstock.core.job import State
 from tests.servers import RedisServer, remove_keys
 from tests.system.redis.conftest import RedisPlace
 

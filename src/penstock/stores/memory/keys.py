@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.holding import Hold, hold_after, outlives_its_job, until
-from penstock.job import State
+from penstock.core.job import State
+from penstock.core.unique import UniqueKey
+from penstock.core.unique_rules import Hold, hold_after, outlives_its_job, until
 from penstock.stores.memory.rows import Holder, Queue, Row
-from penstock.stores.memory.shelf import Shelf
-from penstock.unique import UniqueKey
+from penstock.stores.memory.state import Shelf
 
 __all__ = ["end", "free", "holder_of", "leave", "shift"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.job import QUEUED, TERMINAL, Job, State
-from penstock.lane import Lane
-from penstock.schedule import Entry
-from penstock.store import WorkerInfo
-from penstock.stores.gates import Gate
-from penstock.stores.gathering import Gathered, Gathering
+from penstock.core.job import QUEUED, TERMINAL, Job, State
+from penstock.core.partition import Lane
+from penstock.core.schedule import Entry
+from penstock.stores.batch_buffer import Gathered, Gathering
+from penstock.stores.contract import WorkerInfo
+from penstock.stores.memory.fair_share import Turns
 from penstock.stores.memory.sorted import Sorted
-from penstock.stores.memory.turns import Turns
+from penstock.stores.rate_limiter import Gate
 
 __all__ = ["DAY", "Holder", "OpenLane", "Queue", "Row"]
 

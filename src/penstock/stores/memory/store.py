@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Generator, Sequence
 
-from penstock import forks
-from penstock.clock import Clock, SystemClock
-from penstock.errors import StoreError
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import ASK_CANCELLED
-from penstock.limits import LimitChange
-from penstock.schedule import Entry, NewEntry
-from penstock.store import (
+from penstock.core import forks
+from penstock.core.clock import Clock, SystemClock
+from penstock.core.errors import StoreError
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.limits import LimitChange
+from penstock.core.schedule import Entry, NewEntry
+from penstock.stores.contract import (
     Beat,
     Due,
     Enqueued,
@@ -41,9 +41,8 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
-from penstock.stores.gates import ExactGate, Gate
-from penstock.stores.memory.bells import Countdown, LoopBell, ThreadBell
-from penstock.stores.memory.shelf import Shelf, named
+from penstock.stores.memory.notifier import Countdown, LoopBell, ThreadBell
+from penstock.stores.memory.state import Shelf, named
 from penstock.stores.memory.verbs import (
     fetching,
     leases,
@@ -58,6 +57,7 @@ from penstock.stores.memory.verbs import (
     workers,
 )
 from penstock.stores.memory.waiters import Heard
+from penstock.stores.rate_limiter import ExactGate, Gate
 
 __all__ = ["MemoryStore"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from penstock.job import Job, Ref
-from penstock.stores.memory.bells import Bell
+from penstock.core.job import Job, Ref
+from penstock.stores.memory.notifier import Bell
 
 __all__ = ["EndWatch", "Heard", "Waiters"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.store import Finding, Level
-from penstock.stores.redis.calls import Call
+from penstock.stores.contract import Finding, Level
+from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["QUESTIONS", "SETTINGS", "examined", "findings", "merged", "read_config", "read_info"]
 

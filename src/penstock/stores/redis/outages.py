@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from penstock.errors import StoreUnavailable
+from penstock.core.errors import StoreUnavailable
 
 __all__ = ["SHARED", "Outages", "Prober"]
 

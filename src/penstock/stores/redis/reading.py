@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from penstock.job import Job, Ref, stand_in
-from penstock.lifecycle import UNREADABLE
-from penstock.stores.redis.ground import Ground, Talk, ask, by_queue, sure
+from penstock.core.job import Job, Ref, stand_in
+from penstock.core.lifecycle import UNREADABLE
+from penstock.stores.redis.context import Ground, Talk, ask, by_queue, sure
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.records import STATES, UNDECODABLE, UnknownProfile, job_of
 

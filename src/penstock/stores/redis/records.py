@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.batch import Group
-from penstock.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
-from penstock.lane import Lane, Turn
-from penstock.lifecycle import Place, Transition, kept
-from penstock.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
-from penstock.retry import RetryPolicy
+from penstock.core.batch import Group
+from penstock.core.job import AttemptError, Job, Lease, NewJob, Progress, Ref, State
+from penstock.core.lifecycle import Place, Transition, kept
+from penstock.core.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
+from penstock.core.partition import Lane, Turn
+from penstock.core.retry import RetryPolicy
+from penstock.core.unique import UniqueKey
 from penstock.stores.redis.keys import id_of, ms_of
-from penstock.stores.wording import storable, storable_error, storable_progress
-from penstock.unique import UniqueKey
+from penstock.stores.text_encoding import storable, storable_error, storable_progress
 
 __all__ = [
     "NUMBER",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 
-from penstock.errors import StoreCorrupt
+from penstock.core.errors import StoreCorrupt
 
 __all__ = ["Spoiled"]
 

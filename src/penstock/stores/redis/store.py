@@ -12,15 +12,15 @@ import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any, TypeVar
 
-from penstock import forks
-from penstock.clock import Clock
-from penstock.ids import mint_token
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import ASK_CANCELLED, Place, released
-from penstock.limits import LimitChange
-from penstock.per_loop import PerLoop
-from penstock.schedule import Entry, NewEntry
-from penstock.store import (
+from penstock.core import forks
+from penstock.core.clock import Clock
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED, Place, released
+from penstock.core.limits import LimitChange
+from penstock.core.per_loop import PerLoop
+from penstock.core.schedule import Entry, NewEntry
+from penstock.stores.contract import (
     Beat,
     Due,
     Enqueued,
@@ -45,18 +45,18 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
-from penstock.stores.endings import Ended, Endings
 from penstock.stores.redis import checkup
-from penstock.stores.redis.address import Address
-from penstock.stores.redis.ground import Ground, Talk, whole
-from penstock.stores.redis.handover import Handover
-from penstock.stores.redis.hearing import Hearing, read_end
+from penstock.stores.redis.context import Ground, Talk, whole
+from penstock.stores.redis.direct_dispatch import Handover
 from penstock.stores.redis.keys import Keys
-from penstock.stores.redis.offering import Offering, is_fresh
 from penstock.stores.redis.outages import Prober
 from penstock.stores.redis.reading import shown
-from penstock.stores.redis.runner import AsyncRunner, SyncRunner
-from penstock.stores.redis.verbs import consuming, grouping, operating, periodic, producing
+from penstock.stores.redis.subscriber import Hearing, read_end
+from penstock.stores.redis.verbs import batches, consuming, operating, periodic, producing
+from penstock.stores.redis.wire.address import Address
+from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.worker_offer import Offering, is_fresh
+from penstock.stores.result_waiter import Ended, Endings
 
 __all__ = ["RedisStore"]
 
@@ -405,10 +405,10 @@ class RedisStore:
         return await self._do(periodic.tick(self._ground, ticks))
 
     async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
-        return await self._do(grouping.groups(self._ground, queue, limit))
+        return await self._do(batches.groups(self._ground, queue, limit))
 
     async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        return await self._do(grouping.flush_group(self._ground, queue, task, key))
+        return await self._do(batches.flush_group(self._ground, queue, task, key))
 
     async def checkup(self) -> list[Finding]:
         before = int(time.time() * 1000)

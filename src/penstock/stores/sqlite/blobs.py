@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.job import AttemptError, Progress, Ref
-from penstock.limits import NO_LIMITS, QueueLimits
-from penstock.schedule import Entry, NewEntry, unreadable_entry
-from penstock.store import WorkerInfo
-from penstock.stores.wording import storable_error, storable_progress
+from penstock.core.job import AttemptError, Progress, Ref
+from penstock.core.limits import NO_LIMITS, QueueLimits
+from penstock.core.schedule import Entry, NewEntry, unreadable_entry
+from penstock.stores.contract import WorkerInfo
+from penstock.stores.text_encoding import storable_error, storable_progress
 
 __all__ = [
     "CANNOT_DECODE",

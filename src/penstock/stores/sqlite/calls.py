@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from penstock.stores.sqlite.step import Step
-from penstock.stores.sqlite.verbs.act import Act
+from penstock.stores.sqlite.transaction_context import Step
+from penstock.stores.sqlite.verbs.needs_write import Act
 
 __all__ = ["Call", "Verb"]
 

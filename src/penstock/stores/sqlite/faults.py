@@ -6,7 +6,7 @@ import errno
 import sqlite3
 from pathlib import Path
 
-from penstock.errors import (
+from penstock.core.errors import (
     StoreBusy,
     StoreCorrupt,
     StoreError,

@@ -7,14 +7,14 @@ import logging
 import sqlite3
 from pathlib import Path
 
-from penstock.clock import Clock
-from penstock.errors import StoreCorrupt, StoreError
+from penstock.core.clock import Clock
+from penstock.core.errors import StoreCorrupt, StoreError
 from penstock.stores.migrate import Migration, migrations, missing
 from penstock.stores.sqlite.checkpoint import LOG_LIMIT
+from penstock.stores.sqlite.fair_write_lock import vulnerable
 from penstock.stores.sqlite.faults import cannot_open
 from penstock.stores.sqlite.modes import create, fit
-from penstock.stores.sqlite.step import SQL
-from penstock.stores.sqlite.turnstile import vulnerable
+from penstock.stores.sqlite.transaction_context import SQL
 
 __all__ = ["MIGRATIONS", "is_ready", "open_file", "prepare", "sidecar", "version_of"]
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import ConfigError
+from penstock.core.errors import ConfigError
 
 __all__ = ["PRIVATE", "create", "fit", "open_beside", "open_to_others", "read_mode"]
 

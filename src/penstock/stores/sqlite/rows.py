@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import StoreCorrupt
-from penstock.job import Job, NewJob, Ref, State, stand_in
-from penstock.lifecycle import set_aside
+from penstock.core.errors import StoreCorrupt
+from penstock.core.job import Job, NewJob, Ref, State, stand_in
+from penstock.core.lifecycle import set_aside
 from penstock.stores.sqlite.blobs import CANNOT_DECODE, errors_of, progress_of
 
 __all__ = [

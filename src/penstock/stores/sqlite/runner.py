@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import ParamSpec, TypeVar
 
-from penstock.errors import PenstockError, StoreUnavailable
-from penstock.forks import begins_anew, pauses
-from penstock.stores.sqlite.bell import Bell
+from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core.forks import begins_anew, pauses
 from penstock.stores.sqlite.calls import Call, Verb
+from penstock.stores.sqlite.notifier import Bell
 from penstock.stores.sqlite.transactions import Transactions
 
 __all__ = ["Runner"]

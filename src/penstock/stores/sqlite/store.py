@@ -15,14 +15,14 @@ import weakref
 from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
 
-from penstock.clock import Clock, SystemClock
-from penstock.errors import ConfigError, did_you_mean
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import ASK_CANCELLED
-from penstock.limits import LimitChange
-from penstock.per_loop import PerLoop
-from penstock.schedule import Entry, NewEntry
-from penstock.store import (
+from penstock.core.clock import Clock, SystemClock
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.limits import LimitChange
+from penstock.core.per_loop import PerLoop
+from penstock.core.schedule import Entry, NewEntry
+from penstock.stores.contract import (
     Beat,
     Due,
     Enqueued,
@@ -48,23 +48,15 @@ from penstock.store import (
     Wake,
     WorkerInfo,
 )
-from penstock.stores.endings import Ended, Endings
-from penstock.stores.sqlite.bell import ENDED, WORK, LoopEar, ThreadEar
+from penstock.stores.result_waiter import Ended, Endings
 from penstock.stores.sqlite.calls import Verb
+from penstock.stores.sqlite.fair_write_lock import vulnerable
 from penstock.stores.sqlite.modes import open_to_others, read_mode
+from penstock.stores.sqlite.notifier import ENDED, WORK, LoopEar, ThreadEar
 from penstock.stores.sqlite.runner import Runner
-from penstock.stores.sqlite.step import Step
+from penstock.stores.sqlite.transaction_context import Step
 from penstock.stores.sqlite.transactions import Transactions
-from penstock.stores.sqlite.turnstile import vulnerable
-from penstock.stores.sqlite.verbs import (
-    consuming,
-    grouping,
-    listing,
-    operating,
-    periodic,
-    producing,
-    settling,
-)
+from penstock.stores.sqlite.verbs import batches, consuming, listing, operating, periodic, producing, settling
 
 __all__ = ["SqliteStore"]
 
@@ -101,8 +93,8 @@ _PUT_ENTRIES = Verb(periodic.put_entries, peek=periodic.peek_put_entries)
 _PAUSE_ENTRIES = Verb(periodic.pause_entries)
 _DELETE_ENTRIES = Verb(periodic.delete_entries)
 _TICK = Verb(periodic.tick)
-_GROUPS = Verb(grouping.groups, reads=True)
-_FLUSH_GROUP = Verb(grouping.flush_group)
+_GROUPS = Verb(batches.groups, reads=True)
+_FLUSH_GROUP = Verb(batches.flush_group)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 1.0

@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
-from penstock.clock import Clock
-from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.sqlite.bell import ENDED, WORK, Bell
+from penstock.core.clock import Clock
+from penstock.core.errors import StoreCorrupt, StoreError
 from penstock.stores.sqlite.calls import Call
 from penstock.stores.sqlite.checkpoint import Checkpointer
+from penstock.stores.sqlite.fair_write_lock import Turnstile
 from penstock.stores.sqlite.faults import busy, os_fault, translated
 from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
 from penstock.stores.sqlite.modes import PRIVATE
+from penstock.stores.sqlite.notifier import ENDED, WORK, Bell
 from penstock.stores.sqlite.rows import Unreadable
-from penstock.stores.sqlite.step import Step
-from penstock.stores.sqlite.turnstile import Turnstile
-from penstock.stores.sqlite.verbs.act import ACT
+from penstock.stores.sqlite.transaction_context import Step
 from penstock.stores.sqlite.verbs.aside import put_aside
+from penstock.stores.sqlite.verbs.needs_write import ACT
 
 __all__ = ["Transactions"]
 

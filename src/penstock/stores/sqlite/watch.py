@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock.forks import begins_anew, lock
+from penstock.core.forks import begins_anew, lock
 
 __all__ = ["POLL", "Watch", "watch_on"]
 

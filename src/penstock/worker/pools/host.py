@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from penstock.app import App
-from penstock.attempt import Attempt, running
-from penstock.errors import ConfigError
-from penstock.job import Job, Progress, RawJob
-from penstock.loading import load_app
-from penstock.options import Options
-from penstock.outcome import outcome_of, unjudged
+from penstock.app.app import App
+from penstock.app.attempt import Attempt, running
+from penstock.app.loading import load_app
+from penstock.app.outcome import outcome_of, unjudged
+from penstock.client.options import Options
+from penstock.core.errors import ConfigError
+from penstock.core.job import Job, Progress, RawJob
+from penstock.worker.executor.plan import decoder, wants_result
 from penstock.worker.logs import configure_logs
-from penstock.worker.plan import decoder, wants_result
 from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
 from penstock.worker.pools.script import import_script
 

@@ -9,10 +9,10 @@ import socket
 
 import msgspec
 
-from penstock import lifecycle
 from penstock.config import Config
-from penstock.job import Job, Progress
-from penstock.lifecycle import Outcome
+from penstock.core import lifecycle
+from penstock.core.job import Job, Progress
+from penstock.core.lifecycle import Outcome
 
 __all__ = [
     "Broken",

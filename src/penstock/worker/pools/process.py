@@ -18,9 +18,8 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.job import Progress
-from penstock.lifecycle import Outcome, Raised
-from penstock.worker.exits import how_it_ended, oom_kills
+from penstock.core.job import Progress
+from penstock.core.lifecycle import Outcome, Raised
 from penstock.worker.pools.messages import (
     Broken,
     Failed,
@@ -35,6 +34,7 @@ from penstock.worker.pools.messages import (
     ToChild,
     frame,
 )
+from penstock.worker.supervisor.exits import how_it_ended, oom_kills
 
 __all__ = ["ChildBroken", "ChildDied", "ChildFailed", "ChildProcess", "EncodedResult", "NoChild", "Work"]
 

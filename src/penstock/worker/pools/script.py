@@ -8,7 +8,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
-from penstock.errors import ConfigError
+from penstock.core.errors import ConfigError
 
 __all__ = ["import_script", "refuse_while_importing", "whereabouts"]
 

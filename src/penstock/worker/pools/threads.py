@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.errors import ConfigError, Interrupted
+from penstock.core.errors import ConfigError, Interrupted
 
 __all__ = ["Done", "ThreadPool"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from penstock.job import State
-from penstock.lifecycle import EXPIRED
-from penstock.store import Fetched, Share, WorkerInfo
-from penstock.stores.memory import keys, lanes, orders, placing
+from penstock.core.job import State
+from penstock.core.lifecycle import EXPIRED
+from penstock.stores.contract import Fetched, Share, WorkerInfo
+from penstock.stores.memory import indexes, keys, partitions, transitions
 from penstock.stores.memory.rows import Queue, Row
-from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.leases import notice_reboot
 from penstock.stores.memory.verbs.promoting import next_due
 
@@ -67,9 +67,9 @@ def _next_ready(shelf: Shelf, queue: Queue, info: WorkerInfo | None, now: int) -
     while (first := queue.first_parked(info) or queue.ready.first()) is not None:
         row = shelf.rows[first[1]]
         if row.expired(now):
-            placing.end_queued(shelf, row, EXPIRED, now)
-        elif row.job.state is State.PARKED and not lanes.has_room(shelf, row):
-            placing.make_available(shelf, row, now, row.place)
+            transitions.end_queued(shelf, row, EXPIRED, now)
+        elif row.job.state is State.PARKED and not partitions.has_room(shelf, row):
+            transitions.make_available(shelf, row, now, row.place)
         else:
             return row
     return None
@@ -78,10 +78,10 @@ def _next_ready(shelf: Shelf, queue: Queue, info: WorkerInfo | None, now: int) -
 def _lease(shelf: Shelf, row: Row, worker: str, token: str, until: int, now: int, charge: bool) -> None:
     terms = row.job.spec.lane
     if terms is not None:
-        lanes.start(row, terms, now)
+        partitions.start(row, terms, now)
     if row.job.state is State.AVAILABLE and (turns := row.turns) is not None:
         turns.fetched(row.place)
-    orders.take(shelf, row, starts=True)
+    indexes.take(shelf, row, starts=True)
     row.charged = charge
     row.lease_until = until
     row.job = replace(
@@ -96,4 +96,4 @@ def _lease(shelf: Shelf, row: Row, worker: str, token: str, until: int, now: int
         reason=None,
     )
     keys.shift(shelf, row, State.AVAILABLE, now)
-    placing.put(shelf, row)
+    transitions.put(shelf, row)

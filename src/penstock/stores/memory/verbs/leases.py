@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.lifecycle import LOST_BY
-from penstock.store import Beat, Fetched, Grip
-from penstock.stores.memory import orders, placing
+from penstock.core.lifecycle import LOST_BY
+from penstock.stores.contract import Beat, Fetched, Grip
+from penstock.stores.memory import indexes, transitions
 from penstock.stores.memory.rows import Row
-from penstock.stores.memory.shelf import Shelf
-from penstock.stores.wording import storable_progress
+from penstock.stores.memory.state import Shelf
+from penstock.stores.text_encoding import storable_progress
 
 __all__ = ["extend", "notice_reboot", "reclaim"]
 
@@ -53,11 +53,11 @@ def reclaim(
         steady = shelf.clock.lease_now()
         rows = _run_out(shelf, queues, limit, steady) if of is None else _held_by(shelf, of, limit)
         for row in rows:
-            orders.take(shelf, row)
+            indexes.take(shelf, row)
             row.lease_until = steady + lease
             lost_by = f"{LOST_BY}{row.job.worker}"
             row.job = replace(row.job, worker=worker, token=token, reason=lost_by)
-            placing.put(shelf, row)
+            transitions.put(shelf, row)
             jobs.append(row.job)
     return Fetched(jobs, shelf.clock.now())
 

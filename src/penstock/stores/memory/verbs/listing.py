@@ -5,11 +5,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from datetime import UTC, datetime
 
-from penstock.errors import ConfigError
-from penstock.job import Job, Ref, State
-from penstock.store import LANE_SHOWN, DayCount, GroupInfo, LaneInfo, Page, Parked, QueueInfo, QueueStats
+from penstock.core.errors import ConfigError
+from penstock.core.job import Job, Ref, State
+from penstock.stores.contract import (
+    LANE_SHOWN,
+    DayCount,
+    GroupInfo,
+    LaneInfo,
+    Page,
+    Parked,
+    QueueInfo,
+    QueueStats,
+)
 from penstock.stores.memory.rows import DAY, Queue
-from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.pruning import DAYS_KEPT
 
 __all__ = ["find", "groups", "info_of", "lane", "list_jobs", "parked", "queues", "stats"]

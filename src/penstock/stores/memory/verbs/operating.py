@@ -7,13 +7,13 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from penstock.job import TERMINAL, Ref, State
-from penstock.limits import NO_LIMITS, LimitChange
-from penstock.store import QueueInfo
-from penstock.stores.gathering import Gathered
-from penstock.stores.memory import keys, orders, placing
+from penstock.core.job import TERMINAL, Ref, State
+from penstock.core.limits import NO_LIMITS, LimitChange
+from penstock.stores.batch_buffer import Gathered
+from penstock.stores.contract import QueueInfo
+from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Row
-from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.listing import info_of
 
 __all__ = ["delete", "drop", "flush_group", "purge", "reschedule", "retry", "settings"]
@@ -67,7 +67,7 @@ def _retry(shelf: Shelf, ref: Ref, now: int) -> State | None:
 
 def _run_again(shelf: Shelf, row: Row, before: State, now: int) -> None:
     """As if it were new; a member, whose batch is no more, in a batch of its own."""
-    orders.take(shelf, row)
+    indexes.take(shelf, row)
     row.job = replace(
         row.job,
         state=State.AVAILABLE,
@@ -82,11 +82,11 @@ def _run_again(shelf: Shelf, row: Row, before: State, now: int) -> None:
     )
     keys.shift(shelf, row, before, now)
     if row.job.is_member:
-        placing.become_batch(shelf, row.queue, [row], now)
+        transitions.become_batch(shelf, row.queue, [row], now)
         return
-    placing.put_available(shelf, row, now)
+    transitions.put_available(shelf, row, now)
     if before in TERMINAL:
-        placing.bring_back_members(shelf, row, now)
+        transitions.bring_back_members(shelf, row, now)
 
 
 def reschedule(shelf: Shelf, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
@@ -101,13 +101,13 @@ def _reschedule(shelf: Shelf, ref: Ref, due: int, now: int) -> State | None:
         return None
     before = row.job.state
     if before in _MOVABLE or (before is State.GROUPED and not row.job.in_batch):
-        orders.take(shelf, row)
+        indexes.take(shelf, row)
         row.job = replace(row.job, run_at=due)
         if due <= now:
-            placing.put_available(shelf, row, now)
+            transitions.put_available(shelf, row, now)
         else:
             row.job = replace(row.job, state=State.SCHEDULED)
-            placing.put(shelf, row)
+            transitions.put(shelf, row)
     return before
 
 
@@ -120,7 +120,7 @@ def _delete(shelf: Shelf, ref: Ref) -> State | None:
     if row is None:
         return None
     if row.job.state is not State.RUNNING and not row.job.in_batch:
-        placing.drop(shelf, row)
+        transitions.drop(shelf, row)
     return row.job.state
 
 
@@ -132,7 +132,7 @@ def purge(shelf: Shelf, name: str, states: Sequence[State], limit: int) -> int:
     those = (row for row in queue.rows.values() if row.job.state in wanted and not row.job.in_batch)
     rows = list(islice(those, max(0, limit)))
     for row in rows:
-        placing.drop(shelf, row)
+        transitions.drop(shelf, row)
     return len(rows)
 
 
@@ -141,4 +141,4 @@ def flush_group(shelf: Shelf, name: str, task: str, key: str) -> str | None:
     if queue is None:
         return None
     members = queue.gathering.first_of(Gathered(task, key))
-    return placing.batch(shelf, queue, members, shelf.clock.now())
+    return transitions.batch(shelf, queue, members, shelf.clock.now())

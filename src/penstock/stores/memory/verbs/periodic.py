@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.job import Ref
-from penstock.lifecycle import REPLACED
-from penstock.schedule import Entry, NewEntry, Overlap
-from penstock.store import Moved, Tick, Ticked, Timetable, Verdict
-from penstock.stores.memory.shelf import Shelf
+from penstock.core.job import Ref
+from penstock.core.lifecycle import REPLACED
+from penstock.core.schedule import Entry, NewEntry, Overlap
+from penstock.stores.contract import Moved, Tick, Ticked, Timetable, Verdict
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
 
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]

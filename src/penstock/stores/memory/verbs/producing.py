@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.holding import expiry_of, moves, replaced
-from penstock.job import QUEUED, Job, NewJob, Ref, State
-from penstock.lifecycle import first_state
-from penstock.limits import OnFull
-from penstock.store import Enqueued, Verdict
-from penstock.stores.memory import keys, orders, placing
+from penstock.core.job import QUEUED, Job, NewJob, Ref, State
+from penstock.core.lifecycle import first_state
+from penstock.core.limits import OnFull
+from penstock.core.unique_rules import expiry_of, moves, replaced
+from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Holder, Queue
-from penstock.stores.memory.shelf import Shelf
-from penstock.stores.wording import asked_because, storable
+from penstock.stores.memory.state import Shelf
+from penstock.stores.text_encoding import asked_because, storable
 
 __all__ = ["cancel", "cancel_one", "enqueue", "enqueue_one", "get"]
 
@@ -51,8 +51,8 @@ def enqueue_one(
         queue.fair = row.place
     queue.enqueued += 1
     keys.shift(shelf, row, None, now)
-    placing.put(shelf, row)
-    placing.batch_if_ripe(shelf, row, now)
+    transitions.put(shelf, row)
+    transitions.batch_if_ripe(shelf, row, now)
     return Enqueued(Verdict.NEW, new.id)
 
 
@@ -63,7 +63,7 @@ def _replace(shelf: Shelf, queue: Queue, holder: Holder, new: NewJob, now: int) 
     if row is None or job is None:
         return Enqueued(Verdict.DUPLICATE, holder.id)
     if moves(row.job.spec, job.spec):
-        placing.move(shelf, row, job, now)
+        transitions.move(shelf, row, job, now)
         return Enqueued(Verdict.REPLACED, holder.id)
     if job.state is State.GROUPED is row.job.state:  # it stays where it stands
         shelf.expiring.drop(row.generation)
@@ -71,13 +71,13 @@ def _replace(shelf: Shelf, queue: Queue, holder: Holder, new: NewJob, now: int) 
             shelf.expiring.put(row.generation, job.expires_at)
         row.job = job
         return Enqueued(Verdict.REPLACED, holder.id)
-    orders.take(shelf, row)
+    indexes.take(shelf, row)
     begins = job.state in (State.AVAILABLE, State.GROUPED) and row.job.state is not job.state
     row.job = job
     if begins:
-        placing.put_available(shelf, row, now)
+        transitions.put_available(shelf, row, now)
     else:
-        placing.put(shelf, row)
+        transitions.put(shelf, row)
     return Enqueued(Verdict.REPLACED, holder.id)
 
 
@@ -95,7 +95,7 @@ def cancel_one(shelf: Shelf, ref: Ref, reason: str, now: int) -> State | None:
     if row is None:
         return None
     if row.job.state in QUEUED and not row.job.in_batch:
-        placing.end_queued(shelf, row, storable(reason), now)
+        transitions.end_queued(shelf, row, storable(reason), now)
     elif row.job.state is State.RUNNING and not row.job.cancel_asked:
         row.job = replace(row.job, cancel_asked=True)
         row.cancel_reason = asked_because(reason)

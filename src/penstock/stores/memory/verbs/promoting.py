@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.lifecycle import EXPIRED
-from penstock.store import Due
-from penstock.stores.gathering import Gathered
-from penstock.stores.memory import lanes, placing
-from penstock.stores.memory.shelf import Shelf
+from penstock.core.lifecycle import EXPIRED
+from penstock.stores.batch_buffer import Gathered
+from penstock.stores.contract import Due
+from penstock.stores.memory import partitions, transitions
+from penstock.stores.memory.state import Shelf
 
 __all__ = ["next_due", "promote"]
 
@@ -61,11 +61,11 @@ def _promote(shelf: Shelf, due: _NextDue, now: int) -> int:
     if due.generation is not None:
         row = shelf.rows[due.generation]
         if row.expired(now):
-            placing.end_queued(shelf, row, EXPIRED, now)
+            transitions.end_queued(shelf, row, EXPIRED, now)
             return 0
-        placing.make_available(shelf, row, now)
+        transitions.make_available(shelf, row, now)
         return 1
     if due.task is None:
-        return lanes.advance(shelf, queue, queue.lanes[due.key], now)
+        return partitions.advance(shelf, queue, queue.lanes[due.key], now)
     members = queue.gathering.first_of(Gathered(due.task, due.key))
-    return int(placing.batch(shelf, queue, members, now) is not None)
+    return int(transitions.batch(shelf, queue, members, now) is not None)

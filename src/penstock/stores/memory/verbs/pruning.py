@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.job import State
-from penstock.lifecycle import EXPIRED
-from penstock.store import Pruned
-from penstock.stores.memory import keys, lanes, placing
+from penstock.core.job import State
+from penstock.core.lifecycle import EXPIRED
+from penstock.stores.contract import Pruned
+from penstock.stores.memory import keys, partitions, transitions
 from penstock.stores.memory.rows import DAY, Queue
-from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.workers import silent
 
 __all__ = ["DAYS_KEPT", "prune"]
@@ -44,14 +44,14 @@ def _prune_ended(shelf: Shelf, limit: int, keep_finished: int, keep_dead: int, n
 
 
 def _forget(shelf: Shelf, generation: int) -> int:
-    placing.drop(shelf, shelf.rows[generation], forgotten=True)
+    transitions.drop(shelf, shelf.rows[generation], forgotten=True)
     return 1
 
 
 def _prune_expired(shelf: Shelf, limit: int, now: int) -> int:
     done = 0
     while done < limit and (first := shelf.expiring.first()) is not None and first[0] <= now:
-        placing.end_queued(shelf, shelf.rows[first[1]], EXPIRED, now)
+        transitions.end_queued(shelf, shelf.rows[first[1]], EXPIRED, now)
         done += 1
     return done
 
@@ -74,7 +74,7 @@ def _prune_keys(shelf: Shelf, limit: int, now: int) -> int:
 
 def _forget_ties(queue: Queue, now: int) -> None:
     """What nobody has a use for: lanes whose rate is as it was, the turns of a queue with no job."""
-    lanes.forget_idle(queue, now)
+    partitions.forget_idle(queue, now)
     if not queue.counts[State.AVAILABLE]:
         for turns in queue.turns.values():
             turns.rest()

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.job import MAX_ERRORS, TERMINAL, Ref, State
-from penstock.lifecycle import Place, Transition
-from penstock.store import Settled, Settlement, no_outcome
-from penstock.stores.memory import keys, lanes, orders, placing
+from penstock.core.job import MAX_ERRORS, TERMINAL, Ref, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.stores.contract import Settled, Settlement, no_outcome
+from penstock.stores.memory import indexes, keys, partitions, transitions
 from penstock.stores.memory.rows import Row
-from penstock.stores.memory.shelf import Shelf
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.producing import enqueue_one
-from penstock.stores.wording import reason_after, storable_error
+from penstock.stores.text_encoding import reason_after, storable_error
 
 __all__ = ["settle"]
 
@@ -39,14 +39,14 @@ def _settle(shelf: Shelf, one: Settlement, head: int, now: int) -> Settled:
     row.queue.count(now, processed=int(to.charge), failed=int(to.error is not None))
     if to.hold:
         row.queue.gate.hold(to.hold, now)
-    lanes.hold(row, to, now)
-    orders.take(shelf, row)
+    partitions.hold(row, to, now)
+    indexes.take(shelf, row)
     _apply(shelf, row, to, one.result, head, now)
     keys.shift(shelf, row, State.RUNNING, now)
     if row.job.ended and to.keep <= 0:
-        placing.remove(shelf, row, forgotten=True)
+        transitions.remove(shelf, row, forgotten=True)
     else:
-        placing.put(shelf, row)
+        transitions.put(shelf, row)
     for new in one.then:
         enqueue_one(shelf, new, now, follows=True)
     return Settled.APPLIED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.job import Job, Ref
-from penstock.store import Wake
-from penstock.stores.memory.bells import Bell
-from penstock.stores.memory.shelf import Shelf
+from penstock.core.job import Job, Ref
+from penstock.stores.contract import Wake
+from penstock.stores.memory.notifier import Bell
+from penstock.stores.memory.state import Shelf
 from penstock.stores.memory.verbs.producing import get
 from penstock.stores.memory.verbs.promoting import next_due
 from penstock.stores.memory.waiters import EndWatch, Heard

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.store import WorkerInfo
-from penstock.stores.memory.shelf import Shelf
+from penstock.stores.contract import WorkerInfo
+from penstock.stores.memory.state import Shelf
 
 __all__ = ["announce", "retire", "silent", "workers"]
 

@@ -10,12 +10,22 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import StoreCorrupt
-from penstock.job import MAX_ERRORS, Job, Lease, NewJob, State
-from penstock.lifecycle import Transition, set_aside
-from penstock.store import Beat, Due, Fetched, Grip, Offer, SetAside, Settled, Settlement, Share, no_outcome
-from penstock.stores.redis.calls import Call
-from penstock.stores.redis.ground import (
+from penstock.core.errors import StoreCorrupt
+from penstock.core.job import MAX_ERRORS, Job, Lease, NewJob, State
+from penstock.core.lifecycle import Transition, set_aside
+from penstock.stores.contract import (
+    Beat,
+    Due,
+    Fetched,
+    Grip,
+    Offer,
+    SetAside,
+    Settled,
+    Settlement,
+    Share,
+    no_outcome,
+)
+from penstock.stores.redis.context import (
     AWAY,
     BATCH,
     HEAVY,
@@ -32,7 +42,7 @@ from penstock.stores.redis.ground import (
     sure,
     whole,
 )
-from penstock.stores.redis.handover import Handover
+from penstock.stores.redis.direct_dispatch import Handover
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.reading import Row, leased_jobs, read_quickly
 from penstock.stores.redis.records import (
@@ -48,6 +58,7 @@ from penstock.stores.redis.records import (
     transition_bytes,
 )
 from penstock.stores.redis.verbs.producing import known, listing, register
+from penstock.stores.redis.wire.calls import Call
 
 __all__ = [
     "deliver",

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from penstock.errors import ConfigError
-from penstock.job import Job, Ref, State
-from penstock.limits import LimitChange
-from penstock.store import (
+from penstock.core.errors import ConfigError
+from penstock.core.job import Job, Ref, State
+from penstock.core.limits import LimitChange
+from penstock.stores.contract import (
     LANE_SHOWN,
     DayCount,
     Finding,
@@ -29,8 +29,7 @@ from penstock.store import (
     WorkerInfo,
     unreadable_settings_of,
 )
-from penstock.stores.redis.calls import Call
-from penstock.stores.redis.ground import (
+from penstock.stores.redis.context import (
     AWAY,
     BATCH,
     HEAVY,
@@ -59,6 +58,7 @@ from penstock.stores.redis.records import (
 )
 from penstock.stores.redis.verbs.consuming import deliver, news_call, now_of
 from penstock.stores.redis.verbs.producing import get, highest, known, listing, register, states_of, tell_news
+from penstock.stores.redis.wire.calls import Call
 
 __all__ = [
     "announce",

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.job import Ref
-from penstock.lifecycle import REPLACED
-from penstock.schedule import Entry, NewEntry, Overlap, unreadable_entry
-from penstock.store import Moved, Tick, Ticked, Timetable
-from penstock.stores.redis.calls import Call
-from penstock.stores.redis.ground import (
+from penstock.core.job import Ref
+from penstock.core.lifecycle import REPLACED
+from penstock.core.schedule import Entry, NewEntry, Overlap, unreadable_entry
+from penstock.stores.contract import Moved, Tick, Ticked, Timetable
+from penstock.stores.redis.context import (
     AWAY,
     HEAVY,
     Ground,
@@ -30,6 +29,7 @@ from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.records import UNDECODABLE, form_of, tail_of
 from penstock.stores.redis.verbs.consuming import now_of
 from penstock.stores.redis.verbs.producing import highest, known, register, tell_news
+from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
 

@@ -7,12 +7,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.errors import EnqueueUnknown, StoreCorrupt, StoreError, StoreUnavailable
-from penstock.job import Job, NewJob, Ref, State
-from penstock.store import Enqueued, Verdict
-from penstock.stores.redis.calls import Acked, Call
-from penstock.stores.redis.faults import ReplyLost
-from penstock.stores.redis.ground import (
+from penstock.core.errors import EnqueueUnknown, StoreCorrupt, StoreError, StoreUnavailable
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.redis.context import (
     AWAY,
     BATCH,
     HEAVY,
@@ -34,7 +32,9 @@ from penstock.stores.redis.ground import (
 from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.reading import shown
 from penstock.stores.redis.records import STATES, UNWRITABLE, form_of, tail_of
-from penstock.stores.wording import storable
+from penstock.stores.redis.wire.calls import Acked, Call
+from penstock.stores.redis.wire.faults import ReplyLost
+from penstock.stores.text_encoding import storable
 
 __all__ = [
     "cancel",

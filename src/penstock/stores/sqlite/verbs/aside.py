@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.job import UNREADABLE_TASK, Job, Ref, stand_in
-from penstock.lifecycle import set_aside
-from penstock.store import SetAside
-from penstock.stores.sqlite import ties
+from penstock.core.job import UNREADABLE_TASK, Job, Ref, stand_in
+from penstock.core.lifecycle import set_aside
+from penstock.stores.contract import SetAside
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.rows import (
     DEAD,
     ENDED,
@@ -20,8 +20,8 @@ from penstock.stores.sqlite.rows import (
     spec_blob,
     unreadable_job,
 )
-from penstock.stores.sqlite.step import SQL, Queue, Step
-from penstock.stores.sqlite.verbs.grouping import end_members, left
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.batches import end_members, left
 
 __all__ = ["put_aside", "show"]
 
@@ -41,7 +41,7 @@ def put_aside(step: Step, causes: Mapping[int, str]) -> None:
             if row[5] is not None:
                 lanes[row[0], row[5]] = None
     for name, lane in lanes:  # when none of them stands there any more
-        ties.advance(step, step.some_queue(name), lane)
+        partitions.advance(step, step.some_queue(name), lane)
 
 
 def show(step: Step, row: Row) -> Job:

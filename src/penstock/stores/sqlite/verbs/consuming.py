@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.job import Job
-from penstock.lifecycle import EXPIRED, LOST_BY
-from penstock.store import Beat, Due, Fetched, Grip, SetAside, Share, Wake
-from penstock.stores.sqlite import ties
+from penstock.core.job import Job
+from penstock.core.lifecycle import EXPIRED, LOST_BY
+from penstock.stores.contract import Beat, Due, Fetched, Grip, SetAside, Share, Wake
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import progress_blob, worker_of
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
@@ -23,11 +23,11 @@ from penstock.stores.sqlite.rows import (
     spec_of,
     texts,
 )
-from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
-from penstock.stores.sqlite.verbs.act import ACT, Act
-from penstock.stores.sqlite.verbs.grouping import due_groups, end_queued, enter, flush, is_ripe, next_due
+from penstock.stores.sqlite.verbs.batches import due_groups, end_queued, enter, flush, is_ripe, next_due
 from penstock.stores.sqlite.verbs.keys import shift_key
+from penstock.stores.sqlite.verbs.needs_write import ACT, Act
 
 __all__ = [
     "Heard",
@@ -159,7 +159,7 @@ class _Supply:
                     self._leave_queue(AVAILABLE, row[2], row[-2])
             self._step.move(queue, AVAILABLE, RUNNING, len(rows))
             if queue.tied:
-                ties.fetched(self._step, queue, rows)
+                partitions.fetched(self._step, queue, rows)
         elif queue.tied:
             rows = self._tied(want)
         else:
@@ -214,7 +214,7 @@ class _Supply:
             if expires_at is not None and expires_at <= step.now:
                 passed = row
                 break
-            if state == PARKED and not ties.has_room(step, queue, seq):
+            if state == PARKED and not partitions.has_room(step, queue, seq):
                 passed = row
                 break
             picked.append(seq)
@@ -224,13 +224,13 @@ class _Supply:
             if state == PARKED:
                 break
         rows = self._lease_these(picked)
-        ties.fetched(step, queue, rows)
+        partitions.fetched(step, queue, rows)
         if passed is not None:
             seq, state, expires_at, spec, _ = passed
             if expires_at is not None and expires_at <= step.now:
-                ties.end_queued(step, queue, seq, state, spec, EXPIRED)
+                partitions.end_queued(step, queue, seq, state, spec, EXPIRED)
             else:
-                ties.to_lane(step, queue, seq)
+                partitions.to_lane(step, queue, seq)
         return rows, bool(rows) or passed is not None
 
     def _lease_these(self, picked: list[int]) -> list[Row]:
@@ -286,7 +286,7 @@ def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:
             due = step.cx.execute(_NEXT, (queue.qid,)).fetchone()[0]
             if due is not None and (least is None or due < least):
                 least = due
-        for due in (ties.next_due(step, queue), next_due(step, queue)):
+        for due in (partitions.next_due(step, queue), next_due(step, queue)):
             if due is not None and (least is None or due < least):
                 least = due
     return least
@@ -336,7 +336,7 @@ def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
         due += step.cx.execute(_DUE, (queue.qid, step.now, max(0, limit))).fetchall()
         due += [
             (at, 0, queue.qid, key, None, None, None)
-            for at, key in ties.lanes_due(step, queue, max(0, limit))
+            for at, key in partitions.lanes_due(step, queue, max(0, limit))
         ]
     due.sort()  # by due time, then by generation
     if any(queue.count(GROUPED) for queue in found.values()) or any(row[6] is not None for row in due):
@@ -387,12 +387,12 @@ def _promote_one(step: Step, queue: Queue, row: Row) -> int:
     """How many became available, or joined a group: of a lane several, none of one that has expired."""
     _, seq, _, state, expires_at, spec, gkey = row
     if not seq:
-        return ties.advance(step, queue, state)
+        return partitions.advance(step, queue, state)
     if expires_at is not None and expires_at <= step.now:
         end_queued(step, queue, seq, state, spec, EXPIRED)
         return 0
     if gkey is None and queue.tied:
-        ties.to_tail(step, queue, seq)
+        partitions.to_tail(step, queue, seq)
     elif gkey is None:
         step.cx.execute(_TO_TAIL, (step.tails(queue, 1), numbers([seq])))
         step.move(queue, state, AVAILABLE)

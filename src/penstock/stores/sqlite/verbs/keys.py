@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.holding import Hold, hold_after, outlives_its_job, until
-from penstock.job import State
+from penstock.core.job import State
+from penstock.core.unique import UniqueKey
+from penstock.core.unique_rules import Hold, hold_after, outlives_its_job, until
 from penstock.stores.sqlite.rows import STATES, numbers, spec_of
-from penstock.stores.sqlite.step import SQL, Queue, Step
-from penstock.unique import UniqueKey
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
 
 __all__ = ["drop_keys", "forget_key", "free_keys", "holder", "prune_keys", "shift_key", "take_key"]
 

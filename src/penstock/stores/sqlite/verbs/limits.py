@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from penstock.job import QUEUED, Job, NewJob
-from penstock.limits import NO_LIMITS, LimitChange, OnFull
-from penstock.store import Enqueued, Verdict
-from penstock.stores.gates import Gate
+from penstock.core.job import QUEUED, Job, NewJob
+from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
+from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.rate_limiter import Gate
 from penstock.stores.sqlite.rows import AVAILABLE, CODE, PARKED, RUNNING
-from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
 
 __all__ = ["change", "full", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
 

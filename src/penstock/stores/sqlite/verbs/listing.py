@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from penstock.errors import ConfigError
-from penstock.job import TERMINAL, Job, Ref, State
-from penstock.store import (
+from penstock.core.errors import ConfigError
+from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.stores.contract import (
     LANE_SHOWN,
     DayCount,
     Finding,
@@ -30,7 +30,7 @@ from penstock.stores.sqlite.rows import (
     Row,
     numbers,
 )
-from penstock.stores.sqlite.step import SQL, Step, counts_of
+from penstock.stores.sqlite.transaction_context import SQL, Step, counts_of
 from penstock.stores.sqlite.verbs.aside import show
 
 __all__ = [

@@ -7,11 +7,11 @@ from math import inf
 
 import msgspec
 
-from penstock.job import NewJob, Ref, State
-from penstock.lifecycle import EXPIRED
-from penstock.limits import NO_LIMITS, LimitChange
-from penstock.store import Pruned, QueueInfo, WorkerInfo
-from penstock.stores.sqlite import ties
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.lifecycle import EXPIRED
+from penstock.core.limits import NO_LIMITS, LimitChange
+from penstock.stores.contract import Pruned, QueueInfo, WorkerInfo
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import limits_of, worker_blob
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
@@ -27,10 +27,9 @@ from penstock.stores.sqlite.rows import (
     spec_of,
     specs_of,
 )
-from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
-from penstock.stores.sqlite.verbs.act import ACT, Act
-from penstock.stores.sqlite.verbs.grouping import batch_alone, end_queued, enter, left, removed
+from penstock.stores.sqlite.verbs.batches import batch_alone, end_queued, enter, left, removed
 from penstock.stores.sqlite.verbs.keys import (
     drop_keys,
     forget_key,
@@ -39,6 +38,7 @@ from penstock.stores.sqlite.verbs.keys import (
     shift_key,
 )
 from penstock.stores.sqlite.verbs.listing import SILENT, cheaper_to_gather, gather, info
+from penstock.stores.sqlite.verbs.needs_write import ACT, Act
 
 __all__ = [
     "announce",
@@ -110,7 +110,7 @@ def _retry(step: Step, ref: Ref) -> State | None:
         expires_at = None
     place = step.tails(queue, 1) + 1
     terms = (seq, place, step.now, expires_at)
-    tie = ties.look(step, seq) if queue.tied else None
+    tie = partitions.look(step, seq) if queue.tied else None
     if is_queued(state):
         step.cx.execute(_RETRY_QUEUED, terms)
     else:
@@ -120,7 +120,9 @@ def _retry(step: Step, ref: Ref) -> State | None:
         if tied is not None:
             shift_key(step, queue, seq, tied, STATES[state], State.AVAILABLE)
     if job.group is None or is_batch:
-        after = AVAILABLE if tie is None else ties.became(step, queue, tie, AVAILABLE, place, at_tail=True)
+        after = (
+            AVAILABLE if tie is None else partitions.became(step, queue, tie, AVAILABLE, place, at_tail=True)
+        )
         step.move(queue, state, after)
         if is_batch and state in ENDED:
             _bring_back(step, queue, job.id)
@@ -157,13 +159,13 @@ def _reschedule(step: Step, ref: Ref, due: int) -> State | None:
         if job.group is not None and not is_batch:
             _reschedule_member(step, queue, seq, state, job, due)
             return STATES[state]
-        tie = ties.look(step, seq) if queue.tied else None
+        tie = partitions.look(step, seq) if queue.tied else None
         now = due <= step.now
         place = step.tails(queue, 1) + 1 if now else None
         after: int | None = AVAILABLE if now else CODE[State.SCHEDULED]
         step.cx.execute(_RESCHEDULE, (seq, after, due, place))
         if tie is not None:
-            after = ties.became(step, queue, tie, after, place or tie.place, at_tail=now)
+            after = partitions.became(step, queue, tie, after, place or tie.place, at_tail=now)
         step.move(queue, state, after)
     return STATES[state]
 
@@ -209,11 +211,11 @@ def _remove(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
 def _remove_tied(step: Step, queue: Queue, seqs: Sequence[int]) -> None:
     """One by one: who gets room by it may be the next that is removed."""
     for seq in seqs:
-        tie = ties.look(step, seq)
+        tie = partitions.look(step, seq)
         gone = step.cx.execute(_DELETE, (numbers([seq]),)).fetchall()
         step.move(queue, tie.state, None)
         _gone(step, queue, gone)
-        ties.became(step, queue, tie, None, tie.place)
+        partitions.became(step, queue, tie, None, tie.place)
 
 
 def _gone(step: Step, queue: Queue, rows: Sequence[Row]) -> None:
@@ -225,7 +227,7 @@ def _gone(step: Step, queue: Queue, rows: Sequence[Row]) -> None:
 def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
     """Because these ended jobs have been kept for long enough."""
     if seqs:
-        lanes = dict.fromkeys(ties.look(step, seq).lane for seq in seqs) if queue.laned else {}
+        lanes = dict.fromkeys(partitions.look(step, seq).lane for seq in seqs) if queue.laned else {}
         rows = step.cx.execute(_DELETE, (numbers(seqs),)).fetchall()
         step.move(queue, state, None, len(seqs))
         for *_, seq, tied in rows:
@@ -234,7 +236,7 @@ def _forget(step: Step, queue: Queue, state: int, seqs: Sequence[int]) -> int:
         removed(step, queue, [row[:6] for row in rows], forgotten=True)
         for lane in lanes:  # whoever looks at a key lets in whom its time lets in
             if lane is not None:
-                ties.advance(step, queue, lane)
+                partitions.advance(step, queue, lane)
     return len(seqs)
 
 
@@ -291,7 +293,7 @@ def drop(step: Step, name: str) -> bool:
     step.cx.execute(_DROP, (queue.qid,))
     step.cx.execute(_DROP_DAYS, (queue.qid,))
     drop_keys(step, queue)
-    ties.drop(step, queue)
+    partitions.drop(step, queue)
     entries = step.cx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
     if queue.paused or queue.closed or entries or (queue.gate and queue.gate.limits != NO_LIMITS):
         step.changes += 1
@@ -325,7 +327,7 @@ def peek_prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pr
         if cx.execute(_MISCOUNTED, (qid,)).fetchone():
             return ACT
         queue = step.queue(row[1])
-        if queue is not None and queue.tied and ties.has_idle(step, queue):
+        if queue is not None and queue.tied and partitions.has_idle(step, queue):
             return ACT
     silent = cx.execute(_SILENT, (step.namespace, now - SILENT, 1)).fetchone()
     return ACT if silent else Pruned(0, 0, 0, set_aside=step.told())
@@ -338,7 +340,7 @@ def prune(step: Step, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     for queue in queues.values():
         queue.miscounted = step.cx.execute(_MISCOUNTED, (queue.qid,)).fetchone() is not None
         if queue.tied:
-            ties.prune(step, queue)
+            partitions.prune(step, queue)
     finished = _prune_over(step, queues, limit)
     for queue in queues.values():
         for state in ENDED:

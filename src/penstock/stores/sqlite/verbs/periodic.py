@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.job import Ref
-from penstock.lifecycle import REPLACED
-from penstock.schedule import Entry, NewEntry, Overlap
-from penstock.store import Moved, Tick, Ticked, Timetable, Verdict
+from penstock.core.job import Ref
+from penstock.core.lifecycle import REPLACED
+from penstock.core.schedule import Entry, NewEntry, Overlap
+from penstock.stores.contract import Moved, Tick, Ticked, Timetable, Verdict
 from penstock.stores.sqlite.blobs import entry_of
-from penstock.stores.sqlite.step import SQL, Queue, Step
-from penstock.stores.sqlite.verbs.act import ACT, Act
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.needs_write import ACT, Act
 from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, is_open
 
 __all__ = ["delete_entries", "entries", "pause_entries", "peek_put_entries", "put_entries", "tick"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.job import Job, NewJob, Ref, State
-from penstock.lifecycle import first_state
-from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite import ties
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import first_state
+from penstock.core.unique import WHILE_QUEUED
+from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.rows import (
     AVAILABLE,
     CODE,
@@ -18,14 +19,13 @@ from penstock.stores.sqlite.rows import (
     is_queued,
     spec_blob,
 )
-from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
 from penstock.stores.sqlite.verbs.aside import show
-from penstock.stores.sqlite.verbs.grouping import end_queued, entered
+from penstock.stores.sqlite.verbs.batches import end_queued, entered
 from penstock.stores.sqlite.verbs.keys import take_key
 from penstock.stores.sqlite.verbs.limits import refusal
 from penstock.stores.sqlite.verbs.replacing import conflict
-from penstock.stores.wording import asked_because
-from penstock.unique import WHILE_QUEUED
+from penstock.stores.text_encoding import asked_because
 
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "get", "is_open"]
 
@@ -152,11 +152,11 @@ def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
     if unique is not None and unique.states & WHILE_QUEUED:
         take_key(step, queue, seq, job.id, unique, step.now)
     if _is_tied(queue, job):
-        ties.join(step, queue, seq, job, place)
+        partitions.join(step, queue, seq, job, place)
         if state == AVAILABLE:
             lane = None if job.lane is None else job.lane.key
-            tie = ties.Tie(seq, None, job.priority, place, lane, None, row[10])
-            state = ties.became(step, queue, tie, state, place, at_tail=True) or state
+            tie = partitions.Tie(seq, None, job.priority, place, lane, None, row[10])
+            state = partitions.became(step, queue, tie, state, place, at_tail=True) or state
     step.enqueued(queue, state, 1)
     if job.group is not None:
         entered(step, queue, seq, job, state)

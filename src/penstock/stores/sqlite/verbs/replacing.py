@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.holding import moves, replaced
-from penstock.job import Job, NewJob, State
-from penstock.store import Enqueued, Verdict
-from penstock.stores.sqlite import ties
+from penstock.core.job import Job, NewJob, State
+from penstock.core.unique_rules import moves, replaced
+from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.rows import AVAILABLE, CODE, GROUPED, STATES, WAITING, job_of, spec_blob
-from penstock.stores.sqlite.step import SQL, Queue, Step
-from penstock.stores.sqlite.verbs.grouping import enter, left, set_key
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.verbs.batches import enter, left, set_key
 from penstock.stores.sqlite.verbs.keys import holder
 
 __all__ = ["conflict"]
@@ -42,12 +42,12 @@ def _replace(step: Step, queue: Queue, seq: int, new: NewJob) -> bool:
         return True
     code, old = CODE[job.state], CODE[before.state]
     place = step.tails(queue, 1) + 1 if code == AVAILABLE != old else None
-    tie = ties.look(step, seq) if queue.tied and code != old else None
+    tie = partitions.look(step, seq) if queue.tied and code != old else None
     step.cx.execute(_REPLACE, (seq, code, job.run_at, job.expires_at, spec_blob(job.spec), place))
     after: int | None = code
     if tie is not None:
         stands = tie.place if place is None else place
-        after = ties.became(step, queue, tie, code, stands, at_tail=place is not None)
+        after = partitions.became(step, queue, tie, code, stands, at_tail=place is not None)
     step.move(queue, old, after)
     if code != old and job.is_member:
         _change_group(step, queue, seq, job, old)
@@ -56,22 +56,24 @@ def _replace(step: Step, queue: Queue, seq: int, new: NewJob) -> bool:
 
 def _move(step: Step, queue: Queue, seq: int, before: Job, job: Job) -> None:
     """A queued job becomes this one, of another lane, turn or group."""
-    tie = ties.leave(step, queue, seq)
+    tie = partitions.leave(step, queue, seq)
     code, old = CODE[job.state], CODE[before.state]
     if code == WAITING:
         code = AVAILABLE
     tail = step.tails(queue, 1) + 1
     place = tail if code == AVAILABLE else None
     step.cx.execute(_REPLACE, (seq, code, job.run_at, job.expires_at, spec_blob(job.spec), place))
-    ties.join(step, queue, seq, job.spec, tail)
+    partitions.join(step, queue, seq, job.spec, tail)
     after: int | None = code
     if queue.tied and code == AVAILABLE:
-        after = ties.became(step, queue, ties.look(step, seq)._replace(state=None), code, tail, at_tail=True)
+        after = partitions.became(
+            step, queue, partitions.look(step, seq)._replace(state=None), code, tail, at_tail=True
+        )
     step.move(queue, old, after)
     if job.is_member:
         _change_key(step, queue, seq, before, job)
     if tie.lane is not None:
-        ties.advance(step, queue, tie.lane)
+        partitions.advance(step, queue, tie.lane)
 
 
 def _change_key(step: Step, queue: Queue, seq: int, before: Job, job: Job) -> None:

@@ -6,18 +6,18 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
-from penstock.lifecycle import Place, Transition
-from penstock.store import Settled, Settlement, no_outcome
-from penstock.stores.sqlite import ties
+from penstock.core.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
+from penstock.core.lifecycle import Place, Transition
+from penstock.stores.contract import Settled, Settlement, no_outcome
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import errors_blob, errors_of
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, Unreadable, numbers
-from penstock.stores.sqlite.step import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
 from penstock.stores.sqlite.verbs import limits
-from penstock.stores.sqlite.verbs.grouping import end_members, removed
+from penstock.stores.sqlite.verbs.batches import end_members, removed
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
 from penstock.stores.sqlite.verbs.producing import enqueue_one
-from penstock.stores.wording import reason_after, storable
+from penstock.stores.text_encoding import reason_after, storable
 
 __all__ = ["settle"]
 
@@ -223,9 +223,11 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
     reason = reason_after(to, bool(asked), because)
     if to.hold:
         limits.hold(step, queue, to.hold)
-    tie = ties.look(step, seq) if queue.tied else None
+    tie = partitions.look(step, seq) if queue.tied else None
     if tie is not None and tie.lane is not None and to.hold_lane > 0:
-        tie = ties.hold(step, queue, tie, tie.lane, now + to.hold_lane, back=to.state is State.AVAILABLE)
+        tie = partitions.hold(
+            step, queue, tie, tie.lane, now + to.hold_lane, back=to.state is State.AVAILABLE
+        )
     step.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL
@@ -240,7 +242,7 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
             end_members(step, queue, one.lease.id, code, now, reason)
             removed(step, queue, [(code, one.lease.id, None, None, None, True)], forgotten=True)
         if tie is not None:
-            ties.became(step, queue, tie, None, place)
+            partitions.became(step, queue, tie, None, place)
         return
     if to.place is not Place.OWN:
         place = head if to.place is Place.HEAD else step.tails(queue, 1) + 1
@@ -265,7 +267,7 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         end_members(step, queue, one.lease.id, code, now + to.keep, reason)
     after: int | None = code
     if tie is not None:
-        after = ties.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
+        after = partitions.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
     step.move(queue, RUNNING, after)
 
 

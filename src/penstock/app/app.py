@@ -1,0 +1,379 @@
+"""What a user holds: the tasks of an application, and the way to the store where their jobs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+
+from penstock.app.outcome_events import tell, tell_set_aside
+from penstock.app.queue import StoredQueue
+from penstock.app.registry import Registry
+from penstock.app.take import Take, Taken
+from penstock.app.task import Limits, Task
+from penstock.client.backpressure import FULL_TIMEOUT
+from penstock.client.client import Client
+from penstock.client.handle import Handle
+from penstock.client.job_call import Draft, Template
+from penstock.client.middleware import MiddlewareStack
+from penstock.client.options import (
+    DefaultOptions,
+    Options,
+    RawOptions,
+    override,
+    override_call,
+    refuse_unknown,
+)
+from penstock.client.outbox import Outbox
+from penstock.client.results import AsCompleted, aresults, results
+from penstock.codec import ANY_RESULT, MAX_BYTES
+from penstock.config import KNOBS, load
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import ArgumentError, ConfigError, PenstockError
+from penstock.core.events import EventBus
+from penstock.core.ids import check_queue, check_task_name
+from penstock.core.job import DEAD_KEPT
+from penstock.core.store_guards import guards
+from penstock.core.text import plain
+from penstock.encryption import Keyring, Sealer, read_keys
+from penstock.stores.connect import check_namespace, check_url, connect
+from penstock.stores.contract import Store
+from penstock.stores.encrypted import vault
+
+__all__ = ["App"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A heartbeat comes every third of a lease, and the store has to be reached in between.
+_SHORTEST_LEASE = 100
+_OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
+_OWN_OPTIONS |= {"key", "encrypt", "key_required"}
+
+
+class App(Registry):
+    """Tasks, and the store where their jobs are kept. Makes no connection before the first enqueue.
+
+    Without a URL that is `sqlite:///jobs.db`. Works across threads, event loops and forks. `namespace`
+    isolates it from others on the same store; `max_payload` and `max_result` bound the bytes of one
+    job's arguments and of its result; `outbox` is how many new jobs may wait in memory while the store is
+    away (0, unless it is said), and die there with the process; `full_timeout` is how long an enqueue waits
+    for room in a full queue whose rule is to wait (30 s); `store` takes the place of the URL. `key` encrypts
+    what jobs carry: 32 bytes, or those as base64 text; of several the first is for writing, all for reading;
+    with `encrypt=False` it signs only, with `key_required` clear jobs are refused (docs/encryption.md). All
+    further options are defaults for its tasks; `retention` is that of tasks with a result. What is not
+    given here may be set in the environment or in penstock.toml.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        name: str = "",
+        max_payload: int | str | None = None,
+        max_result: int | str | None = None,
+        outbox: int | None = None,
+        full_timeout: Duration | None = None,
+        store: Store | None = None,
+        key: bytes | str | Sequence[bytes | str] | None = None,
+        encrypt: bool | None = None,
+        key_required: bool | None = None,
+        **defaults: Unpack[DefaultOptions],
+    ) -> None:
+        refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
+        said = _Settings()
+        self.url: str = said.or_else(url, "url", "sqlite:///jobs.db")
+        self.namespace = check_namespace(said.or_else(namespace, "namespace", ""))
+        self.name = name
+        self._given = store
+        #: Whatever an application keeps with its app: hooks fill it, attempts read it.
+        self.state = SimpleNamespace()
+        #: "module:attribute", where this app is found; set by whoever loaded it.
+        self.spec: str | None = None
+        self._keep_dead: int = said.or_else(None, "keep_dead", DEAD_KEPT)
+        if store is None:
+            check_url(self.url)
+        payload = _number("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
+        result = _number("max_result", said.or_else(max_result, "max_result", payload))
+        room = _number("outbox", said.or_else(outbox, "outbox", 0))
+        patience = said.or_else(
+            None if full_timeout is None else milliseconds(full_timeout, what="full_timeout"),
+            "full_timeout",
+            FULL_TIMEOUT,
+        )
+        self._sealer = said.sealer(key, encrypt, key_required)
+        middleware, events = MiddlewareStack(), EventBus()
+        super().__init__(
+            Client(lambda: self._made_store(store), middleware, events, room, patience),
+            middleware,
+            events,
+            override(said.options(), defaults, who="App()"),
+            Limits(payload, result),
+        )
+
+    @property
+    def store(self) -> Store:
+        """The store; made at its first use, opened at its first verb."""
+        return self._client.store
+
+    def use_store(self, store: Store) -> Store:
+        """Keep jobs in this store from now on; the one before comes back, and is not closed. For tests."""
+        before = self._client.store
+        self._client.use_store(store)
+        return before
+
+    def swap_store(self, store: Store | None) -> Store | None:
+        """As `use_store`, but makes none: None is an app that has not used its own store yet. For tests."""
+        return self._client.swap_store(store)
+
+    @property
+    def connect_url(self) -> str | None:
+        """What another process connects to; None where the store was passed in as an object."""
+        return self.url if self._given is None else None
+
+    @property
+    def store_url(self) -> str:
+        """Where the jobs are, without secrets."""
+        return self.store.url
+
+    def enqueue_many(self, jobs: Iterable[Draft[R]]) -> list[Handle[R]]:
+        """Store many jobs, made by `task.job(...)`, in one step per 10 000; their handles, in order.
+
+        Those that can be stored are. If some were not, EnqueueManyError has the handles of all others and
+        the errors by index; if the store fails before anything was stored, its own error comes out.
+        """
+        return self._client.enqueue_many(jobs)
+
+    async def aenqueue_many(self, jobs: Iterable[Draft[R]]) -> list[Handle[R]]:
+        """The same, without blocking the event loop."""
+        return await self._client.aenqueue_many(jobs)
+
+    def enqueue_raw(
+        self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
+    ) -> Handle[Any]:
+        """Store a job of any bytes, for a raw handler or a worker in another language.
+
+        Options are those of a call; what is left out is as the queue's handler has it, if it is known here.
+        """
+        return self._client.enqueue(self.raw_job(queue, payload, task, **options))
+
+    async def aenqueue_raw(
+        self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
+    ) -> Handle[Any]:
+        """The same, without blocking the event loop."""
+        return await self._client.aenqueue(self.raw_job(queue, payload, task, **options))
+
+    def raw_job(
+        self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
+    ) -> Draft[Any]:
+        """The same for `enqueue_many`: made now, stored then."""
+        who = "enqueue_raw()"
+        if not isinstance(payload, (bytes, bytearray, memoryview)):
+            raise ArgumentError(f"{who}: the payload is bytes, not {payload!r:.100}")
+        if len(payload) > self._limits.payload:
+            raise ArgumentError(
+                f"{who}: the payload takes {len(payload):,} bytes; the limit is {self._limits.payload:,}. "
+                "Store the data elsewhere and pass its path or key, or raise the limit with "
+                "App(max_payload=...)"
+            )
+        queue = check_queue(queue)
+        handler = self.handlers.get(queue)
+        base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
+        chosen = override_call(base, {**options, "queue": queue}, who=who)
+        if chosen.unique is not None:
+            chosen.unique.check(None)
+        template = Template(check_task_name(task) if task != "" else "", chosen, codec)
+        return Draft(template, bytes(payload), plain(options.get("id", "")))
+
+    @overload
+    def handle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...
+    @overload
+    def handle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
+    def handle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
+        """The handle of a job that was enqueued anywhere. The store is not asked whether it is there.
+
+        With its task the result has the task's type; without, it is plain JSON. The queue is the task's
+        unless it is given, else the app's default queue.
+        """
+        known: Task[..., Any] | None = task if isinstance(task, Task) else self.tasks.get(task or "")
+        if queue is None:
+            queue = self._defaults.queue if known is None else known.queue
+        name = known.name if known is not None else str(task or "")
+        return self._client.handle(id, queue, name, ANY_RESULT if known is None else known.result)
+
+    @overload
+    def results(
+        self,
+        handles: Iterable[Handle[R]],
+        timeout: Duration | None = None,
+        *,
+        return_errors: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    def results(
+        self, handles: Iterable[Handle[R]], timeout: Duration | None = None, *, return_errors: bool
+    ) -> list[R | PenstockError]: ...
+    def results(
+        self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
+    ) -> list[Any]:
+        """What the tasks returned, in the order of the handles: one wait for all of them, at most `timeout`.
+
+        The first job that turns out to have no result raises its error at once, as `handle.result()` would;
+        nothing is done to the others. With `return_errors` the errors stand in the places of the results, and
+        all are waited for. Errors of the store are raised either way.
+        """
+        return results(self.store, handles, timeout, return_errors)
+
+    @overload
+    async def aresults(
+        self,
+        handles: Iterable[Handle[R]],
+        timeout: Duration | None = None,
+        *,
+        return_errors: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    async def aresults(
+        self, handles: Iterable[Handle[R]], timeout: Duration | None = None, *, return_errors: bool
+    ) -> list[R | PenstockError]: ...
+    async def aresults(
+        self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
+    ) -> list[Any]:
+        """The same, without blocking the event loop."""
+        return await aresults(self.store, handles, timeout, return_errors)
+
+    def as_completed(self, handles: Iterable[Handle[R]], timeout: Duration | None = None) -> AsCompleted[R]:
+        """Handles of these jobs as they end: `for` in a thread, `async for` in an event loop.
+
+        Their `result()` answers at once, with the result or its error. A job comes once, however often it was
+        given, also one that keeps no result or is not there. Raises ResultTimeout for those that have not
+        ended within `timeout` from the start of the loop.
+        """
+        return AsCompleted(self.store, handles, timeout)
+
+    @overload
+    def take(self, queue: str | None = None, *, lease: Duration = ..., wait: None = None) -> Take[Taken]: ...
+    @overload
+    def take(
+        self, queue: str | None = None, *, lease: Duration = ..., wait: Duration
+    ) -> Take[Taken | None]: ...
+    def take(
+        self, queue: str | None = None, *, lease: Duration = "15s", wait: Duration | None = None
+    ) -> Take[Any]:
+        """Pull one job without a worker: `async with app.take("mail") as job:`.
+
+        Waits for a job, at most `wait`; None comes when there was none. The lease is prolonged while the
+        block runs. Leaving it completes the job; an exception fails it as it would in a worker, and goes
+        on to the caller, unless it is one of Retry, Snooze, Discard and Cancel.
+        """
+        ms = milliseconds(lease, what="lease")
+        if ms < _SHORTEST_LEASE:
+            raise ConfigError(f"lease={lease!r} is too short to be prolonged in time: use 100ms or more")
+        patience = None if wait is None else milliseconds(wait, what="wait")
+        name = check_queue(self._defaults.queue if queue is None else queue)
+        return Take(
+            self.store,
+            self.tasks,
+            name,
+            ms,
+            patience,
+            self._keep_dead,
+            partial(tell, self.events),
+            self.middleware.attempts,
+            partial(tell_set_aside, self.events),
+        )
+
+    def queue(self, name: str) -> StoredQueue:
+        """The settings of a queue: `app.queue("mail").settings(max_running=7)`; see docs/limits.md."""
+        return StoredQueue(lambda: self.store, check_queue(name))
+
+    def drained(self, queue: str, timeout: Duration | None = None) -> bool:
+        """Wait until a queue has nothing queued (delayed, parked) or running; False: it still has.
+
+        It counts every 50 ms. Close the queue first, or it may never be: docs/enqueueing.md.
+        """
+        return self._client.drained(check_queue(queue), timeout)
+
+    async def adrained(self, queue: str, timeout: Duration | None = None) -> bool:
+        """The same, without blocking the event loop."""
+        return await self._client.adrained(check_queue(queue), timeout)
+
+    @property
+    def outbox(self) -> Outbox:
+        """The jobs that wait here for a store that is away: `app.outbox.pending` of them."""
+        return self._client.outbox
+
+    def flush(self, timeout: Duration | None = None) -> bool:
+        """Wait until the store has taken what is in the outbox; False: it still has not."""
+        return self._client.flush(timeout)
+
+    async def aflush(self, timeout: Duration | None = None) -> bool:
+        """The same, without blocking the event loop."""
+        return await self._client.aflush(timeout)
+
+    def close(self) -> None:
+        """Deliver what is left (the outbox has 2 s), and let go of the store; what is used afterwards opens
+        again. Jobs that the store did not take are lost, and logged with their ids."""
+        self._client.close()
+        self.events.close()
+
+    def _made_store(self, given: Store | None) -> Store:
+        if given is None:
+            for guard in guards:
+                guard(self.url)
+        store = connect(self.url, namespace=self.namespace) if given is None else given
+        return store if self._sealer is None else vault(store, self._sealer, self.namespace)
+
+    def __repr__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        return f"<App{name} of {len(set(self.tasks.values()))} tasks on {self.store_url}>"
+
+
+class _Settings:
+    """What the environment and penstock.toml say to an app; what is said in code goes before it."""
+
+    def __init__(self) -> None:
+        loaded = load()
+        self._set = {name for name in KNOBS if loaded.source(name) != "default"}
+        self._config = loaded.config
+
+    def or_else(self, given: Any, name: str, default: Any) -> Any:
+        if given is not None:
+            return given
+        return getattr(self._config, name) if name in self._set else default
+
+    def sealer(self, key: Any, encrypt: bool | None, required: bool | None) -> Sealer | None:
+        """What seals the jobs of an app; None: it has no key."""
+        encrypts = _flag("encrypt", self.or_else(encrypt, "encrypt", True))
+        refuses = _flag("key_required", self.or_else(required, "key_required", False))
+        given = read_keys(self._config.key) if key is None and self._config.key else None
+        if key is not None:
+            given = read_keys(key, "App(): key")
+        if given is not None:
+            return Sealer(Keyring(given), encrypt=encrypts, required=refuses)
+        if refuses:
+            raise ConfigError(
+                "App(): key_required=True, and there is no key: give one with key= or PENSTOCK_KEY"
+            )
+        return None
+
+    def options(self) -> Options:
+        """The defaults of tasks, as far as they are set there."""
+        names = self._set & {"queue", "timeout", "max_attempts", "retention"}
+        return Options(**{name: getattr(self._config, name) for name in names})
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"App(): {name}={value!r} is not True or False")
+    return value
+
+
+def _number(name: str, value: int | str) -> int:
+    try:
+        number: int = KNOBS[name].kind.read(name, value)
+    except ConfigError as error:
+        raise ConfigError(f"App(): {error}") from None
+    return number

@@ -1,0 +1,153 @@
+"""The attempt that is running here: what a task may know and say of itself."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any
+
+from penstock.core.errors import AttemptCancelled, PenstockError
+from penstock.core.job import Job, Progress
+from penstock.core.text import shown, storable
+
+__all__ = ["Attempt", "NoCurrentJob", "current_job", "running"]
+
+#: Between minus this and this a float is exact to the unit, and every language reads it.
+_MOST = 2**53
+_LONGEST_NOTE = 200
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class NoCurrentJob(PenstockError, LookupError):
+    """`current_job()` was called where no attempt runs."""
+
+
+class Attempt:
+    """One try of a job, as its function sees it through `current_job()`."""
+
+    __slots__ = ("_cancelled", "_ends", "_report", "job")
+
+    def __init__(
+        self,
+        job: Job,
+        report: Callable[[Job, Progress], None] | None = None,
+        ends: float | None = None,
+    ) -> None:
+        self.job = job
+        self._report = report
+        self._ends = ends  # time.monotonic() at which this attempt times out
+        self._cancelled = False
+
+    @property
+    def id(self) -> str:
+        """The job's id: the same in every attempt, so it serves as an idempotency key."""
+        return self.job.spec.id
+
+    @property
+    def task(self) -> str:
+        return self.job.spec.task
+
+    @property
+    def queue(self) -> str:
+        return self.job.spec.queue
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.job.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self.job.spec.max_attempts
+
+    @property
+    def group(self) -> str:
+        """The key of the group that the running batch was collected in; "" for any other job."""
+        group = self.job.spec.group
+        return "" if group is None else group.key
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The ids of the jobs in the running batch, as their elements stand in the list."""
+        return self.job.members
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.job.spec.headers or _NO_HEADERS
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has asked this attempt to stop; look at it now and then in long loops."""
+        return self._cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """Stop here, if somebody has asked for it."""
+        if self._cancelled:
+            raise AttemptCancelled("the job was cancelled")
+
+    def ask_to_stop(self) -> None:
+        """From now on it is `cancelled`. For the worker."""
+        self._cancelled = True
+
+    def remaining(self) -> float | None:
+        """Seconds until this attempt times out; None without a timeout or deadline."""
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+
+    def progress(self, done: float, of: float | None = None, note: str = "") -> None:
+        """Say how far it is; shown by `handle.job()` and the command line after the next heartbeat.
+
+        `done` and `of` are whole numbers or floats from -2**53 to 2**53, `note` is a text of which the first
+        200 characters are kept. Anything else raises TypeError or ValueError.
+        """
+        said = Progress(_number("done", done), None if of is None else _number("of", of), _note(note))
+        if self._report is not None:
+            self._report(self.job, said)
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.attempt} of {self.task} {self.id}>"
+
+
+#: The running attempt of this task, thread or process; set by the executor around the function.
+running: ContextVar[Attempt] = ContextVar("penstock_attempt")
+
+
+def current_job() -> Attempt:
+    """The attempt that is running here. Raises NoCurrentJob outside of one."""
+    try:
+        return running.get()
+    except LookupError:
+        raise NoCurrentJob(
+            "current_job() works inside a running task only; outside, keep the handle of the enqueue"
+        ) from None
+
+
+# ── what progress may be ─────────────────────────────────────────────────────────────────────────
+
+
+def _number(name: str, given: Any) -> float:
+    """The number in its plain type: what no store can keep must fail here, where its task can be told."""
+    number = given if type(given) is int or type(given) is float else _plain(name, given)
+    if not -_MOST <= number <= _MOST:  # nan is not, either
+        raise ValueError(f"progress({name}={shown(given)}): give a finite number from -2**53 to 2**53")
+    return number
+
+
+def _plain(name: str, given: Any) -> float:
+    """A number of a subclass, as an IntEnum or numpy.float64, or whatever counts as a whole number."""
+    if isinstance(given, float):
+        return float.__float__(given)
+    if not isinstance(given, bool) and hasattr(type(given), "__index__"):
+        return int.__index__(operator.index(given))
+    raise TypeError(
+        f"progress({name}={shown(given)}): give an int or a float, not {type(given).__name__}; "
+        "a Decimal or a Fraction goes in as float(...)"
+    )
+
+
+def _note(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"progress(note={shown(given)}): give a text, not {type(given).__name__}")
+    return storable((given if type(given) is str else str.__str__(given))[:_LONGEST_NOTE])

@@ -1,0 +1,68 @@
+"""Judges reclaimed jobs: what the lifecycle says of a lost lease is settled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from penstock.core.job import DEAD_KEPT, AttemptError, Job
+from penstock.core.lifecycle import LeaseLost, TimedOut, Transition, decide, set_aside, starts_on_record
+from penstock.stores.contract import Beat, Fetched, Settled, Settlement, Store
+
+__all__ = ["Judged", "judge"]
+
+#: Called with each job that was reclaimed and judged, and the transition that the store applied.
+Judged = Callable[[Job, Transition], None]
+
+
+async def judge(
+    store: Store,
+    found: Fetched,
+    kind: str,
+    cause: str,
+    *,
+    started: Callable[[Job], bool] = lambda _: True,
+    overdue: Callable[[Job], str | None] = lambda _: None,
+    keep_dead: int = DEAD_KEPT,
+    on_judged: Judged = lambda *_: None,
+    leave: Callable[[Transition], bool] = lambda _: False,
+) -> None:
+    """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again.
+
+    What `leave` is true of is left to another reclaimer, who may take it at once.
+    """
+    judged: list[Job] = []
+    settlements: list[Settlement] = []
+    left: list[Beat] = []
+    for job in found.jobs:
+        begun = (job.started or not starts_on_record(job)) and started(job)
+        said = overdue(job) if begun else None
+        outcome: LeaseLost | TimedOut
+        if said is not None:
+            outcome = TimedOut(AttemptError.bounded(job.attempt, found.now, "Timeout", said))
+        else:
+            error = AttemptError.bounded(job.attempt, found.now, kind, cause)
+            outcome = LeaseLost(error, started=begun)
+        move = _decided(job, outcome, found.now, keep_dead)
+        if leave(move):
+            left.append(Beat(job.lease, 1))
+        else:
+            judged.append(job)
+            settlements.append(Settlement(job.lease, move))
+    if left:
+        await store.extend(left)
+    if settlements:
+        answers = await store.settle(settlements)
+        for job, one, answer in zip(judged, settlements, answers, strict=True):
+            if answer is Settled.APPLIED:
+                on_judged(job, one.transition)
+
+
+def _decided(job: Job, outcome: LeaseLost | TimedOut, now: int, keep_dead: int) -> Transition:
+    try:
+        return decide(job, outcome, now, random.random(), keep_dead=keep_dead)  # noqa: S311 (jitter, no secret)
+    except Exception as error:  # noqa: BLE001  # boundary: terms that make no sense are their own job's alone
+        move = set_aside(f"it cannot be judged: {error}")
+        return replace(move, error=outcome.error)

@@ -1,0 +1,157 @@
+"""What an exception says about an attempt, in the words of the lifecycle."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+from penstock.client.options import Options
+from penstock.core.duration import milliseconds
+from penstock.core.errors import (
+    AttemptTimeout,
+    Cancel,
+    ConfigError,
+    Discard,
+    RateLimited,
+    Retry,
+    SignatureMismatch,
+    Snooze,
+    Steering,
+    Undecodable,
+)
+from penstock.core.job import AttemptError, Job
+from penstock.core.lifecycle import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut, Unknown
+from penstock.core.lifecycle import Undecodable as NotDecodable
+from penstock.core.limits import bounded_hold
+from penstock.core.text import text_of
+
+__all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "unjudged"]
+
+_log = logging.getLogger("penstock")
+
+#: Of a deep traceback the innermost frames say most.
+_FRAMES = 30
+
+#: The name of a class as Python knows it: asking the class itself may run code of the user's.
+_name_of: Any = type.__dict__["__qualname__"].__get__
+
+#: Of those who have not said anything.
+_ANY = Options()
+
+
+def error_of(job: Job, now: int, error: BaseException, more: str = "") -> AttemptError:
+    """The error as it is kept with the job. Never raises, whatever the error's own methods do."""
+    kind = kind_of(error)
+    message = (text_of(error, f"a {kind} that cannot be shown") or kind) + more
+    return AttemptError.bounded(job.attempt, now, kind, message, _traceback_of(error))
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of its class, whatever its metaclass says."""
+    name: str = _name_of(type(error))
+    return name
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error, limit=-_FRAMES))
+    except BaseException:  # noqa: BLE001  # boundary: an exception of the user's that cannot be shown
+        return "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
+
+
+def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY) -> Outcome:
+    """The outcome of an attempt that raised this. `now` is the store's clock, `options` are its task's.
+
+    Never raises: an error that cannot be judged is a failed attempt which says why.
+    """
+    try:
+        return _judged(job, now, error, options)
+    except BaseException as wrong:  # noqa: BLE001  # boundary: what the user's error is made of; it must end its attempt
+        return unjudged(job, now, error, wrong)
+
+
+def unjudged(job: Job, now: int, error: BaseException, wrong: BaseException) -> Raised:
+    """The outcome of an attempt that raised an error of which nobody can say what it means, for `wrong`."""
+    more = f" (what it means for the job cannot be told: {kind_of(wrong)}: {text_of(wrong, most=300)})"
+    return Raised(error_of(job, now, error, more))
+
+
+def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
+    try:
+        match error:
+            case Snooze():
+                return Snoozed(milliseconds(error.delay, what="Snooze(delay)"))
+            case RateLimited():
+                return Throttled(
+                    error_of(job, now, error),
+                    bounded_hold(milliseconds(error.retry_after, what="RateLimited(retry_after)")),
+                    bool(error.key),
+                )
+            case Cancel():
+                reason: Any = error.reason
+                return Cancelled(Cancel.reason if reason is None else text_of(reason, Cancel.reason))
+            case Discard():
+                return Raised(error_of(job, now, error), final=True)
+            case SignatureMismatch() if error.job == job.id:  # its own, not those of one that it has read
+                return Unknown(f"of another release: {text_of(error)}")
+            case Undecodable():
+                return NotDecodable(AttemptError.bounded(job.attempt, now, "Undecodable", text_of(error)))
+            case Retry() if error.delay is not None:
+                return Raised(error_of(job, now, error), milliseconds(error.delay, what="Retry(delay)"))
+    except ConfigError as wrong:  # Snooze("soon"): the task's own mistake is the attempt's failure
+        error = wrong
+    fact = error_of(job, now, error)
+    if isinstance(error, Steering):
+        return Raised(fact, _own_delay(job, error, options))
+    why = _not_again(type(error).__mro__, options)
+    if why is not None:
+        return Raised(fact, final=True, why=why)
+    return Raised(fact, _own_delay(job, error, options), failure=_is_failure(job, error, options))
+
+
+def timed_out(job: Job, fact: AttemptError, options: Options = _ANY) -> TimedOut:
+    """The outcome of an attempt whose time was over. To a task's rules that is an AttemptTimeout, and a
+    TimeoutError: who lists the one that Python has means it too."""
+    why = _not_again((*AttemptTimeout.__mro__[:-2], *TimeoutError.__mro__), options)
+    if why is not None:
+        return TimedOut(fact, final=True, why=why)
+    return TimedOut(fact, failure=_is_failure(job, AttemptTimeout(fact.message), options))
+
+
+def _not_again(kinds: tuple[type, ...], options: Options) -> str | None:
+    """Why an error of this class (and its bases, nearest first) is not tried again; None: it is.
+
+    Of the classes that match, the nearest one has its way, as it would in a row of `except` clauses.
+    """
+    only, never = options.retry_on, options.discard_on
+    for kind in kinds if only or never else ():
+        if kind in never:
+            return f"not tried again: discard_on has {kind.__name__}"
+        if only and kind in only:
+            return None
+    return f"not tried again: retry_on has no {kinds[0].__name__}" if only else None
+
+
+def _is_failure(job: Job, error: BaseException, options: Options) -> bool:
+    if options.is_failure is None:
+        return True
+    try:
+        return bool(options.is_failure(error))
+    except BaseException:  # noqa: BLE001  # boundary: a user's function; an error that it does not know is a failure
+        _log.exception("job %s: is_failure of %s failed; the error counts as a failure", job.id, job.task)
+        return True
+
+
+def _own_delay(job: Job, error: BaseException, options: Options) -> int | None:
+    """What the task's own retry function says, in ms; None lets the job's policy speak."""
+    function = options.retry_function
+    if function is None:
+        return None
+    try:
+        return milliseconds(function(job.attempt, error, job), what="the retry function's answer")
+    except BaseException:  # noqa: BLE001  # boundary: a user's function; where it fails the default policy applies
+        _log.exception(
+            "job %s: the retry function of %s failed; the default policy applies", job.id, job.task
+        )
+        return None

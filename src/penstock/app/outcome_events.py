@@ -1,0 +1,69 @@
+"""What listeners are told of a job's end, and of each of its attempts' ends, whoever has judged it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from penstock.core.events import (
+    Event,
+    EventBus,
+    JobCancelledEvent,
+    JobCompleted,
+    JobDied,
+    JobFailed,
+    JobParked,
+    JobReleased,
+    JobSnoozed,
+    RecordSetAside,
+)
+from penstock.core.job import Job, State
+from penstock.core.lifecycle import UNKNOWN_TASK, Transition
+from penstock.stores.contract import SetAside
+
+__all__ = ["event_of", "log_set_aside", "tell", "tell_set_aside"]
+
+_log = logging.getLogger("penstock.maintenance")
+
+
+def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
+    """The event of this transition of a job, once a store has applied it; None: of a job of an unknown task
+    TaskUnknown tells. `seconds`: how long its function ran."""
+    spec = job.spec
+    about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, job.attempt)
+    error = "" if move.error is None else f"{move.error.kind}: {move.error.message}"
+    if move.state is State.COMPLETED:
+        return JobCompleted(*about, seconds=seconds)
+    if move.state is State.DEAD:
+        return JobDied(*about, error=error or (move.reason or ""))
+    if move.state is State.CANCELLED:
+        return JobCancelledEvent(*about, reason=move.reason or "")
+    if move.error is not None:
+        return JobFailed(*about, error=error, delay=move.delay)
+    if move.hold or move.hold_lane:
+        return JobSnoozed(*about, delay=move.hold or move.hold_lane)
+    if move.state in (State.SCHEDULED, State.RETRYABLE):  # the latter by what is no failure
+        return JobSnoozed(*about, delay=move.delay)
+    if move.state is not State.PARKED:
+        return JobReleased(*about)
+    reason = move.reason or ""
+    return None if reason.startswith(UNKNOWN_TASK) else JobParked(*about, reason=reason)
+
+
+def tell(events: EventBus, job: Job, move: Transition) -> None:
+    """Let listeners hear of a transition that a store has applied, of a job that nothing has run here."""
+    if events.active and (event := event_of(job, move)) is not None:
+        events.emit(event)
+
+
+def tell_set_aside(events: EventBus, found: Sequence[SetAside]) -> None:
+    """The store has met records that cannot be read."""
+    for one in found if events.active else ():
+        events.emit(RecordSetAside(int(time.time() * 1000), one.kind, one.queue, one.id, one.cause))
+
+
+def log_set_aside(found: Sequence[SetAside]) -> None:
+    """One warning for each record that the store has set aside."""
+    for one in found:
+        _log.warning("set aside, for it cannot be read: %s", one)

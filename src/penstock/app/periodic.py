@@ -1,0 +1,217 @@
+"""A task and when it recurs; and what has to be enqueued for it by now.
+
+Pure: a store says how an entry stands and what time it is, and what comes out is a `Tick` for it to apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Literal, TypedDict
+
+from msgspec.structs import replace
+
+from penstock.app.task import Task, Using
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.ids import check_id
+from penstock.core.job import NewJob
+from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
+from penstock.core.storable import check_storable
+from penstock.stores.contract import Tick
+
+__all__ = [
+    "AHEAD",
+    "LATE",
+    "PeriodicOptions",
+    "check_name",
+    "job_at",
+    "new_entry",
+    "of_task",
+    "reckon",
+    "wait_ms",
+]
+
+#: An instant's job is enqueued so long before it (ms): time enough for a worker that dies just then to be
+#: replaced by another. Where the job before decides (`Overlap`), there is nothing to know before the instant.
+AHEAD = 2_000
+#: An instant that passed longer ago than this (ms) was missed, and is the misfire policy's.
+LATE = 5_000
+#: So many jobs go into one step; what is left goes into the next.
+_AT_ONCE = 200
+_MOST_CAUGHT_UP = 10_000
+#: An id is the name, "@" and the instant.
+_LONGEST_NAME = 100
+
+MisfirePolicy = Literal["skip", "once", "all"]
+OverlapPolicy = Literal["allow", "skip", "replace"]
+
+
+class PeriodicOptions(TypedDict, total=False):
+    """What `app.periodic(...)` may set."""
+
+    every: Duration
+    tz: str
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    misfire: MisfirePolicy
+    catch_up: int
+    overlap: OverlapPolicy
+    jitter: Duration
+
+
+# ── writing an entry ─────────────────────────────────────────────────────────────────────────────
+
+
+def of_task(
+    task: Task[..., Any] | Using[..., Any],
+    schedule: Schedule,
+    *,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **policies: Any,
+) -> NewEntry:
+    """The entry of this call; raises ArgumentError where the arguments do not fit the task."""
+    if not isinstance(task, (Task, Using)):
+        raise ConfigError(
+            f"task={task!r} is no task: pass what @app.task made, or task.using(...) for other options"
+        )
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise ConfigError(f"args={args!r} is not a list of arguments: write args=[...]")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ConfigError(f"kwargs={kwargs!r} is not a mapping of names to arguments")
+    draft = task.job(*args, **(kwargs or {}))
+    if draft.given_id:
+        raise ConfigError(
+            f"id={draft.given_id!r}: the ids of a periodic entry's jobs are its name and their instants: "
+            "give it a name="
+        )
+    job = draft.new()
+    return new_entry(job.task if name is None else name, job, schedule, **policies)
+
+
+def new_entry(
+    name: str,
+    job: NewJob,
+    schedule: Schedule,
+    *,
+    misfire: MisfirePolicy = "once",
+    catch_up: int = 100,
+    overlap: OverlapPolicy = "allow",
+    jitter: Duration = 0,
+    by_code: bool = False,
+) -> NewEntry:
+    """An entry that enqueues jobs like this one; raises ConfigError for what cannot be."""
+    check_name(name)
+    who = f"the periodic entry {name!r}"
+    check_storable(job, who)
+    if job.run_at is not None or job.delay:
+        raise ConfigError(f"{who}: its schedule says when its jobs are due: leave run_at= and delay= out")
+    if job.expires_at is not None or job.deadline is not None:
+        raise ConfigError(
+            f"{who}: an instant would be the same for all its jobs: give expires= a duration, no deadline="
+        )
+    if not isinstance(catch_up, int) or isinstance(catch_up, bool) or not 1 <= catch_up <= _MOST_CAUGHT_UP:
+        raise ConfigError(f"{who}: catch_up={catch_up!r} is not a whole number from 1 to {_MOST_CAUGHT_UP}")
+    return NewEntry(
+        name,
+        replace(job, id=""),
+        schedule,
+        _one_of(Misfire, misfire, "misfire", who),
+        catch_up,
+        _one_of(Overlap, overlap, "overlap", who),
+        milliseconds(jitter, what="jitter"),
+        by_code,
+    )
+
+
+def check_name(name: str) -> str:
+    """The name itself, if an entry may have it."""
+    try:
+        if len(plain := check_id(name)) <= _LONGEST_NAME:
+            return plain
+    except ConfigError:
+        pass
+    raise ConfigError(
+        f"name={name!r} cannot be the name of a periodic entry: use 1 to {_LONGEST_NAME} of the characters "
+        "A-Z a-z 0-9 . _ : @ + = ~ -"
+    )
+
+
+def _one_of(kind: Any, value: Any, what: str, who: str) -> Any:
+    known = [str(one) for one in kind]
+    if value not in known:
+        near = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise ConfigError(f"{who}: {what}={value!r} is not one of {', '.join(known)}{near}")
+    return kind(value)
+
+
+# ── what is due ──────────────────────────────────────────────────────────────────────────────────
+
+
+def reckon(entry: Entry, now: int) -> Tick | None:
+    """What has to be done for the entry at this instant of its store; None: nothing."""
+    if entry.paused:
+        return None
+    spec, ahead, edge = entry.spec, _ahead(entry), now - LATE
+    missed = spec.schedule.latest(entry.watermark, edge, _made_up_for(spec))
+    coming = spec.schedule.between(max(entry.watermark, edge), now + ahead, _AT_ONCE)
+    instants = (missed + coming)[:_AT_ONCE]
+    if not instants:
+        return None
+    return Tick(
+        entry.ref,
+        entry.revision,
+        entry.watermark,
+        to=instants[-1],
+        not_before=instants[-1] - ahead,
+        overlap=spec.overlap,
+        jobs=tuple(job_at(spec, instant) for instant in instants),
+    )
+
+
+def wait_ms(entry: Entry, now: int) -> int | None:
+    """How long nothing has to be done for the entry; None: until it is changed."""
+    if entry.paused:
+        return None
+    # what is missed by now, and was not made up for, never will be
+    coming = entry.spec.schedule.next(max(entry.watermark, now - LATE))
+    return None if coming is None else max(0, coming - _ahead(entry) - now)
+
+
+def job_at(spec: NewEntry, instant: int) -> NewJob:
+    """The entry's job of this instant: the same one, whoever makes it."""
+    due = instant + _jitter(spec, instant)
+    expires_in = spec.job.expires_in
+    return replace(
+        spec.job,
+        id=f"{spec.name}@{datetime.fromtimestamp(instant // 1_000, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        run_at=due,
+        expires_in=None,  # which would count from the enqueue
+        expires_at=None if expires_in is None else due + expires_in,
+    )
+
+
+def _ahead(entry: Entry) -> int:
+    return AHEAD if entry.spec.overlap is Overlap.ALLOW else 0
+
+
+def _made_up_for(spec: NewEntry) -> int:
+    match spec.misfire:
+        case Misfire.SKIP:
+            return 0
+        case Misfire.ONCE:
+            return 1
+        case Misfire.ALL:
+            return spec.catch_up
+
+
+def _jitter(spec: NewEntry, instant: int) -> int:
+    """Drawn from the instant itself, so that all workers draw the same."""
+    if spec.jitter == 0:
+        return 0
+    digest = blake2b(f"{spec.job.queue}/{spec.name}@{instant}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % (spec.jitter + 1)

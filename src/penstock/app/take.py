@@ -1,0 +1,529 @@
+"""Takes one job without a worker: leased while a block runs, settled when it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from penstock.app.attempt import Attempt
+from penstock.app.block_middleware import BlockMiddleware
+from penstock.app.judging import judge
+from penstock.app.outcome import outcome_of, timed_out
+from penstock.app.outcome_events import log_set_aside
+from penstock.app.task import Task
+from penstock.client.middleware import AroundAttempt
+from penstock.client.options import Options
+from penstock.codec import ANY_RESULT
+from penstock.core import clock
+from penstock.core.errors import (
+    AttemptCancelled,
+    AttemptLost,
+    AttemptTimeout,
+    ConfigError,
+    Interrupted,
+    SignatureMismatch,
+    Steering,
+    StoreError,
+    StoreUnavailable,
+)
+from penstock.core.ids import mint, mint_token
+from penstock.core.job import DEAD_KEPT, AttemptError, Job, Progress, read_json
+from penstock.core.lifecycle import (
+    CANNOT_BE_READ,
+    Cancelled,
+    Outcome,
+    Place,
+    Released,
+    Returned,
+    Transition,
+    Unknown,
+    decide,
+    starts_on_record,
+    too_late,
+)
+from penstock.stores.contract import Beat, Fetched, Grip, SetAside, Settled, Settlement, Share, Store
+from penstock.stores.encrypted import why_closed
+
+__all__ = ["Take", "Taken"]
+
+_log = logging.getLogger("penstock.take")
+
+T = TypeVar("T")
+Some = TypeVar("Some", covariant=True)
+
+#: A wait for work is cut into pieces of this (ms), so that leases that others lost are found meanwhile.
+_LOOK = 5_000
+_AT_ONCE = 100
+
+
+class Taken(Attempt):
+    """A job in hand: the facts of its attempt, its arguments, its lease."""
+
+    __slots__ = ("_by", "_progress", "_store", "_task", "result", "value")
+
+    def __init__(
+        self, job: Job, store: Store, by: int, ends: float | None, task: Task[..., Any] | None
+    ) -> None:
+        super().__init__(job, self._keep_progress, ends)
+        self._store = store
+        self._by = by
+        self._task = task
+        self._progress: Progress | None = None
+        #: What the block has returned, and its bytes.
+        self.value: Any = None
+        self.result: bytes | None = None
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes as they were enqueued."""
+        return self.job.spec.payload
+
+    def json(self) -> Any:
+        """The payload, read as JSON; raises Undecodable."""
+        return read_json(self.payload, self.id)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, typed as the task says. Raises Undecodable, or ConfigError."""
+        return self._call()[0]
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The keyword arguments, likewise."""
+        return self._call()[1]
+
+    def returns(self, value: Any) -> None:
+        """Make this the job's result, for `handle.result()`; kept for as long as the job's retention says."""
+        codec = ANY_RESULT if self._task is None else self._task.result
+        self.result = codec.encode(value) if self.job.spec.retention else None
+        self.value = value
+
+    async def extend(self) -> None:
+        """Prolong the lease now, whatever the heartbeat does; raises AttemptLost if it is gone."""
+        await self._hold()
+
+    async def _hold(self, *, lasting: bool = False) -> None:
+        """As `extend`. With `lasting` the record of the start survives a power cut."""
+        if await self.beat(lasting=lasting) is Grip.LOST:
+            raise AttemptLost(_SAID[AttemptLost].format(self.id))
+
+    async def beat(self, *, lasting: bool = False) -> Grip:
+        """One heartbeat: prolong the lease, record the start, pass the progress on."""
+        said = self._progress
+        beat = Beat(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
+        try:
+            (grip,) = await self._store.extend([beat])
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001  # boundary: the lease must hold, whatever the block says of itself
+            _log.exception("job %s: its progress cannot be stored", self.id)
+            (grip,) = await self._store.extend([replace(beat, progress=None)])
+        if grip is Grip.UNKNOWN:
+            raise StoreUnavailable(f"job {self.id}: the part of the store that has its queue is away")
+        if self._progress is said:  # else it has said more meanwhile
+            self._progress = None
+        if grip is Grip.CANCEL_ASKED:
+            self._cancelled = True
+        return grip
+
+    @property
+    def has_words(self) -> bool:
+        """Whether it has said something of its progress that is not in the store."""
+        return self._progress is not None
+
+    def _keep_progress(self, _: Job, progress: Progress) -> None:
+        self._progress = progress
+
+    def _call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._task is None:
+            raise ConfigError(f"this app has no task {self.task!r}: read .payload or .json() instead")
+        try:
+            return self._task.args.decode(self.payload)
+        except SignatureMismatch as error:  # if the block ends with it, the job is parked
+            error.job = self.id
+            raise
+
+
+class Take(AbstractAsyncContextManager[Some]):
+    """`async with app.take("mail") as job:`; docs/enqueueing.md says what leaving the block means."""
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[str, Task[..., Any]],
+        queue: str,
+        lease: int,
+        wait: int | None,
+        keep_dead: int = DEAD_KEPT,
+        tell: Callable[[Job, Transition], None] = lambda *_: None,
+        around: Callable[[str, str], tuple[AroundAttempt, ...]] = lambda *_: (),
+        tell_set_aside: Callable[[Sequence[SetAside]], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._tell_set_aside = tell_set_aside
+        self._tasks = tasks
+        self._middleware = around
+        self._tell = tell
+        self._queue = queue
+        self._lease = lease
+        self._wait = wait
+        self._keep_dead = keep_dead
+        self._worker = mint()
+        self._clock = (0, 0.0)  # the store's now, and `clock.lease_seconds()` when it said so
+        self._taken: Taken | None = None
+        self._guard: _Guard | None = None
+        self._around: BlockMiddleware | None = None
+        self._entered = False
+
+    async def __aenter__(self) -> Some:
+        if self._entered:
+            raise RuntimeError("a take is one block at a time: call app.take() again for another job")
+        self._entered = True
+        try:
+            await self._enter()
+        except BaseException:  # boundary: the block is not entered, whatever it was
+            self._entered = False
+            raise
+        # None comes out only where a `wait` went in, which is what the overloads of App.take say
+        return cast(Some, self._taken)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            return await self._leave(error)
+        finally:
+            self._taken = self._guard = self._around = None
+            self._entered = False
+
+    async def _enter(self) -> None:
+        ends = float("inf") if self._wait is None else time.monotonic() + self._wait / 1000
+        while (job := await self._next(ends)) is not None:
+            task = self._tasks.get(job.task)
+            taken = Taken(job, self._store, self._lease, self._end_of(job), task)
+            await self._record_start(taken)
+            self._taken, self._guard = taken, _Guard(taken, self._lease / 3000)
+            # a block that nobody leaves any more must not hold its job for ever
+            weakref.finalize(self, self._guard.abandon).atexit = False
+            around = self._middleware(job.queue, job.task if task is None else task.name)
+            self._around = (
+                BlockMiddleware(around, taken, partial(getattr, taken, "value")) if around else None
+            )
+            if self._around is None or await self._begun(self._around):
+                return
+            self._taken = self._guard = self._around = None
+
+    async def _begun(self, around: BlockMiddleware) -> bool:
+        """Run the middleware up to the block. False: it did not call on, and its own outcome is stored."""
+        error: BaseException | None = None
+        try:
+            if await around.begin():
+                return True
+            if self._guard is not None and self._guard.cancelled:
+                raise asyncio.CancelledError  # the middleware has swallowed it
+            self._replace_result(around.value)
+        except BaseException as raised:  # noqa: BLE001  # boundary: the outcome of middleware, which is user code
+            error = raised
+        self._around = None  # it has ended
+        if not await self._leave(error) and error is not None:
+            raise error
+        return False
+
+    async def _leave(self, error: BaseException | None) -> bool:
+        """Store the outcome. True: the block's error is dealt with."""
+        if self._taken is None or self._guard is None:
+            return False
+        given, error = error, self._guard.meaning(error)
+        if self._around is not None:
+            error = await self._middleware_ended(self._around, self._guard, error)
+        self._guard.stop()
+        answer = await _to_the_end(self._settle(self._taken, self._outcome(self._taken.job, error)))
+        if answer is not Settled.APPLIED and not isinstance(error, Interrupted):
+            _log.warning("job %s (%s): its late outcome changed nothing", self._taken.id, self._taken.task)
+            if error is None:
+                raise AttemptLost(_SAID[AttemptLost].format(self._taken.id))
+        if error is None or isinstance(error, Steering):
+            return True
+        if error is not given:
+            raise error
+        return False
+
+    async def _middleware_ended(
+        self, around: BlockMiddleware, guard: _Guard, error: BaseException | None
+    ) -> BaseException | None:
+        """Let the middleware go on after the block; how the attempt has ended then."""
+        end: BaseException | None = None
+        try:
+            self._replace_result(await around.end(error))
+        except BaseException as raised:  # noqa: BLE001  # boundary: the outcome of middleware, which is user code
+            end = guard.meaning(raised)
+        if guard.stands(error):
+            return error  # whatever the middleware makes of it
+        if end is None and guard.cancelled:
+            return asyncio.CancelledError()  # it came while the middleware ran, which has swallowed it
+        return end
+
+    def _replace_result(self, value: Any) -> None:
+        """Middleware came back with this."""
+        if self._taken is not None and value is not self._taken.value:
+            self._taken.returns(value)
+
+    # ── finding a job ────────────────────────────────────────────────────────────────────────────
+
+    async def _next(self, ends: float) -> Job | None:
+        """The next job. Nobody else may be there to promote and reclaim, so that is done here too."""
+        while True:
+            promoted = await self._store.promote([self._queue], limit=_AT_ONCE)
+            self._set_aside(promoted.set_aside)
+            fetched = await self._fetch()
+            self._set_aside(fetched.set_aside)
+            for job in fetched.jobs:
+                why = why_closed(self._store)(job)
+                if why is not None:
+                    _log.warning(
+                        "job %s: what it carries cannot be read here (%s); it is parked", job.id, why
+                    )
+                    await self._apply(job, Unknown(CANNOT_BE_READ + why))
+                elif job.cancel_asked:
+                    await self._apply(job, Cancelled())
+                else:
+                    await self._its_time(job, fetched.now)
+                    late = self._too_late(job)
+                    if late is None:
+                        return job
+                    await self._apply(job, late)
+            if fetched.jobs or await self._reclaimed():
+                continue
+            left = ends - time.monotonic()
+            if left <= 0:
+                return None
+            instants = [instant for instant in (fetched.due, fetched.opens) if instant is not None]
+            until_due = max(1, min(instants) - fetched.now) if instants else _LOOK
+            await self._store.wait([self._queue], timeout=int(min(left * 1000 + 1, _LOOK, until_due)))
+
+    def _set_aside(self, found: Sequence[SetAside]) -> None:
+        if found:
+            log_set_aside(found)
+            self._tell_set_aside(found)
+
+    def _too_late(self, job: Job) -> Outcome | None:
+        if clock.lease_seconds() - self._clock[1] > self._lease / 1000:  # we were suspended: it may be lost
+            return Released(Place.OWN)
+        return too_late(job, self._now())
+
+    async def _its_time(self, job: Job, now: int) -> None:
+        """A job of a queue with a rate may have to wait for its instant, some milliseconds."""
+        if job.fetched_at is None or job.fetched_at <= now:
+            return
+        begins = time.monotonic() + (job.fetched_at - now) / 1000
+        try:
+            await asyncio.sleep(begins - time.monotonic() + 0.001)  # a timer may be early by its resolution
+        except asyncio.CancelledError:
+            await _to_the_end(self._apply(job, Released(Place.OWN)))
+            raise
+
+    async def _fetch(self) -> Fetched:
+        """Lease one job; who is cancelled meanwhile gives it back rather than let its lease run out."""
+        self._clock = (0, clock.lease_seconds())
+        fetching = asyncio.ensure_future(
+            self._store.fetch(
+                [Share(self._queue, 1, 1)],
+                limit=1,
+                lease=self._lease,
+                worker=self._worker,
+                token=mint_token(),
+            )
+        )
+        try:
+            fetched = await asyncio.shield(fetching)
+        except asyncio.CancelledError:
+            await asyncio.wait({fetching})
+            if not fetching.cancelled() and fetching.exception() is None:
+                for job in fetching.result().jobs:
+                    await self._apply(job, Released(Place.OWN))
+            raise
+        self._clock = (fetched.now, self._clock[1])
+        return fetched
+
+    async def _reclaimed(self) -> bool:
+        found = await self._store.reclaim(
+            [self._queue], limit=_AT_ONCE, lease=self._lease, worker=self._worker, token=mint_token()
+        )
+        self._set_aside(found.set_aside)
+        cause = "its holder did not renew the lease"
+        await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._tell)
+        return bool(found.jobs)
+
+    async def _record_start(self, taken: Taken) -> None:
+        """Before a last attempt, and an at-most-once one, the store must know that it begins."""
+        if not starts_on_record(taken.job):
+            return
+        try:
+            await taken._hold(lasting=True)
+        except BaseException:  # boundary: whatever it was, the job has not begun, and says so
+            await _to_the_end(self._settle(taken, Released(Place.OWN)))
+            raise
+
+    # ── leaving the block ────────────────────────────────────────────────────────────────────────
+
+    def _outcome(self, job: Job, error: BaseException | None) -> Outcome | None:
+        """How the block ended; None: there is nothing to say, for the lease is gone."""
+        match error:
+            case None:
+                return Returned()
+            case AttemptLost():
+                return None
+            case AttemptCancelled():
+                return Cancelled("cancelled while running")
+            case AttemptTimeout():
+                fact = AttemptError.bounded(job.attempt, self._now(), "Timeout", str(error))
+                return timed_out(job, fact, self._options_of(job))
+            case Exception():
+                return outcome_of(job, self._now(), error, self._options_of(job))
+        return Released()  # this process or asyncio task is to end: the job is not to blame
+
+    def _options_of(self, job: Job) -> Options:
+        task = self._tasks.get(job.task)
+        return Options() if task is None else task.options
+
+    async def _settle(self, taken: Taken, outcome: Outcome | None) -> Settled:
+        """Put the outcome into the store, trying for as long as the lease surely holds."""
+        give_up, pause = clock.lease_seconds() + self._lease / 1000, 0.05
+        while outcome is not None:
+            try:
+                if taken.has_words:
+                    await taken.beat()
+                return await self._apply(taken.job, outcome, taken.result)
+            except StoreUnavailable:
+                if clock.lease_seconds() + pause > give_up:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(1.0, pause * 2)
+        return Settled.STALE
+
+    async def _apply(self, job: Job, outcome: Outcome, result: bytes | None = None) -> Settled:
+        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)  # noqa: S311 (jitter, no secret)
+        (answer,) = await self._store.settle([Settlement(job.lease, move, result)])
+        if answer is Settled.UNKNOWN:
+            raise StoreUnavailable(f"job {job.id}: the part of the store that has its queue is away")
+        if answer is Settled.APPLIED:
+            self._tell(job, move)
+        return answer
+
+    def _now(self) -> int:
+        """The store's clock, reckoned from what it said at the fetch."""
+        now, at = self._clock
+        return now + int((clock.lease_seconds() - at) * 1000)
+
+    def _end_of(self, job: Job) -> float | None:
+        """The monotonic instant at which the block's time is over."""
+        spans = [] if job.spec.timeout is None else [job.spec.timeout]
+        if job.spec.deadline is not None:
+            spans.append(max(0, job.spec.deadline - self._now()))
+        return time.monotonic() + min(spans) / 1000 if spans else None
+
+
+class _Guard:
+    """Watches over a block: its heartbeat, its time, and whether it should go on at all.
+
+    A block that must stop is cancelled, and the cancellation is turned into the reason when it arrives.
+    """
+
+    def __init__(self, taken: Taken, every: float) -> None:
+        self._taken = taken
+        self._every = every
+        owner = asyncio.current_task()
+        assert owner is not None
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._cancelled_before = owner.cancelling()
+        self._why: type[Interrupted] | None = None
+        self._told = False  # it has been said why
+        self._beating = asyncio.create_task(self._beat(), name="penstock-take")
+        left = taken.remaining()
+        self._alarm = None if left is None else self._loop.call_later(left, self._interrupt, AttemptTimeout)
+
+    def meaning(self, error: BaseException | None) -> BaseException | None:
+        """This error; if it is our own cancellation, why we cancelled."""
+        if self._why is None or self._told:
+            return error
+        self._told = True
+        if self._owner.uncancel() > self._cancelled_before or not _is_cancel(error):
+            return error
+        return self._why(_SAID[self._why].format(self._taken.id))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody else has cancelled the task of the block."""
+        return self._owner.cancelling() > self._cancelled_before
+
+    def stands(self, error: BaseException | None) -> bool:
+        """Whether an error is the end of the attempt, whatever middleware makes of it."""
+        if _is_cancel(error):  # middleware may have asked for it, as asyncio.timeout does
+            return self.cancelled
+        return isinstance(error, Interrupted) or not isinstance(error, Exception | None)
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._cease()
+
+    def abandon(self) -> None:
+        """Keep the lease no longer; for any thread."""
+        if not self._beating.done() and not self._loop.is_closed():
+            _log.warning("job %s: its block was never left; its lease runs out", self._taken.id)
+            self._loop.call_soon_threadsafe(self._cease)
+
+    def _cease(self) -> None:
+        self._beating.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def _beat(self) -> None:
+        while self._why is None and not self._owner.done():
+            try:
+                grip = await self._taken.beat()
+            except StoreError as error:  # the lease is ours until somebody reclaims it
+                _log.warning("the heartbeat of job %s found no store: %s", self._taken.id, error)
+                grip = Grip.HELD
+            if grip is not Grip.HELD:
+                self._interrupt(AttemptLost if grip is Grip.LOST else AttemptCancelled)
+            await asyncio.sleep(self._every)
+
+    def _interrupt(self, why: type[Interrupted]) -> None:
+        if self._why is None:
+            self._why = why
+            self._owner.cancel()
+
+
+_SAID: dict[type[Interrupted], str] = {
+    AttemptLost: "the lease of job {} is gone: nothing that this block does still counts",
+    AttemptCancelled: "job {} was cancelled while it ran",
+    AttemptTimeout: "the time of this attempt of job {} is over",
+}
+
+
+def _is_cancel(error: BaseException | None) -> bool:
+    return isinstance(error, asyncio.CancelledError)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Finish this, also when we are cancelled meanwhile; the cancellation goes on afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

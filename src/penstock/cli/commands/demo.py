@@ -1,0 +1,295 @@
+"""`penstock demo`: real work on the embedded store, a worker killed midway, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.faults import Exit
+from penstock.cli.session import Command, Session
+from penstock.cli.show import emit, facts, note, say
+from penstock.config import mask_url
+from penstock.core.errors import ConfigError
+from penstock.core.printable import one_line
+
+if TYPE_CHECKING:  # `penstock --help` needs none of these
+    from penstock.demo.conductor import Results
+    from penstock.demo.place import Place, Progress
+
+__all__ = ["command"]
+
+_NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)", "sum": "directories (async)"}
+
+
+@click.command("demo", cls=Command)
+@click.option("--path", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Work on the .py files below DIR.  [the standard library of this Python]")  # fmt: skip
+@click.option("--no-kill", is_flag=True, help="Let all workers live.")
+@click.option("--workdir", type=click.Path(file_okay=False, path_type=Path),
+              help="Where the store, the ledger and the log go.  [a new temporary directory]")  # fmt: skip
+@click.option("--keep/--no-keep", default=True,
+              help="Leave what it made where it is; what went wrong always stays.  [keep]")  # fmt: skip
+def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
+    """Do real work with two workers, kill one midway.
+
+    Each .py file of the standard library is parsed as a job. Everything is then checked twice: the
+    results against a computation without Penstock, the jobs against a ledger that producers and workers
+    kept outside of the store. Exit code 1 if anything was lost or differs.
+    """
+    from penstock.demo.conductor import conduct
+    from penstock.demo.survey import standard_library
+
+    session = Session.current()
+    root = (path or standard_library()).resolve()
+    place = _place(workdir, session.options.get("url"), session.options.get("namespace"))
+    began = time.monotonic()
+    try:
+        with _interruptible(), _display(quiet=session.json) as tell:
+            results = conduct(root, place, kill=not no_kill, tell=tell)
+    except BaseException:  # boundary: whatever ended it, its traces are still there
+        note(f"penstock: the demo did not end; what there is is in {place.workdir}")
+        raise
+    if session.json:
+        emit(_document(results, place, time.monotonic() - began))
+    else:
+        _summarise(results, place, kept=keep or not results.good)
+    if not keep and results.good:
+        if place.fresh:
+            _clear(place)
+        if workdir is None:
+            shutil.rmtree(place.workdir, ignore_errors=True)
+    return Exit.OK if results.good else Exit.FAILED
+
+
+# ── where ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Place:
+    from penstock.demo.place import Place
+
+    if url is not None and url.startswith("memory:"):
+        raise ConfigError(
+            f"{url} lives in one process, and the demo has workers of their own: "
+            "leave --url out for a SQLite file, or name a store that processes can share"
+        )
+    directory = workdir or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        directory = Path(tempfile.mkdtemp(prefix="run-", dir=directory))
+    directory = directory.resolve()
+    if url is None:
+        return Place(directory, f"sqlite:///{directory / 'jobs.db'}", namespace or "")
+    # somebody else's store: a namespace of our own, so that our counts are ours
+    fresh = namespace is None
+    return Place(
+        directory,
+        url,
+        f"demo-{secrets.token_hex(4)}" if namespace is None else namespace,
+        elsewhere=True,
+        fresh=fresh,
+    )
+
+
+def _clear(place: Place) -> None:
+    """Nothing of the demo stays in somebody else's store."""
+    from penstock.demo.crew import QUEUES
+    from penstock.inspector import Inspector
+    from penstock.stores.connect import connect
+
+    async def clear(inspector: Inspector) -> None:
+        for queue in QUEUES:
+            await inspector.purge(queue)
+            await inspector.delete_queue(queue)
+
+    with contextlib.closing(connect(place.url, namespace=place.namespace)) as store:
+        asyncio.run(clear(Inspector(store)))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """TERM ends the demo as Ctrl-C does: its workers end with it."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ── while it runs ────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _display(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with _bars() as tell:
+            yield tell
+    else:
+        yield _lines()
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        rows = {queue: bars.add_task(name, total=None, visible=False) for queue, name in _NAMES.items()}
+
+        def tell(progress: Any) -> None:
+            for queue, n in progress.of.items():
+                if n:
+                    bars.update(rows[queue], total=n, completed=progress.done[queue], visible=True)
+            if progress.news:
+                bars.console.print(Text(one_line(progress.news), style="bold"))
+
+        yield tell
+
+
+def _lines() -> Callable[[Progress], None]:
+    """Plain lines, one for every tenth of the work."""
+    said = -1
+
+    def tell(progress: Progress) -> None:
+        nonlocal said
+        done, of = sum(progress.done.values()), sum(progress.of.values())
+        if of and done * 10 // of > said:
+            said = done * 10 // of
+            note(f"{done} of {of} jobs done")
+        if progress.news:
+            note(progress.news)
+
+    return tell
+
+
+# ── when it is over ──────────────────────────────────────────────────────────────────────────────
+
+
+def _summarise(results: Results, place: Place, *, kept: bool) -> None:
+    verdict, found = results.verdict, results.found
+    same = "NOT the same as" if results.differing else "the same as"
+    rows = [
+        ("files", f"{found.files:,} below {results.root} ({found.unparsed} do not parse)"),
+        ("lines", f"{found.lines:,} with {found.functions:,} functions and {found.classes:,} classes"),
+        ("longest function", f"{found.longest}, {found.longest_lines:,} lines"),
+        ("checked", f"every file, hash and directory: {same} computed without Penstock"),
+        ("jobs", f"{results.enqueued:,} enqueued, {verdict.completed:,} completed, {verdict.lost} lost"),
+        ("retried", f"{verdict.retried} after a failure"),
+        ("delayed", f"{results.delayed}, {_lateness(verdict.lateness)}"),
+        *_crash_rows(results),
+        ("time", f"{results.seconds:.1f} s, without Penstock {results.direct_seconds:.1f} s"),
+        ("speed", f"{results.rate:,.0f} jobs/s"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    say()
+    facts([(name.rjust(width), value) for name, value in rows])
+    say()
+    for finding in [*results.differing[:10], *map(str, verdict.findings[:20])]:
+        say(finding, fg="red")
+    if kept:
+        if place.elsewhere:
+            say(f"the ledger and the workers' log are in {place.workdir}, the jobs in the store:")
+        else:
+            say(f"the jobs, the ledger and the workers' log are in {place.workdir}:")
+        say(f"  {_look_command(place)}")
+        if place.fresh:
+            say(f"  {_remove_command(place)}")
+    lost = "nothing was lost" if results.good else "something is WRONG"
+    say(lost, fg="green" if results.good else "red", bold=True)
+
+
+def _lateness(late: list[int]) -> str:
+    if not late:
+        return "none started"
+    if late[0] < 0:
+        return f"one of them {-late[0]} ms too EARLY"
+    return f"none early, the latest {late[-1]} ms late"
+
+
+def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
+    verdict = results.verdict
+    for crash in verdict.crashes:
+        yield "killed", f"worker process {crash.pid} by {crash.cause}, with {len(crash.held)} started job(s)"
+        for one in crash.held[:20]:
+            again = "not again" if one.seconds is None else f"attempt {one.attempt} {one.seconds:.2f} s later"
+            yield "", f"{one.task.rpartition('.')[2]} {one.id}: attempt {one.attempt_before}, then {again}"
+    reruns, begun = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
+    more = (
+        f"; {reruns - begun} of them had ended, and their worker could not say so" if reruns > begun else ""
+    )
+    yield "run again", f"{reruns} after the crash{more}"
+    if verdict.recovery is not None:
+        yield "recovered", f"in {verdict.recovery:.2f} s"
+    elif not verdict.crashes:
+        yield "killed", "nobody"
+
+
+def _look_command(place: Place) -> str:
+    return f"penstock jobs list {_where(place)}"
+
+
+def _remove_command(place: Place) -> str:
+    from penstock.demo.crew import QUEUES
+
+    return f"penstock queues delete --force {' '.join(QUEUES)} {_where(place)}"
+
+
+def _where(place: Place) -> str:
+    """Without a password, which whoever types this knows."""
+    namespace = f" --namespace {place.namespace}" if place.namespace else ""
+    return f"--url {shlex.quote(mask_url(place.url))}{namespace}"
+
+
+def _document(results: Results, place: Place, seconds: float) -> dict[str, Any]:
+    verdict = results.verdict
+    return {
+        "good": results.good,
+        "root": str(results.root),
+        "found": results.found,
+        "direct": results.direct,
+        "differing": results.differing[:100],
+        "jobs": {
+            "enqueued": results.enqueued,
+            "completed": verdict.completed,
+            "lost": verdict.lost,
+            "runs": verdict.runs,
+            "retried": verdict.retried,
+            "delayed": results.delayed,
+            "early": verdict.early,
+            "rerun_after_crash": verdict.rerun_after_crash,
+            "reruns": verdict.reruns,
+        },
+        "crashes": verdict.crashes,
+        "recovery_seconds": verdict.recovery,
+        "latest_ms": verdict.lateness[-1] if verdict.lateness else None,
+        "findings": [str(finding) for finding in verdict.findings[:100]],
+        "jobs_per_second": round(results.rate, 1),
+        "seconds": round(seconds, 2),
+        "work_seconds": round(results.seconds, 2),
+        "direct_seconds": round(results.direct_seconds, 2),
+        "workdir": str(place.workdir),
+        "url": mask_url(place.url),
+        "namespace": place.namespace,
+        "look": _look_command(place),
+        "pid": os.getpid(),
+    }

@@ -1,0 +1,148 @@
+"""`penstock doctor`: is this a place where jobs are safe?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from penstock.cli.faults import Exit
+from penstock.cli.session import Command, Session
+from penstock.cli.show import emit, labelled
+from penstock.config import mask_url
+from penstock.core.errors import PenstockError
+from penstock.stores import contract as seam
+
+if TYPE_CHECKING:
+    from penstock.inspector import ParkedView
+
+__all__ = ["Finding", "command"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was looked at, how it is (ok, warning, bad), and what that means."""
+
+    what: str
+    how: str
+    says: str
+
+
+@click.command("doctor", cls=Command, short_help="Look whether this is a place where jobs are safe.")
+def command() -> Exit:
+    """Look whether this is a place where jobs are safe. Exit code 1 if something is bad."""
+    session = Session.current()
+    findings = list(_findings(session))
+    if session.json:
+        emit({"findings": findings})
+    else:
+        for finding in findings:
+            color = {"ok": "green", "warning": "yellow", "bad": "red"}[finding.how]
+            labelled(finding.how.ljust(7), f"{finding.what}: {finding.says}", fg=color)
+    return Exit.FAILED if any(finding.how == "bad" for finding in findings) else Exit.OK
+
+
+def _findings(session: Session) -> Iterator[Finding]:
+    yield Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}")
+    try:
+        session.load()
+    except PenstockError as error:
+        yield Finding("settings", "bad", "; ".join(str(error).splitlines()))
+        yield _event_loop()
+        return  # they say where the store is
+    yield Finding("settings", "ok", "all are known and fit")
+    yield _event_loop()
+    yield from _store(session)
+
+
+def _event_loop() -> Finding:
+    from importlib.util import find_spec
+
+    if find_spec("uvloop") is None:
+        return Finding("event loop", "warning", "asyncio's own: install uvloop for a faster one")
+    return Finding("event loop", "ok", "uvloop")
+
+
+def _store(session: Session) -> Iterator[Finding]:
+    try:
+        with session.store(create=True) as store:
+            shown = mask_url(store.url)
+            path: Path | None = getattr(store, "path", None)
+            yield from map(_shown, asyncio.run(store.checkup()))
+            if path is not None:
+                yield _writable(path)
+                yield _durability(session.url())
+                if not path.exists():
+                    yield Finding("store", "ok", f"{shown} is not there yet; the first enqueue makes it")
+                    return
+            queues = session.run(lambda i: i.queues())
+            jobs = sum(n for queue in queues for n in queue.counts.values())
+            yield Finding("store", "ok", f"{shown} answers: {len(queues)} queues, {jobs:,} jobs")
+            yield from map(_stranger, session.run(lambda i: i.parked()))
+    except PenstockError as error:
+        yield Finding("store", "bad", str(error))
+
+
+def _shown(found: seam.Finding) -> Finding:
+    """A finding of the store, in the words of this command."""
+    how = {"fine": "ok", "warning": "warning", "error": "bad"}[found.level]
+    return Finding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
+
+
+def _stranger(found: ParkedView) -> Finding:
+    """Jobs that no worker could run which took them."""
+    what = f"{found.jobs:,} jobs of {found.task!r} are parked in {found.queue!r}"
+    if found.known_to:
+        return Finding("parked jobs", "ok", f"{what}, and go to {', '.join(found.known_to[:3])}")
+    return Finding("parked jobs", "warning", f"{what}: start a worker that knows this task, or cancel them")
+
+
+def _writable(path: Path) -> Finding:
+    path = path.absolute()
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        return Finding("file", "bad", f"{path} cannot be written by {_user()}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return Finding(
+            "file", "bad", f"{path.parent} cannot be written by {_user()}: SQLite needs files beside it"
+        )
+    kind = _file_system(path.parent)
+    if kind in ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"):
+        return Finding(
+            "file", "bad", f"{path} is on {kind}: WAL needs memory shared on one machine; use a local disk"
+        )
+    if kind in ("tmpfs", "ramfs"):
+        return Finding("file", "warning", f"{path} is on {kind}: jobs do not survive a reboot")
+    return Finding("file", "ok", f"{path} can be written" + (f" ({kind})" if kind else ""))
+
+
+def _user() -> str:
+    return f"user {os.getuid()}" if hasattr(os, "getuid") else "this user"
+
+
+def _file_system(directory: Path) -> str:
+    """The type of the file system that this directory is on; empty where nobody says."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        target = directory.resolve()
+    except OSError:
+        return ""
+    best, found = -1, ""
+    for line in mounts:
+        point, kind = line.split()[1:3]
+        where = Path(point.replace("\\040", " "))
+        if (target == where or where in target.parents) and len(where.parts) >= best:
+            best, found = len(where.parts), kind
+    return found
+
+
+def _durability(url: str) -> Finding:
+    if "durability=normal" in url:
+        return Finding(
+            "durability", "warning", "normal: a power cut may take the last jobs that were acknowledged"
+        )
+    return Finding("durability", "ok", "full: an acknowledged job survives a power cut")

@@ -1,0 +1,152 @@
+"""`penstock enqueue`: one job, by hand or from a script."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.completing import complete_queue
+from penstock.cli.faults import Fault, not_found
+from penstock.cli.session import Command, Session
+from penstock.cli.show import emit, say
+from penstock.core.errors import ArgumentError, ConfigError, Undecodable, did_you_mean
+
+if TYPE_CHECKING:
+    from penstock.app.app import App
+    from penstock.app.task import Task
+    from penstock.client.handle import Handle
+
+__all__ = ["command", "find_task", "read_arguments", "refuse_memory", "split_words"]
+
+_APP = re.compile(r"[\w.]+:[\w.]+\Z")
+
+
+@click.command("enqueue", cls=Command)
+@click.argument("words", metavar="[MODULE:ATTRIBUTE] TASK [ARGUMENTS]", nargs=-1, required=True)
+@click.option("--raw", is_flag=True, help="Store ARGUMENTS as they are, for a task that need not exist here.")
+@click.option("--queue", "-q", shell_complete=complete_queue, help="Instead of the task's own.")
+@click.option("--delay", help="Not before so long from now, as in 5m.")
+@click.option("--run-at", help="Not before then, as in 2026-11-20T08:30:00Z.")
+@click.option("--priority", type=int, help="-100 to 100; higher goes first.")
+@click.option("--id", "id", help="An id of your own; refused if it is taken.")
+@click.option("--unique", is_flag=True, default=None, help="Not if the same job is unfinished.")
+@click.option("--unique-for", metavar="DURATION", help="The same, for at most that long.")
+@click.option("--unique-key", metavar="TEXT", help="The same are jobs of this task and text.")
+@click.option("--expires", metavar="DURATION", help="Cancel it if it has not started by then.")
+@click.option("--timeout", metavar="DURATION", help="Limit on one attempt; none for no limit.")
+@click.option("--max-attempts", type=int, help="How often it may be tried.")
+@click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
+@click.option("--keep-dead", metavar="DURATION", help="How long it is kept if it ends dead.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="May be given several times.")
+def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given: Any) -> None:
+    """Enqueue one job.
+
+    ARGUMENTS are JSON: an object for arguments by name, an array for arguments in order; "-" reads them
+    from stdin. They are checked against the task's signature; nothing is stored if they do not fit.
+
+    \b
+    penstock enqueue tasks:app tasks.send_welcome '{"user_id": 42}' --delay 5m
+    penstock enqueue --raw --queue legacy resize '{"path": "a.png"}'
+    """
+    options = _options(given, headers)
+    spec, task, payload = split_words(words, raw)
+    handle = _enqueue_raw(spec, task, payload, options) if raw else _enqueue(spec, task, payload, options)
+    if Session.current().json:
+        emit({"queue": handle.queue, "id": handle.id, "task": task, "existing": handle.existing})
+    else:
+        say(f"{handle.queue}/{handle.id}" + (" (was there already)" if handle.existing else ""))
+
+
+def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, bytes]:
+    """The app, the task and the payload: the app comes first, unless the settings name one."""
+    session = Session.current()
+    rest = list(words)
+    spec = None
+    if "app" not in session.options and _APP.match(rest[0]) and len(rest) > 1:
+        spec = rest.pop(0)
+    if len(rest) > 2:
+        raise click.UsageError(f"{len(rest) - 2} words too many: put the JSON into quotes")
+    text = rest[1] if len(rest) == 2 else "" if raw else "{}"
+    payload = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+    return spec, rest[0], payload
+
+
+def _options(given: dict[str, Any], headers: tuple[str, ...]) -> dict[str, Any]:
+    options = {name: value for name, value in given.items() if value is not None}
+    if "unique_for" in options:
+        options["unique"] = options.pop("unique_for")
+    if "run_at" in options:
+        options["run_at"] = _instant(options["run_at"])
+    if options.get("timeout") == "none":
+        options["timeout"] = None
+    if headers:
+        pairs = [header.partition("=") for header in headers]
+        if not all(equals for _, equals, _ in pairs):
+            raise click.UsageError("--header is NAME=VALUE")
+        options["headers"] = {name: value for name, _, value in pairs}
+    return options
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--run-at={text!r} is not an instant: write 2026-11-20T08:30:00Z") from None
+
+
+def _enqueue(spec: str | None, name: str, payload: bytes, options: dict[str, Any]) -> Handle[Any]:
+    app = Session.current().open_app(spec)
+    refuse_memory(app)
+    task = find_task(app, name)
+    args, kwargs = read_arguments(task, payload)
+    try:
+        return task.using(**options).enqueue(*args, **kwargs)
+    finally:
+        app.close()
+
+
+def find_task(app: App, name: str) -> Task[..., Any]:
+    """The app's task of this name."""
+    task = app.tasks.get(name)
+    if task is None:
+        known = sorted(app.tasks)
+        near = did_you_mean(name, known) or f"; it has {', '.join(known) or 'none'}"
+        raise not_found(f"the app has no task {name!r}{near}")
+    return task
+
+
+def read_arguments(task: Task[..., Any], payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, if they fit the task."""
+    try:
+        return task.carried.decode_call(payload)
+    except Undecodable as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str, Any]) -> Handle[Any]:
+    if "queue" not in options:
+        raise click.UsageError("--raw needs --queue: nobody here knows where jobs of this task go")
+    session = Session.current()
+    app: App
+    if spec is not None or "app" in session.options:
+        app = session.open_app(spec)
+    else:
+        from penstock.app.app import App as MakeApp
+
+        config = session.load().config
+        app = MakeApp(config.url, namespace=config.namespace, max_payload=config.max_payload)
+    refuse_memory(app)
+    try:
+        return app.enqueue_raw(options.pop("queue"), payload, name, **options)
+    finally:
+        app.close()
+
+
+def refuse_memory(app: App) -> None:
+    """A job that only this process could run would be lost with it, a moment from now."""
+    if app.store_url.startswith("memory:"):
+        raise Fault(f"{app.store_url} ends with this process, and the job with it: use a store that lasts")

@@ -1,0 +1,366 @@
+"""`penstock jobs`: look at jobs, run them again, call them off, remove them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from penstock.cli.completing import complete_queue
+from penstock.cli.faults import Exit, Fault, not_found
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, ask, emit, facts, note, say, say_lines, span, table
+from penstock.core.duration import format_ms
+from penstock.core.job import State
+from penstock.core.printable import number
+from penstock.core.retry import DURATIONS
+
+if TYPE_CHECKING:
+    from penstock.core.job import Ref
+    from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
+    from penstock.inspector.views import ProgressView
+
+__all__ = ["command"]
+
+_STATES = [state.value for state in State]
+#: Of a payload or result, this much is shown to people unless they ask for the whole.
+_SHOWN = 4_000
+_AT_ONCE = 500
+#: Of a policy's steps, so many.
+_STEPS = 10
+
+
+@click.group("jobs")
+def command() -> None:
+    """Look at jobs, run them again, call them off, remove them.
+
+    A job is named by its id, or by queue/id where two queues have the same id.
+    """
+
+
+_FILTERS = (
+    click.option("--queue", "-q", shell_complete=complete_queue, help="Only of this queue."),
+    click.option(
+        "--state",
+        "-s",
+        type=click.Choice(_STATES, case_sensitive=False),
+        metavar="STATE",
+        help=f"Only in this state: {', '.join(_STATES)}.",
+    ),
+    click.option("--task", "-t", help="Only of this task."),
+)
+
+
+def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_FILTERS):
+        function = option(function)
+    return function
+
+
+@command.command("list", cls=Command)
+@_filters
+@click.option("--worker", "-w", help="Only held by this worker.")
+@click.option("--limit", "-n", type=click.IntRange(1, 1_000), default=50, show_default=True)
+@click.option("--after", help="Where the part before left off (its `next`).")
+def list_(
+    queue: str | None, state: str | None, task: str | None, worker: str | None, limit: int, after: str | None
+) -> None:
+    """Jobs, newest first."""
+    session = Session.current()
+    page = session.run(lambda i: i.jobs(_filter(queue, state, task, worker), after=after, limit=limit))
+    if session.json:
+        emit(page)
+        return
+    table(
+        ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
+        [_line(job) for job in page.jobs],
+        empty="no such jobs",
+    )
+    if page.next is not None:
+        note(f"there are more: --after {page.next}")
+
+
+@command.command("show", cls=Command)
+@click.argument("address", metavar="ID")
+@click.option("--full", is_flag=True, help="Payload and result in whole, however long.")
+def show(address: str, full: bool) -> None:
+    """All that is known of a job."""
+    session = Session.current()
+    views = session.run(lambda i: i.job(address))
+    if not views:
+        raise not_found(f"there is no job {address!r}")
+    if session.json:
+        emit({"jobs": views})
+        return
+    for n, view in enumerate(views):
+        if n:
+            say()
+        _show(view, None if full else _SHOWN)
+
+
+def _act(name: str, says: str, unfiltered: str) -> None:
+    """The commands retry, cancel and delete, which differ in the verb only."""
+
+    @command.command(
+        name, cls=Command, help=f"{says}\n\nBy id, or with --all what the filters find ({unfiltered})."
+    )
+    @click.argument("addresses", metavar="[ID]...", nargs=-1)
+    @click.option("--all", "all_", is_flag=True, help="All jobs that the filters find.")
+    @_filters
+    @click.option("--limit", type=click.IntRange(min=1), help="With --all: at most so many.")
+    @click.option("--yes", "-y", is_flag=True, help="With --all: do not ask.")
+    def act(addresses: tuple[str, ...], all_: bool, queue: str | None, state: str | None, task: str | None,
+            limit: int | None, yes: bool) -> Exit:  # fmt: skip
+        filtered = any((queue, state, task))
+        if bool(addresses) == all_:
+            raise click.UsageError("give either ids, or --all")
+        if not all_ and (filtered or limit):
+            raise click.UsageError(
+                "--queue, --state, --task and --limit go with --all; a job is named queue/id"
+            )
+        if all_:
+            return _all(name, _filter(queue, state, task), limit, yes)
+        return _some(name, addresses)
+
+
+_act("retry", "Make jobs available again, with all their attempts anew.", "without --state: the dead")
+_act("cancel", "Cancel queued jobs, and ask running ones to stop.", "without --state: all that has not ended")
+_act("delete", "Remove jobs that are not running.", "without --state: all that is not running")
+
+
+# ── acting ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _some(name: str, addresses: Sequence[str]) -> Exit:
+    session = Session.current()
+
+    async def acting(inspector: Inspector) -> list[Change]:
+        from penstock.inspector import Change
+
+        refs: list[Ref] = []
+        changes: list[Change] = []
+        for address in dict.fromkeys(addresses):
+            found = await inspector.refs(address)
+            if len(found) > 1:
+                places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
+                raise Fault(f"the id {address!r} is in {len(found)} queues, say which: {places}")
+            if not found:
+                changes.append(Change("", address, "missing", "no such job"))
+            refs += found
+        verb: Callable[[Sequence[Ref]], Awaitable[list[Change]]] = getattr(inspector, name)
+        for n in range(0, len(refs), _AT_ONCE):
+            changes += await verb(refs[n : n + _AT_ONCE])
+        return changes
+
+    changes = session.run(acting)
+    if session.json:
+        emit({"jobs": changes})
+    else:
+        for change in changes:
+            where = f"{change.queue}/{change.id}" if change.queue else change.id
+            say(f"{where}: {change.says}", err=change.outcome in ("refused", "missing"))
+    outcomes = {change.outcome for change in changes}
+    return Exit.FAILED if "refused" in outcomes else Exit.NOT_FOUND if "missing" in outcomes else Exit.OK
+
+
+def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
+    session = Session.current()
+    if not yes:
+        count = session.run(lambda i: i.count(filter)) if filter.state else None
+        ask(f"{name} {_in_words(filter, count, name)}?")
+
+    async def acting(inspector: Inspector) -> Bulk:
+        verb: Callable[..., Awaitable[Bulk]] = getattr(inspector, f"{name}_all")
+        return await verb(filter, limit=limit or 2**62)
+
+    bulk = session.run(acting)
+    if session.json:
+        emit(bulk)
+    else:
+        done = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}[name]
+        asked = f", {bulk.asked} asked to stop" if bulk.asked else ""
+        refused = f", {bulk.refused} refused" if bulk.refused else ""
+        say(f"{bulk.done} {done}{asked}{refused}")
+        if bulk.limited:
+            note("there are more: the limit is reached")
+    return Exit.FAILED if bulk.refused else Exit.OK
+
+
+def _filter(queue: str | None, state: str | None, task: str | None, worker: str | None = None) -> Filter:
+    from penstock.inspector import Filter, parse_state
+
+    return Filter(queue, parse_state(state) if state else None, task, worker)
+
+
+def _in_words(filter: Filter, count: int | None, verb: str) -> str:
+    default = {"retry": "dead", "cancel": "unfinished", "delete": "queued and ended"}[verb]
+    which = filter.state.value if filter.state else default
+    number = f"{count:,}" if count is not None else "all"
+    of = f" of the task {filter.task}" if filter.task else ""
+    where = f" in the queue {filter.queue}" if filter.queue else " in all queues"
+    return f"{number} {which} jobs{of}{where}"
+
+
+# ── showing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _line(job: JobRow) -> tuple[str, ...]:
+    return (
+        job.id,
+        job.queue,
+        job.task,
+        _state(job),
+        f"{job.attempt}/{job.max_attempts}",
+        age(_when(job)),
+        age(job.enqueued_at),
+        _note(job),
+    )
+
+
+def _state(job: JobRow) -> str:
+    return "running (asked to stop)" if job.cancel_asked and job.state == State.RUNNING else job.state
+
+
+def _when(job: JobRow) -> str | None:
+    """The instant that matters in this state."""
+    if job.state == State.RUNNING:
+        return job.fetched_at
+    return job.ended_at or job.due_at
+
+
+def _note(job: JobRow) -> str:
+    if job.state == State.RUNNING and job.progress is not None:
+        return _progress(job.progress)
+    text = (job.error if job.state in (State.RETRYABLE, State.DEAD) else job.reason) or ""
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _show(job: JobView, limit: int | None) -> None:
+    facts(
+        [
+            ("id", job.id),
+            ("queue", job.queue),
+            ("task", job.task),
+            ("state", _state(job)),
+            ("reason", job.reason),
+            ("attempt", f"{job.attempt} of {job.max_attempts}"),
+            ("lost leases", str(job.lost) if job.lost else None),
+            ("priority", str(job.priority)),
+            ("delivery", job.delivery),
+            ("enqueued", _instant(job.enqueued_at)),
+            ("due", _instant(job.due_at)),
+            ("fetched", _instant(job.fetched_at)),
+            ("function", _begun(job)),
+            ("ended", _instant(job.ended_at)),
+            ("waited", span(job.waited) or None),
+            ("ran", span(job.ran) or None),
+            ("expires", _instant(job.expires_at)),
+            ("deadline", _instant(job.deadline)),
+            ("timeout", "none" if job.timeout is None else span(job.timeout)),
+            ("retention", _span_or_none(job.retention)),
+            ("if dead, kept", None if job.keep_dead is None else _span_or_none(job.keep_dead)),
+            ("retry", _policy(job.retry)),
+            ("unique", None if job.unique is None else _unique(job.unique)),
+            *_lane(job),
+            ("turn", job.turn),
+            ("group", job.group),
+            ("batch", job.batch),
+            ("members", ", ".join(job.members) or None),
+            ("worker", job.worker),
+            ("progress", None if job.progress is None else _progress(job.progress)),
+            *((f"header {name}", value) for name, value in sorted(job.headers.items())),
+        ]
+    )  # fmt: skip
+    if job.closed is not None:
+        _show_text(f"payload ({job.payload_size:,} bytes)", job.closed)
+    else:
+        _show_data(f"payload ({job.payload_size:,} bytes)", job.payload, job.payload_base64, limit)
+    if job.result is not None or job.result_base64 is not None:
+        _show_data("result", job.result, job.result_base64, limit)
+    for error in job.errors:
+        heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
+        _show_text(heading, error.traceback.rstrip())
+
+
+def _lane(job: JobView) -> list[tuple[str, str | None]]:
+    """Its lane, and if it waits: for whom, or for what."""
+    lane = job.lane
+    if lane is None:
+        return []
+    terms = "in order" if lane.ordered else f"{lane.most} at once"
+    said: list[tuple[str, str | None]] = [("lane", f"{lane.key} ({terms}, {lane.waiting} waiting)")]
+    if lane.before is not None:
+        behind = f"{lane.before} others that wait" if lane.before else "nobody that waits"
+        said.append(("stands behind", behind))
+        said.append(("waits for", ", ".join(lane.admitted) or None))
+        said.append(("not before", _instant(lane.due_at)))
+    return said
+
+
+def _begun(job: JobView) -> str | None:
+    if job.state != State.RUNNING:
+        return None
+    return "has begun" if job.started else "not known to have begun"
+
+
+def _progress(progress: ProgressView) -> str:
+    of = "" if progress.of is None else f" of {number(progress.of)}"
+    return f"{number(progress.done)}{of} {progress.note}".rstrip()
+
+
+def _unique(unique: UniqueView) -> str:
+    until = "" if unique.until is None else f", until {unique.until}"
+    return f"{unique.key} while {' or '.join(unique.states)}{until}"
+
+
+def _span_or_none(seconds: float) -> str:
+    return span(seconds) if seconds else "none"
+
+
+def _policy(policy: dict[str, Any]) -> str:
+    """As in "exponential, base 0.5s, cap 10s": what is not at its default."""
+    return ", ".join([policy["kind"], *(_term(*one) for one in policy.items() if one[0] != "kind")])
+
+
+def _term(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    if name not in DURATIONS:
+        return f"{name} {value:g}"
+    delays = value if isinstance(value, list) else [value]
+    more = [f"{len(delays) - _STEPS} more"] if len(delays) > _STEPS else []
+    return f"{name} {' then '.join([*map(_short, delays[:_STEPS]), *more])}"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:g}s" if seconds < 1 else format_ms(round(seconds * 1000))
+
+
+def _instant(iso: str | None) -> str | None:
+    return None if iso is None else f"{iso} ({age(iso)})"
+
+
+def _show_data(name: str, data: Any, base64: str | None, limit: int | None) -> None:
+    text = _json_lines(bytes(data)) if data is not None else repr(b64decode(base64 or ""))
+    if limit is not None and len(text) > limit:
+        text = text[:limit] + f"… ({len(text) - limit:,} more characters: --full)"
+    _show_text(name, text)
+
+
+def _json_lines(data: bytes) -> str:
+    try:
+        return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):  # deeper, or of longer numbers, than Python reads
+        return msgspec.json.format(data, indent=2).decode()
+
+
+def _show_text(heading: str, text: str) -> None:
+    """A heading, and lines below it."""
+    say()
+    say(heading)
+    if text:
+        say_lines("\n".join(f"  {line}" for line in text.split("\n")))

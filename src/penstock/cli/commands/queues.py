@@ -1,0 +1,266 @@
+"""`penstock queues`: how full they are; pause, close, limit, empty and forget them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.completing import complete_queue
+from penstock.cli.faults import Exit, not_found
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, ask, emit, note, say, table
+from penstock.core.duration import format_ms
+from penstock.core.errors import did_you_mean
+from penstock.core.job import TERMINAL, State
+from penstock.core.limits import LimitChange
+
+if TYPE_CHECKING:
+    from penstock.inspector import Inspector, LimitsView, QueueView
+
+__all__ = ["command"]
+
+#: The columns: what is queued and running, then what has ended.
+_STATES = sorted(State, key=lambda state: state in TERMINAL)
+_PURGED = [state for state in _STATES if state is not State.RUNNING]
+_ALWAYS_SHOWN = (State.AVAILABLE, State.RUNNING, State.DEAD)
+_NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queue)
+
+
+@click.group("queues", short_help="See how full the queues are; pause, close, empty them.")
+def command() -> None:
+    """See how full the queues are; pause, close, empty and forget them."""
+
+
+@command.command("list", cls=Command)
+def list_() -> None:
+    """Every queue, how many jobs it has in each state, and since when its oldest ready job waits."""
+    session = Session.current()
+    queues = session.run(lambda i: i.queues())
+    if session.json:
+        emit({"queues": queues})
+        return
+    # states that no queue has would only take room
+    states = [s for s in _STATES if s in _ALWAYS_SHOWN or any(queue.counts.get(s) for queue in queues)]
+    table(
+        ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "SWITCHES"),
+        [_line(queue, states) for queue in queues],
+        empty="no queues yet",
+    )
+
+
+def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
+    counts = [f"{queue.counts.get(state, 0) or '-'}" for state in states]
+    return (queue.name, *counts, age(queue.oldest_available_at), _switches(queue))
+
+
+@command.command("parked", cls=Command)
+def parked() -> None:
+    """Jobs that wait for a worker that knows their task: how many, by queue and task, and who knows it."""
+    session = Session.current()
+    found = session.run(lambda i: i.parked())
+    if session.json:
+        emit({"parked": found})
+        return
+    table(
+        ("QUEUE", "TASK", "JOBS", "KNOWN TO"),
+        [(one.queue, one.task, f"{one.jobs}", " ".join(one.known_to) or "nobody") for one in found],
+        empty="no parked jobs",
+    )
+
+
+def _switches(queue: QueueView) -> str:
+    words = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
+    if queue.away:
+        words.append(f"away: {queue.away}")
+    if queue.held_until is not None:
+        words.append(f"held until {queue.held_until}")
+    return " ".join([*words, *_limits(queue.limits)])
+
+
+def _limits(limits: LimitsView) -> list[str]:
+    """What is set, as `queues set` takes it."""
+    said = {
+        "max-size": limits.max_size,
+        "on-full": limits.on_full if limits.max_size is not None else None,
+        "max-running": limits.max_running,
+        "rate": limits.rate,
+        "burst": limits.burst if limits.burst != 1 else None,
+        "keep-finished": limits.keep_finished,
+        "keep-dead": limits.keep_dead,
+        "keep-finished-for": _span(limits.keep_finished_for),
+        "keep-dead-for": _span(limits.keep_dead_for),
+    }
+    return [f"{name}={value}" for name, value in said.items() if value is not None]
+
+
+def _span(seconds: float | None) -> str | None:
+    return None if seconds is None else format_ms(round(seconds * 1000)).replace(" ", "")
+
+
+def _switch(name: str, says: str) -> None:
+    """The commands pause, resume, close and open, which differ in the verb only."""
+
+    @command.command(name, cls=Command, help=says)
+    @_NAMES
+    @click.option("--create", is_flag=True, help="A queue that is not there yet, too.")
+    def act(names: tuple[str, ...], create: bool) -> None:
+        session = Session.current()
+
+        async def acting(inspector: Inspector) -> list[QueueView]:
+            if not create:
+                await _known(inspector, names, "; --create makes it")
+            verb: Callable[[str], Awaitable[QueueView]] = getattr(inspector, name)
+            return [await verb(queue) for queue in names]
+
+        queues = session.run(acting, create=create)
+        if session.json:
+            emit({"queues": queues})
+            return
+        for queue in queues:
+            say(f"{queue.name}: {_switches(queue) or 'open and running'}")
+
+
+_switch("pause", "Let workers start nothing more of these queues. What runs goes on, new jobs are taken.")
+_switch("resume", "Undo a pause.")
+_switch("close", "Refuse new jobs. Workers go on with what is there.")
+_switch("open", "Undo a close.")
+
+
+class _OrNone(click.ParamType):  # type: ignore[type-arg]
+    """A value, or "none", which takes the limit away."""
+
+    def __init__(self, name: str, read: Callable[[str], Any] = str) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).lower() == "none":
+            return (None,)
+        try:
+            return (self._read(value),)
+        except ValueError:
+            self.fail(f"{value!r} is neither a whole number nor 'none'.", param, ctx)
+
+
+_NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
+
+
+@command.command("set", cls=Command)
+@_NAMES
+@click.option("--max-size", type=_NUMBER, help="So many jobs may wait to start; more are refused.")
+@click.option("--on-full", help="What becomes of those: reject, or wait (the caller waits for room).")
+@click.option("--max-running", type=_NUMBER, help="So many at once, over all workers.")
+@click.option("--rate", type=_OrNone("rate|none"), help="So many starts in so long: 200/s, 100/min, 5/2s.")
+@click.option("--burst", type=int, help="With --rate: so many of them may come at once.  [1]")
+@click.option("--keep-finished", type=_NUMBER, help="Completed jobs kept, and as many cancelled ones.")
+@click.option("--keep-dead", type=_NUMBER, help="Dead jobs kept.")
+@click.option("--keep-finished-for", type=_AGE, help="For how long, if that is shorter than they would be.")
+@click.option("--keep-dead-for", type=_AGE, help="Likewise, dead ones.")
+@click.option("--hold", type=_AGE, help="Start nothing for so long; none lifts what holds the queue.")
+@click.option("--create", is_flag=True, help="A queue that is not there yet, too.")
+def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
+    """Limit these queues, for all workers, at once. What is not named stays; none takes a limit away."""
+    session = Session.current()
+    # what may be none comes in a tuple of one, so that none and not given are told apart
+    said = {
+        name: value[0] if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    if not said:
+        raise click.UsageError("nothing to set: name a limit, as in --max-running 7")
+    change = LimitChange.of(**said)
+
+    async def acting(inspector: Inspector) -> list[QueueView]:
+        if not create:
+            await _known(inspector, names, "; --create makes it")
+        return [await inspector.set_limits(queue, change) for queue in names]
+
+    queues = session.run(acting, create=create)
+    if session.json:
+        emit({"queues": queues})
+        return
+    for queue in queues:
+        say(f"{queue.name}: {_switches(queue) or 'no limits'}")
+
+
+@command.command("purge", cls=Command)
+@_NAMES
+@click.option(
+    "--state",
+    "-s",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in _PURGED], case_sensitive=False),
+    metavar="STATE",
+    help="Only jobs in this state; may be given several times.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
+    """Remove the jobs of these queues, for good. Running ones stay."""
+    from penstock.inspector import parse_state
+
+    session = Session.current()
+    chosen = [parse_state(state) for state in states] or _PURGED
+
+    async def count(inspector: Inspector) -> int:
+        queues = await _known(inspector, names)
+        return sum(queue.counts.get(state, 0) for queue in queues for state in chosen)
+
+    async def acting(inspector: Inspector) -> dict[str, int]:
+        return {name: await inspector.purge(name, *([chosen] if states else [])) for name in names}
+
+    number = session.run(count)
+    if not yes:
+        ask(f"remove {number:,} jobs from {', '.join(names)}?")
+    _tell_purged(session, session.run(acting))
+
+
+def _tell_purged(session: Session, purged: dict[str, int]) -> None:
+    if session.json:
+        emit({"queues": [{"name": name, "purged": n} for name, n in purged.items()]})
+        return
+    for name, n in purged.items():
+        say(f"{name}: {n:,} jobs removed")
+
+
+@command.command("delete", cls=Command)
+@_NAMES
+@click.option("--force", is_flag=True, help="Remove the jobs in it first. Refused while some are running.")
+@click.option("--yes", "-y", is_flag=True, help="With --force: do not ask.")
+def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
+    """Forget empty queues, with their settings and statistics."""
+    session = Session.current()
+    if force and not yes:
+        ask(f"delete {', '.join(names)} with all that is in it?")
+
+    async def acting(inspector: Inspector) -> dict[str, bool]:
+        await _known(inspector, names)
+        if force:
+            for name in names:
+                await inspector.purge(name)
+        return {name: await inspector.delete_queue(name) for name in names}
+
+    deleted = session.run(acting)
+    if session.json:
+        emit({"queues": [{"name": name, "deleted": gone} for name, gone in deleted.items()]})
+    else:
+        for name, gone in deleted.items():
+            if gone:
+                say(f"{name}: deleted")
+            elif force:
+                note(f"{name}: not deleted: jobs of it are running")
+            else:
+                note(f"{name}: not deleted: it still holds jobs; --force removes them first")
+    return Exit.OK if all(deleted.values()) else Exit.FAILED
+
+
+async def _known(inspector: Inspector, names: Sequence[str], way_out: str = "") -> list[Any]:
+    """These queues; a typing error must not make a new one."""
+    queues = {queue.name: queue for queue in await inspector.queues()}
+    for name in names:
+        if name not in queues:
+            raise not_found(f"there is no queue {name!r}{did_you_mean(name, queues)}{way_out}")
+    return [queues[name] for name in names]

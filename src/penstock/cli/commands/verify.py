@@ -1,0 +1,268 @@
+"""`penstock verify`: a chaos run against your own server and settings, with an account outside of it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from penstock.cli.faults import Exit
+from penstock.cli.session import Command, Session
+from penstock.cli.show import emit, facts, note, say, status, table
+from penstock.core.errors import StoreError
+
+if TYPE_CHECKING:  # `penstock --help` needs none of these
+    from penstock.verify.conductor import Progress
+    from penstock.verify.environment import Stand
+    from penstock.verify.place import Place
+    from penstock.verify.report.report import Report, Spread
+
+__all__ = ["command"]
+
+_PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel", "redis-cluster")
+
+
+@click.command("verify", cls=Command)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
+              help="How long harm is done; then everything drains.")  # fmt: skip
+@click.option("--faults", default="all", metavar="KINDS",
+              help="all that are possible there, or some, as in kill-worker,storm.  [all]")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), help="Draw faults and load as that run did.  [a new one]")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True,
+              help="Worker programs; every other has a supervisor and two processes.")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=100.0, show_default=True,
+              help="Jobs per second of all producers together.")  # fmt: skip
+@click.option("--private", type=click.Choice(_PRIVATE),
+              help="On a store that verify starts itself, which it can then harm as well.")  # fmt: skip
+@click.option("--report", "report_file", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write the report as JSON, too.")  # fmt: skip
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="And as a page, with a timeline."
+)
+@click.option("--dir", "workdir", type=click.Path(file_okay=False, path_type=Path),
+              help="Where ledger and logs go, to stay.  [a temporary directory]")  # fmt: skip
+def command(
+    minutes: float,
+    faults: str,
+    seed: int | None,
+    workers: int,
+    rate: float,
+    private: str | None,
+    report_file: Path | None,
+    html: Path | None,
+    workdir: Path | None,
+) -> int:
+    """Find out whether your store keeps its promises.
+
+    Producers and workers of its own work in a namespace of its own, while workers are killed and stopped,
+    connections cut, tasks crash. All that happens is written down outside of the store, and compared with
+    it in the end. Nothing else there is touched, and nothing is left.
+
+    Exit code 0 if all promises were kept, 1 if one was broken.
+    """
+    from penstock.verify.conductor import conduct
+    from penstock.verify.fault_types import choose
+    from penstock.verify.interrupts import interruptible
+    from penstock.verify.plan import Wishes
+
+    session = Session.current()
+    if "namespace" in session.options:
+        raise click.UsageError("verify makes a namespace of its own: leave --namespace out")
+    for option, number in (("--minutes", minutes), ("--rate", rate)):
+        if math.isnan(number):
+            raise click.UsageError(f"{option} {number} is no number")
+    for file in (report_file, html):
+        _can_be_written(file, workdir)
+    with interruptible(), _folder(workdir) as folder, _stand(session, private, folder) as stand:
+        asked = choose([word.strip() for word in faults.split(",")], stand.ground)
+        place = _place(folder, stand)
+        stand.check()
+        seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+        wishes = Wishes(minutes * 60, asked, seed, workers, rate)
+        note(f"seed {seed}, namespace {place.namespace}, {len(asked)} kinds of faults; logs in {folder}")
+        try:
+            with _display(wishes.seconds) as tell:
+                report = conduct(place, stand, wishes, tell)
+        finally:
+            _clean(stand, place)
+    _hand_over(report, report_file, html, json=session.json)
+    if report.kept and workdir is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif not report.kept:
+        note(f"the ledger and the logs are in {folder}")
+    return Exit.OK if report.kept else Exit.FAILED
+
+
+# ── where ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _folder(workdir: Path | None) -> Iterator[Path]:
+    if workdir is not None and workdir.is_dir() and any(workdir.iterdir()):
+        raise click.UsageError(f"--dir {workdir} is not empty: name one that is, or is not there yet")
+    folder = workdir or Path(tempfile.mkdtemp(prefix="penstock-verify-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder.resolve()
+    finally:
+        with contextlib.suppress(OSError):  # there is something in it, unless all was refused
+            folder.rmdir()
+
+
+def _can_be_written(file: Path | None, workdir: Path | None) -> None:
+    """Minutes later is too late to find out."""
+    folder = None if file is None else file.resolve().parent
+    if folder is None or (workdir is not None and folder == workdir.resolve()):
+        return
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise click.UsageError(f"{file} cannot be written: {folder} is no directory that you may write to")
+
+
+@contextlib.contextmanager
+def _stand(session: Session, private: str | None, folder: Path) -> Iterator[Stand]:
+    from penstock.verify.environment import private_stand, stand_on
+
+    if private is not None and {"url", "app"} & session.options.keys():
+        raise click.UsageError(f"--private {private} starts a store of its own: leave --url and --app out")
+    stand = stand_on(session.url()) if private is None else private_stand(private, folder)
+    try:
+        yield stand
+    finally:
+        stand.close()
+
+
+def _place(folder: Path, stand: Stand) -> Place:
+    from penstock.verify.place import Place, settings_of_run
+
+    settings = settings_of_run()
+    return Place(folder, stand.url, stand.new_namespace(), worker_url=stand.worker_url, settings=settings)
+
+
+def _clean(stand: Stand, place: Place) -> None:
+    """Nothing of the run stays in the store, whatever ended it. Where that cannot be had it is said, and what
+    the run has found out is not lost."""
+    from penstock.verify.interrupts import undisturbed
+
+    try:
+        with undisturbed():
+            stand.wipe(place.namespace)
+    except StoreError as error:
+        if not stand.ground.private:  # else all of it goes
+            note(f"the namespace {place.namespace} stays in the store, and cannot be emptied: {error}")
+
+
+# ── while it runs ────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _display(seconds: float) -> Iterator[Callable[[Progress], None]]:
+    """One line that is written anew at a terminal; elsewhere a line now and then."""
+    if not sys.stderr.isatty():
+        yield _lines(seconds)
+        return
+    last = ""
+
+    def tell(progress: Progress) -> None:
+        nonlocal last
+        last = progress.news or last
+        status(f"{_where(progress, seconds)}  {last}")
+
+    try:
+        yield tell
+    finally:
+        status("")
+
+
+def _lines(seconds: float) -> Callable[[Progress], None]:
+    said, phase = 0.0, ""
+
+    def tell(progress: Progress) -> None:
+        nonlocal said, phase
+        if progress.phase != phase or time.monotonic() - said >= 10.0:
+            said, phase = time.monotonic(), progress.phase
+            note(_where(progress, seconds))
+
+    return tell
+
+
+def _where(progress: Progress, seconds: float) -> str:
+    if progress.phase == "chaos":
+        return f"{progress.at:.0f} of {seconds:.0f} s, {progress.faults} faults"
+    left = f": {progress.undone} jobs left" if progress.undone is not None else ""
+    return f"{progress.phase}{left}"
+
+
+# ── when it is over ──────────────────────────────────────────────────────────────────────────────
+
+
+def _hand_over(report: Report, report_file: Path | None, html: Path | None, *, json: bool) -> None:
+    if report_file is not None:
+        report_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    if html is not None:
+        from penstock.verify.report.page import page
+
+        html.write_text(page(msgspec.to_builtins(report)), encoding="utf-8")
+    if json:
+        emit(report)
+    else:
+        _show(report)
+
+
+def _show(report: Report) -> None:
+    facts(
+        [
+            ("store", f"{report.url} ({report.store})"),
+            ("seed", str(report.seed)),
+            ("time", f"{report.seconds:.0f} s"),
+            ("enqueued", f"{report.enqueued:,} of {report.offered:,} offered; {report.refused:,} refused, "
+                         f"{report.unknown:,} without an answer"),
+            ("completed", f"{report.completed:,}; {report.cancelled:,} cancelled, {report.dead:,} dead"),
+            ("lost", f"{report.lost:,}"),
+            ("forgotten", f"{report.forgiven:,} jobs or ends, as the store's settings allow"),
+            ("unfinished", f"{report.unfinished:,}"),
+            ("duplicated", f"{report.duplicated:,}; {report.unexplained:,} unexplained"),
+            ("early, late", f"{report.early:,}, {report.late:,}"),
+            ("stale", f"{report.stale:,} outcomes of lost leases, refused"),
+            ("recovery", _spread(report.recovery_lone, "after a worker of its own was killed")),
+            ("", _spread(report.recovery_supervised, "after one under a supervisor, or that, was killed")),
+            ("restart", _spread(report.restart, "until the first job ran, once the store was back")),
+            ("throughput", _throughput(report)),
+        ]
+    )  # fmt: skip
+    say()
+    rows = [(kind, f"{n}") for kind, n in report.injected.items()]
+    table(("FAULT", "TIMES"), rows, empty="no faults were asked for")
+    causes = sorted(report.reruns.items(), key=lambda one: -one[1])
+    if causes:
+        say()
+        table(("RAN AGAIN BECAUSE OF", "TIMES"), [(cause, f"{n}") for cause, n in causes], empty="")
+    say()
+    for reason in report.reasons:
+        say(reason, fg="red")
+    says = "all promises were kept" if report.kept else "a promise was BROKEN"
+    say(says, fg="green" if report.kept else "red", bold=True)
+
+
+def _spread(spread: Spread, what: str) -> str | None:
+    if not spread.n:
+        return None
+    return f"p50 {spread.p50:.2f} s, p99 {spread.p99:.2f} s, max {spread.max:.2f} s {what} ({spread.n:,})"
+
+
+def _throughput(report: Report) -> str | None:
+    seconds = report.throughput
+    if not seconds:
+        return None
+    mean = sum(one.completed for one in seconds) / len(seconds)
+    return f"{mean:,.0f} jobs/s on average, {max(one.completed for one in seconds):,} in the best second"

@@ -1,0 +1,122 @@
+"""How long a producer waits for room in a queue that is full, and whose rule is to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.core.errors import BlockingCallWarning, EnqueueError, EnqueueUnknown, PenstockError, StoreError
+from penstock.core.job import NewJob
+from penstock.stores.contract import Enqueued, Verdict
+
+__all__ = ["FULL_TIMEOUT", "Room", "aplaced", "in_loop", "placed", "running_loop", "warn_in_loop"]
+
+#: How long a producer waits unless it says otherwise (ms).
+FULL_TIMEOUT = 30_000
+
+#: The bounds of a pause between two looks (s): a producer must neither spin nor oversleep.
+_SHORTEST, _LONGEST = 0.005, 1.0
+
+#: The loop that runs in this thread, or None: a tenth of the time of `get_running_loop` where there is none.
+running_loop = asyncio._get_running_loop
+_warned = False
+
+Answers = Sequence[Enqueued | None]
+
+
+class Room:
+    """Those of a call that wait for room, until its time is over. Their order among each other stays."""
+
+    def __init__(self, jobs: Sequence[NewJob], answers: Answers, timeout: float) -> None:
+        self._jobs = jobs
+        self._ends = time.monotonic() + timeout
+        self.answers = list(answers)
+        self._waiting = self._found(range(len(jobs)))
+
+    @property
+    def jobs(self) -> list[NewJob]:
+        """What is to be tried again."""
+        return [self._jobs[place] for place in self._waiting]
+
+    def pause(self) -> float | None:
+        """How long to wait before that (s); None: nobody waits, or no longer."""
+        left = self._ends - time.monotonic()
+        if not self._waiting or left <= 0:
+            return None
+        first = self.answers[self._waiting[0]]
+        wait = (first.retry_after if first is not None and first.retry_after is not None else 1_000) / 1000
+        # many may wait for the same place: not all at the same moment
+        return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))  # noqa: S311 (jitter, no secret)
+
+    def tried(self, answers: Answers) -> None:
+        """What became of `jobs` this time."""
+        for place, answer in zip(self._waiting, answers, strict=True):
+            self.answers[place] = answer
+        self._waiting = self._found(self._waiting)
+
+    def failed(self, error: PenstockError) -> None:
+        """The store did not answer for these; what it has said of the others stays."""
+        lost = isinstance(error, EnqueueUnknown)
+        cause = error.cause if isinstance(error, EnqueueUnknown) else str(error)
+        verdict = Verdict.UNKNOWN if lost else Verdict.FAILED
+        self.tried([Enqueued(verdict, job.id, cause=cause) for job in self.jobs])
+
+    def _found(self, places: Sequence[int]) -> list[int]:
+        return [place for place in places if _waits(self.answers[place])]
+
+
+def placed(
+    jobs: Sequence[NewJob], answers: Answers, timeout: float, again: Callable[[list[NewJob]], Answers]
+) -> Answers:
+    """The answers, once those for which there was no room have found some, or no time is left."""
+    if not any(map(_waits, answers)) or in_loop():
+        return answers
+    room = Room(jobs, answers, timeout)
+    while (pause := room.pause()) is not None:
+        time.sleep(pause)
+        try:
+            room.tried(again(room.jobs))
+        except (EnqueueError, StoreError) as error:
+            room.failed(error)
+    return room.answers
+
+
+async def aplaced(
+    jobs: Sequence[NewJob],
+    answers: Answers,
+    timeout: float,
+    again: Callable[[list[NewJob]], Awaitable[Answers]],
+) -> Answers:
+    """The same, without blocking the event loop."""
+    if not any(map(_waits, answers)):
+        return answers
+    room = Room(jobs, answers, timeout)
+    while (pause := room.pause()) is not None:
+        await asyncio.sleep(pause)
+        try:
+            room.tried(await again(room.jobs))
+        except (EnqueueError, StoreError) as error:
+            room.failed(error)
+    return room.answers
+
+
+def in_loop() -> bool:
+    """Whether an event loop runs in this thread: who blocks it may wait for itself."""
+    return running_loop() is not None
+
+
+def warn_in_loop(what: str, instead: str) -> None:
+    """Say once per process that a call blocks the event loop which runs in this thread. For what the user
+    calls through two functions of ours."""
+    global _warned
+    if not _warned:
+        _warned = True
+        text = f"{what} blocks the event loop of this thread until the store answers: use `{instead}`"
+        warnings.warn(text, BlockingCallWarning, stacklevel=5)
+
+
+def _waits(answer: Enqueued | None) -> bool:
+    return answer is not None and answer.verdict is Verdict.FULL and answer.waits

@@ -1,0 +1,128 @@
+"""A job that is written but not yet sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.client.key_functions import Keyed
+from penstock.client.options import Options
+from penstock.codec import ArgsCodec, ResultCodec
+from penstock.core.errors import ArgumentError
+from penstock.core.ids import mint
+from penstock.core.job import FINISHED_KEPT, NewJob
+from penstock.core.text import plain, whole
+from penstock.core.unique import Unique, UniqueKey, key_digest
+
+__all__ = ["Draft", "Template"]
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Template:
+    """What all jobs of one task under the same options share, laid out so that one more costs little.
+
+    `args` knows the arguments of a unique job; without, its payload is all that counts.
+    """
+
+    __slots__ = ("_key_of", "_keyed", "_rest", "codec", "retention", "task")
+
+    def __init__(
+        self,
+        task: str,
+        options: Options,
+        codec: ResultCodec,
+        args: ArgsCodec | None = None,
+        keyed: Keyed | None = None,
+    ) -> None:
+        self.task = task
+        self.codec = codec
+        self._key_of = None if options.unique is None else _key_of(options.unique, task, args)
+        self._keyed = keyed
+        self.retention = FINISHED_KEPT if options.retention is None else options.retention
+        self._rest = _fields_after_payload(options, self.retention)
+
+    def new(self, id: str, payload: bytes) -> NewJob:
+        """The job of this id and payload."""
+        job = self._new(id, payload)
+        return job if self._keyed is None else self._keyed.tie(job)
+
+    def _new(self, id: str, payload: bytes) -> NewJob:
+        if self._key_of is None:
+            return NewJob(id, self.task, payload, *self._rest)
+        key = self._key_of(payload)
+        return msgspec.structs.replace(NewJob(id, self.task, payload, *self._rest), unique=key)
+
+
+class Draft(msgspec.Struct, Generic[R_co]):
+    """What `task.job(...)` gives and `app.enqueue_many` takes.
+
+    A draft is one job and keeps its id: sent a second time (say, after a lost reply) it is not stored
+    twice, the store answers that it exists.
+    """
+
+    template: Template
+    payload: bytes
+    given_id: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id that the job has or will have."""
+        if not self.given_id:
+            self.given_id = mint()
+        return self.given_id
+
+    def new(self) -> NewJob:
+        """The job for the store."""
+        return self.template.new(self.given_id or self.id, self.payload)
+
+    def __repr__(self) -> str:
+        return f"<Draft of {self.template.task} {self.payload[:80]!r}>"
+
+
+def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes], UniqueKey]:
+    """The unique key of each call of a task under one rule."""
+    terms, names = rule.terms(), rule.names
+
+    def key(how: str, what: bytes) -> UniqueKey:
+        digest = key_digest(task, how, what)
+        return UniqueKey(digest, terms.period, terms.states, terms.replace, terms.reject)
+
+    if isinstance(rule.key, str):
+        said = key("key", plain(rule.key).encode("utf-8", "surrogatepass"))
+        return lambda payload: said
+    if args is None:
+        return lambda payload: key("payload", payload)
+    if rule.key is None:
+        how = "arguments" if names is None else "by " + ",".join(sorted(names))
+        return lambda payload: key(how, args.canonical(payload, names))
+    return lambda payload: key("key", _asked(rule, task, args, payload).encode("utf-8", "surrogatepass"))
+
+
+def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
+    """What the rule's function says of this call."""
+    assert callable(rule.key)
+    arguments = args.by_name(payload)
+    try:
+        said = rule.key(**{name: arguments[name] for name in rule.asks(args.signature)})
+    except Exception as error:  # boundary: a user's function
+        raise ArgumentError(
+            f"{task}: the key function of unique= failed with {type(error).__name__}: {error}; "
+            "nothing was stored"
+        ) from error
+    if not isinstance(said, (str, int)) or isinstance(said, bool) or said == "":
+        raise ArgumentError(
+            f"{task}: the key function of unique= returned {said!r:.100}, "
+            "which is neither a text nor a number; nothing was stored"
+        )
+    return plain(said) if isinstance(said, str) else str(whole(said))
+
+
+def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
+    """The fields of NewJob after the third, in its order."""
+    group = None if options.batch is None else options.batch.group(options.group_key)
+    given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention, "group": group}
+    given |= {"lane": None, "turn": None}  # of each call
+    return tuple(given[name] for name in NewJob.__struct_fields__[3:])

@@ -1,0 +1,225 @@
+"""Which lane and whose turn a call belongs to: a task's keys, from the arguments of each call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from penstock.client.options import TaskOptions, shown_name
+from penstock.codec import ArgsCodec
+from penstock.codec.shape import spell
+from penstock.core.errors import ArgumentError, ConfigError, did_you_mean
+from penstock.core.job import NewJob
+from penstock.core.limits import Rate
+from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Lane, Turn
+from penstock.core.text import plain, whole
+
+__all__ = ["Keyed", "keyed_by"]
+
+_TERMS = ("max_running_per_key", "ordered", "rate_per_key", "burst_per_key")
+_encode = msgspec.json.Encoder(enc_hook=spell).encode
+
+
+def keyed_by(function: Callable[..., Any], args: ArgsCodec, given: TaskOptions, who: str) -> Keyed | None:
+    """The keys of a task with these options; None if it has none. Raises ConfigError."""
+    try:
+        lane = _lane_rule(function, given)
+        turn = _turn_rule(function, given)
+    except ConfigError as error:
+        raise ConfigError(f"{who}: {error}") from None
+    return None if lane is None and turn is None else Keyed(who, function, args, lane, turn)
+
+
+class Keyed:
+    """Ties a job to others by what it was called with. An error here is the caller's: nothing is stored."""
+
+    def __init__(
+        self,
+        who: str,
+        function: Callable[..., Any],
+        args: ArgsCodec,
+        lane: tuple[_Key, Lane] | None,
+        turn: tuple[_Key, Callable[[str], Any]] | None,
+    ) -> None:
+        self._who = who
+        self._signature = inspect.signature(function)
+        self._args = args
+        self._lane = lane
+        self._turn = turn
+
+    def tie(self, job: NewJob) -> NewJob:
+        """The job in its lane, and with its turn."""
+        arguments = self._arguments(job.payload)
+        lane, turn = None, None
+        if self._lane is not None:
+            rule, terms = self._lane
+            key = self._key(rule, arguments)
+            lane = None if key is None else Lane(key, terms.most, terms.ordered, terms.rate)
+        if self._turn is not None:
+            rule, weight_of = self._turn
+            key = self._key(rule, arguments)
+            turn = None if key is None else Turn(key, self._weight(weight_of, key))
+        return msgspec.structs.replace(job, lane=lane, turn=turn)
+
+    def _arguments(self, payload: bytes) -> dict[str, Any]:
+        args, kwargs = self._args.decode(payload)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _key(self, rule: _Key, arguments: Mapping[str, Any]) -> str | None:
+        try:
+            value = rule.of(arguments)
+        except Exception as error:  # boundary: a user's function
+            raise ArgumentError(
+                f"{self._who}: {rule} failed with {type(error).__name__}: {error}; nothing was stored"
+            ) from error
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+            raise ArgumentError(
+                f"{self._who}: {rule} gave {value!r:.100}, which is neither a text, nor a whole number, nor "
+                "None (no key); nothing was stored"
+            )
+        return _bounded(_spelt(value))
+
+    def _weight(self, weight_of: Callable[[str], Any], key: str) -> int:
+        try:
+            weight = weight_of(key)
+        except Exception as error:  # boundary: a user's function
+            raise ArgumentError(
+                f"{self._who}: fair_weights= failed for {key!r} with {type(error).__name__}: {error}; "
+                "nothing was stored"
+            ) from error
+        if not _is_weight(weight):
+            raise ArgumentError(
+                f"{self._who}: fair_weights= gave {_no_weight(weight, key)}; nothing was stored"
+            )
+        return whole(weight)
+
+
+class _Key:
+    """How the key of a call is found: an argument, several, or a function of some."""
+
+    def __init__(self, option: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
+        self._option = option
+        self._function: Callable[..., Any] | None = None
+        self._names: tuple[str, ...]
+        if callable(value):
+            self._function = value
+            self._names = _asked_by(option, value, parameters)
+            return
+        names = (value,) if isinstance(value, str) else value
+        if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+            raise ConfigError(
+                f"{option}={value!r} is neither the name of an argument, nor several, nor a function of them"
+            )
+        for name in names:
+            if name not in parameters:
+                near = did_you_mean(name, parameters) or f"; it takes {', '.join(parameters) or 'none'}"
+                raise ConfigError(f"{option}={value!r}: the task has no argument {name!r}{near}")
+        self._names = tuple(names)
+
+    def of(self, arguments: Mapping[str, Any]) -> Any:
+        if self._function is not None:
+            return self._function(**{name: arguments[name] for name in self._names})
+        first, *others = self._names
+        if others:
+            return _encode([arguments[name] for name in self._names]).decode()
+        value = arguments[first]
+        plain = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
+        return value if plain else _encode(value).decode()
+
+    def __str__(self) -> str:
+        if self._function is not None:
+            return f"the key function of {self._option}="
+        return f"{self._option}={self._names[0] if len(self._names) == 1 else self._names!r}"
+
+
+def _asked_by(option: str, function: Any, parameters: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
+    """Which arguments a key function wants: those that it names; `**others` are all."""
+    name = shown_name(function)
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{option}={name}: a key function is a plain `def`, not `async def`")
+    try:
+        asked = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise ConfigError(f"{option}={name}: nobody can see which arguments it takes; wrap it") from None
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in asked):
+        return tuple(parameters)
+    for p in asked:
+        by_name = p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        if not by_name or (p.name not in parameters and p.default is inspect.Parameter.empty):
+            raise ConfigError(
+                f"{option}={name}: a key function takes arguments of the task by their names "
+                f"({', '.join(parameters) or 'it has none'}), not {p.name!r}"
+            )
+    return tuple(p.name for p in asked if p.name in parameters)
+
+
+def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Lane] | None:
+    if given.get("concurrency_key") is None:
+        for option in _TERMS:
+            if option in given:
+                raise ConfigError(f"{option}= says how it is with one key: say which, with concurrency_key=")
+        return None
+    most: Any = given.get("max_running_per_key", 1)
+    ordered: Any = given.get("ordered", False)
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_AT_ONCE:
+        raise ConfigError(f"max_running_per_key={most!r} is not a whole number of 1 or more")
+    if not isinstance(ordered, bool):
+        raise ConfigError(f"ordered={ordered!r} is neither True nor False")
+    if ordered and most > 1:
+        raise ConfigError(f"ordered=True is one at a time: leave max_running_per_key={most} out")
+    rate = given.get("rate_per_key")
+    if rate is None and "burst_per_key" in given:
+        raise ConfigError("burst_per_key= is of a rate: say which, with rate_per_key=")
+    said = None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
+    key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
+    return key, Lane("", whole(most), ordered, said)
+
+
+def _turn_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Callable[[str], Any]] | None:
+    if given.get("fair_by") is None:
+        if "fair_weights" in given:
+            raise ConfigError("fair_weights= weighs keys: say which, with fair_by=")
+        return None
+    key = _Key("fair_by", given.get("fair_by"), inspect.signature(function).parameters)
+    weights: Any = given.get("fair_weights", {})
+    if callable(weights):
+        return key, weights
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"fair_weights={weights!r} is neither a mapping of keys to weights nor a function")
+    for name, weight in weights.items():
+        if not _is_weight(weight):
+            raise ConfigError(f"fair_weights has {_no_weight(weight, name)}")
+    known = {_bounded(_spelt(name)): weight for name, weight in weights.items()}
+    return key, lambda key: known.get(key, 1)
+
+
+def _is_weight(weight: Any) -> bool:
+    return isinstance(weight, int) and not isinstance(weight, bool) and 1 <= weight <= MOST_WEIGHT
+
+
+def _no_weight(weight: Any, key: Any) -> str:
+    return f"{weight!r:.100} for {key!r}, which is not a whole number from 1 to {MOST_WEIGHT}"
+
+
+def _spelt(key: Any) -> str:
+    if isinstance(key, str):
+        return plain(key)
+    return str(whole(key)) if isinstance(key, int) else str(key)
+
+
+def _bounded(key: str) -> str:
+    """The key, or what stands for one that is too long or cannot be written."""
+    try:
+        if len(key.encode()) <= MOST_KEY:
+            return key
+    except UnicodeEncodeError:  # halves of surrogate pairs
+        pass
+    return "#" + blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

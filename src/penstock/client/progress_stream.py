@@ -1,0 +1,81 @@
+"""Following a job's progress from where it was enqueued, until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+
+from penstock.client.timeouts import Patience, aask, ask, refuse_in_loop
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import ConfigError, JobNotFound, ResultTimeout
+from penstock.core.job import Job, Progress, Ref
+from penstock.stores.contract import Store
+
+__all__ = ["Following"]
+
+#: To ask more often (ms) would be busy polling, and a worker does not tell more often anyway.
+_OFTENEST = 50
+
+
+class Following:
+    """What a job says of its progress: `for` in a thread, `async for` in an event loop. Ends with the job."""
+
+    def __init__(
+        self,
+        store: Store,
+        ref: Ref,
+        name: str,
+        missing: JobNotFound | None,
+        every: Duration,
+        timeout: Duration | None,
+    ) -> None:
+        self._store = store
+        self._ref = ref
+        self._name = name
+        self._missing = missing  # what it means that the job is not there from the first
+        self._every = milliseconds(every, what="every")
+        self._patience = Patience(timeout)
+        if self._every < _OFTENEST:
+            raise ConfigError(
+                f"follow_progress(every={every!r}) would ask the store too often: use {_OFTENEST}ms or more"
+            )
+
+    def __iter__(self) -> Generator[Progress, None, None]:
+        refuse_in_loop("for … in handle.follow_progress()", "async for … in handle.follow_progress()")
+        patience, told = self._patience.again(), None
+        (job,) = ask(patience, lambda: self._store.sync.get([self._ref]))
+        self._refuse_missing(job)
+        while job is not None:
+            if job.progress not in (None, told):
+                yield job.progress
+            told = job.progress  # None again: another attempt has begun, and says it all anew
+            if job.ended:
+                return
+            self._refuse_late(job, patience)
+            (job,) = ask(
+                patience,
+                lambda: self._store.sync.ended([self._ref], timeout=min(self._every, patience.left)),
+            )
+
+    async def __aiter__(self) -> AsyncGenerator[Progress, None]:
+        patience, told = self._patience.again(), None
+        (job,) = await aask(patience, lambda: self._store.get([self._ref]))
+        self._refuse_missing(job)
+        while job is not None:
+            if job.progress not in (None, told):
+                yield job.progress
+            told = job.progress
+            if job.ended:
+                return
+            self._refuse_late(job, patience)
+            (job,) = await aask(
+                patience,
+                lambda: self._store.ended([self._ref], timeout=min(self._every, patience.left)),
+            )
+
+    def _refuse_missing(self, job: Job | None) -> None:
+        if job is None and self._missing is not None:
+            raise self._missing
+
+    def _refuse_late(self, job: Job, patience: Patience) -> None:
+        if patience.over:
+            raise ResultTimeout(f"{self._name} has not ended within {patience}: it is {job.state.value}")

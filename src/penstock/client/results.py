@@ -1,0 +1,192 @@
+"""The results of many jobs: all of them in one wait, or each as it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import aclosing, closing
+from typing import Any, Generic, TypeVar, cast
+
+from penstock.client.handle import (
+    Handle,
+    belongs_to,
+    keeps_result,
+    name_of,
+    outcome_of,
+    refuse_unkept,
+    with_end,
+)
+from penstock.client.timeouts import Patience, aask, aends, ask, ends, refuse_in_loop
+from penstock.core.duration import Duration
+from penstock.core.errors import ConfigError, PenstockError, ResultTimeout
+from penstock.core.job import Job, Ref
+from penstock.stores.contract import Store
+
+__all__ = ["AsCompleted", "aresults", "results"]
+
+R = TypeVar("R")
+
+
+def results(
+    store: Store, handles: Iterable[Handle[R]], timeout: Duration | None, return_errors: bool
+) -> list[R | PenstockError]:
+    """As `App.results`."""
+    refuse_in_loop("app.results()", "await app.aresults()")
+    patience, found = Patience(timeout), _Results(_checked(store, handles, "results"), return_errors)
+    if asked := found.begin():
+        jobs = ask(patience, lambda: store.sync.get(asked))
+        found.learn(dict(zip(asked, jobs, strict=True)))
+    with closing(ends(store, found.open, patience)) as told:
+        for some in told:
+            found.take(some)
+    if found.open:
+        found.give_up(store.sync.get(list(found.open)), patience)
+    return found.all
+
+
+async def aresults(
+    store: Store, handles: Iterable[Handle[R]], timeout: Duration | None, return_errors: bool
+) -> list[R | PenstockError]:
+    """The same, without blocking the event loop."""
+    patience, found = Patience(timeout), _Results(_checked(store, handles, "aresults"), return_errors)
+    if asked := found.begin():
+        jobs = await aask(patience, lambda: store.get(asked))
+        found.learn(dict(zip(asked, jobs, strict=True)))
+    async with aclosing(aends(store, found.open, patience)) as told:
+        async for some in told:
+            found.take(some)
+    if found.open:
+        found.give_up(await store.get(list(found.open)), patience)
+    return found.all
+
+
+class AsCompleted(Generic[R]):
+    """The handles of jobs in the order in which they end: `for` in a thread, `async for` in an event loop.
+
+    Their `result()` and `aresult()` answer at once, without a question to the store, in an event loop too.
+    """
+
+    def __init__(self, store: Store, handles: Iterable[Handle[R]], timeout: Duration | None) -> None:
+        self._store = store
+        self._patience = Patience(timeout)
+        self._handles: dict[Ref, Handle[R]] = {}
+        for handle in _checked(store, handles, "as_completed"):
+            self._handles.setdefault(handle.ref, handle)
+        self._order = {ref: number for number, ref in enumerate(self._handles)}
+
+    def __iter__(self) -> Generator[Handle[R], None, None]:
+        refuse_in_loop("for … in app.as_completed()", "async for … in app.as_completed()")
+        patience, open = self._patience.again(), dict(self._handles)
+        with closing(ends(self._store, open, patience)) as told:
+            for some in told:
+                for ref in sorted(some, key=self._order.__getitem__):
+                    yield with_end(open.pop(ref), some[ref])
+        self._refuse_late(open, patience)
+
+    async def __aiter__(self) -> AsyncGenerator[Handle[R], None]:
+        patience, open = self._patience.again(), dict(self._handles)
+        async with aclosing(aends(self._store, open, patience)) as told:
+            async for some in told:
+                for ref in sorted(some, key=self._order.__getitem__):
+                    yield with_end(open.pop(ref), some[ref])
+        self._refuse_late(open, patience)
+
+    def _refuse_late(self, open: dict[Ref, Handle[R]], patience: Patience) -> None:
+        if open:
+            late = f"{name_of(next(iter(open.values())))} has not ended within {patience}"
+            raise ResultTimeout(
+                f"{len(open)} of {len(self._handles)} jobs are late, the first of them: {late}"
+            )
+
+
+class _Results(Generic[R]):
+    """What is known of some jobs' results, each at the places of its handles."""
+
+    def __init__(self, handles: list[Handle[R]], return_errors: bool) -> None:
+        self._handles = handles
+        self._return_errors = return_errors
+        self._found: list[R | PenstockError | None] = [None] * len(handles)
+        #: The jobs of whose ends we do not know, and their places.
+        self.open: dict[Ref, list[int]] = {}
+
+    @property
+    def all(self) -> list[R | PenstockError]:
+        return cast("list[R | PenstockError]", self._found)
+
+    def begin(self) -> list[Ref]:
+        """Refuse what surely has no result; those of whom only the store knows whether it is kept."""
+        unsure: dict[Ref, None] = {}
+        for place, handle in enumerate(self._handles):
+            try:
+                if not keeps_result(handle):
+                    unsure[handle.ref] = None
+                self.open.setdefault(handle.ref, []).append(place)
+            except PenstockError as error:
+                self._fail(place, error)
+        return list(unsure)
+
+    def learn(self, jobs: dict[Ref, Job | None]) -> None:
+        """What the store says of them: some keep no result, or are not there."""
+        for ref, job in jobs.items():
+            places = self.open.pop(ref)
+            for place in places:
+                try:
+                    refuse_unkept(self._handles[place], job)
+                    self.open.setdefault(ref, []).append(place)
+                except PenstockError as error:
+                    self._fail(place, error)
+
+    def take(self, ended: dict[Ref, Job | None]) -> None:
+        """These have ended. Of several that failed, the one that was asked for first is raised."""
+        for ref in sorted(ended, key=lambda ref: self.open[ref][0]):
+            for place in self.open.pop(ref):
+                self._put(place, ended[ref])
+
+    def give_up(self, jobs: list[Job | None], patience: Patience) -> None:
+        """The time is up, and so the others stand."""
+        stand = dict(zip(list(self.open), jobs, strict=True))
+        self.take({ref: job for ref, job in stand.items() if job is None or job.ended})
+        for ref, places in self.open.items():
+            for place in places:
+                job = stand[ref]
+                late = f"{name_of(self._handles[place])} has not ended within {patience}"
+                error = ResultTimeout(f"{late}: it is {job.state.value}" if job else late)
+                if not self._return_errors:
+                    all = len({handle.ref for handle in self._handles})
+                    raise ResultTimeout(
+                        f"{len(self.open)} of {all} jobs are late, the first of them: {error}"
+                    )
+                self._found[place] = error
+        self.open.clear()
+
+    def _put(self, place: int, job: Job | None) -> None:
+        try:
+            self._found[place] = outcome_of(self._handles[place], job, None)
+        except PenstockError as error:
+            self._fail(place, error)
+
+    def _fail(self, place: int, error: PenstockError) -> None:
+        if not self._return_errors:
+            raise error
+        self._found[place] = error
+
+
+def _checked(store: Store, handles: Iterable[Handle[R]], who: str) -> list[Handle[R]]:
+    if isinstance(handles, Handle):
+        raise ConfigError(f"{who}() takes several handles, a list of them, not one: {handles!r}")
+    try:
+        checked = list(handles)
+    except TypeError:
+        raise ConfigError(f"{who}() takes handles, a list of them, not {handles!r:.100}") from None
+    for number, handle in enumerate(checked, 1):
+        _check(store, handle, number, who)
+    return checked
+
+
+def _check(store: Store, handle: Any, number: int, who: str) -> None:
+    if not isinstance(handle, Handle):
+        raise ConfigError(f"{who}() takes handles, and number {number} is {handle!r:.100}")
+    if not belongs_to(handle, store):
+        raise ConfigError(
+            f"{who}() takes handles of its own app, and number {number}, of {name_of(handle)}, is another "
+            "app's: ask that one, or make a handle here with app.handle(id, queue=...)"
+        )

@@ -1,0 +1,98 @@
+"""How single jobs of a task are collected, to be run together in one batch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import ConfigError
+from penstock.core.text import plain, shown, whole
+
+__all__ = ["MAX_SIZE", "Batch", "Group", "batch_id", "check_group"]
+
+#: The most members of one batch: a store makes one, and ends it, in one short step.
+MAX_SIZE = 1_000
+_KEY = 200
+#: Of the first member's id so much is in that of its batch, which then is a job's id too.
+_STEM = 110
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """Where one job is collected: with those of the same task, queue and `key`; and when they are a batch.
+
+    That is as soon as there are `size` of them, when the first has been there for `wait` ms, or when none
+    has come for `grace` ms. What the last to join says of these holds for all of the group.
+    """
+
+    key: str = ""
+    size: int = 100
+    wait: int | None = None
+    grace: int | None = None
+
+    def due(self, first: int, last: int) -> int | None:
+        """When a group is to become a batch whose first member has joined then, and its last one then."""
+        ends = [] if self.wait is None else [first + self.wait]
+        if self.grace is not None:
+            ends.append(last + self.grace)
+        return min(ends, default=None)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A task's rule for collecting: its function takes a list, its jobs are enqueued one by one.
+
+    A batch begins when it has `max_size` members, when the first of them has waited for `max_wait`, or when
+    none has come for `grace`. Of the last two one may be None, never both: members would wait for ever.
+    """
+
+    max_size: int = 100
+    max_wait: Duration | None = "5s"
+    grace: Duration | None = None
+
+    def __post_init__(self) -> None:
+        size: object = self.max_size
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
+            raise ConfigError(f"Batch(max_size={size!r}) is not a whole number from 1 to {MAX_SIZE}")
+        wait, grace = _span(self.max_wait, "max_wait"), _span(self.grace, "grace")
+        if wait is None and grace is None:
+            raise ConfigError(
+                "Batch(max_wait=None, grace=None): what does not fill a batch would wait for ever; "
+                "give one of the two"
+            )
+        if wait is not None and grace is not None and grace > wait:
+            raise ConfigError(
+                f"Batch(max_wait={self.max_wait!r}, grace={self.grace!r}): a grace that is longer than the "
+                "longest wait never counts; make it shorter, or leave it out"
+            )
+
+    def group(self, key: str) -> Group:
+        """The group of this key."""
+        return Group(key, whole(self.max_size), _span(self.max_wait, "max_wait"), _span(self.grace, "grace"))
+
+
+def _span(value: Duration | None, what: str) -> int | None:
+    if value is None:
+        return None
+    try:
+        span = milliseconds(value, what=what)
+    except ConfigError as error:
+        raise ConfigError(f"Batch: {error}") from None
+    if span == 0:
+        raise ConfigError(
+            f"Batch({what}=0) would collect nothing: use 1ms or more, or None for no such limit"
+        )
+    return span
+
+
+def check_group(key: str) -> str:
+    """The key of a group itself, if it may be one: up to 200 printable characters."""
+    text = plain(key) if isinstance(key, str) else None
+    if text is None or len(text) > _KEY or not text.isprintable():
+        raise ConfigError(
+            f"group={shown(key)} cannot be a group's key: use up to {_KEY} printable characters"
+        )
+    return text
+
+
+def batch_id(first: str, n: int) -> str:
+    """The id of the batch whose first member has this one, if `n` - 1 such ids are taken."""
+    return f"{first[:_STEM]}.batch" + (str(n) if n > 1 else "")

@@ -1,0 +1,223 @@
+"""What happened, for whoever listens; a slow or raising listener delays no job.
+
+Events go through a bounded queue to one thread that calls the listeners, so that no attempt ever
+waits for them. When the queue is full the newest event is dropped and counted: `EventBus.dropped`.
+Without listeners an event is not even made (`if bus.active`).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.core.forks import begins_anew
+
+__all__ = [
+    "Event",
+    "EventBus",
+    "JobCancelledEvent",
+    "JobCompleted",
+    "JobDied",
+    "JobEnqueued",
+    "JobFailed",
+    "JobNotEnqueued",
+    "JobParked",
+    "JobReleased",
+    "JobSnoozed",
+    "JobStarted",
+    "LateResultRefused",
+    "LoopBlocked",
+    "RecordSetAside",
+    "TaskUnknown",
+    "WorkerLost",
+    "WorkerStarted",
+    "WorkerStopped",
+]
+
+_log = logging.getLogger("penstock.events")
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    """The root of all events. `at` is ms since the epoch, by the clock of the process that tells."""
+
+    at: int
+
+
+class _JobEvent(Event, frozen=True):
+    id: str
+    queue: str
+    task: str
+    attempt: int
+
+
+class JobEnqueued(_JobEvent, frozen=True):
+    """A producer's job was stored (attempt is 0)."""
+
+
+class JobNotEnqueued(_JobEvent, frozen=True):
+    """A job from the outbox is not, or perhaps not, in the store (attempt is 0); `error` says why."""
+
+    error: str
+
+
+class JobStarted(_JobEvent, frozen=True):
+    """An attempt's function is about to run."""
+
+
+class JobCompleted(_JobEvent, frozen=True):
+    """An attempt came back. `seconds` is its run time."""
+
+    seconds: float
+
+
+class JobFailed(_JobEvent, frozen=True):
+    """An attempt failed and the job will run again, `delay` ms from now."""
+
+    error: str
+    delay: int
+
+
+class JobDied(_JobEvent, frozen=True):
+    """The job failed for good."""
+
+    error: str
+
+
+class JobCancelledEvent(_JobEvent, frozen=True):
+    """The job was cancelled."""
+
+    reason: str
+
+
+class JobSnoozed(_JobEvent, frozen=True):
+    """The attempt asked to run again later, `delay` ms from now; by RateLimited for its key or queue."""
+
+    delay: int
+
+
+class JobReleased(_JobEvent, frozen=True):
+    """The job went back to its queue without charge."""
+
+
+class LateResultRefused(_JobEvent, frozen=True):
+    """An attempt ended after its lease was given to another: its outcome changed nothing."""
+
+
+class JobParked(_JobEvent, frozen=True):
+    """A job of a known task was parked: its arguments are of another release, or cannot be opened here."""
+
+    reason: str
+
+
+class TaskUnknown(_JobEvent, frozen=True):
+    """A job of a task that this worker does not know was parked."""
+
+
+class RecordSetAside(Event, frozen=True):
+    """Something in the store could not be read, and was set aside (see `store.SetAside`)."""
+
+    kind: str
+    queue: str
+    id: str
+    cause: str
+
+
+class LoopBlocked(Event, frozen=True):
+    """The worker's event loop has not run for `seconds`; `stack` is where it stands."""
+
+    worker: str
+    seconds: float
+    stack: str
+
+
+class WorkerStarted(Event, frozen=True):
+    """A worker process takes jobs."""
+
+    worker: str
+
+
+class WorkerStopped(Event, frozen=True):
+    """A worker process has drained and ends."""
+
+    worker: str
+
+
+class WorkerLost(Event, frozen=True):
+    """A worker process died; `cause` says how (signal, exit code, out of memory)."""
+
+    worker: str
+    cause: str
+    jobs: int
+
+
+E = TypeVar("E", bound=Event)
+Listener = Callable[[Any], None]
+
+
+class EventBus:
+    """Hands events to listeners on a thread of its own."""
+
+    def __init__(self, *, capacity: int = 10_000) -> None:
+        self._listeners: list[tuple[type[Event], Listener]] = []
+        self._capacity = capacity
+        #: True once somebody listens; look at it before making an event.
+        self.active = False
+        #: Events that found the queue full.
+        self.dropped = 0
+        self.begin_life()
+        begins_anew(self)
+
+    def begin_life(self) -> None:
+        """What belongs to one process: a fork's child delivers its own events, the parent its own."""
+        self._queue: queue.Queue[Event | None] = queue.Queue(self._capacity)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def listen(self, kind: type[E], listener: Callable[[E], None]) -> None:
+        """Call `listener` with every event of this kind (or a kind derived from it)."""
+        self._listeners.append((kind, listener))
+        self.active = True
+
+    def emit(self, event: Event) -> None:
+        """Pass an event on; never blocks, never raises."""
+        if not self.active:
+            return
+        self._ensure_thread()
+        try:
+            self._queue.put_nowait(event)
+        except queue.Full:
+            self.dropped += 1
+
+    def _ensure_thread(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._deliver, name="penstock-events", daemon=True)
+                self._thread.start()
+
+    def _deliver(self) -> None:
+        while (event := self._queue.get()) is not None:
+            for kind, listener in self._listeners:
+                if not isinstance(event, kind):
+                    continue
+                try:
+                    listener(event)
+                except BaseException:  # noqa: BLE001  # boundary: a listener is user code, and the next one must still hear
+                    _log.exception("the listener %r failed on %s", listener, type(event).__name__)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Deliver what is queued, for at most `timeout` seconds, and stop."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        try:
+            self._queue.put(None, timeout=timeout)
+        except queue.Full:
+            return
+        thread.join(timeout)

@@ -1,0 +1,458 @@
+"""Outcome in, transition out: the only state machine, and the only place that decides "again or dead".
+
+Pure: no store, no clock, no dice; `now` and `luck` are given. A store applies what comes out of here
+and decides nothing. `docs/lifecycle.md` prints the table `LEGAL`; every store is tested against it.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, AttemptError, Job, NewJob, State
+from penstock.core.retry import wait_ms
+
+__all__ = [
+    "ASK_CANCELLED",
+    "CANNOT_BE_READ",
+    "EXPIRED",
+    "LEGAL",
+    "LOST_BY",
+    "NEW",
+    "NO_FAILURE_FOR",
+    "OPERATOR_CANCELLED",
+    "REPLACED",
+    "SHORTEST_FREE_WAIT",
+    "UNKNOWN_TASK",
+    "UNREADABLE",
+    "Cancelled",
+    "DeadlinePassed",
+    "Expired",
+    "LeaseLost",
+    "Outcome",
+    "Place",
+    "Raised",
+    "Released",
+    "Returned",
+    "Snoozed",
+    "Throttled",
+    "TimedOut",
+    "Transition",
+    "Undecodable",
+    "Unknown",
+    "batch_of",
+    "decide",
+    "first_state",
+    "kept",
+    "released",
+    "set_aside",
+    "starts_on_record",
+    "too_late",
+]
+
+
+class Place(enum.StrEnum):
+    """Where in its queue's order, among jobs of its priority, a job that becomes available stands."""
+
+    HEAD = "head"
+    TAIL = "tail"
+    OWN = "own"  # where it stood before
+
+    __hash__ = str.__hash__
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """What a store shall do with a running job.
+
+    `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
+    the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
+    stays (ms); 0 removes it in the same step. `reason` says why, in words. `hold`: so long (ms) its queue
+    gives nothing, `hold_lane`: so long nobody of the job's lane is admitted, nor it itself; 0: it goes on.
+    """
+
+    state: State
+    delay: int = 0
+    place: Place = Place.TAIL
+    charge: bool = True
+    lost: bool = False
+    keep: int = 0
+    error: AttemptError | None = None
+    reason: str | None = None
+    hold: int = 0
+    hold_lane: int = 0
+
+
+# ── outcomes: how an attempt can end ─────────────────────────────────────────────────────────────
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The function came back."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """It raised. `delay` (ms) overrules the policy; `final` rules out another attempt, and `why` says by
+    what rule. `failure=False`: its task calls this error no failure, so it costs no attempt."""
+
+    error: AttemptError
+    delay: int | None = None
+    final: bool = False
+    why: str | None = None
+    failure: bool = True
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """It asked to run later; the attempt does not count."""
+
+    delay: int
+
+
+class Throttled(msgspec.Struct, frozen=True):
+    """What it needs is used too fast: it, and all of its lane, shall wait for `delay` ms; without a lane, or
+    with `lane=False`, all of its queue. The attempt does not count."""
+
+    error: AttemptError
+    delay: int
+    lane: bool = True
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """It was cancelled, by itself or from outside."""
+
+    reason: str = "cancelled"
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """Its timeout or deadline passed. `final`, `why` and `failure` as for Raised."""
+
+    error: AttemptError
+    final: bool = False
+    why: str | None = None
+    failure: bool = True
+
+
+class LeaseLost(msgspec.Struct, frozen=True):
+    """Its holder is gone. `started=False` only where it is known that the function had not begun."""
+
+    error: AttemptError
+    started: bool = True
+
+
+class Undecodable(msgspec.Struct, frozen=True):
+    """Its payload is none, or holds values that do not fit the task: no attempt could ever succeed."""
+
+    error: AttemptError
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Given back: by a worker that stops (to the head), or by one that had no slot (to its own place)."""
+
+    place: Place = Place.HEAD
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """This worker does not know the task, or not these arguments of it; or it cannot run the job for another
+    reason, which is none of the job's: `why`."""
+
+    why: str | None = None
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """It was not started in time."""
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True):
+    """The deadline of all its attempts passed before this one could start."""
+
+
+Outcome = (
+    Returned
+    | Raised
+    | Snoozed
+    | Throttled
+    | Cancelled
+    | TimedOut
+    | LeaseLost
+    | Undecodable
+    | Released
+    | Unknown
+    | Expired
+    | DeadlinePassed
+)
+
+EXPIRED = "expired: not started in time"
+DEADLINE_PASSED = "its deadline has passed"
+ASK_CANCELLED = "cancelled before it started"
+#: With the task's name, and with the cause: the reasons of parked jobs which their workers do not know, and
+#: which they cannot open. They quote nothing of what the job carries.
+UNKNOWN_TASK = "no worker here knows the task "
+CANNOT_BE_READ = "cannot be read here: "
+OPERATOR_CANCELLED = "cancelled by an operator"
+#: The reason of a job whose periodic entry puts the next one in its place.
+REPLACED = "replaced by the next one of its periodic entry"
+#: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
+LOST_BY = "lost by "
+#: With the cause: the reason of a job that is dead because its record cannot be read (`set_aside`).
+UNREADABLE = "unreadable record: "
+#: What its task calls no failure, and being throttled, costs no attempt for so long (ms) after the job was
+#: first due; from then on it does, so that a job which never gets anywhere comes to an end.
+NO_FAILURE_FOR = 7 * 86_400_000
+#: What runs again without the cost of an attempt waits at least so long (ms): a job that snoozes for no time
+#: for ever would take a good part of a core. Throttles have the same floor.
+SHORTEST_FREE_WAIT = 100
+_MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
+
+
+def decide(
+    job: Job, outcome: Outcome, now: int, luck: float = 0.5, *, keep_dead: int = DEAD_KEPT
+) -> Transition:
+    """What follows from this outcome of the job's current attempt.
+
+    `job` is the job as it was leased (its `attempt` is the current one's number), `now` the store's
+    clock, `luck` in [0, 1) moves the jitter of a retry policy, `keep_dead` is how long a dead job is kept
+    that says nothing of it itself.
+    """
+    match outcome:
+        case Returned():
+            return _completed(kept(job.spec, State.COMPLETED))
+        case Raised(error, delay, final, why, failure):
+            move = _dead(job, error, why) if final else _again(job, error, now, luck, delay, failure)
+        case TimedOut(error, final, why, failure):
+            move = _dead(job, error, why) if final else _again(job, error, now, luck, None, failure)
+        case LeaseLost(error, started):
+            move = _lost(job, error, started, now, luck)
+        case Undecodable(error):
+            move = _dead(job, error)
+        case Snoozed(delay):
+            return Transition(State.SCHEDULED, delay=max(delay, SHORTEST_FREE_WAIT), charge=False)
+        case Throttled(error, delay, lane):
+            move = _throttled(job, error, delay, now, luck)
+            if lane and job.spec.lane is not None:
+                move = msgspec.structs.replace(move, hold=0, hold_lane=delay)
+        case Cancelled(reason):
+            return _cancelled(job, reason)
+        case Expired():
+            return _cancelled(job, EXPIRED, charge=False)
+        case DeadlinePassed():
+            move = _out_of_time(job, now)
+        case Unknown(why):
+            reason = f"{UNKNOWN_TASK}{job.task!r}" if why is None else why[:300]
+            return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
+        case Released(place):
+            return released(place)
+    if move.state is State.DEAD and keep_dead != DEAD_KEPT and job.spec.keep_dead is None:
+        return msgspec.structs.replace(move, keep=max(job.spec.retention, keep_dead))
+    return move
+
+
+def starts_on_record(job: Job) -> bool:
+    """Whether the store must know of this attempt's start before its function is called.
+
+    True for an at-most-once job and for the last allowed attempt. Where no start is on record, the function
+    of such a job has not begun, and a lost lease costs nothing; where one is, it may have.
+    """
+    return job.spec.at_most_once or job.attempt >= job.spec.max_attempts
+
+
+def too_late(job: Job, now: int) -> Expired | DeadlinePassed | None:
+    """Why a leased job must not start any more at this time of the store's clock; None: it may."""
+    if job.expires_at is not None and now >= job.expires_at:
+        return Expired()
+    if job.spec.deadline is not None and now >= job.spec.deadline:
+        return DeadlinePassed()
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _completed(keep: int) -> Transition:
+    """The same value for all: stores send what is identical once per batch."""
+    return Transition(State.COMPLETED, keep=keep)
+
+
+def released(place: Place) -> Transition:
+    """Back to its queue, uncharged: what follows from `Released`, for one who has only the lease."""
+    return Transition(State.AVAILABLE, place=place, charge=False)
+
+
+def set_aside(cause: str) -> Transition:
+    """What becomes of a job, in whatever state, whose record cannot be decoded, encoded or moved.
+
+    The one step that `LEGAL` does not list, for no verb is asked for it: every verb that meets such a record
+    takes it, and goes on with the others.
+    """
+    return Transition(State.DEAD, keep=DEAD_KEPT, reason=(UNREADABLE + cause)[:300])
+
+
+def _again(
+    job: Job, error: AttemptError, now: int, luck: float, delay: int | None, failure: bool = True
+) -> Transition:
+    spec = job.spec
+    free = not failure and now < _born(spec, job.enqueued_at) + NO_FAILURE_FOR
+    if spec.at_most_once:
+        return _dead(job, error, "at-most-once: a started attempt never starts again")
+    if job.attempt >= spec.max_attempts and not free:
+        return _dead(job, error, f"all {spec.max_attempts} attempts failed")
+    if spec.deadline is not None and now >= spec.deadline:
+        return _dead(job, error, DEADLINE_PASSED)
+    wait = max(
+        wait_ms(spec.retry, job.attempt, luck) if delay is None else delay, SHORTEST_FREE_WAIT if free else 0
+    )
+    if spec.deadline is not None and now + wait >= spec.deadline:
+        return _dead(job, error, "its deadline passes before its next attempt")
+    state = State.RETRYABLE if wait > 0 else State.AVAILABLE
+    if free:
+        reason = f"no failure: {error.kind}: {error.message}"[:300]
+        return Transition(state, delay=wait, charge=False, reason=reason)
+    return Transition(state, delay=wait, error=error)
+
+
+def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float) -> Transition:
+    if now >= _born(job.spec, job.enqueued_at) + NO_FAILURE_FOR:
+        move = _again(job, error, now, luck, delay)
+        return msgspec.structs.replace(move, hold=delay)
+    reason = f"throttled: {error.message}"[:300]
+    return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, reason=reason, hold=delay)
+
+
+def _born(spec: NewJob, enqueued_at: int) -> int:
+    """When it was first to run."""
+    return max(enqueued_at + spec.delay, spec.run_at or 0)
+
+
+def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -> Transition:
+    if not started:
+        return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True)
+    if job.spec.at_most_once:
+        return msgspec.structs.replace(_dead(job, error, _MAYBE_RAN), lost=True)
+    # the first loss is most likely the worker's fault and runs again at once; later ones may be the job's
+    delay = 0 if job.lost == 0 else None
+    again = _again(job, error, now, luck, delay)
+    place = Place.HEAD if again.state is State.AVAILABLE else again.place
+    return msgspec.structs.replace(again, lost=True, place=place)
+
+
+def _dead(job: Job, error: AttemptError, why: str | None = None) -> Transition:
+    reason = why or f"{error.kind}: {error.message}"
+    return Transition(State.DEAD, keep=kept(job.spec, State.DEAD), error=error, reason=reason[:300])
+
+
+def _out_of_time(job: Job, now: int) -> Transition:
+    error = AttemptError.bounded(job.attempt, now, "DeadlinePassed", "it was not started before its deadline")
+    return msgspec.structs.replace(_dead(job, error, DEADLINE_PASSED), charge=False)
+
+
+def _cancelled(job: Job, reason: str, *, charge: bool = True) -> Transition:
+    keep = kept(job.spec, State.CANCELLED)
+    return Transition(State.CANCELLED, keep=keep, reason=reason[:300], charge=charge)
+
+
+def kept(spec: NewJob, state: State) -> int:
+    """How long (ms) a job that ended in this state stays in the store."""
+    if state is State.COMPLETED:
+        return spec.retention
+    if state is State.CANCELLED:
+        return max(spec.retention, FINISHED_KEPT)
+    return max(spec.retention, DEAD_KEPT) if spec.keep_dead is None else spec.keep_dead
+
+
+def first_state(spec: NewJob, now: int) -> tuple[State, int]:
+    """Where a new job begins, and when it is due."""
+    due = spec.run_at if spec.run_at is not None else now + spec.delay
+    if due > now:
+        return State.SCHEDULED, due
+    if spec.group is not None:
+        return State.GROUPED, now
+    return State.AVAILABLE, now if spec.run_at is None else due
+
+
+def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
+    """The job that runs these together: with one argument, the list of what they carry.
+
+    It is as urgent as the most urgent of them, and else what the first of them is.
+    """
+    first = members[0]
+    return NewJob(
+        id=id,
+        task=first.task,
+        payload=b"[[" + b",".join([member.payload for member in members]) + b"]]",
+        queue=first.queue,
+        priority=max(member.priority for member in members),
+        timeout=first.timeout,
+        max_attempts=first.max_attempts,
+        retry=first.retry,
+        retention=first.retention,
+        at_most_once=first.at_most_once,
+        headers=first.headers,
+        group=first.group,
+        keep_dead=first.keep_dead,
+    )
+
+
+#: Not a state: a job that is not there yet, and one that is gone.
+NEW = None
+
+_S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
+_C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
+_W, _G = State.WAITING, State.GROUPED
+
+#: Every step that a job may take, and the verb that takes it. Nothing else is legal on any store.
+LEGAL: dict[tuple[State | None, State | None], str] = {
+    (NEW, _S): "enqueue with a delay",
+    (NEW, _A): "enqueue; a group becomes a batch",
+    (_S, _A): "promote when due; retry, reschedule to now",
+    (_S, _S): "reschedule",
+    (_S, _X): "cancel; expiry",
+    (_A, _R): "fetch",
+    (_A, _S): "reschedule",
+    (_A, _A): "retry, reschedule to now: to the tail",
+    (_A, _X): "cancel; expiry",
+    (_A, _W): "enqueue: its unique call moves it into a lane that has no room",
+    (_R, _C): "settle: returned",
+    (_R, _X): "settle: cancelled, expired",
+    (_R, _D): "settle: attempts spent, or not retryable",
+    (_R, _T): "settle: failed, due again later",
+    (_R, _A): "settle: released, or again at once",
+    (_R, _S): "settle: snoozed",
+    (_R, _P): "settle: unknown task",
+    (_R, _R): "reclaim: leased anew to the reclaimer",
+    (_R, None): "settle with nothing to keep",
+    (_T, _A): "promote when due; retry, reschedule to now",
+    (_T, _S): "reschedule",
+    (_T, _X): "cancel; expiry",
+    (_P, _R): "fetch by a worker that knows the task",
+    (_P, _A): "retry by an operator",
+    (_P, _S): "enqueue: its unique call gives it a later time",
+    (_P, _X): "cancel; expiry",
+    (_D, _A): "retry by an operator",
+    (_X, _A): "retry by an operator",
+    (_C, _A): "retry by an operator",
+    (NEW, _W): "enqueue into a lane that has no room",
+    (_S, _W): "promote when due; retry, reschedule to now: its lane has no room",
+    (_T, _W): "promote when due; retry, reschedule to now: its lane has no room",
+    (_P, _W): "fetch by a worker that knows the task, retry: its lane has no room",
+    (_R, _W): "settle: again as soon as its lane is held no more",
+    (_D, _W): "retry by an operator: its lane has no room",
+    (_X, _W): "retry by an operator: its lane has no room",
+    (_C, _W): "retry by an operator: its lane has no room",
+    (_W, _A): "its turn in its lane: another one has left, or the instant of its rate has come; enqueue: its "
+    "unique call moves it out of its lane",
+    (_W, _W): "retry, reschedule to now: to the tail of its lane",
+    (_W, _S): "reschedule",
+    (_W, _X): "cancel; expiry",
+    (NEW, _G): "enqueue of what is run in batches",
+    (NEW, _X): "enqueue: past its expiry as its group becomes a batch",
+    (_S, _G): "promote when due; retry, reschedule to now",
+    (_G, _G): "reschedule to now: joins its group again; retry: a batch of it alone",
+    (_G, _S): "reschedule",
+    (_G, _C): "its batch has completed",
+    (_G, _X): "cancel; expiry; its batch is cancelled",
+    (_G, _D): "its batch is dead",
+    (_D, _G): "retry by an operator",
+    (_X, _G): "retry by an operator",
+    (_C, _G): "retry by an operator",
+    (_G, None): "its batch has ended with nothing to keep; delete, purge",
+    **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W)},
+    **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
+}

@@ -1,0 +1,254 @@
+"""What a queue is held to: how fast, how many at once, how full, and how much of what has ended it keeps."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.core.duration import milliseconds
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.text import plain, whole
+
+__all__ = ["LONGEST_HOLD", "NO_LIMITS", "LimitChange", "OnFull", "QueueLimits", "Rate", "bounded_hold"]
+
+_RATE = re.compile(
+    # bounded, and with one way to read each digit: no text takes long, no number is infinite
+    r"\s*([+-]?(?:[0-9]{1,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30}))\s*"
+    r"/\s*((?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})?)\s*([a-z]+)\s*\Z"
+)
+_UNITS = {
+    **dict.fromkeys(("ms", "millisecond"), 1),
+    **dict.fromkeys(("s", "sec", "second"), 1_000),
+    **dict.fromkeys(("m", "min", "minute"), 60_000),
+    **dict.fromkeys(("h", "hour"), 3_600_000),
+    **dict.fromkeys(("d", "day"), 86_400_000),
+    **dict.fromkeys(("w", "week"), 604_800_000),
+}
+#: A rate of more than so many starts in a ms limits nothing; one of less than a start a year is none.
+_FASTEST, _SLOWEST = 1_000.0, 366 * 86_400_000
+_MOST_BURST = 1_000_000
+#: A queue is held for a day at most, whatever an upstream says (ms) ...
+LONGEST_HOLD = 86_400_000
+#: ... and for so long at least: a task that is refused again and again must not spin.
+_SHORTEST_HOLD = 100
+_MOST = 2**53
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `count` starts in every `per_ms`, evenly; up to `burst` of them may come at once.
+
+    In every span of time t there are at most t * count / per_ms + burst starts.
+    """
+
+    count: float
+    per_ms: int
+    burst: int = 1
+
+    @property
+    def step(self) -> float:
+        """The ms from one start to the next."""
+        return self.per_ms / self.count
+
+    @classmethod
+    def of(cls, value: str | Rate, *, burst: int | None = None, what: str = "rate") -> Rate:
+        """What a user may write: `"100/min"`, `"200/s"`, `"5/2s"`, `"1/day"`. Raises ConfigError."""
+        if isinstance(value, str):
+            rate = cls(*_parsed(plain(value), what))
+        elif isinstance(value, Rate):
+            rate = value
+        else:
+            raise ConfigError(f"{what}={value!r} is not a rate: write '200/s', '100/min' or '5/2s'")
+        rate = cls(rate.count, rate.per_ms, rate.burst if burst is None else burst)
+        rate._check(what, value)
+        return cls(float(rate.count), whole(rate.per_ms), whole(rate.burst))
+
+    def __str__(self) -> str:
+        """As `of` reads it, without the burst."""
+        for unit in ("day", "h", "min", "s"):
+            times, rest = divmod(self.per_ms, _UNITS[unit])
+            if times and not rest:
+                return f"{self.count:.12g}/{unit if times == 1 else f'{times}{unit}'}"
+        return f"{self.count:.12g}/{self.per_ms}ms"
+
+    def _check(self, what: str, value: str | Rate) -> None:
+        numbers = (self.count, self.per_ms)
+        if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+            raise ConfigError(f"{what}={value!r} is not a rate: its count= and per_ms= are numbers")
+        if not isinstance(self.per_ms, int):
+            raise ConfigError(f"{what}={value!r} is not a rate: its per_ms= is a whole number")
+        said = f"{what}={str(value)!r}"
+        if not math.isfinite(self.count) or self.count <= 0 or self.per_ms < 1:
+            raise ConfigError(f"{said} lets nothing start, ever: pause the queue instead, or write '1/min'")
+        if self.step > _SLOWEST:
+            raise ConfigError(f"{said} is less than one a year: pause the queue instead")
+        if self.step * _FASTEST < 1:
+            raise ConfigError(f"{said} is more than a million a second: do without a rate")
+        if isinstance(self.burst, bool) or not isinstance(self.burst, int) or self.burst < 1:
+            raise ConfigError(f"burst={self.burst!r} is not a whole number of 1 or more")
+        if self.burst > _MOST_BURST:
+            raise ConfigError(f"burst={self.burst} is more than {_MOST_BURST:,}")
+
+
+class OnFull(enum.StrEnum):
+    """What becomes of an enqueue into a queue that is full."""
+
+    REJECT = "reject"  # QueueFull, at once
+    WAIT = "wait"  # the caller waits for room, and gets QueueFull if none comes in time
+
+    __hash__ = str.__hash__
+
+
+class QueueLimits(msgspec.Struct, frozen=True):
+    """What an operator has set for one queue; None: no such limit, and for what is kept the worker's default.
+
+    `max_size` counts the jobs that wait to start, for whatever. `keep_…` are numbers of ended jobs, and
+    `keep_…_for` their age in ms since the end, which shortens their retention: completed and cancelled
+    ones are `finished`.
+    """
+
+    max_size: int | None = None
+    on_full: OnFull = OnFull.REJECT
+    max_running: int | None = None
+    rate: Rate | None = None
+    keep_finished: int | None = None
+    keep_dead: int | None = None
+    keep_finished_for: int | None = None
+    keep_dead_for: int | None = None
+
+    @property
+    def gates(self) -> bool:
+        """Whether they may keep ready jobs from starting."""
+        return self.max_running is not None or self.rate is not None
+
+    def kept(self, dead: bool, newest: int, now: int) -> tuple[int, float]:
+        """How many ended jobs of a kind are kept (`newest`: the default), and after when they ended."""
+        number, age = (
+            (self.keep_dead, self.keep_dead_for) if dead else (self.keep_finished, self.keep_finished_for)
+        )
+        return max(0, newest if number is None else number), -math.inf if age is None else now - age
+
+
+NO_LIMITS = QueueLimits()
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """Changes of a queue's limits: UNSET leaves one as it is, None takes it away.
+
+    `hold`: the queue gives nothing for so many ms from now; None lifts what holds it. `keep_burst`: the rate
+    keeps the burst of the one before it, if there was one.
+    """
+
+    max_size: int | UnsetType | None = UNSET
+    on_full: OnFull | UnsetType = UNSET
+    max_running: int | UnsetType | None = UNSET
+    rate: Rate | UnsetType | None = UNSET
+    keep_finished: int | UnsetType | None = UNSET
+    keep_dead: int | UnsetType | None = UNSET
+    keep_finished_for: int | UnsetType | None = UNSET
+    keep_dead_for: int | UnsetType | None = UNSET
+    hold: int | UnsetType | None = UNSET
+    keep_burst: bool = False
+
+    def applied(self, limits: QueueLimits) -> QueueLimits:
+        """The limits after this change."""
+        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+        said.pop("hold", None)
+        if said.pop("keep_burst") and self.rate and limits.rate is not None:
+            said["rate"] = msgspec.structs.replace(self.rate, burst=limits.rate.burst)
+        return msgspec.structs.replace(limits, **said)
+
+    @classmethod
+    def of(cls, **given: Any) -> LimitChange:
+        """From what a user wrote: numbers, durations, `rate="100/min"` with `burst=`. Raises ConfigError."""
+        burst = given.pop("burst", None)
+        if burst is not None and given.get("rate") is None:
+            raise ConfigError("burst= goes with a rate: say rate= too, as in rate='100/min', burst=10")
+        read: dict[str, Any] = {}
+        for name, value in given.items():
+            reader = _READERS.get(name)
+            if reader is None:
+                known = [*_READERS, "burst"]
+                near = did_you_mean(name, known)
+                raise ConfigError(f"a queue has no setting {name!r}{near or '; it has ' + ', '.join(known)}")
+            read[name] = reader(name, value)
+        if burst is not None:
+            read["rate"] = Rate.of(read["rate"], burst=burst)
+        read["keep_burst"] = burst is None and isinstance(given.get("rate"), str)
+        return cls(**read)
+
+
+def bounded_hold(ms: int) -> int:
+    """For how long a queue is really held when somebody asks for that."""
+    return min(max(ms, _SHORTEST_HOLD), LONGEST_HOLD)
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _whole(name: str, value: Any, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MOST:
+        raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more; None takes it away")
+    return whole(value)
+
+
+def _from_one(name: str, value: Any) -> int | None:
+    if value == 0 and not isinstance(value, bool):
+        way = "close the queue" if name == "max_size" else "pause the queue"
+        raise ConfigError(f"{name}=0 would let nothing in or out: {way} instead; None takes the limit away")
+    return _whole(name, value, 1)
+
+
+def _from_zero(name: str, value: Any) -> int | None:
+    return _whole(name, value, 0)
+
+
+def _age(name: str, value: Any) -> int | None:
+    return None if value is None else milliseconds(value, what=name)
+
+
+def _on_full(name: str, value: Any) -> OnFull:
+    try:
+        return OnFull(value)
+    except ValueError:
+        near = did_you_mean(value, [rule.value for rule in OnFull]) if isinstance(value, str) else ""
+        raise ConfigError(f"{name}={value!r} is neither 'reject' nor 'wait'{near}") from None
+
+
+def _rate(name: str, value: Any) -> Rate | None:
+    return None if value is None else Rate.of(value, what=name)
+
+
+def _hold(name: str, value: Any) -> int | None:
+    ms = _age(name, value)
+    if ms is not None and ms > LONGEST_HOLD:
+        raise ConfigError(f"{name}={value!r} is longer than a day: pause the queue instead")
+    return ms or None
+
+
+_READERS = {
+    "max_size": _from_one,
+    "on_full": _on_full,
+    "max_running": _from_one,
+    "rate": _rate,
+    "keep_finished": _from_zero,
+    "keep_dead": _from_zero,
+    "keep_finished_for": _age,
+    "keep_dead_for": _age,
+    "hold": _hold,
+}
+
+
+def _parsed(text: str, what: str) -> tuple[float, int]:
+    """How many, in how many ms."""
+    match = _RATE.match(text.lower())
+    unit = match and (_UNITS.get(match[3]) or _UNITS.get(match[3].removesuffix("s")))
+    if match is None or not unit:
+        raise ConfigError(f"{what}={text!r} is not a rate: write '200/s', '100/min' or '5/2s'")
+    return float(match[1]), round(float(match[2] or 1) * unit)

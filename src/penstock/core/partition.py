@@ -1,0 +1,73 @@
+"""What ties a job to others of its queue: a lane, in which few run at once, and its turn among tenants.
+
+A lane is a key and its terms; of its jobs at most `most` are *admitted* (available or running), and the
+others wait outside of the queue's order. A turn is only a place: jobs of one key stand a step apart, so that
+each key comes once in a round. Both are data on a job; the arithmetic is here, for all stores alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from penstock.core.limits import Rate
+
+__all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "STEP", "Lane", "Turn"]
+
+#: Most bytes of a key.
+MOST_KEY = 200
+MOST_AT_ONCE = 1_000_000
+MOST_WEIGHT = 100
+#: How far apart the places of a key of weight 1 are: divisible by all small weights, and with room between
+#: two for others, who stand there one behind the other in the order of their coming.
+STEP = 7_680
+
+
+class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """At most `most` jobs of this key, in its queue, run at once; the first in line is looked at first.
+
+    `ordered`: one at a time, in the order in which they joined, whatever their priority: the one admitted
+    stays until it has ended. `rate`: so many of the key may start in so long.
+    """
+
+    key: str
+    most: int = 1
+    ordered: bool = False
+    rate: Rate | None = None
+
+    def rank(self, priority: int) -> int:
+        """Among waiting jobs of the key: the lower first; then by place."""
+        return 0 if self.ordered else -priority
+
+    def allowed_at(self, ready: int, spent: float, held: int, now: int) -> int | None:
+        """From when on one more may be admitted, if there is room; None: not before another one has started.
+
+        `ready` is how many are admitted and not started. `spent` is the instant at which none of the starts
+        so far counts any more: a start moves it on by one step of the rate, from now on or from where it is.
+        What lies further ahead than starts can have moved it is of a clock that was set back.
+        """
+        if self.rate is None:
+            return held
+        step, left = self.rate.step, self.rate.burst - 1 - ready
+        if spent > now + (self.rate.burst + 1) * step:
+            spent = now
+        return None if left < 0 else max(held, math.ceil(spent - left * step))
+
+    def after_start(self, spent: float, now: int) -> float:
+        """`spent`, when one more has started. What a clock that was set back has left there is forgiven."""
+        if self.rate is None:
+            return spent
+        step = self.rate.step
+        return min(max(spent, float(now)), now + self.rate.burst * step) + step
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Whose job this is, for the taking of turns; a key of weight 3 comes three times a round."""
+
+    key: str
+    weight: int = 1
+
+    @property
+    def step(self) -> int:
+        return STEP // self.weight

@@ -1,0 +1,262 @@
+"""When something recurs: by a cron expression in a time zone, or every so often; and what recurs.
+
+Cron is read and reckoned by `cronsim`, whose rules are those of Debian's cron, also on the two days of a
+year on which an hour is missing or comes twice. A sixth field, in front, is for seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from itertools import islice, takewhile
+
+import msgspec
+
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.job import NewJob, Ref, stand_in
+
+__all__ = ["Entry", "Misfire", "NewEntry", "Overlap", "Schedule", "unreadable_entry", "zone"]
+
+_ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_UNITS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+_MINUTE = 60_000
+
+
+class Schedule(msgspec.Struct, frozen=True, array_like=True):
+    """Instants that recur. `text` is a cron expression, one of `@daily` and its like, or `every 30s`.
+
+    `every` counts from the beginning of 1970 (UTC), so that all workers agree, whoever began when.
+    """
+
+    text: str
+    tz: str = "UTC"
+
+    @classmethod
+    def of(cls, text: str | None = None, *, every: Duration | None = None, tz: str | None = None) -> Schedule:
+        """The schedule that somebody has written; raises ConfigError for one that cannot be."""
+        if (text is None) == (every is None):
+            raise ConfigError("a schedule is a cron expression or every=: give one of the two")
+        if every is None:
+            assert text is not None
+            return _of_text(text, tz)
+        if tz is not None:
+            raise ConfigError(f"every= counts on whatever the clocks say: leave tz={tz!r} out")
+        return cls(_every_text(every))
+
+    @property
+    def key(self) -> str:
+        """What two schedules have in common that are the same."""
+        return f"{self.text} {self.tz}"
+
+    def instants(self, after: int) -> Iterator[int]:
+        """The instants after this one (all in ms), in their order."""
+        period = _period(self.text)
+        if period is not None:
+            return _multiples(period, after)
+        return _cron(_expression(self.text), self.tz, after)
+
+    def next(self, after: int) -> int | None:
+        """The first instant after this one; None if none ever comes."""
+        return next(self.instants(after), None)
+
+    def between(self, after: int, until: int, most: int) -> list[int]:
+        """The first instants in (after, until], `most` at most."""
+        return list(islice(takewhile(lambda instant: instant <= until, self.instants(after)), most))
+
+    def latest(self, after: int, until: int, most: int) -> list[int]:
+        """The last instants in (after, until], `most` at most; what lies before them is not walked over."""
+        if most <= 0 or after >= until:
+            return []
+        span = 60 * _MINUTE
+        while True:
+            start = max(after, until - span)
+            found = [*takewhile(lambda instant: instant <= until, self.instants(start))]
+            if len(found) >= most or start == after:
+                return found[-most:]
+            span *= 4
+
+
+class Misfire(enum.StrEnum):
+    """What becomes of instants that passed while nobody was there."""
+
+    SKIP = "skip"
+    ONCE = "once"  # the last of them is made up for
+    ALL = "all"  # all of them are, up to a bound
+
+    __hash__ = str.__hash__
+
+
+class Overlap(enum.StrEnum):
+    """What becomes of an instant at which the job of the one before has not ended."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    REPLACE = "replace"  # the former is cancelled, or asked to stop if it runs
+
+    __hash__ = str.__hash__
+
+
+class NewEntry(msgspec.Struct, frozen=True, array_like=True):
+    """What recurs, and when: as somebody wrote it. Stores write it as it is; add fields only at the end.
+
+    `job` is what the job of each instant is made of; its queue is the entry's. `catch_up` bounds
+    `Misfire.ALL`. `by_code`: an app registered it, and workers of other apps leave it alone.
+    """
+
+    name: str
+    job: NewJob
+    schedule: Schedule
+    misfire: Misfire = Misfire.ONCE
+    catch_up: int = 100
+    overlap: Overlap = Overlap.ALLOW
+    jitter: int = 0
+    by_code: bool = False
+
+    @property
+    def ref(self) -> Ref:
+        """Its address: a name is unique in its queue."""
+        return Ref(self.job.queue, self.name)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A stored entry, as it was at one instant.
+
+    All instants up to the `watermark` have been dealt with. `revision` changes with every change but that of
+    the watermark. `last` is the id of the newest job of it. `enqueued` and `skipped` count jobs.
+    `unreadable` says why the stored entry cannot be read (see `unreadable_entry`).
+    """
+
+    spec: NewEntry
+    revision: int
+    watermark: int
+    paused: bool = False
+    last: str | None = None
+    enqueued: int = 0
+    skipped: int = 0
+    unreadable: str | None = None
+
+    @property
+    def ref(self) -> Ref:
+        return self.spec.ref
+
+
+def unreadable_entry(ref: Ref, raw: bytes, cause: str) -> Entry:
+    """The entry that is shown in place of one that cannot be read: paused, never due, without jobs."""
+    job = stand_in(Ref(ref.queue, ""), raw)
+    return Entry(NewEntry(ref.id, job, Schedule("")), 0, 0, paused=True, unreadable=cause)
+
+
+# ── reading what was written ─────────────────────────────────────────────────────────────────────
+
+
+def _of_text(text: str, tz: str | None) -> Schedule:
+    if not isinstance(text, str):
+        raise ConfigError(f"{text!r} is not a schedule: write '*/5 * * * *', '@daily', or every='30s'")
+    words = text.split()
+    if words and words[0].lower() in ("every", "@every"):
+        return Schedule.of(every="".join(words[1:]), tz=tz)
+    schedule = Schedule(" ".join(words), "UTC" if tz is None else tz)
+    _check_cron(schedule)
+    return schedule
+
+
+def _every_text(every: Duration) -> str:
+    period = milliseconds(every, what="every")
+    if period < 1_000 or period % 1_000:
+        raise ConfigError(f"every={every!r}: it goes in whole seconds, from 1s on")
+    unit, size = next((unit, size) for unit, size in _UNITS if period % size == 0)
+    return f"every {period // size}{unit}"
+
+
+def _check_cron(schedule: Schedule) -> None:
+    from cronsim import CronSimError
+
+    zone(schedule.tz)
+    text = schedule.text
+    try:
+        comes = schedule.next(0)
+    except CronSimError as error:
+        why = str(error)
+        raise ConfigError(
+            f"{text!r} is no cron expression: {why[:1].lower()}{why[1:]}; write minute, hour, day of month, "
+            "month, day of week (or six fields, seconds first), as in '*/5 * * * *'"
+        ) from None
+    if comes is None:
+        raise ConfigError(f"{text!r} never comes: no day is like that")
+
+
+def _expression(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    found = _ALIASES.get(text.lower())
+    if found is None:
+        near = did_you_mean(text, _ALIASES)
+        raise ConfigError(f"{text!r} is no schedule{near or '; there are ' + ', '.join(_ALIASES)}")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _period(text: str) -> int | None:
+    """In ms; None for a cron expression."""
+    word, _, period = text.partition(" ")
+    return milliseconds(period, what="every") if word == "every" else None
+
+
+@lru_cache(maxsize=256)
+def zone(name: str) -> tzinfo:
+    """The time zone of this name; raises ConfigError."""
+    if name == "UTC":  # cronsim is quicker with this one
+        return UTC
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        pass
+    known = zoneinfo.available_timezones()
+    if not known:
+        raise ConfigError(f"tz={name!r}: this machine knows no time zones; pip install tzdata")
+    near = did_you_mean(name, known) if isinstance(name, str) else ""
+    raise ConfigError(f"tz={name!r} is no time zone{near or '; write one like Europe/Berlin, or UTC'}")
+
+
+# ── reckoning ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _multiples(period: int, after: int) -> Iterator[int]:
+    instant = after // period * period
+    while True:
+        instant += period
+        yield instant
+
+
+def _cron(expression: str, tz: str, after: int) -> Iterator[int]:
+    """A field of seconds is taken apart here: with it, cronsim would not mind the days of changing clocks."""
+    from cronsim import CronSim
+
+    fields = expression.split()
+    seconds = [0]
+    if len(fields) == 6:
+        seconds = sorted(CronSim(expression, datetime.now(UTC)).seconds)
+        expression = " ".join(fields[1:])
+    # from before the minute that `after` is in, for that may have seconds to come
+    start = datetime.fromtimestamp(after // _MINUTE * 60 - 1, UTC).astimezone(zone(tz))
+    last = after
+    for minute in CronSim(expression, start):
+        begins = round(minute.timestamp()) * 1_000
+        for second in seconds:
+            instant = begins + second * 1_000
+            if instant > last:  # an hour that comes twice may lead back to its first time
+                yield instant
+                last = instant

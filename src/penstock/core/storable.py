@@ -1,0 +1,135 @@
+"""Which jobs every store can keep, every worker can read, and nobody waits for in vain: what a call's options
+check one by one, checked of a job that something else made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.core.batch import MAX_SIZE, Group
+from penstock.core.duration import INSTANTS, LONGEST
+from penstock.core.errors import ConfigError
+from penstock.core.ids import check_task_name
+from penstock.core.job import MOST_ATTEMPTS, PRIORITIES, NewJob
+from penstock.core.limits import Rate
+from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Lane, Turn
+from penstock.core.retry import checked
+from penstock.core.text import plain
+from penstock.core.unique import ALL_STATES, UniqueKey
+
+__all__ = ["check_headers", "check_storable"]
+
+_write_job = msgspec.msgpack.Encoder().encode
+_read_job = msgspec.msgpack.Decoder(NewJob).decode
+
+#: The least and the most of each number; where it may be None, that is no limit.
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "priority": (PRIORITIES[0], PRIORITIES[-1]),
+    "delay": (0, LONGEST),
+    "run_at": INSTANTS,
+    "expires_in": (1, LONGEST),
+    "expires_at": INSTANTS,
+    "timeout": (1, LONGEST),
+    "deadline": INSTANTS,
+    "max_attempts": (1, MOST_ATTEMPTS),
+    "retention": (0, LONGEST),
+    "keep_dead": (0, LONGEST),
+}
+
+#: Headers travel with every fetch of the job: a letter's envelope, not its content.
+_HEADERS_KEPT = 16_000
+
+#: What a number is called, the number, its least and its most.
+_Number = tuple[str, int | None, int, int]
+
+
+def check_storable(job: NewJob, who: str) -> None:
+    """Raise ConfigError for a job that no store could keep, or no worker read or run; `who` made it."""
+    try:
+        _read_job(_write_job(job))
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise ConfigError(f"{who} made a job that cannot be stored: {error}") from None
+    for what, number, least, most in _numbers(job):
+        if number is not None and not least <= number <= most:
+            raise ConfigError(f"{who} gave a job {what}={number}: use {least} to {most}")
+    try:
+        _check_words(job)
+    except ConfigError as error:
+        raise ConfigError(f"{who} made a job that cannot be: {error}") from None
+
+
+def check_headers(value: Any) -> dict[str, str]:
+    """Headers as they are stored: few texts under names."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"headers={value!r} is not a mapping of names to texts")
+    headers: dict[str, str] = {}
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ConfigError(f"headers: {name!r}={text!r} is not a text under a name that is a text")
+        name, text = plain(name), plain(text)
+        headers[name] = text
+        try:
+            (name + text).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"headers: {name!r}={text!r} holds half of a character (\\ud800 to \\udfff), which cannot be "
+                "stored: encode it some other way, as base64 does"
+            ) from None
+    size = sum(len(name) + len(text) for name, text in headers.items())
+    if size > _HEADERS_KEPT:
+        raise ConfigError(
+            f"headers take {size} characters, the limit is {_HEADERS_KEPT}; pass large data as arguments"
+        )
+    return headers
+
+
+def _numbers(job: NewJob) -> Iterator[_Number]:
+    for name, (least, most) in _BOUNDS.items():
+        yield name, getattr(job, name), least, most
+    if job.unique is not None:
+        yield from _of_unique(job.unique)
+    if job.lane is not None:
+        yield from _of_lane(job.lane)
+    if job.turn is not None:
+        yield from _of_turn(job.turn)
+    if job.group is not None:
+        yield from _of_group(job.group)
+
+
+def _of_unique(key: UniqueKey) -> Iterator[_Number]:
+    yield "len(unique.key)", len(key.key.encode()), 1, MOST_KEY
+    yield "unique.period", key.period, 1, LONGEST
+    yield "unique.states", key.states, 1, ALL_STATES
+
+
+def _of_lane(lane: Lane) -> Iterator[_Number]:
+    yield "len(lane.key)", len(lane.key.encode()), 1, MOST_KEY
+    yield "lane.most", lane.most, 1, MOST_AT_ONCE
+
+
+def _of_turn(turn: Turn) -> Iterator[_Number]:
+    yield "len(turn.key)", len(turn.key.encode()), 1, MOST_KEY
+    yield "turn.weight", turn.weight, 1, MOST_WEIGHT
+
+
+def _of_group(group: Group) -> Iterator[_Number]:
+    yield "group.size", group.size, 1, MAX_SIZE
+    yield "group.wait", group.wait, 1, LONGEST
+    yield "group.grace", group.grace, 1, LONGEST
+
+
+def _check_words(job: NewJob) -> None:
+    if job.task:  # a raw job need not have one
+        check_task_name(job.task)
+    if job.headers:
+        check_headers(job.headers)
+    if job.retry is not None:
+        checked(job.retry)
+    if job.lane is not None and job.lane.rate is not None:
+        Rate.of(job.lane.rate, what="lane.rate")
+    if job.group is not None and job.group.wait is job.group.grace is None:
+        raise ConfigError(
+            "its group has neither wait nor grace: what does not fill a batch would wait for ever"
+        )

@@ -1,0 +1,120 @@
+"""When a job takes its unique key and when it gives it up; and what a call makes of the job that it replaces.
+
+Stores ask this at each step of a job between the phases queued, running and finished. A key is taken on the
+way into the rule's phases and never inside them: nobody waits for one. Redis has the same in
+`scripts/lib/places.lua` and `replacing.lua`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec.structs import replace
+
+from penstock.core.job import QUEUED, Job, NewJob, State
+from penstock.core.lifecycle import first_state
+from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+
+__all__ = [
+    "Hold",
+    "expiry_of",
+    "hold_after",
+    "moves",
+    "outlives_its_job",
+    "phase",
+    "replaced",
+    "replaced_spec",
+    "until",
+]
+
+
+class Hold(enum.Enum):
+    """What a step does to a job's key."""
+
+    STAYS = "stays"  # held or not, as before
+    TAKEN = "taken"  # if nobody else holds it and its period is not over
+    FREED = "freed"  # if it is this job's
+
+
+def phase(state: State | None) -> int:
+    """The phase of a state, as a bit of `UniqueKey.states`; 0: no key is held there."""
+    if state in QUEUED:
+        return WHILE_QUEUED
+    if state is State.RUNNING:
+        return WHILE_RUNNING
+    return WHILE_FINISHED if state is State.COMPLETED else 0
+
+
+def hold_after(states: int, before: State | None, after: State | None) -> Hold:
+    """What becomes of the key of a rule with these states in this step; None is not being there."""
+    held, holds = states & phase(before), states & phase(after)
+    if bool(held) is bool(holds):
+        return Hold.STAYS
+    return Hold.TAKEN if holds else Hold.FREED
+
+
+def until(unique: UniqueKey, enqueued_at: int) -> int | None:
+    """When the key's period is over; None: it has none."""
+    return None if unique.period is None else enqueued_at + unique.period
+
+
+def outlives_its_job(states: int, state: State) -> bool:
+    """Whether a key with a period is held on when this job, which has ended, is no longer kept."""
+    return state is State.COMPLETED and bool(states & WHILE_FINISHED)
+
+
+def expiry_of(new: NewJob, now: int) -> int | None:
+    """The instant from which on a job enqueued now may not start any more."""
+    ends = [] if new.expires_in is None else [now + new.expires_in]
+    if new.expires_at is not None:
+        ends.append(new.expires_at)
+    return min(ends, default=None)
+
+
+def replaced(job: Job, new: NewJob, now: int) -> Job | None:
+    """The queued job as a call with its key leaves it; None if the call does not replace it.
+
+    `arguments`: the payload, and what is made of arguments: its lane, its turn and its group. `run_at`: its
+    times, which are when it is due, its expiry and its deadline. All else stays: id, place, enqueued_at,
+    attempts, errors, checkpoint, priority, headers, and its own rule. A job that is ready, parked, or in a
+    line of others stays there unless the new time is yet to come, or it `moves`. Who is part of a batch
+    already is not replaced.
+    """
+    unique = new.unique
+    if unique is None or not unique.replace or job.state not in QUEUED or job.in_batch:
+        return None
+    job = replace(job, spec=replaced_spec(job.spec, new))
+    if not unique.replaces_run_at:
+        return job
+    job = replace(job, expires_at=expiry_of(new, now))
+    state, due = first_state(job.spec, now)  # by its own group, if it has one
+    if state is State.SCHEDULED or job.state in (State.SCHEDULED, State.RETRYABLE):
+        return replace(job, state=state, run_at=due)
+    return job
+
+
+def moves(before: NewJob, after: NewJob) -> bool:
+    """Whether a job that was replaced has another lane, turn or group.
+
+    Then it leaves the ones that it had, and if it is available, waiting or grouped it joins the others as one
+    that becomes available now.
+    """
+    return (before.lane, before.turn, before.group) != (after.lane, after.turn, after.group)
+
+
+def replaced_spec(spec: NewJob, new: NewJob) -> NewJob:
+    """What the producers of a job that was replaced have asked for, all in all."""
+    if new.unique is not None and new.unique.replaces_arguments:
+        spec = replace(spec, payload=new.payload, lane=new.lane, turn=new.turn)
+        if spec.group is not None and new.group is not None:  # whether it has one is its task's affair
+            spec = replace(spec, group=new.group)
+    if new.unique is not None and new.unique.replaces_run_at:
+        spec = replace(
+            spec,
+            delay=new.delay,
+            run_at=new.run_at,
+            expires_in=new.expires_in,
+            expires_at=new.expires_at,
+            deadline=new.deadline,
+        )
+    return spec

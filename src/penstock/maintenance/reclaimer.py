@@ -1,0 +1,190 @@
+"""Takes back jobs whose holder is gone, and lets the lifecycle judge them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence, Set
+
+from penstock.app.judging import Judged, judge
+from penstock.core import clock
+from penstock.core.errors import StoreError
+from penstock.core.ids import mint_token
+from penstock.core.job import DEAD_KEPT, Job
+from penstock.core.lifecycle import Transition
+from penstock.maintenance.service import Service
+from penstock.stores.contract import Store
+
+__all__ = ["Reclaimer", "reclaim_all"]
+
+#: The dead are looked for this often (s); it costs no question to the store.
+_LOOK_FOR_DEAD = 1.0
+#: A dead worker that this store does not know is asked for again after this (s).
+_STRANGE_FOR = 60.0
+#: A beat that was due at the last moment takes its time, too.
+_AND_A_BIT = 1.5
+
+
+class Reclaimer(Service):
+    """Every second: whether a worker is proven dead, whose jobs are then taken back at once. And as often as
+    `every` says: jobs with a lease that has run out.
+
+    `proven_dead` names the dead of this host, of whatever store, told of those that do not concern us (see
+    worker/locks.py); `bury` clears the proof away, and `on_lost` hears of each who was buried here: the id,
+    the cause, how many jobs. One that was itself stopped or cut off waits a heartbeat before it judges
+    leases: the others may have been cut off just as long. `write` is any write to the store, asked for after
+    a failure: a store whose disk is full still answers all questions, and is not back before it can be
+    written to.
+    """
+
+    name = "reclaimer"
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str],
+        worker: str,
+        *,
+        lease: int,
+        heartbeat: float,
+        proven_dead: Callable[[Set[str]], set[str]],
+        bury: Callable[[str], object],
+        on_lost: Callable[[str, str, int], None] = lambda *_: None,
+        on_judged: Judged = lambda *_: None,
+        write: Callable[[], Awaitable[None]] | None = None,
+        every: float = 2.0,
+        batch: int = 500,
+        keep_dead: int = DEAD_KEPT,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._queues = tuple(queues)
+        self._worker = worker
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._proven_dead = proven_dead
+        self._strangers: set[str] = set()  # dead, and not of this store
+        self._look_at_all = 0.0  # monotonic: when those are looked at again
+        self._bury = bury
+        self._on_lost = on_lost
+        self._on_judged = on_judged
+        self._write = write
+        self._every = every
+        self._batch = batch
+        self._keep_dead = keep_dead
+        self._last_contact = clock.lease_seconds()
+        self._failed = False
+        self._judge_from = 0.0
+        self._due = 0.0  # by `clock.lease_seconds()`: when leases are looked at again
+        #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
+        self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
+
+    def doubt(self) -> None:
+        """Somebody else here could not write to the store. From any thread."""
+        self._failed = True
+
+    async def tick(self) -> float:
+        try:
+            return await self._tick()
+        except StoreError:
+            self.doubt()
+            raise
+
+    async def _tick(self) -> float:
+        asked = await self._bury_the_dead()
+        if self._failed and self._write is not None:
+            await self._write()
+        elif not asked:
+            if clock.lease_seconds() < self._due:
+                return self._pause
+            await self._store.workers()  # how long it has not answered must be known before leases are judged
+        now = clock.lease_seconds()
+        if self._failed or now - self._last_contact > self._cut_off:
+            self._judge_from = now + self._heartbeat * _AND_A_BIT
+        self._failed, self._last_contact = False, now
+        if now < max(self._judge_from, self._due):
+            return self._pause
+        self._due = now + self._every - self._pause / 2 if self._every > self._pause else now
+        found = await self._store.reclaim(
+            self._queues, limit=self._batch, lease=self._lease, worker=self._worker, token=mint_token()
+        )
+        if found.set_aside:
+            self.on_set_aside(found.set_aside)
+        cause = "its worker did not renew the lease"
+        await judge(
+            self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._on_judged
+        )
+        if len(found.jobs) >= self._batch:
+            self._due = 0.0
+            return 0.0
+        return self._pause
+
+    @property
+    def _pause(self) -> float:
+        return min(_LOOK_FOR_DEAD, self._every)
+
+    async def _bury_the_dead(self) -> bool:
+        """Whether the store was asked: only if somebody on this host has died whom it may know."""
+        if time.monotonic() >= self._look_at_all:  # one whose id was chosen may live again, and here
+            self._strangers.clear()
+            self._look_at_all = time.monotonic() + _STRANGE_FOR
+        dead = self._proven_dead(self._strangers)
+        self._strangers &= dead
+        if not dead - self._strangers:
+            return False
+        ours = await self._store.workers()
+        self._strangers |= dead - {info.id for info in ours}
+        for info in ours:
+            if info.id == self._worker or info.id not in dead:
+                continue
+            cause = f"worker {info.id} died"
+            lost = await reclaim_all(
+                self._store,
+                info.id,
+                self._worker,
+                self._lease,
+                "WorkerLost",
+                cause,
+                keep_dead=self._keep_dead,
+                on_judged=self._on_judged,
+            )
+            await self._store.retire(info.id)
+            if self._bury(info.id) is not False:  # else another was quicker, and has told
+                self._on_lost(info.id, cause, len(lost))
+        return True
+
+
+async def reclaim_all(
+    store: Store,
+    dead: str,
+    by: str,
+    lease: int,
+    kind: str,
+    cause: str,
+    *,
+    started: Callable[[Job], bool] = lambda _: True,
+    overdue: Callable[[Job], str | None] = lambda _: None,
+    keep_dead: int = DEAD_KEPT,
+    on_judged: Judged = lambda *_: None,
+    leave: Callable[[Transition], bool] = lambda _: False,
+) -> list[Job]:
+    """Take over everything that the dead worker held, and judge it; the jobs, as they were found.
+
+    `overdue` says of a job for which the worker was killed how it had timed out. `leave`: as for `judge`.
+    """
+    jobs: list[Job] = []
+    while True:
+        found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
+        await judge(
+            store,
+            found,
+            kind,
+            cause,
+            started=started,
+            overdue=overdue,
+            keep_dead=keep_dead,
+            on_judged=on_judged,
+            leave=leave,
+        )
+        jobs += found.jobs
+        if len(found.jobs) < 500:
+            return jobs

@@ -1,0 +1,183 @@
+"""A URL becomes a store: the only place that knows them all, and it imports the one that is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from penstock.config import mask_url
+from penstock.core.clock import Clock
+from penstock.core.errors import ConfigError, MissingExtra, UnknownScheme, did_you_mean
+from penstock.core.forks import importing
+from penstock.core.ids import check_queue
+from penstock.stores.contract import Store
+
+__all__ = ["check_namespace", "check_url", "connect"]
+
+#: Scheme → the package that speaks to it, and the extra that installs that package.
+_DRIVERS = {
+    "redis": ("redis", "redis"),
+    "rediss": ("redis", "redis"),
+    "redis+sentinel": ("redis", "redis"),
+    "redis+cluster": ("redis", "redis"),
+    "rediss+sentinel": ("redis", "redis"),
+    "rediss+cluster": ("redis", "redis"),
+    "unix": ("redis", "redis"),
+}
+#: Schemes that a later version will have.
+_TO_COME = ("postgresql",)
+_SCHEMES = ("memory", "sqlite", *_DRIVERS)
+#: Scheme → its options, and the values that each may have.
+_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "memory": {},
+    "sqlite": {"durability": ("full", "normal"), "mode": ("0600", "0640", "0644", "0660", "0664", "0666")},
+}
+_REDIS = set(_DRIVERS)
+
+
+def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Store:
+    """The store at this URL. Nothing is opened yet: a store does that itself, at its first verb.
+
+    `clock` is for tests. Raises ConfigError, UnknownScheme or MissingExtra.
+    """
+    parts = _split(url)
+    _check_scheme(parts.scheme)
+    if namespace:
+        check_namespace(namespace)
+    given: dict[str, Any] = {"namespace": namespace}
+    if clock is not None:
+        given["clock"] = clock
+    if parts.scheme in _REDIS:
+        with importing():
+            from penstock.stores.redis.store import RedisStore
+        return RedisStore(url, **given)
+    given |= _read(parts, url)
+    if parts.scheme == "memory":
+        with importing():
+            from penstock.stores.memory import MemoryStore
+        return MemoryStore(parts.netloc, **given)
+    with importing():
+        from penstock.stores.sqlite import SqliteStore
+    return SqliteStore(_file(parts, url), **given)
+
+
+def check_url(url: str) -> None:
+    """Raise what `connect` would, without making a store."""
+    parts = _split(url)
+    _check_scheme(parts.scheme)
+    if parts.scheme in _REDIS:
+        with importing():
+            from penstock.stores.redis.wire.address import Address
+        Address.from_url(url)
+        return
+    _read(parts, url)
+    if parts.scheme == "sqlite":
+        _file(parts, url)
+
+
+def check_namespace(name: str) -> str:
+    """The namespace itself, if it may be one: empty, or as a queue's name."""
+    try:
+        return check_queue(name) if name != "" else name
+    except ConfigError:
+        raise ConfigError(
+            f"namespace={name!r} cannot be a namespace: use up to 128 of the characters "
+            "A-Z a-z 0-9 . _ : @ + = ~ -"
+        ) from None
+
+
+def _read(parts: SplitResult, url: str) -> dict[str, str]:
+    if parts.fragment:
+        raise ConfigError(f"{_shown(url)!r}: write %23 for the '#' in it")
+    if parts.scheme == "memory" and (parts.path.strip("/") or "/" in parts.netloc):
+        raise ConfigError(f"{_shown(url)!r}: a memory store has a name at most, no path: write memory://NAME")
+    if parts.scheme == "memory" and parts.netloc:
+        check_queue(parts.netloc)
+    return _query(parts, url)
+
+
+def _split(url: str) -> SplitResult:
+    if not isinstance(url, str) or "://" not in url:
+        given = mask_url(url) if isinstance(url, str) else url
+        raise ConfigError(
+            f"{given!r} is not the URL of a store: write sqlite:///jobs.db for a file beside you, "
+            "sqlite:////var/lib/jobs.db for an absolute path, or memory://"
+        )
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{_shown(url)!r} cannot be read as a URL: {error}") from None
+
+
+def _check_scheme(scheme: str) -> None:
+    if scheme in _TO_COME:
+        raise ConfigError(
+            f"this version of Penstock has no store for {scheme}:// yet; "
+            "use redis://HOST, sqlite:///FILE or memory://"
+        )
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
+        near = did_you_mean(scheme, (*_SCHEMES, *_TO_COME))
+        raise UnknownScheme(f"no store has the scheme {scheme!r}{near}; there are {known}")
+    if scheme not in _DRIVERS:
+        return
+    package, extra = _DRIVERS[scheme]
+    if find_spec(package) is None:
+        raise MissingExtra(
+            f"{scheme}:// needs the package {package!r}, which is not installed: "
+            f"pip install 'penstock[{extra}]'"
+        )
+
+
+def _query(parts: SplitResult, url: str) -> dict[str, str]:
+    known = _OPTIONS[parts.scheme]
+    try:
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise ConfigError(
+            f"{_shown(url)!r}: what follows the '?' must be name=value pairs, joined by '&'"
+        ) from None
+    options: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            has = f"; it has {', '.join(known)}" if known else ", nor any other"
+            raise ConfigError(f"{parts.scheme}:// has no option {name!r}{did_you_mean(name, known) or has}")
+        if name in options:
+            raise ConfigError(f"{_shown(url)!r} gives {name!r} twice")
+        if value not in known[name]:
+            raise ConfigError(
+                f"{name}={value!r} is not one of {', '.join(known[name])}{did_you_mean(value, known[name])}"
+            )
+        options[name] = value
+    return options
+
+
+def _file(parts: SplitResult, url: str) -> Path:
+    """sqlite:///jobs.db is a file in the working directory, sqlite:////var/jobs.db has an absolute path."""
+    path = unquote(parts.path[1:])
+    if parts.netloc:
+        meant = parts.netloc.rpartition("@")[2] + parts.path
+        raise ConfigError(
+            f"{_shown(url)!r} names a host, and a SQLite file has none: "
+            f"three slashes, sqlite:///{meant}, or four for an absolute path"
+        )
+    if path == ":memory:":
+        raise ConfigError("sqlite:///:memory: would be lost with its connection: use memory:// instead")
+    if not path or path.endswith("/") or "\0" in path:
+        raise ConfigError(f"{_shown(url)!r} names no file: write sqlite:///jobs.db")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{_shown(url)!r} names a file that cannot be: it holds half of a character"
+        ) from None
+    return Path(path).expanduser().absolute()
+
+
+def _shown(url: str) -> str:
+    """The URL without its secrets."""
+    return re.sub(r"(://[^/@:]*):.*@", r"\1:…@", url, flags=re.DOTALL)

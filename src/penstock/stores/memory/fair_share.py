@@ -1,0 +1,57 @@
+"""Taking turns: the places of available jobs of one priority, such that each key comes once in a round."""
+
+from __future__ import annotations
+
+from penstock.core.partition import Turn
+from penstock.stores.memory.sorted import Sorted
+
+__all__ = ["Turns"]
+
+_NO_TURN = Turn("")  # where turns are taken, jobs without one are those of one key
+
+
+class Turns:
+    """Whose turn it is, among the jobs of one priority."""
+
+    __slots__ = ("_ends", "_now", "_tail")
+
+    def __init__(self, now: int) -> None:
+        self._now = now  # the greatest place that was fetched
+        self._tail = 0
+        self._ends: Sorted[str, int] = Sorted()  # the place that a key gets next, if it is a later one
+
+    @property
+    def first(self) -> int:
+        """The place of a key that comes anew: behind what was fetched, and behind others that came anew."""
+        return max(self._tail, self._now + 1)
+
+    def draw(self, turn: Turn | None) -> int:
+        """A place at the tail of this key."""
+        turn, first = turn or _NO_TURN, self.first
+        place = max(first, self._ends.get(turn.key) or 0)
+        if place == first:
+            self._tail = first + 1
+        self._end(turn.key, place + turn.step)
+        return place
+
+    def give_back(self, turn: Turn | None) -> None:
+        """A job of this key leaves without being fetched."""
+        turn = turn or _NO_TURN
+        end = self._ends.get(turn.key)
+        if end is not None:  # not quite: another job of the key may stand there
+            self._end(turn.key, end - turn.step + 1)
+
+    def fetched(self, place: int) -> None:
+        self._now = max(self._now, place)
+        while (end := self._ends.first()) is not None and end[0] <= self._now:
+            self._ends.drop(end[1])
+
+    def rest(self) -> None:
+        """Nobody has a job there: all begin alike."""
+        self._now = self._ends.greatest() or self._now
+        self._ends = Sorted()
+
+    def _end(self, key: str, end: int) -> None:
+        self._ends.drop(key)
+        if end >= self.first:
+            self._ends.put(key, end)

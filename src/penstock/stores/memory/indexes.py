@@ -1,0 +1,100 @@
+"""Into every order that a job's state calls for, and out of them: the index of the shelf."""
+
+from __future__ import annotations
+
+from penstock.core.job import State
+from penstock.stores.memory import keys
+from penstock.stores.memory.rows import Row
+from penstock.stores.memory.sorted import Sorted
+from penstock.stores.memory.state import Shelf
+
+__all__ = ["put", "take"]
+
+
+def put(shelf: Shelf, row: Row) -> None:
+    """Into every order that its state calls for; whoever waits for this hears of it."""
+    job, queue, generation = row.job, row.queue, row.generation
+    queue.counts[job.state] += 1
+    match job.state:
+        case State.AVAILABLE:
+            if queue.fair is not None and row.at_tail:
+                row.place = queue.turns_of(job.spec.priority, queue.fair).draw(job.spec.turn)
+            row.at_tail = False
+            queue.ready.put(generation, (-job.spec.priority, row.place))
+            queue.oldest.put(generation, job.run_at)
+        case State.SCHEDULED | State.RETRYABLE:
+            queue.due.put(generation, job.run_at)
+        case State.PARKED:
+            parked = queue.parked.setdefault(job.task, Sorted())
+            parked.put(generation, (-job.spec.priority, row.place))
+        case State.WAITING:
+            assert job.spec.lane is not None
+            order = job.spec.lane.rank(job.spec.priority), row.place
+            queue.lanes[job.spec.lane.key].waiting.put(generation, order)
+        case State.RUNNING:
+            assert job.token is not None
+            assert job.worker is not None
+            queue.leases.put(generation, row.lease_until)
+            shelf.tokens.setdefault(job.token, {})[generation] = row
+            shelf.held.setdefault(job.worker, {})[generation] = row
+            return
+        case State.GROUPED:
+            if job.batch is None:
+                assert job.spec.group is not None
+                queue.gathering.join(row.gathered, generation, job.spec.group, job.run_at)
+        case _:
+            queue.ended[job.state].put(generation, job.ended_at or 0)
+            shelf.over.put(generation, row.over_at)
+            if job.spec.unique is not None:
+                keys.end(shelf, row, job.spec.unique)
+            if shelf.waiters.end_watches:
+                shelf.waiters.tell_ended(job)
+            return
+    if job.expires_at is not None:
+        shelf.expiring.put(generation, job.expires_at)
+    if shelf.waiters.queue_bells:
+        shelf.waiters.tell_work(queue.name)
+
+
+def take(shelf: Shelf, row: Row, *, starts: bool = False) -> None:
+    """Out of every order that `put` put it into. Starts: it was fetched, so its turn is used up."""
+    job, queue, generation = row.job, row.queue, row.generation
+    queue.counts[job.state] -= 1
+    match job.state:
+        case State.AVAILABLE:
+            queue.ready.drop(generation)
+            queue.oldest.drop(generation)
+            if not starts and (turns := row.turns) is not None:
+                turns.give_back(job.spec.turn)
+        case State.SCHEDULED | State.RETRYABLE:
+            queue.due.drop(generation)
+        case State.PARKED:
+            queue.parked[job.task].drop(generation)
+            if not queue.parked[job.task]:
+                del queue.parked[job.task]
+        case State.WAITING:
+            assert job.spec.lane is not None
+            queue.lanes[job.spec.lane.key].waiting.drop(generation)
+        case State.RUNNING:
+            assert job.token is not None
+            assert job.worker is not None
+            queue.leases.drop(generation)
+            _drop(shelf.tokens, job.token, generation)
+            _drop(shelf.held, job.worker, generation)
+            if queue.gate.limits.max_running is not None and (queue.ready.first() or queue.parked):
+                shelf.waiters.tell_work(queue.name)
+        case State.GROUPED:
+            if job.batch is None:
+                queue.gathering.leave(row.gathered, generation)
+        case _:
+            queue.ended[job.state].drop(generation)
+            shelf.over.drop(generation)
+    if job.expires_at is not None:
+        shelf.expiring.drop(generation)
+
+
+def _drop(leased: dict[str, dict[int, Row]], name: str, generation: int) -> None:
+    rows = leased[name]
+    del rows[generation]
+    if not rows:
+        del leased[name]

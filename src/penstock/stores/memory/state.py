@@ -1,0 +1,116 @@
+"""The shelf: all the data of one store, and the one lock under which everything is done with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeVar, TypeVarTuple
+
+from penstock.core import forks
+from penstock.core.clock import Clock
+from penstock.core.job import Job, Lease, Ref, State
+from penstock.stores.contract import WorkerInfo
+from penstock.stores.memory.rows import Queue, Row
+from penstock.stores.memory.sorted import Sorted
+from penstock.stores.memory.waiters import Waiters
+from penstock.stores.rate_limiter import Gate
+
+__all__ = ["Shelf", "named"]
+
+A = TypeVarTuple("A")
+R = TypeVar("R")
+
+
+class Shelf:
+    """The data; what is done with it are functions, and each verb of the seam is one step."""
+
+    def __init__(self, clock: Clock, gates: Callable[[], Gate] = Gate) -> None:
+        self.pid = os.getpid()
+        self.gates = gates
+        self.clock = clock
+        #: Who holds it may come again: while a verb is at work the garbage collector may end a wait that
+        #: somebody has left behind, which steps up to the shelf in our thread.
+        self.lock = forks.rlock()
+        self.boot = clock.boot_id()
+        self.queues: dict[str, Queue] = {}
+        self.rows: dict[int, Row] = {}  # by generation, rising
+        self.listing: list[int] = []  # the generations, rising, with ghosts
+        self.workers: dict[str, WorkerInfo] = {}
+        self.tokens: dict[str, dict[int, Row]] = {}  # what is leased under a token
+        self.held: dict[str, dict[int, Row]] = {}  # what is leased to a worker
+        self.keys: dict[int, tuple[Queue, str]] = {}  # the unique key that a job holds, by its generation
+        self.over: Sorted[int, int] = Sorted()  # ended: by the end of their retention
+        self.expiring: Sorted[int, int] = Sorted()  # queued: by expires_at
+        self.waiters = Waiters()
+        self.generation = self.tail = self.head = 0
+
+    def step(self, verb: Callable[[Shelf, *A], R], *args: *A) -> R:
+        """A verb, whole, with nobody else at the shelf."""
+        with self.lock:
+            return verb(self, *args)
+
+    # ── finding ──
+
+    def queue(self, name: str) -> Queue:
+        """This queue, which comes to be if it is not there."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name, self.gates())
+        return queue
+
+    def known(self, names: Iterable[str] | None) -> list[Queue]:
+        """Those of these queues that are there; None: all, by name."""
+        names = sorted(self.queues) if names is None else names
+        return [self.queues[name] for name in names if name in self.queues]
+
+    def row(self, ref: Ref) -> Row | None:
+        queue = self.queues.get(ref.queue)
+        return None if queue is None else queue.rows.get(ref.id)
+
+    def leased(self, lease: Lease | Ref) -> Row | None:
+        """The running job, if this is its lease: the check that all fencing comes down to."""
+        queue = self.queues.get(lease.queue)
+        row = None if queue is None else queue.rows.get(lease.id)
+        if row is None or row.job.state is not State.RUNNING:
+            return None
+        if isinstance(lease, Lease) and (row.job.token != lease.token or row.generation != lease.generation):
+            return None
+        return row
+
+    def under(self, token: str) -> list[Job]:
+        """What a fetch of this token was given, as far as it still has it."""
+        return [row.job for row in self.tokens.get(token, {}).values()]
+
+    # ── numbers, and rows come and gone ──
+
+    def next_place(self) -> int:
+        """A place behind all others."""
+        self.tail += 1
+        return self.tail
+
+    def add(self, job: Job, queue: Queue) -> Row:
+        """A new job of the next generation, which lies in no order yet."""
+        generation = self.generation = job.generation
+        queue.rows[job.id] = self.rows[generation] = row = Row(job, queue, self.next_place())
+        self.listing.append(generation)
+        return row
+
+    def discard(self, row: Row) -> None:
+        """One that lies in no order any more."""
+        del row.queue.rows[row.job.id]
+        del self.rows[row.generation]
+        if len(self.listing) > 2 * len(self.rows) + 64:
+            self.listing = list(self.rows)
+
+
+_shelves: dict[tuple[str, str], Shelf] = {}
+_shelves_lock = forks.lock()
+
+
+def named(name: str, namespace: str, clock: Clock) -> Shelf:
+    """The shelf of this name, which lives as long as the process."""
+    with _shelves_lock:
+        shelf = _shelves.get((name, namespace))
+        if shelf is None or shelf.pid != os.getpid():  # a fork's copy of a shelf is nobody's
+            shelf = _shelves[name, namespace] = Shelf(clock)
+        return shelf

@@ -1,0 +1,127 @@
+"""Jobs that came leased with the wake-up call: kept until the fetch that they were leased for asks for them.
+
+A wait with an offer may be told of a job that is its own already (`scripts/enqueue.lua`). Who made the offer
+fetches next; what nobody comes for goes back to the head of its queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from penstock.core.job import Job, Lease
+from penstock.stores.redis.keys import id_of
+
+__all__ = ["Handover", "Handovers", "read_handover"]
+
+_SIZES = struct.Struct(">BBBd")
+#: How long a job waits for its fetch (s); it follows the wake-up at once, unless its worker is stopping.
+_PATIENCE = 0.25
+#: So many offers, and what became of them, are remembered.
+_REMEMBERED = 64
+
+
+class Handover(NamedTuple):
+    """A job as it came."""
+
+    queue: str
+    stored: bytes  # its id
+    token: str
+    now: int  # the server's clock when it was leased
+    record: bytes
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.queue, id_of(self.stored), self.token, int.from_bytes(self.record[1:8], "big"))
+
+
+def read_handover(message: bytes) -> Handover:
+    """What `handed_over` in `enqueue.lua` has published."""
+    name, id, token, now = _SIZES.unpack_from(message, 1)
+    at = 1 + _SIZES.size
+    queue = message[at : at + name].decode()
+    at += name
+    stored = message[at : at + id]
+    at += id
+    return Handover(queue, stored, message[at : at + token].decode(), int(now), message[at + token :])
+
+
+class _Fetch:
+    """What is known of the fetch that an offer is for."""
+
+    __slots__ = ("failed", "found", "meanwhile", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way = False
+        self.meanwhile: list[Handover] = []  # came since it was sent: it may bring them, too
+        self.failed = False
+        self.found: frozenset[Lease] = frozenset()
+
+
+class Handovers:
+    """Those of one event loop, by token."""
+
+    def __init__(self, give_back: Callable[[Sequence[Handover]], None]) -> None:
+        self._give_back = give_back
+        self._kept: dict[str, list[Handover]] = {}
+        self._fetches: dict[str, _Fetch] = {}  # of the last tokens that were offered
+
+    def offer(self, token: str) -> None:
+        """Jobs may come that are leased under this token."""
+        if token not in self._fetches:
+            while len(self._fetches) >= _REMEMBERED:
+                self._fetches.pop(next(iter(self._fetches)))
+            self._fetches[token] = _Fetch()
+
+    def came(self, one: Handover, *, wanted: bool) -> None:
+        """A message, perhaps long after what it tells of: what a fetch has brought is not given back.
+
+        `wanted`: whoever offered still waits, and fetches next.
+        """
+        fetch = self._fetches.get(one.token)
+        if fetch is not None and fetch.under_way:
+            fetch.meanwhile.append(one)
+        elif fetch is not None and (fetch.failed or one.lease in fetch.found):
+            return  # a fetch that failed is repeated, and finds whatever is leased under its token
+        elif wanted:
+            self._keep(one)
+        else:
+            self._give_back([one])
+
+    def take(self, token: str) -> list[Handover]:
+        """What was leased under this token, if the server need not be asked for more of it."""
+        kept, fetch = self._kept.pop(token, []), self._fetches.get(token)
+        return [] if fetch is not None and fetch.failed else kept
+
+    @contextmanager
+    def fetching(self, token: str) -> Iterator[list[Job]]:
+        """While a fetch with this token asks the server; what it finds is to be put into the list."""
+        found: list[Job] = []
+        fetch = self._fetches.get(token)
+        if fetch is None:  # it was never offered
+            yield found
+            return
+        fetch.under_way, fetch.failed = True, True
+        try:
+            yield found
+            fetch.failed = False
+        finally:
+            fetch.under_way = False
+            fetch.found = frozenset(job.lease for job in found)
+            meanwhile, fetch.meanwhile = fetch.meanwhile, []
+            for one in meanwhile:
+                self.came(one, wanted=False)
+
+    def _keep(self, one: Handover) -> None:
+        kept = self._kept.get(one.token)
+        if kept is None:
+            kept = self._kept[one.token] = []
+            asyncio.get_running_loop().call_later(_PATIENCE, self._nobody_came, one.token)
+        kept.append(one)
+
+    def _nobody_came(self, token: str) -> None:
+        if left := self._kept.pop(token, None):
+            self._give_back(left)

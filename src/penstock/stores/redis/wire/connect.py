@@ -1,0 +1,122 @@
+"""Opening a connection: redis-py's connection classes make the socket (TCP, TLS, Unix), the rest is ours.
+
+What a call costs is decided by who reads the replies, and whether it is known that a call was sent; so the
+open socket is taken out of redis-py's hands and given to a `Line` (sync) or a `Link` (async).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from typing import Any
+
+import redis.asyncio.connection
+import redis.connection
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from penstock.core.errors import StoreUnavailable
+from penstock.stores.redis.wire.address import Address, Node
+from penstock.stores.redis.wire.faults import cannot_connect
+from penstock.stores.redis.wire.handshake import Kind
+
+__all__ = ["credentials", "dial", "dial_async", "where"]
+
+
+def where(address: Address, node: Node, kind: Kind) -> str:
+    return f"the sentinel {node}" if kind == "sentinel" else address.at(node)
+
+
+def dial(address: Address, node: Node, kind: Kind, timeout: float) -> tuple[socket.socket, tuple[str, ...]]:
+    """An open socket, and what to say to AUTH. Raises StoreError."""
+    try:
+        connection = _class(redis.connection, address, node, kind)(**_settings(address, node, kind, timeout))
+        connection.connect()
+    except (RedisError, OSError, ValueError, TypeError) as error:
+        raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
+    taken: socket.socket = connection._sock
+    connection._sock = None
+    return taken, _known(address, kind) or credentials(_provider(address, kind))
+
+
+async def dial_async(
+    address: Address, node: Node, kind: Kind, timeout: float
+) -> tuple[asyncio.StreamWriter, tuple[str, ...]]:
+    """As `dial`; the writer's transport is still to be given its protocol."""
+    try:
+        chosen = _class(redis.asyncio.connection, address, node, kind)
+        connection = chosen(**_settings(address, node, kind, timeout))
+        async with asyncio.timeout(timeout):
+            await connection.connect()
+    except (RedisError, OSError, ValueError, TypeError) as error:
+        raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
+    heard: asyncio.StreamReader = connection._reader
+    taken: asyncio.StreamWriter = connection._writer
+    connection._reader = connection._writer = None
+    said = _known(address, kind)
+    provider = _provider(address, kind)
+    if not said and provider is not None:
+        asked = provider.get_credentials_async()
+        said = credentials(None, await asked if inspect.isawaitable(asked) else asked)
+    if heard.at_eof():  # whoever takes over would not be told again, and wait for a greeting in vain
+        taken.transport.abort()
+        raise StoreUnavailable(f"{where(address, node, kind)}: it closed the connection")
+    return taken, said
+
+
+def credentials(provider: Any, given: Any = None) -> tuple[str, ...]:
+    """What a redis-py credential provider gives, as AUTH wants it."""
+    if provider is not None:
+        given = provider.get_credentials()
+    if not given:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(map(str, given))
+
+
+def _provider(address: Address, kind: Kind) -> Any:
+    options = address.sentinel_options if kind == "sentinel" else address.options
+    return options.get("credential_provider")
+
+
+def _known(address: Address, kind: Kind) -> tuple[str, ...]:
+    user, password = address.username, address.password
+    if kind == "sentinel":
+        user, password = address.sentinel_username, address.sentinel_password
+    if not password:
+        return ()
+    return (user, password) if user else (password,)
+
+
+def _class(module: Any, address: Address, node: Node, kind: Kind) -> Any:
+    if node.port == 0:
+        return module.UnixDomainSocketConnection
+    tls = address.sentinel_tls if kind == "sentinel" else address.tls
+    return module.SSLConnection if tls else module.Connection
+
+
+def _settings(address: Address, node: Node, kind: Kind, timeout: float) -> dict[str, Any]:
+    """For a connection that opens its socket once and says nothing on it."""
+    given = address.sentinel_options if kind == "sentinel" else address.options
+    tls = address.sentinel_tls if kind == "sentinel" else address.tls
+    options = {
+        name: value
+        for name, value in given.items()
+        if name != "credential_provider" and value is not None and (tls or not name.startswith("ssl_"))
+    }
+    if node.port == 0:
+        options = {"path": node.host}
+    else:
+        options |= {"host": node.host, "port": node.port}
+    return options | {
+        "socket_connect_timeout": timeout,
+        "socket_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "redis_connect_func": _say_nothing,
+        "protocol": 2,
+    }
+
+
+def _say_nothing(connection: Any) -> None:
+    """Instead of redis-py's greeting: ours needs one round trip."""

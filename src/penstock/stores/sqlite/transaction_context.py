@@ -1,0 +1,324 @@
+"""One atomic step of the store: the connection, what time it is, and the books that every verb keeps.
+
+A verb is a plain function of a Step and its arguments. It never begins or commits: whoever made the
+Step owns the transaction, so that the same verbs also work on a user's own connection.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.core.clock import Clock
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import kept
+from penstock.stores.contract import SetAside
+from penstock.stores.rate_limiter import Drain, Gate
+from penstock.stores.sqlite.blobs import limits_of
+from penstock.stores.sqlite.rows import (
+    CANCELLED,
+    ENDED,
+    RUNNING,
+    STATES,
+    Unreadable,
+    numbers,
+    spec_of,
+)
+from penstock.stores.statements import Statements
+from penstock.stores.text_encoding import storable
+
+__all__ = ["SQL", "Queue", "Step", "counts_of"]
+
+SQL = Statements("penstock.stores.sqlite", "queries")
+
+_QUEUE = SQL["book.queue"]
+_OPEN_QUEUE = SQL["book.open_queue"]
+_COUNTS = SQL["book.counts"]
+_TALLY = SQL["book.tally"]
+_NEW = SQL["book.new"]
+_RECOUNT = SQL["book.recount"]
+_GENERATION = SQL["book.generation"]
+_DAY_COUNT = SQL["book.day"]
+_SIGNAL = SQL["book.signal"]
+_BOOT = SQL["book.boot"]
+_NEW_BOOT = SQL["book.new_boot"]
+_VOID = SQL["book.void"]
+_END = SQL["cancel.end"]
+_FREE = SQL["keys.free"]
+
+_DAY = 86_400_000
+#: What most new jobs are, and `book.new` counts: scheduled, available.
+_FIRST = (0, 3)
+_ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
+
+
+class Queue:
+    """A queue as this step found it, and what the step changes of its counts."""
+
+    __slots__ = (
+        "_counts",
+        "_cx",
+        "closed",
+        "deltas",
+        "fair",
+        "gate",
+        "head",
+        "laned",
+        "miscounted",
+        "mixed",
+        "name",
+        "paused",
+        "qid",
+        "refused",
+        "tail",
+    )
+
+    def __init__(self, cx: sqlite3.Connection, name: str, row: Sequence[Any], now: int) -> None:
+        self._cx = cx
+        self._counts: Sequence[int] | None = None
+        self.name = name
+        self.qid: int = row[0]
+        self.tail: int = row[3]
+        self.head: int = row[4]
+        self.laned = row[12] == 1
+        self.fair: int | None = row[13]  # places of turns lie behind this one, if they are taken here
+        paused, closed, limits, held_until = row[1], row[2], row[6], row[7]
+        self.paused = paused == 1
+        self.closed = closed == 1
+        self.deltas: list[int] | None = None
+        #: What may keep its jobs from starting, or new ones from entering; None: nothing.
+        self.gate = None if limits is None and held_until <= now else _gate(*row[6:12])
+        self.refused = 0  # how many new jobs this step has found no room for
+        self.miscounted = False  # whether its counts were seen to be untrue
+        self.mixed = False  # whether the deltas are more than those of new jobs
+
+    @property
+    def tied(self) -> bool:
+        """Whether a job's step may mean something for others: see ties.py."""
+        return self.laned or self.fair is not None
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many jobs of each state there were when somebody first asked."""
+        if self._counts is None:
+            found: Sequence[int] = self._cx.execute(_COUNTS, (self.qid,)).fetchone()
+            self._counts = found
+        return self._counts
+
+    def count(self, state: int) -> int:
+        """How many jobs of this state there are, with what this step has done so far."""
+        return self.counts[state] + (0 if self.deltas is None else self.deltas[state])
+
+
+def _gate(limits: bytes | None, held_until: int, tat: float, drained: float, at: int, since: int) -> Gate:
+    return Gate(limits_of(limits), held_until, tat, Drain(drained, at, since))
+
+
+class Step:
+    """What verbs work with: `start` before a transaction, `begin` before and `flush` after each verb."""
+
+    __slots__ = (
+        "_generation",
+        "_lease_now",
+        "_minted",
+        "_queues",
+        "cancels",
+        "changes",
+        "clock",
+        "cx",
+        "ended",
+        "found",
+        "namespace",
+        "now",
+        "work",
+    )
+
+    def __init__(self, cx: sqlite3.Connection, namespace: str, clock: Clock) -> None:
+        self.cx = cx
+        self.namespace = namespace
+        self.clock = clock
+        self._queues: dict[str, Queue | None] = {}
+        self.found: list[SetAside] = []  # set aside, and not told yet
+        self.start()
+        self.begin()
+
+    def start(self) -> None:
+        """A new transaction begins."""
+        self.now = self.clock.now()
+        self._lease_now: int | None = None
+        self.work = False  # something became available or due later, or somebody else should look up
+        self.ended = False  # a job ended or went
+
+    def begin(self) -> None:
+        """Forget what an earlier verb of the transaction has seen: it may have been undone."""
+        self._queues.clear()
+        self._generation = -1
+        self._minted = 0
+        self.cancels = self.changes = 0
+
+    @property
+    def lease_now(self) -> int:
+        """The clock of leases, at its first reading in this transaction."""
+        if self._lease_now is None:
+            self._lease_now = self.clock.lease_now()
+        return self._lease_now
+
+    # ── queues ──
+
+    def queue(self, name: str) -> Queue | None:
+        """The queue of this name, None if there is none."""
+        if name in self._queues:
+            return self._queues[name]
+        row = self.cx.execute(_QUEUE, (self.namespace, name)).fetchone()
+        found = None
+        if row is not None:
+            if self._generation < 0:
+                self._generation = row[5]
+            found = Queue(self.cx, name, row, self.now)
+        self._queues[name] = found
+        return found
+
+    def some_queue(self, name: str) -> Queue:
+        """The queue of this name, which comes to be if it was not there."""
+        queue = self.queue(name)
+        if queue is None:
+            self.cx.execute(_OPEN_QUEUE, (self.namespace, name))
+            del self._queues[name]
+            queue = self.queue(name)
+            assert queue is not None
+        return queue
+
+    def known(self, names: Sequence[str]) -> list[Queue]:
+        """Those of these queues that there are."""
+        found = [self.queue(name) for name in names]
+        return [queue for queue in found if queue is not None]
+
+    # ── counts ──
+
+    def move(self, queue: Queue, old: int | None, new: int | None, n: int = 1) -> None:
+        """n jobs went from one state to another; None is not being there."""
+        deltas = self._deltas(queue)
+        queue.mixed = True
+        if old is not None:
+            deltas[old] -= n
+            if old == RUNNING and queue.gate is not None:
+                self.work = True  # another one may run now
+        if new is None or new in ENDED:
+            self.ended = True
+        elif new != RUNNING:
+            self.work = True
+        if new is not None:
+            deltas[new] += n
+
+    def enqueued(self, queue: Queue, state: int, n: int) -> None:
+        """n new jobs, of the generations from `generation() + 1` on."""
+        deltas = self._deltas(queue)
+        deltas[state] += n
+        deltas[_ENQUEUED] += n
+        queue.mixed = queue.mixed or state not in _FIRST
+        self._generation += n
+        self.work = True
+
+    def settled(self, queue: Queue, processed: int, failed: int) -> None:
+        """For the statistics."""
+        deltas = self._deltas(queue)
+        queue.mixed = True
+        deltas[_PROCESSED] += processed
+        deltas[_FAILED] += failed
+
+    def generation(self) -> int:
+        """That of the newest job of the file; a queue must have been looked at before."""
+        assert self._generation >= 0
+        return self._generation
+
+    def mint(self) -> int:
+        """A generation for a job that nobody enqueued: it counts for nothing else."""
+        self._generation += 1
+        self._minted += 1
+        return self._generation
+
+    def tails(self, queue: Queue, n: int) -> int:
+        """Draws n places at the tail: those after the one returned."""
+        before = queue.tail
+        queue.tail += n
+        self._deltas(queue)[_TAIL] += n
+        return before
+
+    def heads(self, queue: Queue, n: int) -> int:
+        """Draws n places at the head, of which the first is returned; the others follow it."""
+        queue.head -= n
+        queue.mixed = True
+        self._deltas(queue)[_HEAD] -= n
+        return queue.head
+
+    def flush(self) -> None:
+        """Write down what the verb has changed of the counts."""
+        new = self._minted
+        for queue in self._queues.values():
+            if queue is not None and queue.deltas is not None:
+                new += self._flush(queue, queue.deltas)
+            if queue is not None and queue.miscounted:
+                self.work = True
+                self.cx.execute(_RECOUNT, (queue.qid,))
+        if new:
+            self.cx.execute(_GENERATION, (new,))
+        if self.cancels or self.changes:
+            self.work = True
+            self.cx.execute(_SIGNAL, (self.namespace, self.cancels, self.changes))
+
+    def _flush(self, queue: Queue, deltas: list[int]) -> int:
+        new = deltas[_ENQUEUED]
+        if new and not queue.mixed:
+            self.cx.execute(_NEW, (deltas[0], deltas[3], new, queue.qid))
+        else:
+            self.cx.execute(_TALLY, (*deltas, queue.qid))
+        if deltas[_PROCESSED] or deltas[_FAILED]:
+            day = self.now // _DAY
+            self.cx.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
+        return new
+
+    def _deltas(self, queue: Queue) -> list[int]:
+        deltas = queue.deltas
+        if deltas is None:
+            deltas = queue.deltas = [0] * (len(STATES) + 5)
+        return deltas
+
+    # ── what several verbs do ──
+
+    def told(self) -> tuple[SetAside, ...]:
+        """What was set aside since this was asked last, by whatever verb."""
+        if not self.found:
+            return ()
+        found = tuple(self.found)
+        self.found.clear()
+        return found
+
+    def end_queued(self, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
+        """A job that was not running is cancelled."""
+        if isinstance(spec, bytes):
+            spec = spec_of(seq, spec)
+        until = self.now + kept(spec, State.CANCELLED)
+        try:
+            self.cx.execute(_END, (seq, self.now, until, storable(reason)))
+        except OverflowError as error:
+            raise Unreadable({seq: f"its end cannot be stored: {error}"}) from error
+        if spec.unique is not None:
+            self.cx.execute(_FREE, (numbers([seq]),))
+        self.move(queue, state, CANCELLED)
+
+    def same_boot(self) -> bool:
+        """Whether the leases in the file are on this machine's running clock."""
+        row = self.cx.execute(_BOOT).fetchone()
+        return row is not None and row[0] == self.clock.boot_id()
+
+    def notice_reboot(self) -> None:
+        """A lease of another run of the machine is void: its clock says nothing any more."""
+        if not self.same_boot():
+            self.cx.execute(_VOID)
+            self.cx.execute(_NEW_BOOT, (self.clock.boot_id(),))
+
+
+def counts_of(row: Sequence[Any]) -> dict[State, int]:
+    """The counts by state, a column each; states without jobs are absent."""
+    return {state: n for state, n in zip(STATES, row, strict=True) if n}

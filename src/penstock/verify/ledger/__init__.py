@@ -1,0 +1,12 @@
+"""An account of what really happened, kept outside the store, and the checker that compares the two.
+
+Producers, workers and whoever does harm write into a `Ledger`; `check` decides whether the store kept
+its promises.
+"""
+
+from penstock.verify.ledger.check import acheck, check
+from penstock.verify.ledger.ledger import Ledger
+from penstock.verify.ledger.summary import summary
+from penstock.verify.ledger.verdict import Duplicate, Finding, LedgerBroken, Verdict
+
+__all__ = ["Duplicate", "Finding", "Ledger", "LedgerBroken", "Verdict", "acheck", "check", "summary"]

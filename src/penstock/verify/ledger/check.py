@@ -1,0 +1,232 @@
+"""Compares a ledger with its store and decides whether all promises were kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from penstock.core.job import Job, Ref
+from penstock.stores.contract import QueueInfo, QueueStats, Store
+from penstock.verify.ledger import ends, rules
+from penstock.verify.ledger.batches import batches
+from penstock.verify.ledger.case import Case, broken
+from penstock.verify.ledger.causes import Again, reruns
+from penstock.verify.ledger.counters import counters
+from penstock.verify.ledger.crashes import crashes, lateness, restarts
+from penstock.verify.ledger.history import History, Story, read, uncollected
+from penstock.verify.ledger.parted import Parted, went_on
+from penstock.verify.ledger.partitions import lanes, queue_limits
+from penstock.verify.ledger.periods import periods
+from penstock.verify.ledger.trouble import Forgiven, troubles_of, word_of
+from penstock.verify.ledger.uniqueness import uniqueness
+from penstock.verify.ledger.verdict import Duplicate, Finding, Verdict
+
+__all__ = ["Snapshot", "Span", "acheck", "check", "judge", "snapshot"]
+
+#: From when to when, in ms since the epoch.
+Span = tuple[int, int]
+
+_CHUNK = 1_000
+#: So many second runs are described one by one.
+_DESCRIBED = 1_000
+#: These ask the process that uses them what time it is; others have a clock of their own.
+_BORROWED_CLOCK = ("sqlite:", "memory:")
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a store has: of the jobs that a ledger knows, those that are there; and its counters."""
+
+    jobs: dict[Ref, Job]
+    queues: list[QueueInfo]
+    stats: list[QueueStats]
+    borrows_clock: bool = False
+
+
+def check(
+    directory: str | Path,
+    store: Store,
+    *,
+    finished: bool = True,
+    exclusive: bool = True,
+    slack: int = 0,
+    asked: Iterable[str] = (),
+    forgiven: Iterable[Span] = (),
+) -> Verdict:
+    """The verdict on this ledger and its store. Call it when nobody produces or works any more.
+
+    `finished`: all work should be done, so a job that is not is a finding. `exclusive`: nobody else uses
+    the store's queues, so its counters must agree. `slack`: by how many ms the clocks of store and
+    ledger may differ before a start counts as early (0 on one machine).
+
+    `asked`: the kinds of harm that were to be done; one that never was is a finding. `forgiven`: spans of
+    time of which the store may forget what it has said, as its settings allow (an append-only file that is
+    synced every second and the second before a power cut; a failover to a replica that lags behind). What was
+    answered then may be undone: jobs that are gone count as forgiven, not as lost, and a job that had
+    ended may run again.
+    """
+    return asyncio.run(
+        acheck(
+            directory,
+            store,
+            finished=finished,
+            exclusive=exclusive,
+            slack=slack,
+            asked=asked,
+            forgiven=forgiven,
+        )
+    )
+
+
+async def acheck(
+    directory: str | Path,
+    store: Store,
+    *,
+    finished: bool = True,
+    exclusive: bool = True,
+    slack: int = 0,
+    asked: Iterable[str] = (),
+    forgiven: Iterable[Span] = (),
+) -> Verdict:
+    """The same inside an event loop."""
+    history = read(directory)
+    seen = await snapshot(store, history)
+    return judge(
+        history,
+        seen,
+        finished=finished,
+        exclusive=exclusive,
+        slack=slack,
+        asked=asked,
+        forgiven=forgiven,
+    )
+
+
+async def snapshot(store: Store, history: History) -> Snapshot:
+    """Ask the store about every job of the ledger, and for its counters."""
+    jobs: dict[Ref, Job] = {}
+    refs = list(dict.fromkeys(story.ref for story in history.stories))
+    while refs:
+        for start in range(0, len(refs), _CHUNK):
+            found = await store.get(refs[start : start + _CHUNK])
+            jobs.update({job.ref: job for job in found if job is not None})
+        # a batch that nobody has fetched is in no ledger
+        of_batches = {Ref(job.queue, job.batch) for job in jobs.values() if job.batch is not None}
+        refs = sorted(of_batches - jobs.keys() - set(refs), key=lambda ref: (ref.queue, ref.id))
+    borrows = store.url.startswith(_BORROWED_CLOCK)
+    return Snapshot(jobs, await store.queues(), await store.stats(days=1), borrows)
+
+
+def judge(
+    history: History,
+    seen: Snapshot,
+    *,
+    finished: bool = True,
+    exclusive: bool = True,
+    slack: int = 0,
+    asked: Iterable[str] = (),
+    forgiven: Iterable[Span] = (),
+    undone: Iterable[Span] = (),
+    unleased: Iterable[Span] = (),
+    parted: Iterable[Parted] = (),
+) -> Verdict:
+    """The verdict, from facts alone. Of the spans of `undone` the store may forget all but enqueues; of those
+    of `unleased` the leases, but no start that must be on record first. In those of `parted` a part of the
+    store was away, and the queues of the others must have gone on."""
+    excused = Forgiven(forgiven, history, undone, unleased)
+    with uncollected():
+        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(parted))
+
+
+def _judged(
+    history: History,
+    seen: Snapshot,
+    finished: bool,
+    exclusive: bool,
+    slack: int,
+    asked: Sequence[str],
+    forgiven: Forgiven,
+    parted: Sequence[Parted],
+) -> Verdict:
+    injected = Counter(map(word_of, history.faults))
+    case = Case(
+        history,
+        seen.jobs,
+        time.time_ns() // 1_000_000,
+        troubles_of(history),
+        forgiven,
+        history.by_ref(),
+        slack,
+        misled=seen.borrows_clock and "clock" in injected,
+    )
+    fates, findings = _fates(case, finished=finished)
+    too_early = [finding for story in history.stories for finding in rules.early(story, case)]
+    findings += [] if case.misled else too_early
+    for story in history.stories:
+        findings += chain(rules.fencing(story, case), rules.attempts(story, case))
+    findings += chain(uniqueness(case), lanes(case), queue_limits(case))
+    findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, parted))
+    again = [one for s in history.stories for one in reruns(s, history, case.troubles, case.forgiven)]
+    findings += [one.finding for one in again if one.finding is not None]
+    if exclusive:
+        findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
+    findings += _of_the_ledger(history, injected, asked)
+    late = list(lateness(case))
+    verdict = Verdict(
+        forgiven=fates["forgiven"] + sum(1 for one in again if one.cause == "undone"),
+        early=len(too_early),
+        late=sum(1 for one in late if one.unexplained),
+        reruns=dict(Counter(one.cause for one in again)),
+        duplicated=sum(1 for one in again if one.duplicate is not None),
+        duplicates=_described(again),
+        injected=dict(injected),
+        crashes=crashes(history),
+        restarts=restarts(history),
+        lateness=sorted(one.ms for one in late),
+        findings=findings,
+    )
+    return msgspec.structs.replace(verdict, **_numbers(history.stories, fates))
+
+
+def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Finding]]:
+    """How many jobs have ended how, and what is wrong with their ends. Batches are their members'."""
+    fates: Counter[str] = Counter()
+    findings: list[Finding] = []
+    for story in case.history.stories:
+        fate, wrong = ends.end_of(story, case)
+        fates[fate] += not story.members
+        findings += wrong
+        job = case.job(story)
+        if finished and fate == "unfinished" and job is not None:
+            says = f"the work is over, and it is still {job.state.value}"
+            findings.append(broken(story, "one end", says))
+    return fates, findings
+
+
+def _of_the_ledger(history: History, injected: Counter[str], asked: Iterable[str]) -> Iterator[Finding]:
+    if history.torn:
+        yield Finding("ledger", f"{history.torn} line(s) cannot be read: its disk was full?")
+    for kind in dict.fromkeys(asked):
+        if not injected[kind]:
+            yield Finding("faults", f"{kind} was asked for, and never happened")
+
+
+def _described(again: Sequence[Again]) -> list[Duplicate]:
+    return [one.duplicate for one in again if one.duplicate is not None][:_DESCRIBED]
+
+
+def _numbers(stories: Sequence[Story], fates: Counter[str]) -> dict[str, int]:
+    return {
+        "offered": sum(1 for s in stories if s.offers),
+        "enqueued": sum(1 for s in stories if s.acknowledged),
+        "refused": sum(1 for s in stories if s.offers and not s.acknowledged and not s.unknown),
+        "unknown": sum(1 for s in stories if s.unknown),
+        **{end: fates[end] for end in ("completed", "cancelled", "dead", "deleted", "unfinished", "lost")},
+        "runs": sum(len(s.runs) for s in stories),
+        "stale": sum(1 for s in stories for act in s.acts if act.answer == "stale"),
+    }

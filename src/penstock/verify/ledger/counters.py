@@ -1,0 +1,86 @@
+"""The counters of a store against what the ledger saw: counts shown are counts true."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from penstock.core.job import Job, Ref
+from penstock.stores.contract import QueueInfo, QueueStats
+from penstock.verify.ledger.story import Story
+from penstock.verify.ledger.verdict import Finding
+
+__all__ = ["counters"]
+
+
+def counters(
+    stories: Iterable[Story],
+    jobs: Mapping[Ref, Job],
+    queues: Iterable[QueueInfo],
+    stats: Iterable[QueueStats],
+    forgiven: Callable[[int], bool] = lambda _: False,
+) -> Iterator[Finding]:
+    """Per queue: jobs per state, and the totals of enqueued, processed and failed.
+
+    Totals are exact where all ends were written down; each lease whose end was not (its holder was
+    killed) widens the bounds by one, for its supervisor, who writes no ledger, judged it. What was answered
+    when the store may have forgotten it (`forgiven`, by the instant) counts as perhaps.
+    """
+    by_queue: dict[str, list[Story]] = {}
+    for story in stories:
+        by_queue.setdefault(story.ref.queue, []).append(story)
+    there = {info.name: info for info in queues}
+    totals = {one.name: one for one in stats}
+    for name, mine in by_queue.items():
+        if name in there:
+            yield from _per_state(name, there[name], jobs)
+        if name in totals:
+            yield from _totals(name, totals[name], mine, forgiven)
+
+
+def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[Finding]:
+    known = Counter(job.state for ref, job in jobs.items() if ref.queue == name)
+    shown = Counter({state: n for state, n in info.counts.items() if n})
+    if sum(shown.values()) > sum(known.values()):
+        n = sum(shown.values()) - sum(known.values())
+        yield Finding("counters", f"the store counts {n} job(s) that the ledger does not know", name)
+        return
+    for state in sorted({*known, *shown}):
+        if known[state] != shown[state]:
+            says = f"the store counts {shown[state]} {state.value} job(s), and has {known[state]}"
+            yield Finding("counters", says, name)
+
+
+def _totals(
+    name: str, shown: QueueStats, stories: list[Story], forgiven: Callable[[int], bool]
+) -> Iterator[Finding]:
+    certain = sum(1 for s in stories if _was_new(s, forgiven))
+    perhaps = sum(1 for s in stories if s.acknowledged or s.unknown)
+    yield from _within(name, "enqueued", shown.enqueued, certain, perhaps)
+    acts = [act for story in stories for act in story.acts]
+    unsaid = sum(_unsaid(story) for story in stories)
+    for what, value, counted in (
+        ("processed", shown.processed, [act for act in acts if act.asked.charge]),
+        ("failed", shown.failed, [act for act in acts if act.asked.error]),
+    ):
+        applied = [act for act in counted if act.applied]
+        low = sum(1 for act in applied if not forgiven(act.answered))
+        high = len(applied) + unsaid + sum(1 for act in counted if act.perhaps)
+        yield from _within(name, what, value, low, high)
+
+
+def _was_new(story: Story, forgiven: Callable[[int], bool]) -> bool:
+    new = any(v.verdict == "new" and not forgiven(v.mono) for v in story.verdicts)
+    return new or (story.acknowledged and any(not forgiven(lease.mono) for lease in story.leases))
+
+
+def _unsaid(story: Story) -> int:
+    """Leases that ended without a word that was written down."""
+    settled = {act.asked.token for act in story.acts if act.applied}
+    return sum(1 for token in {lease.token for lease in story.leases} if token not in settled)
+
+
+def _within(name: str, what: str, shown: int, low: int, high: int) -> Iterator[Finding]:
+    if not low <= shown <= high:
+        expected = str(low) if low == high else f"{low} to {high}"
+        yield Finding("counters", f"the store says {what} {shown}; it was {expected}", name)

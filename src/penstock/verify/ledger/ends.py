@@ -1,0 +1,193 @@
+"""The first promise: what was acknowledged comes to exactly one end, and stays as long as it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.job import Job
+from penstock.verify.ledger.case import Case, broken
+from penstock.verify.ledger.facts import Answered
+from penstock.verify.ledger.story import TERMINAL_STATES, Act, Operation, Story
+from penstock.verify.ledger.verdict import Finding
+
+__all__ = ["end_of", "is_forgiven"]
+
+#: A store may count a retention from a moment before the ledger does (ms).
+_ABOUT = 1_000
+
+
+def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
+    """How the job ended (a terminal state, deleted, unfinished, lost, forgiven or never), and what is wrong
+    with it."""
+    job = case.job(story)
+    if not _taken(story):
+        return "never", _there_though_refused(story, job)
+    if story.batches and not _ends(story) and not _cancels(story):
+        return _end_of_member(story, case, job)
+    ends, undone = _certain_ends(story, case)
+    told = {act.asked.state for act in ends}
+    perhaps = {act.asked.state for act in undone}
+    for cancel in _cancels(story):
+        (perhaps if case.forgiven(cancel.answered) else told).add("cancelled")
+    wrong = _ended_twice(story, ends, told)
+    if job is not None:
+        return _kept_end(story, job, told, perhaps, wrong)
+    if _deleted(story):
+        return "deleted", wrong
+    ends = ends or undone
+    called_off = "cancelled" in told | perhaps
+    end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case)
+    if end is None:
+        return _gone(story, case, wrong)
+    if ends and case.is_last(story) and not case.is_purged(story) and not case.misled:
+        until = case.history.at(ends[-1].asked) + ends[-1].asked.keep - _ABOUT
+        if case.now < until and not case.forgiven(ends[-1].answered):
+            wrong.append(broken(story, "kept", f"it ended as {end}, shall still be kept, and is not there"))
+    return end, wrong
+
+
+def is_forgiven(story: Story, case: Case) -> bool:
+    """Whether the store may have forgotten that it had ever taken it: each time that it showed that it had is
+    one of those that may be undone. Of one whose producer got no answer, the offer counts in its place."""
+    shown = [lease.mono for lease in story.leases] + [act.answered for act in story.acts if act.applied]
+    if not all(map(case.forgiven, shown)):
+        return False
+    told = [v for v in story.verdicts if v.verdict in ("new", "follows", "unreplicated")]
+    if told:
+        return all(_may_be_forgotten(story, one, case) for one in told)
+    return story.unknown and case.forgiven(story.began)
+
+
+def _may_be_forgotten(story: Story, told: Answered, case: Case) -> bool:
+    """A producer's enqueue waits for replicas; what a tick or a settlement enqueues does not, and of one that
+    waited in vain its producer was told that it may be forgotten."""
+    by_producer = told.verdict == "new" and story.offer is not None and not story.offer.entry
+    return case.forgiven.enqueue(told.mono) if by_producer else case.forgiven(told.mono)
+
+
+def _taken(story: Story) -> bool:
+    return story.acknowledged or bool(story.leases or story.runs)
+
+
+def _gone(story: Story, case: Case, wrong: list[Finding]) -> tuple[str, list[Finding]]:
+    if case.is_purged(story):
+        return "deleted", wrong
+    if is_forgiven(story, case):
+        return "forgiven", wrong
+    says = "it was acknowledged, has not ended, and is not in the store"
+    if not case.is_last(story):
+        says = "its id was taken again before it had ended"
+    return "lost", [*wrong, broken(story, "lost", says)]
+
+
+def _there_though_refused(story: Story, job: Job | None) -> list[Finding]:
+    verdicts = {v.verdict for v in story.verdicts}
+    if job is not None and not story.unknown and not verdicts & {"exists", "duplicate", "skipped"}:
+        said = ", ".join(sorted(verdicts)) or "nothing"
+        return [broken(story, "refused", f"the store said {said} to its enqueue, and has it")]
+    return []
+
+
+def _since(story: Story) -> int:
+    """When its present life began (mono): an operator's retry makes an ended job as new."""
+    retries = [op.asked.mono for op in story.operations if op.asked.verb == "retry" and op.accepted]
+    return max(retries, default=0)
+
+
+def _ends(story: Story) -> list[Act]:
+    since = _since(story)
+    return [a for a in story.acts if a.terminal and a.applied and a.asked.mono >= since]
+
+
+def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
+    """Its ends: those that hold, and those that the store may have forgotten."""
+    ends = _ends(story)
+    if not case.forgiven:
+        return ends, []
+    undone = [act for act in ends if case.forgiven(act.answered)]
+    return [act for act in ends if act not in undone], undone
+
+
+def _cancels(story: Story) -> list[Operation]:
+    """By which it ended, as the store said."""
+    since = _since(story)
+    return [
+        op
+        for op in story.operations
+        if op.asked.verb == "cancel" and op.answer == "cancelled" and op.asked.mono >= since
+    ]
+
+
+def _deleted(story: Story) -> bool:
+    return any(op.asked.verb == "delete" and op.accepted for op in story.operations)
+
+
+def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Finding]:
+    if len(ends) > 1 or len(told) > 1:
+        states = " and ".join([act.asked.state for act in ends] if len(ends) > 1 else sorted(told))
+        return [broken(story, "one end", f"it ended more than once: {states}")]
+    return []
+
+
+def _kept_end(
+    story: Story, job: Job, told: set[str], perhaps: set[str], wrong: list[Finding]
+) -> tuple[str, list[Finding]]:
+    state = job.state.value
+    if state not in TERMINAL_STATES:
+        if told:
+            wrong.append(_otherwise(story, told, state))
+        return "unfinished", wrong
+    if told and state not in told | perhaps:
+        wrong.append(_otherwise(story, told, state))
+    elif state == "completed" and not told and state not in perhaps:
+        wrong += _completed_by_nobody(story)
+    return state, wrong
+
+
+def _otherwise(story: Story, told: set[str], state: str) -> Finding:
+    return broken(story, "one end", f"it ended as {' and '.join(sorted(told))}; the store has it {state}")
+
+
+def _completed_by_nobody(story: Story) -> list[Finding]:
+    """Only a holder can complete a job, and each holder wrote down what it asked."""
+    said = [a for a in story.acts if a.asked.state == "completed" and a.asked.mono >= _since(story)]
+    if any(a.perhaps for a in said) or not (story.leases or story.runs or story.acts):
+        return []  # or nobody here watched it
+    if said:
+        return [broken(story, "fencing", f"a {said[-1].answer} outcome took effect: the job is completed")]
+    return [broken(story, "fencing", "it is completed, and none of its holders said so")]
+
+
+def _presumed(story: Story, case: Case) -> str | None:
+    """An end that nobody was told of: the holder was killed before the answer, or its time had passed; by a
+    wrong clock that may have been long ago."""
+    since = _since(story)
+    for act in reversed(story.acts):
+        over = case.misled or act.asked.keep == 0 or case.now >= act.asked.at + act.asked.keep
+        if act.terminal and act.perhaps and over and act.asked.mono >= since:
+            return act.asked.state
+    expires = story.offer.expires if story.offer else None
+    return "cancelled" if expires is not None and expires <= case.now else None
+
+
+def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list[Finding]]:
+    """One that was collected ends with its batch, and as it does."""
+    fates = [end_of(batch, case)[0] for batch in story.batches]
+    if job is None:
+        if _deleted(story) or "deleted" in fates or case.is_purged(story):
+            return "deleted", []
+        ends = [fate for fate in fates if fate in TERMINAL_STATES]
+        if ends:
+            return ends[-1], []
+        return _gone(story, case, [])
+    state = job.state.value
+    if state not in TERMINAL_STATES:
+        ended = sorted(set(fates) & TERMINAL_STATES)
+        if ended and job.batch in {batch.ref.id for batch in story.batches}:
+            says = f"its batch ended as {' and '.join(ended)}; the store has it {state}"
+            return "unfinished", [broken(story, "groups", says)]
+        return "unfinished", []
+    if state not in fates and "unfinished" not in fates and not (set(fates) & {"lost", "forgiven"}):
+        says = f"its batch ended as {' and '.join(fates)}; the store has it {state}"
+        return state, [broken(story, "groups", says)]
+    return state, []

@@ -1,0 +1,271 @@
+"""Reads a ledger and sorts it into one story per job."""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from statistics import median_low
+
+import msgspec
+from msgspec.structs import force_setattr as share
+
+from penstock.core.job import Ref
+from penstock.verify.ledger.facts import (
+    Answered,
+    Asked,
+    Ended,
+    Fact,
+    Fault,
+    Healed,
+    JobFact,
+    Leased,
+    Limited,
+    Offered,
+    Opened,
+    Settled,
+    Settling,
+    Started,
+    Ticked,
+    Ticking,
+    Told,
+    decoder,
+)
+from penstock.verify.ledger.story import TERMINAL_STATES, Act, Operation, Run, Story
+
+__all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "read", "tell", "uncollected"]
+
+#: A wall clock that is further off than this (ms) is not believed.
+_ODD = 1_000
+
+_by_mono = attrgetter("mono")
+
+
+@dataclass(eq=False)
+class History:
+    """A ledger, read."""
+
+    stories: list[Story]
+    faults: list[Fault]  # in the order of time, with how long they lasted
+    parents: dict[int, int]  # process → the one that started it
+    purged: set[str]  # queues of which a purge took away jobs
+    torn: int  # lines that a full disk cut off
+    limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
+    ticks: list[Ticking | Ticked] = field(default_factory=list)
+    #: What to add to the monotonic clock to get the wall clock that most processes had (ns).
+    offset: int | None = None
+
+    def by_ref(self) -> dict[Ref, Story]:
+        """The last life of each id."""
+        return {story.ref: story for story in self.stories}
+
+    def at(self, fact: Fact) -> int:
+        """When it was written by the right wall clock (ms), whatever its process took the time to be."""
+        right = self.wall(fact.mono)
+        return fact.at if right is None or abs(fact.at - right) <= _ODD else right
+
+    def wall(self, mono: int) -> int | None:
+        """This monotonic instant by the right wall clock (ms); None: nobody says."""
+        return None if self.offset is None else (mono + self.offset) // 1_000_000
+
+    def mono(self, at: int) -> int | None:
+        """This instant (ms) by the monotonic clock; None: nobody says."""
+        return None if self.offset is None else at * 1_000_000 - self.offset
+
+
+def read(directory: str | Path) -> History:
+    """The history in this directory; of files that are still written, what is there now."""
+    torn: list[str] = []
+    files = sorted(Path(directory).glob("*.jsonl"))
+    with uncollected():
+        history = tell((fact for path in files for fact in _facts(path, torn)), _in_order=False)
+    history.torn = len(torn)
+    return history
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A ledger is a million values in no cycle: the garbage collector would go through them again and again,
+    and take longer than all else."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _facts(path: Path, torn: list[str]) -> Iterator[Fact]:
+    """Line by line: a ledger of some minutes is large."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # what a process wrote in its last instant: it cannot have acted on it
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError:
+                torn.append(path.name)
+
+
+def tell(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = True) -> History:
+    """The history that these facts, in the order of time, make up."""
+    history = History([], [], {}, set(), torn)
+    outside: list[Fact] = []
+    of_job: dict[tuple[str, str], list[JobFact]] = defaultdict(list)
+    for fact in facts:
+        if not isinstance(fact, JobFact):
+            outside.append(fact)
+        elif fact.id != "*":
+            about = of_job[fact.queue, fact.id]
+            if about:  # one text for all of a job: half of what a ledger takes in memory
+                share(fact, "queue", about[0].queue)
+                share(fact, "id", about[0].id)
+            about.append(fact)
+        elif isinstance(fact, Told) and fact.verb == "purge":
+            history.purged.add(fact.queue)
+    if not _in_order:
+        outside.sort(key=_by_mono)
+        for about in of_job.values():
+            about.sort(key=_by_mono)
+    _tell_of_all(history, outside)
+    addresses = list(of_job) if _in_order else sorted(of_job, key=lambda key: of_job[key][0].mono)
+    for address in addresses:
+        ref = Ref(*address)
+        # what is told is let go of
+        history.stories += [_story(ref, life) for life in _lives(of_job.pop(address))]
+    _bind_batches(history)
+    return history
+
+
+def _tell_of_all(history: History, facts: Iterable[Fact]) -> None:
+    offsets: dict[int, int] = {}
+    for fact in facts:
+        match fact:
+            case Opened():
+                history.parents[fact.pid] = fact.parent
+                offsets.setdefault(fact.pid, fact.at * 1_000_000 - fact.mono)
+            case Fault():
+                history.faults.append(fact)
+            case Healed():
+                _heal(history.faults, fact)
+            case Limited():
+                history.limits.setdefault(fact.queue, []).append(fact)
+            case Ticking() | Ticked():
+                history.ticks.append(fact)
+    history.offset = median_low(offsets.values()) if offsets else None
+
+
+def _heal(faults: list[Fault], healed: Healed) -> None:
+    """The last of its kind has lasted from then to now."""
+    for i in range(len(faults) - 1, -1, -1):
+        fault = faults[i]
+        if (fault.kind, fault.target) == (healed.kind, healed.target):
+            lasted = (healed.mono - fault.mono) / 1e9
+            faults[i] = msgspec.structs.replace(fault, seconds=lasted)
+            return
+
+
+def _bind_batches(history: History) -> None:
+    """A batch is leased, run and settled for its members."""
+    batches = [story for story in history.stories if any(lease.members for lease in story.leases)]
+    if not batches:
+        return
+    last = history.by_ref()
+    for batch in batches:
+        # those of the last lease: a store that forgets may make it anew, of others
+        batch.members = next(lease.members for lease in reversed(batch.leases) if lease.members)
+        for id in dict.fromkeys(id for lease in batch.leases for id in lease.members):
+            member = last.get(Ref(batch.ref.queue, id))
+            if member is not None:
+                member.batches.append(batch)
+
+
+def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
+    """An id may be used again when its job is gone; each use is a life. A token stays with its own life."""
+    taken = [i for i, fact in enumerate(facts) if isinstance(fact, Answered) and fact.verdict == "new"]
+    if len(taken) < 2:
+        yield facts
+        return
+    offers = [i for i, fact in enumerate(facts) if isinstance(fact, Offered)]
+    cuts = [max((i for i in offers if i < answer), default=answer) for answer in taken[1:]]
+    life_of_token: dict[str, int] = {}
+    lives: list[list[JobFact]] = [[] for _ in range(len(cuts) + 1)]
+    for i, fact in enumerate(facts):
+        token = getattr(fact, "token", "")
+        now = bisect_right(cuts, i)
+        lives[life_of_token.setdefault(token, now) if token else now].append(fact)
+    yield from lives
+
+
+def _story(ref: Ref, facts: list[JobFact]) -> Story:
+    story = Story(ref)
+    runs: dict[str, Run] = {}
+    for fact in facts:
+        match fact:
+            case Offered():
+                story.offers += 1
+                story.offer = story.offer or fact
+            case Answered():
+                story.verdicts.append(fact)
+            case Leased():
+                story.leases.append(fact)
+            case Started():
+                _add_start(story, runs, fact)
+            case Ended():
+                if (run := runs.get(fact.token)) and run.end is None:
+                    run.end = fact
+            case Settling():
+                act = Act(fact)
+                story.acts.append(act)
+                if fact.token in runs:
+                    runs[fact.token].acts.append(act)
+            case Settled():
+                _add_answer(story, fact)
+            case Asked():
+                story.operations.append(Operation(fact))
+            case Told():
+                for op in story.operations:
+                    if op.answer is None and op.asked.verb == fact.verb and op.asked.pid == fact.pid:
+                        op.answer, op.answered = fact.answer, fact.mono
+    return story
+
+
+def _add_start(story: Story, runs: dict[str, Run], fact: Started) -> None:
+    run = runs.get(fact.token)
+    if run is None:
+        lease = next((one for one in story.leases if one.token == fact.token), None)
+        run = runs[fact.token] = Run(fact.token, fact.attempt, fact.worker, fact, lease)
+        story.runs.insert(_place(story.runs, run), run)
+    elif run.start.inside == fact.inside:
+        story.shared.append((fact.token, run.start.pid, fact.pid))
+    run.pids.add(fact.pid)
+
+
+def _place(runs: list[Run], late: Run) -> int:
+    """Where it stands among those that began before it."""
+    place = len(runs)
+    while place and _was_first(late, runs[place - 1]):
+        place -= 1
+    return place
+
+
+def _was_first(late: Run, other: Run) -> bool:
+    """Whether it was given before the other one, though it began later: its holder knew of it before; or, if
+    even that came late, he had asked for it before and it is an earlier attempt by the store's count. Alone,
+    requests say little: all of them wait together for a store that is away."""
+    if late.granted < other.granted:
+        return late.attempt <= other.attempt
+    return late.asked < other.asked and late.attempt < other.attempt
+
+
+def _add_answer(story: Story, fact: Settled) -> None:
+    for act in story.acts:
+        if act.answer is None and act.asked.token == fact.token and act.asked.pid == fact.pid:
+            act.answer, act.answered = fact.answer, fact.mono
+            return

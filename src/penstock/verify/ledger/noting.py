@@ -1,0 +1,141 @@
+"""What a store is asked and answers, put into facts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+from penstock.core.job import Job, Lease, NewJob, Ref
+from penstock.core.lifecycle import Transition, first_state
+from penstock.core.unique_rules import expiry_of
+from penstock.stores.contract import Enqueued, Moved, Settlement, Tick
+from penstock.stores.contract import Settled as Answer
+from penstock.stores.contract import Ticked as TickAnswer
+from penstock.verify.ledger import facts
+from penstock.verify.ledger.facts import Fact
+
+__all__ = [
+    "Now",
+    "answered",
+    "leased",
+    "offered",
+    "settled",
+    "settling",
+    "start_of",
+    "ticked",
+    "ticking",
+    "timestamp",
+]
+
+#: Wall clock (ms), monotonic clock (ns), process.
+Now = tuple[int, int, int]
+
+
+def timestamp() -> Now:
+    return time.time_ns() // 1_000_000, time.monotonic_ns(), os.getpid()
+
+
+def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Offered:
+    """The fact of offering this job now. Its due instant is a lower bound: the store looks later."""
+    at, mono, pid = timestamp()
+    _, due = first_state(job, at)
+    unique, lane = job.unique, job.lane
+    period = None if unique is None else unique.period
+    return facts.Offered(
+        at,
+        mono,
+        pid,
+        job.queue,
+        job.id,
+        task=job.task,
+        due=due,
+        delayed=due > at,
+        max_attempts=job.max_attempts,
+        at_most_once=job.at_most_once,
+        expires=expiry_of(job, at),
+        retention=job.retention,
+        unique=None if unique is None else unique.key,
+        unique_until=None if period is None else at + period,
+        follows=follows,
+        unique_states=3 if unique is None else unique.states,
+        lane=None if lane is None else lane.key,
+        lane_most=1 if lane is None else lane.most,
+        ordered=lane is not None and lane.ordered,
+        grouped=job.group is not None,
+        entry=entry,
+    )
+
+
+def answered(now: Now, job: NewJob, answer: Enqueued) -> facts.Answered:
+    holder = "" if answer.id == job.id else answer.id
+    return facts.Answered(*now, job.queue, job.id, answer.verdict.value, holder)
+
+
+def start_of(job: NewJob, at: int) -> int:
+    """When it is due, if it is asked for now."""
+    return first_state(job, at)[1]
+
+
+def leased(now: Now, job: Job, by: str, sent: int, lease: int, offered: int = 0) -> facts.Leased:
+    token, worker = job.token or "", job.worker or ""
+    return facts.Leased(
+        *now,
+        job.queue,
+        job.id,
+        token,
+        worker,
+        job.attempt,
+        by,
+        sent,
+        lease,
+        members=job.members,
+        offered=offered,
+    )
+
+
+def settling(now: Now, lease: Lease | Ref, to: Transition) -> facts.Settling:
+    return facts.Settling(
+        *now,
+        lease.queue,
+        lease.id,
+        token=_token(lease),
+        state=to.state.value,
+        delay=to.delay,
+        charge=to.charge,
+        lost=to.lost,
+        keep=to.keep,
+        error="" if to.error is None else to.error.kind,
+    )
+
+
+def settled(settlements: Sequence[Settlement], answers: Sequence[Answer] | None) -> Iterator[Fact]:
+    """None: the reply was lost."""
+    now = timestamp()
+    for i, one in enumerate(settlements):
+        lease = one.lease
+        answer = "unknown" if answers is None else answers[i].value
+        yield facts.Settled(*now, lease.queue, lease.id, _token(lease), answer)
+        if answer == "applied":
+            yield from (facts.Answered(*now, job.queue, job.id, "follows") for job in one.then)
+
+
+def ticking(now: Now, tick: Tick) -> Iterator[Fact]:
+    ids = tuple(job.id for job in tick.jobs)
+    yield facts.Ticking(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, tick.to, ids)
+    yield from (offered(job, entry=tick.ref.id) for job in tick.jobs)
+
+
+def ticked(now: Now, tick: Tick, answer: TickAnswer | None) -> Iterator[Fact]:
+    """None: the reply was lost. A store may have lost it to itself, asked again, and been its own rival: then
+    the answer is that somebody else has moved the entry on."""
+    said = "unknown" if answer is None else answer.moved.value
+    new = () if answer is None else answer.enqueued
+    otherwise = "unknown" if answer is None or answer.moved in (Moved.STALE, Moved.UNKNOWN) else "skipped"
+    yield facts.Ticked(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
+    for job in tick.jobs:
+        yield facts.Answered(*now, job.queue, job.id, "new" if job.id in new else otherwise)
+
+
+def _token(lease: Lease | Ref) -> str:
+    return lease.token if isinstance(lease, Lease) else ""

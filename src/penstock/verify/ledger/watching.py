@@ -1,0 +1,286 @@
+"""A store that writes down what it is asked and what it answers; all else passes through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from penstock.core.errors import StoreFull, StoreReadOnly
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.limits import LimitChange
+from penstock.stores.contract import (
+    Enqueued,
+    Fetched,
+    Offer,
+    QueueInfo,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+    SyncProducing,
+    Tick,
+    Ticked,
+    Verdict,
+    Wake,
+)
+from penstock.verify.ledger import facts, noting
+from penstock.verify.ledger.facts import Fact
+from penstock.verify.ledger.noting import timestamp
+
+__all__ = ["watched"]
+
+T = TypeVar("T")
+
+
+#: So many offered tokens are remembered; a worker has one at a time.
+_OFFERS = 64
+
+
+class Pen(Protocol):
+    """What a watched store writes with."""
+
+    def write_all(self, facts: Iterable[Fact]) -> None: ...
+
+
+def watched(store: Store, pen: Pen) -> Store:
+    """The same store; every job that is offered, leased, settled or called off is written down."""
+    return cast(Store, _Watched(store, pen))
+
+
+class _Watched:
+    """The doors of a store with a clerk at each that matters; the others are the store's own."""
+
+    def __init__(self, store: Store, pen: Pen) -> None:
+        self._store = store
+        self._clerk = _Clerk(pen)
+        self.sync = cast(SyncProducing, _WatchedSync(store.sync, self._clerk))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    # producing
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._clerk.enqueue(jobs) as answer:
+            return answer(await self._store.enqueue(jobs))
+
+    async def cancel(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        with self._clerk.operate("cancel", refs) as answer:
+            return answer(await self._store.cancel(refs, **options))
+
+    # consuming
+
+    async def fetch(self, queues: Sequence[Share], **options: Any) -> Fetched:
+        sent = time.monotonic_ns()
+        fetched = await self._store.fetch(queues, **options)
+        offered = self._clerk.offered.get(options["token"], 0)
+        return self._clerk.leased("fetch", fetched, sent, options["lease"], offered)
+
+    async def reclaim(self, queues: Sequence[str], **options: Any) -> Fetched:
+        sent = time.monotonic_ns()
+        fetched = await self._store.reclaim(queues, **options)
+        return self._clerk.leased("reclaim", fetched, sent, options["lease"])
+
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        timeout: int,
+        offer: Offer | None = None,
+        parked: Sequence[str] = (),
+    ) -> Wake:
+        seen = None if offer is None else self._clerk.handing_over(offer)
+        return await self._store.wait(queues, timeout=timeout, offer=seen, parked=parked)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        with self._clerk.settle(settlements) as answer:
+            return answer(await self._store.settle(settlements))
+
+    # operating
+
+    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        with self._clerk.operate("retry", refs) as answer:
+            return answer(await self._store.retry(refs))
+
+    async def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        with self._clerk.operate("reschedule", refs, _due(delay, run_at)) as answer:
+            return answer(await self._store.reschedule(refs, delay=delay, run_at=run_at))
+
+    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        with self._clerk.operate("delete", refs) as answer:
+            return answer(await self._store.delete(refs))
+
+    async def purge(self, queue: str, states: Sequence[State], **options: Any) -> int:
+        with self._clerk.operate("purge", [Ref(queue, "*")]) as answer:
+            gone = await self._store.purge(queue, states, **options)
+            answer([str(gone)])
+            return gone
+
+    async def settings(self, queue: str, **options: Any) -> QueueInfo:
+        with self._clerk.limit(queue, options.get("limits")):
+            return await self._store.settings(queue, **options)
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        with self._clerk.tick(ticks) as answer:
+            return answer(await self._store.tick(ticks))
+
+
+class _WatchedSync:
+    """The same clerk at the doors for callers without an event loop."""
+
+    def __init__(self, sync: SyncProducing, clerk: _Clerk) -> None:
+        self._sync = sync
+        self._clerk = clerk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sync, name)
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._clerk.enqueue(jobs) as answer:
+            return answer(self._sync.enqueue(jobs))
+
+    def cancel(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        with self._clerk.operate("cancel", refs) as answer:
+            return answer(self._sync.cancel(refs, **options))
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        with self._clerk.operate("retry", refs) as answer:
+            return answer(self._sync.retry(refs))
+
+    def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        with self._clerk.operate("reschedule", refs, _due(delay, run_at)) as answer:
+            return answer(self._sync.reschedule(refs, delay=delay, run_at=run_at))
+
+    def settings(self, queue: str, **options: Any) -> QueueInfo:
+        with self._clerk.limit(queue, options.get("limits")):
+            return self._sync.settings(queue, **options)
+
+
+class _Answer(Generic[T]):
+    """Takes the store's answers and hands them on; says afterwards whether there were any."""
+
+    def __init__(self) -> None:
+        self.given: list[T] | None = None
+
+    def __call__(self, answers: list[T]) -> list[T]:
+        self.given = answers
+        return answers
+
+
+class _Clerk:
+    """Writes the question, then the answer, or that there was none."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+        #: When each of the last tokens was first offered (mono): the next fetch is under the same one.
+        self.offered: dict[str, int] = {}
+
+    @contextmanager
+    def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_Answer[Enqueued]]:
+        before = timestamp()
+        self._pen.write_all([noting.offered(job) for job in jobs])
+        answer, otherwise = _Answer[Enqueued](), "unknown"
+        try:
+            yield answer
+        except (StoreFull, StoreReadOnly):  # these say that nothing was written
+            otherwise = "refused"
+            raise
+        finally:
+            now = timestamp()
+            if answer.given is None:
+                told = [facts.Answered(*now, job.queue, job.id, otherwise) for job in jobs]
+            else:
+                pairs = list(zip(jobs, answer.given, strict=True))
+                for job, one in pairs:
+                    if one.verdict is Verdict.REPLACED and job.unique and job.unique.replaces_run_at:
+                        moved = (job.queue, one.id, "reschedule")
+                        due = noting.start_of(job, before[0])
+                        self._pen.write_all(
+                            [facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")]
+                        )
+                told = [noting.answered(now, job, one) for job, one in pairs]
+            self._pen.write_all(told)
+
+    @contextmanager
+    def settle(self, settlements: Sequence[Settlement]) -> Iterator[_Answer[Settled]]:
+        now = timestamp()
+        self._pen.write_all([noting.settling(now, one.lease, one.transition) for one in settlements])
+        self._pen.write_all([noting.offered(job, follows=True) for one in settlements for job in one.then])
+        answer = _Answer[Settled]()
+        try:
+            yield answer
+        finally:
+            self._pen.write_all(noting.settled(settlements, answer.given))
+
+    @contextmanager
+    def operate(self, verb: str, refs: Sequence[Ref], due: int = 0) -> Iterator[_Answer[Any]]:
+        now = timestamp()
+        self._pen.write_all([facts.Asked(*now, ref.queue, ref.id, verb, due) for ref in refs])
+        answer = _Answer[Any]()
+        try:
+            yield answer
+        finally:
+            now = timestamp()
+            states = ["unknown"] * len(refs) if answer.given is None else [s or "" for s in answer.given]
+            self._pen.write_all(
+                [
+                    facts.Told(*now, ref.queue, ref.id, verb, str(state))
+                    for ref, state in zip(refs, states, strict=True)
+                ]
+            )
+
+    @contextmanager
+    def limit(self, queue: str, change: LimitChange | None) -> Iterator[None]:
+        """How many of a queue may run at once. What raises may have been done or not."""
+        if change is None or change.max_running is UNSET:
+            yield
+            return
+        self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running)])
+        yield
+        self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running, told=True)])
+
+    @contextmanager
+    def tick(self, ticks: Sequence[Tick]) -> Iterator[_Answer[Ticked]]:
+        now = timestamp()
+        self._pen.write_all([fact for tick in ticks for fact in noting.ticking(now, tick)])
+        answer = _Answer[Ticked]()
+        try:
+            yield answer
+        finally:
+            now = timestamp()
+            given = [None] * len(ticks) if answer.given is None else answer.given
+            pairs = zip(ticks, given, strict=True)
+            self._pen.write_all([fact for tick, one in pairs for fact in noting.ticked(now, tick, one)])
+
+    def leased(self, by: str, fetched: Fetched, sent: int, lease: int, offered: int = 0) -> Fetched:
+        now = timestamp()
+        self._pen.write_all([noting.leased(now, job, by, sent, lease, offered) for job in fetched.jobs])
+        return fetched
+
+    def handing_over(self, offer: Offer) -> Offer:
+        """The same offer; what is handed over to it is written down first."""
+        self.offered.setdefault(offer.token, time.monotonic_ns())
+        while len(self.offered) > _OFFERS:
+            self.offered.pop(next(iter(self.offered)))
+        take, lease = offer.take, offer.lease
+        if take is None:
+            return offer
+
+        def noted(handed: Fetched) -> Offer | None:
+            following = take(self.leased("wait", handed, 0, lease))
+            return None if following is None else self.handing_over(following)
+
+        return replace(offer, take=noted)
+
+
+def _due(delay: int, run_at: int | None) -> int:
+    return run_at if run_at is not None else timestamp()[0] + delay

@@ -1,0 +1,205 @@
+"""What came of a run, in numbers: the report that is printed, written as JSON, and drawn as a page."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from penstock.config import mask_url
+from penstock.verify.environment import Stand
+from penstock.verify.fault_injector import TOLD_BY_TASKS, Harm
+from penstock.verify.ledger import Finding, Verdict
+from penstock.verify.ledger.history import History
+from penstock.verify.ledger.summary import summary
+from penstock.verify.plan import Wishes
+
+__all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
+
+
+class FaultSeen(msgspec.Struct, frozen=True):
+    """Harm that was done: when (s since the start), of which kind, to whom, for how long (0: an instant)."""
+
+    at: float
+    kind: str
+    target: str
+    note: str = ""
+    seconds: float = 0.0
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """A run that nobody wanted of a job that had run before: what explains it, and the lease that was lost.
+
+    Instants are seconds since the start.
+    """
+
+    queue: str
+    id: str
+    task: str
+    attempt_before: int
+    attempt: int
+    cause: str
+    fault_at: float | None = None
+    leased_from: float | None = None
+    leased_until: float | None = None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of so many waits (s) the middle one, the one that a hundredth exceeds, and the longest."""
+
+    n: int = 0
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+    @classmethod
+    def of(cls, waits: Iterable[float]) -> Spread:
+        found = sorted(waits)
+        if not found:
+            return cls()
+
+        def at(share: float) -> float:
+            return round(found[min(len(found) - 1, int(share * len(found)))], 3)
+
+        return cls(len(found), at(0.5), at(0.99), round(found[-1], 3))
+
+
+class Second(msgspec.Struct, frozen=True):
+    """How many jobs were acknowledged, and how many completed, in this second of the run."""
+
+    at: int
+    enqueued: int
+    completed: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. `docs/verify.md` has what each field means."""
+
+    version: int = 1
+    url: str
+    store: str
+    seed: int
+    seconds: float
+    started_at: str
+    asked: list[str]
+    injected: dict[str, int]
+    faults: list[FaultSeen]
+    offered: int
+    enqueued: int
+    refused: int
+    unknown: int
+    completed: int
+    cancelled: int
+    dead: int
+    deleted: int
+    unfinished: int
+    lost: int
+    forgiven: int
+    duplicated: int
+    unexplained: int
+    early: int
+    late: int
+    stale: int
+    reruns: dict[str, int]
+    duplicates: list[Duplicate]
+    recovery: Spread
+    recovery_lone: Spread
+    recovery_supervised: Spread
+    restart: Spread
+    throughput: list[Second]
+    findings: list[Finding]
+    verdict: str
+    reasons: list[str]
+
+    @property
+    def kept(self) -> bool:
+        return self.verdict == "kept"
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that a report is made of. `began` is monotonic (s), `started_at` the wall clock (s)."""
+
+    wishes: Wishes
+    stand: Stand
+    history: History
+    verdict: Verdict
+    harm: Harm
+    began: float
+    started_at: float
+    reasons: Sequence[str]
+
+
+def report_of(account: Account) -> Report:
+    """The numbers, and the verdict: kept if there are no findings and all that was asked for happened."""
+    verdict, wishes = account.verdict, account.wishes
+    numbers = summary(account.history, verdict, began=int(account.started_at * 1000))
+    injected = _injected(account)
+    never = [f"{kind} was asked for and never happened" for kind in wishes.asked if not injected[kind]]
+    idle = [] if verdict.completed else ["no job was completed: nothing was put to the test"]
+    reasons = [*account.reasons, *idle, *never, *_broken(verdict.findings)]
+    mine = {
+        "url": mask_url(account.stand.url),
+        "store": account.stand.ground.store,
+        "seed": wishes.seed,
+        "seconds": round(time.monotonic() - account.began, 1),
+        "started_at": datetime.fromtimestamp(account.started_at, UTC).isoformat(timespec="seconds"),
+        "asked": list(wishes.asked),
+        "injected": injected,
+        "faults": _faults(account),
+        "reruns": verdict.reruns,
+        "recovery": Spread.of(_recoveries(account, True) + _recoveries(account, False)),
+        "recovery_lone": Spread.of(_recoveries(account, True)),
+        "recovery_supervised": Spread.of(_recoveries(account, False)),
+        "restart": Spread.of(_restarts(account)),
+        "verdict": "broken" if reasons else "kept",
+        "reasons": reasons,
+    }
+    return msgspec.convert({**numbers, **mine}, Report, from_attributes=True)
+
+
+def _broken(findings: Sequence[Finding]) -> Iterator[str]:
+    """Each promise with the first of those to whom it was broken."""
+    for promise, n in sorted(Counter(finding.promise for finding in findings).items()):
+        first = next(finding for finding in findings if finding.promise == promise)
+        yield f"{n} × {first}"
+
+
+def _injected(account: Account) -> dict[str, int]:
+    """How often each kind that was asked for was done; what tasks do, by what they have written down."""
+    told = Counter(fault.cause for fault in account.history.faults)
+    done = Counter(one.kind for one in account.harm.done)
+    return {kind: (told if kind in TOLD_BY_TASKS else done)[kind] for kind in account.wishes.asked}
+
+
+def _faults(account: Account) -> list[FaultSeen]:
+    seen = [
+        FaultSeen(round(one.began - account.began, 3), one.kind, one.target, one.note, round(one.seconds, 3))
+        for one in account.harm.done
+    ]
+    return sorted(seen, key=lambda one: one.at)
+
+
+def _recoveries(account: Account, lone: bool) -> list[float]:
+    """Of what workers without a supervisor held, or those with one."""
+    return [
+        one.seconds
+        for crash in account.verdict.crashes
+        if crash.cause == "kill-worker" and (crash.pid in account.harm.lone) is lone
+        for one in crash.held
+        if one.seconds is not None
+    ]
+
+
+def _restarts(account: Account) -> Iterator[float]:
+    """From each moment at which the store was there again to the next start of a job."""
+    starts = sorted(run.start.mono for story in account.history.stories for run in story.runs)
+    for back in account.harm.back:
+        i = bisect_left(starts, int(back * 1e9))
+        if i < len(starts):
+            yield starts[i] / 1e9 - back

@@ -1,0 +1,73 @@
+"""Calls an app's callbacks beside the jobs: an `async def` on the loop, a `def` in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from penstock.core.errors import AttemptTimeout
+from penstock.worker.pools import ThreadPool
+
+__all__ = ["Caller"]
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Caller:
+    """`call` never raises what a callback does. One that is not back within `limit` seconds is stopped: a
+    coroutine is cancelled; in a thread an exception is raised, and the thread is waited for."""
+
+    def __init__(self, threads: int, *, limit: float = 30.0) -> None:
+        self._threads = threads
+        self._limit = limit
+        self._pool: ThreadPool | None = None
+
+    async def call(self, function: Callable[..., object], *args: Any, about: str) -> None:
+        """Call it; what goes wrong is logged, with what it was `about`."""
+        limit = asyncio.timeout(None)
+        try:
+            made: Any = None
+            if not _is_async(function):
+                made = await self._in_thread(functools.partial(function, *args), about)
+            async with limit:
+                limit.reschedule(asyncio.get_running_loop().time() + self._limit)
+                if _is_async(function):
+                    made = function(*args)
+                if inspect.isawaitable(made):
+                    await made
+        except BaseException as error:  # boundary: a callback must not end the worker
+            me = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
+                raise
+            if limit.expired():
+                _log.error("%s: its callback %r took more than %g s", about, function, self._limit)
+            else:
+                _log.error("%s: its callback %r failed", about, function, exc_info=error)
+
+    async def _in_thread(self, call: Callable[[], object], about: str) -> object:
+        if self._pool is None:
+            self._pool = ThreadPool(self._threads, lambda _: None, name="penstock-callback")
+            self._pool.start()
+        ticket = object()
+        ended = self._pool.run(ticket, call)
+        done, _ = await asyncio.wait({ended}, timeout=self._limit)
+        if not done:
+            _log.error("%s: a callback has not come back for %g s", about, self._limit)
+            self._pool.interrupt(ticket, AttemptTimeout)
+            await asyncio.wait({ended})  # the next one must not begin before there is a thread for it
+        return ended.result()
+
+    def close(self) -> None:
+        """Let go of the threads; one that still runs ends with the process."""
+        if self._pool is not None:
+            self._pool.close(0.1)
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (not whether, but how it is called)
+    )

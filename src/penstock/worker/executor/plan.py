@@ -1,0 +1,118 @@
+"""How a job of one task is run here: all that can be looked up once per task instead of once per job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.app.app import App
+from penstock.client.middleware import AroundAttempt
+from penstock.client.options import Options, RunIn
+from penstock.codec import ResultCodec
+from penstock.core.errors import SignatureMismatch
+from penstock.core.job import Job, RawJob
+
+__all__ = ["Plan", "Plans", "decoder", "wants_result"]
+
+
+class Plan:
+    """A task or raw handler, ready to run."""
+
+    __slots__ = (
+        "around",
+        "decode",
+        "encode",
+        "function",
+        "in_thread",
+        "name",
+        "options",
+        "reference",
+        "run_in",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        run_in: RunIn,
+        decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
+        encode: Callable[[Any], bytes] | None,
+        around: tuple[AroundAttempt, ...],
+        options: Options,
+        reference: tuple[str, str],
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.run_in = run_in
+        self.in_thread = run_in == "thread" and not around  # a plain call there, with nothing around it
+        self.decode = decode
+        self.encode = encode  # None: the task says that it returns nothing
+        self.around = around
+        self.options = options
+        self.reference = reference
+
+
+class Plans:
+    """Finds the plan for a job; None for a task that nobody here knows."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._made: dict[tuple[str, str, bool], Plan] = {}
+
+    def of(self, job: Job) -> Plan | None:
+        key = (job.spec.queue, job.spec.task, job.spec.retention > 0)
+        plan = self._made.get(key)
+        if plan is None:
+            plan = self._make(*key)
+            if plan is not None and len(self._made) < 10_000:  # raw jobs may carry any name
+                self._made[key] = plan
+        return plan
+
+    def _make(self, queue: str, name: str, kept: bool) -> Plan | None:
+        handler = self._app.handlers.get(queue)
+        if handler is not None:
+            around = self._app.middleware.attempts(queue, name)
+            function = handler.function
+            ref = (function.__module__, function.__qualname__)
+            wanted = wants_result(self._app, queue, name, handler.result, kept)
+            encode = handler.result.encode if wanted else None
+            return Plan(name, function, handler.run_in, _raw, encode, around, handler.options, ref)
+        task = self._app.tasks.get(name)
+        if task is None:
+            return None
+        around = self._app.middleware.attempts(queue, task.name)
+        function = task.function
+        wanted = wants_result(self._app, queue, task.name, task.result, kept)
+        encode = task.result.encode if wanted else None
+        ref = (function.__module__, function.__qualname__)
+        return Plan(name, function, task.run_in, decoder(task.args.decode), encode, around, task.options, ref)
+
+
+def decoder(
+    decode: Callable[[bytes], tuple[tuple[Any, ...], dict[str, Any]]],
+) -> Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What reads a job's arguments, and says whose they are if they do not fit."""
+
+    def decode_job(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            return decode(job.spec.payload)
+        except SignatureMismatch as error:
+            error.job = job.id
+            raise
+
+    return decode_job
+
+
+def wants_result(app: App, queue: str, task: str, result: ResultCodec, kept: bool) -> bool:
+    """Whether anybody asks for what a job returns: its store, or a callback."""
+    return result.keeps and (kept or bool(app.callbacks.of(queue, task).on_success))
+
+
+def raw_job(job: Job) -> RawJob:
+    """The job as a raw handler sees it."""
+    spec = job.spec
+    return RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {})
+
+
+def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (raw_job(job),), {}

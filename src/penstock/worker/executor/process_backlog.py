@@ -1,0 +1,153 @@
+"""Process tasks that wait for a process slot: they stand aside, so that jobs behind them can start.
+
+A worker without a free process slot looks past the process tasks at the head of a queue: it leases them and
+holds a few of them here while it fetches what stands behind them. Nothing is kept for long: after a moment
+all go back to their own places, where workers with free process slots find them. The next look is later if
+this one has found nothing else to start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+
+from penstock.worker.leased_jobs import Hold
+
+__all__ = ["MOST_ASIDE", "Aside"]
+
+#: Process tasks that a worker holds for which it has no process slot, at most.
+MOST_ASIDE = 32
+#: They are held so long (s) while there is something to start behind them ...
+_HELD = 0.25
+#: ... and others have so long (s) to take them before the next look.
+_OTHERS_TURN = 0.05
+#: After a look that has found nothing else the next one waits so long (s), doubling.
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 0.5
+
+
+class _Look:
+    """How a queue with process tasks at its head is looked at."""
+
+    __slots__ = ("began", "found", "next", "pause")
+
+    def __init__(self, now: float) -> None:
+        self.began: float | None = now  # None: nothing of it stands aside
+        self.found = False  # whether it had something else
+        self.next = 0.0  # when it may be looked at again
+        self.pause = _FIRST_PAUSE / 2
+
+    def end(self, now: float) -> None:
+        self.pause = _OTHERS_TURN if self.found else min(_LAST_PAUSE, max(_FIRST_PAUSE, 2 * self.pause))
+        self.began, self.found, self.next = None, False, now + self.pause
+
+
+class Aside:
+    """Leased jobs without a process slot, in the order in which they came."""
+
+    def __init__(self) -> None:
+        #: Always the same deque: whether it is empty is asked for each job.
+        self.holds: deque[Hold] = deque()
+        self._looks: dict[str, _Look] = {}
+        #: How many of each queue stand here.
+        self.per_queue: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.holds)
+
+    def put(self, hold: Hold, now: float) -> bool:
+        """Let this one stand aside; False: there is no room."""
+        queue = hold.job.spec.queue
+        look = self._looks.get(queue)
+        if look is None:
+            look = self._looks[queue] = _Look(now)
+        if look.began is None:
+            look.began = now
+        if len(self.holds) >= MOST_ASIDE:
+            return False
+        self.holds.append(hold)
+        self.per_queue[queue] += 1
+        return True
+
+    def passed(self, queue: str) -> None:
+        """A job of another kind has come from this queue."""
+        if (look := self._looks.get(queue)) is not None:
+            look.found = True
+
+    def take(self, held: Mapping[str, int], slots: Mapping[str, int]) -> Hold | None:
+        """The first that may start now that a process slot is free.
+
+        `held`: jobs in hand per queue, `slots`: how many of a queue may run at once.
+        """
+        for place, hold in enumerate(self.holds):
+            queue = hold.job.spec.queue
+            if queue not in slots or held[queue] - self.per_queue[queue] < slots[queue]:
+                del self.holds[place]
+                self._gone(hold)
+                return hold
+        return None
+
+    def take_all(self) -> list[Hold]:
+        """All of them, as the worker stops."""
+        holds = list(self.holds)
+        self.holds.clear()
+        self._looks.clear()
+        self.per_queue.clear()
+        return holds
+
+    def nothing_behind(self, queues: Iterable[str], now: float) -> list[Hold]:
+        """These queues gave nothing more: what must go back, as nothing else was found in them."""
+        return self._end([queue for queue in queues if self._is_vain(queue)], now)
+
+    def overdue(self, now: float) -> list[Hold]:
+        """What has been held for as long as it may."""
+        full = len(self.holds) >= MOST_ASIDE
+        over = []
+        for queue, look in self._looks.items():
+            began = look.began
+            if began is not None and (now - began >= _HELD or (full and not look.found)):
+                over.append(queue)
+        return self._end(over, now) if over else []
+
+    def caps(self, free: int, now: float) -> dict[str, int]:
+        """How many jobs to fetch at most from queues with process tasks at their head.
+
+        `free`: process slots without an attempt.
+        """
+        room = MOST_ASIDE - len(self.holds)
+        caps: dict[str, int] = {}
+        for queue, look in list(self._looks.items()):
+            if look.began is None and free and now >= look.next:
+                del self._looks[queue]
+            else:
+                caps[queue] = free + (room if look.began is not None or now >= look.next else 0)
+        return caps
+
+    def next_look(self, now: float) -> float | None:
+        """Seconds until a queue may be looked at again that is not looked at now."""
+        waits = [look.next - now for look in self._looks.values() if look.began is None]
+        return max(0.001, min(waits)) if waits else None
+
+    # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _is_vain(self, queue: str) -> bool:
+        look = self._looks.get(queue)
+        return look is not None and look.began is not None and not look.found
+
+    def _gone(self, hold: Hold) -> None:
+        queue = hold.job.spec.queue
+        self.per_queue[queue] -= 1
+        if not self.per_queue[queue]:
+            del self.per_queue[queue]
+            self._looks.pop(queue, None)  # all of it had a slot after all
+
+    def _end(self, queues: list[str], now: float) -> list[Hold]:
+        if not queues:
+            return []
+        back = [hold for hold in self.holds if hold.job.spec.queue in queues]
+        stay = [hold for hold in self.holds if hold.job.spec.queue not in queues]
+        self.holds.clear()
+        self.holds.extend(stay)
+        for queue in queues:
+            del self.per_queue[queue]
+            self._looks[queue].end(now)
+        return back

@@ -1,0 +1,344 @@
+"""What a worker process has in hand, in shared memory: its supervisor reads it when the process cannot speak.
+
+The process writes, its supervisor reads; nobody locks, nobody waits. The one word that the supervisor
+writes is an entry's `revoked`. The memory outlives the process, so after a crash it says which jobs had
+begun.
+
+    header   magic, capacity, pid, heartbeats, state, worker id
+    marks    three columns, a 4-byte word per slot each: started, revoked, ended
+    times    three columns, an 8-byte word per slot each: leased until, started at, deadline
+    names    a row per slot: number, lengths, generation, id + queue + token, the number again
+
+Each job that is put into a slot gets the slot's next **number**, and a mark is set by writing that number
+into it: so no mark needs to be cleared, and what was meant for a slot's last job cannot hit its next.
+The number stands before and after the names; the reader reads the last one first, so that names that
+are just being written, or never were to the end, show as two numbers that differ.
+
+All instants are `time.monotonic_ns()`, which all processes of a machine share; "leased until" is by
+`clock.lease_seconds()`, which runs on through suspend.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.core.errors import ConfigError
+from penstock.core.job import Job, Lease
+
+__all__ = ["ChildState", "Entry", "Header", "LeaseTable"]
+
+#: Room beyond the slots of the worker: what is fetched ahead, and what has ended but is not settled yet.
+#: Memory that is never touched costs nothing.
+_BEYOND = 8_192
+
+_MAGIC = b"PENLEAS1"  # the last digit is the version of the layout
+_HEADER = 256
+_PID, _BEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH = range(1, 7)  # 8-byte words; word 0 is the magic
+_ID_AT = 64
+
+_MARKS = 3 * 4
+_TIMES = 3 * 8
+_TEXT = 288  # an id and a queue of 128 characters each, and a token
+_names = struct.Struct(f"@IHHHQ{_TEXT}sI")
+_NAMES = -(-_names.size // 8) * 8
+_TAIL = _names.size - 4
+_pack_names = _names.pack_into
+
+_NOWHERE = -1
+
+
+class ChildState(enum.IntEnum):
+    """What a worker process is doing."""
+
+    STARTING = 0
+    RUNNING = 1
+    QUIET = 2
+    DRAINING = 3
+    STOPPED = 4
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a worker process says of itself. `pid` is 0 until it has said anything."""
+
+    pid: int
+    worker: str
+    state: ChildState
+    beat_ns: int  # its heartbeat thread last reached the store
+    loop_ns: int  # its event loop last came round
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A job in hand. `number` tells it from others that had, or will have, the same slot."""
+
+    slot: int
+    number: int
+    queue: str
+    id: str
+    token: str
+    generation: int
+    until_ns: int
+    started: bool
+    revoked: bool
+    started_ns: int  # 0: not started
+    deadline_ns: int  # 0: none
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.queue, self.id, self.token, self.generation)
+
+
+class LeaseTable:
+    """One worker process's leases. Made by the supervisor, or by a worker that has none.
+
+    The writer's methods (`put` to `tick`) belong to one thread, but `beat`, which may be called from any.
+    """
+
+    def __init__(self, fd: int, *, fresh: bool) -> None:
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+        if fresh:
+            self._map[:8] = _MAGIC
+        elif self._map[:8] != _MAGIC:
+            self._map.close()
+            raise ConfigError("this file is not a lease table of this version of Penstock")
+        self._u32 = memoryview(self._map).cast("I")
+        self._u64 = memoryview(self._map).cast("Q")
+        self.capacity = n = (len(self._map) - _HEADER) // (_MARKS + _TIMES + _NAMES)
+        times, marks = _HEADER >> 3, _HEADER + n * _TIMES >> 2
+        self._until, self._started_ns, self._deadline = (
+            self._u64[times + i * n : times + (i + 1) * n] for i in range(3)
+        )
+        self._started, self._revoked, self._ended = (
+            self._u32[marks + i * n : marks + (i + 1) * n] for i in range(3)
+        )
+        self._names_at = _HEADER + n * (_TIMES + _MARKS)
+        # the writer's own memory
+        self._numbers: list[int] = []
+        self._free: list[int] = []
+
+    @classmethod
+    def create(cls, concurrency: int) -> LeaseTable:
+        """A new table for a worker with so many slots. Pass `fileno()` on to its process."""
+        slots = (concurrency + _BEYOND + 1) // 2 * 2  # even, so that all rows lie on 8 bytes
+        size = _HEADER + slots * (_MARKS + _TIMES + _NAMES)
+        fd = _anonymous_file()
+        try:
+            os.ftruncate(fd, size)
+            table = cls(fd, fresh=True)
+        except BaseException:  # boundary: nothing is caught, only tidied up
+            os.close(fd)
+            raise
+        table._fd = fd
+        return table
+
+    @classmethod
+    def attach(cls, fd: int) -> LeaseTable:
+        """The table behind a file descriptor that the supervisor passed on; the descriptor is closed."""
+        try:
+            return cls(fd, fresh=False)
+        finally:
+            os.close(fd)
+
+    _fd = _NOWHERE
+
+    def fileno(self) -> int:
+        """The file behind it; only where it was created."""
+        return self._fd
+
+    def close(self) -> None:
+        for view in (
+            self._until,
+            self._started_ns,
+            self._deadline,
+            self._started,
+            self._revoked,
+            self._ended,
+        ):
+            view.release()
+        self._u32.release()
+        self._u64.release()
+        self._map.close()
+        if self._fd != _NOWHERE:
+            os.close(self._fd)
+            self._fd = _NOWHERE
+
+    # ── the worker process writes ────────────────────────────────────────────────────────────────
+
+    def announce(self, worker: str, state: ChildState = ChildState.RUNNING) -> None:
+        """Say who writes here."""
+        text = worker.encode()[:128]
+        self._map[_ID_AT : _ID_AT + len(text)] = text
+        self._u64[_ID_LENGTH] = len(text)
+        self._u64[_STATE] = state
+        self.beat()
+        self.tick()
+        self._u64[_PID] = os.getpid()
+
+    def state(self, state: ChildState) -> None:
+        self._u64[_STATE] = state
+
+    def beat(self) -> None:
+        """The heartbeat has just reached the store."""
+        self._u64[_BEAT] = time.monotonic_ns()
+
+    def tick(self) -> None:
+        """The event loop comes round."""
+        self._u64[_LOOP] = time.monotonic_ns()
+
+    def put(self, job: Job, until_ns: int) -> int:
+        """Enter a leased job; its slot, or -1 where there is no room: then nobody else knows of it."""
+        return self.put_many((job,), until_ns)[0]
+
+    def put_many(self, jobs: Iterable[Job], until_ns: int) -> list[int]:
+        """`put` for each; the slots in order."""
+        numbers, until, memory, names_at = self._numbers, self._until, self._map, self._names_at
+        slots: list[int] = []
+        last_queue = last_token = None
+        queue = token = rest = b""
+        for job in jobs:
+            spec = job.spec
+            if spec.queue is not last_queue or job.token is not last_token:
+                last_queue, last_token = spec.queue, job.token
+                queue, token = last_queue.encode(), (last_token or "").encode()
+                rest = queue + token
+            id = spec.id.encode()
+            slot = self._free_slot() if len(id) + len(rest) <= _TEXT else _NOWHERE
+            slots.append(slot)
+            if slot < 0:
+                continue
+            number = numbers[slot] = numbers[slot] % 0xFFFFFFFF + 1
+            until[slot] = until_ns
+            _pack_names(
+                memory, names_at + slot * _NAMES,
+                number, len(id), len(queue), len(token), job.generation, id + rest, number,
+            )  # fmt: skip
+        return slots
+
+    def _free_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        slot = len(self._numbers)
+        if slot == self.capacity:
+            return _NOWHERE
+        self._numbers.append(0)
+        self._u64[_HIGH] = slot + 1
+        return slot
+
+    def try_start(self, slot: int, deadline_ns: int = 0) -> bool:
+        """Mark the job as begun, unless the supervisor wants it back: then False, and it must not begin.
+
+        Whoever gets False gives the job back to the store itself. The supervisor may have done so
+        already: then the store says STALE, and all is well.
+        """
+        if slot < 0:
+            return True
+        number = self._numbers[slot]
+        self._started_ns[slot] = time.monotonic_ns()
+        self._deadline[slot] = deadline_ns
+        self._started[slot] = number  # first this mark, then a look at the other: see `revoke`
+        if self._revoked[slot] != number:
+            return True
+        self._started[slot] = 0
+        return False
+
+    def set_deadline(self, slot: int, deadline_ns: int) -> None:
+        """The function has begun only now (in a thread or process): its time runs out then."""
+        if slot >= 0:
+            self._deadline[slot] = deadline_ns
+
+    def renew(self, slot: int, until_ns: int) -> None:
+        """The store has prolonged the lease."""
+        if slot >= 0:
+            self._until[slot] = until_ns
+
+    def free(self, slot: int) -> None:
+        """The job is out of our hands."""
+        if slot >= 0:
+            self._ended[slot] = self._numbers[slot]
+            self._free.append(slot)
+
+    # ── its supervisor reads ─────────────────────────────────────────────────────────────────────
+
+    def header(self) -> Header:
+        u64 = self._u64
+        worker = self._map[_ID_AT : _ID_AT + min(u64[_ID_LENGTH], 128)].decode(errors="replace")
+        return Header(
+            pid=u64[_PID],
+            worker=worker,
+            state=ChildState(u64[_STATE]),
+            beat_ns=u64[_BEAT],
+            loop_ns=u64[_LOOP],
+        )
+
+    def entries(self) -> list[Entry]:
+        """All jobs in hand. One that is just being entered may be missing."""
+        read = (self._read(slot) for slot in range(min(self._u64[_HIGH], self.capacity)))
+        return [entry for entry in read if entry is not None]
+
+    def revoke(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Take back jobs that have not begun: those that come back will not begin, and are the caller's.
+
+        Both sides write their own mark first and look at the other's then, so at least one of them sees
+        both; where the process does, it does not begin. A processor may keep a write to itself for some
+        nanoseconds while it reads on; hence a millisecond between the supervisor's write and its look,
+        and none in the process, which starts a thousand jobs for each that is revoked.
+        """
+        if not entries:
+            return []
+        for entry in entries:
+            self._revoked[entry.slot] = entry.number
+        time.sleep(0.001)
+        return [entry for entry in entries if self._is_waiting(entry)]
+
+    def _is_waiting(self, entry: Entry) -> bool:
+        slot, number = entry.slot, entry.number
+        return (
+            self._started[slot] != number
+            and self._ended[slot] != number
+            and self._u32[self._names_at + slot * _NAMES >> 2] == number
+        )
+
+    def _read(self, slot: int) -> Entry | None:
+        at = self._names_at + slot * _NAMES
+        for _ in range(5):  # again, if it was written meanwhile; what its writer left half done stays so
+            tail = self._u32[at + _TAIL >> 2]
+            raw = self._map[at : at + _names.size]
+            started, revoked, ended = self._started[slot], self._revoked[slot], self._ended[slot]
+            until, started_ns, deadline = self._until[slot], self._started_ns[slot], self._deadline[slot]
+            head = self._u32[at >> 2]
+            number, id_length, queue_length, token_length, generation, text, number_again = _names.unpack(raw)
+            if not tail == number == number_again == head:
+                continue
+            if number in (0, ended):
+                return None
+            queue_at, token_at = id_length, id_length + queue_length
+            begun = started == number
+            return Entry(
+                slot=slot,
+                number=number,
+                queue=text[queue_at:token_at].decode(),
+                id=text[:queue_at].decode(),
+                token=text[token_at : token_at + token_length].decode(),
+                generation=generation,
+                until_ns=until,
+                started=begun,
+                revoked=revoked == number,
+                started_ns=started_ns if begun else 0,
+                deadline_ns=deadline if begun else 0,
+            )
+        return None
+
+
+def _anonymous_file() -> int:
+    """A file that nobody else can find, in memory where the platform has it so."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("penstock-leases")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
