@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 
 import click
 import pytest
-from penstock.errors import did_you_mean
 
 from penstock import errors, events, retry
 from penstock.cli.commands.worker import parse_queues
 from penstock.cli.main import COMMANDS, cli
 from penstock.config import load
+from penstock.errors import did_you_mean
 from tests.servers import RedisServer
 from tests.test_house import FLOORS
 

@@ -25,38 +25,59 @@ from penstock.core.job import State
 SRC = Path(__file__).resolve().parent.parent / "src"
 ROOT = "penstock"
 
-# Names are those directly under `penstock`; a package's modules live on its floor.
+# A room is a package directly under `penstock`, or a package of `stores` that is named here. Rooms of one
+# floor do not import each other, unless NEIGHBOURS says so. `errors`, `events` and `retry` are public paths
+# of what lies in core.
 FLOORS: dict[int, str] = {
-    # words
-    1: "errors clock duration ids job retry unique codec events config middleware callbacks health options"
-    " printable pool schedule limits lane batch sealing per_loop text storable forks opening",
-    2: "lifecycle holding",  # rule
-    3: "store batcher attempt outcome telling block_middleware",  # the seam
-    4: "stores client handle draft keyed inspector outbox waiting following results pressure queue vault",
-    5: "dialects task",
-    6: "periodic connect upkeep web",
-    7: "app registry take loading",
-    8: "worker",
-    9: "cli demo testing verify __init__ __main__",  # faces
+    1: "core",
+    2: "encryption pool",
+    3: "config codec",
+    4: "stores.contract",
+    5: "stores",
+    6: "client inspector",
+    7: "app",
+    8: "maintenance workflows",
+    9: "worker web dialects",
+    10: "verify testing demo cli errors events retry __init__ __main__",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
+NEIGHBOURS = {
+    "codec": {"config"},
+    "testing": {"verify"},
+    "demo": {"verify"},
+    "cli": {"verify", "demo", "testing"},
+    "__main__": {"cli"},
+    "__init__": {"config", "errors", "events", "retry", "testing"},
+}
 
-# Words know the standard library, msgspec and each other; what else a word may know is named here.
-WORDS_MAY_IMPORT = {"msgspec"}
-WORD_MAY_ALSO_IMPORT = {"codec": {"pydantic"}, "schedule": {"cronsim"}, "sealing": {"cryptography"}}
+# `core` knows the standard library, msgspec and itself; what else a module of it may know is named here.
+CORE_MAY_IMPORT = {"msgspec"}
+CORE_MAY_ALSO_IMPORT = {"schedule": {"cronsim"}}
+
+# `stores.redis.wire` knows addresses, sockets and errors, and nothing of jobs.
+WIRE = ("stores", "redis", "wire")
+WIRE_MAY_IMPORT = {"duration", "errors", "forks", "per_loop"}
 
 # What every store may use; all else under `stores` is a concrete store.
-SHARED_BY_STORES = {"__init__", "statements", "migrate", "endings", "gates", "gathering", "wording"}
+SHARED_BY_STORES = {
+    *("__init__", "contract", "statements", "migrate"),
+    *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding"),
+}
+# These know stores by their URLs, and a store that is around another one.
+KNOW_STORES = {"connect"}
 
 # Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
 # tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.
 WORKER_KNOWS_ALL = {"__init__", "worker"}
-WORKER_FACTS = {"hold", "plan", "queues", "outcomes", "exits", "table", "locks", "logs", "signals"}
+WORKER_FACTS = {
+    *("leased_jobs", "plan", "outcomes", "exits", "queues", "locks", "logs", "signals"),
+    *("shared_lease_table", "unknown_tasks"),
+}
 WORKER_ARROWS = {
-    "caller": {"pools"},
-    "aftercare": {"caller"},
-    "checks": {"caller"},
-    "executor": {"aside", "pools", "starting", "strangers"},
+    "callback_executor": {"pools"},
+    "callback_runner": {"callback_executor"},
+    "checks": {"callback_executor"},
+    "executor": {"pools"},
     "fetcher": {"executor", "settler"},
     "process": {"worker"},
     "worker": {"pools"},
@@ -102,6 +123,12 @@ def modules_under(src: Path) -> dict[str, Path]:
 def place(module: str) -> tuple[str, ...]:
     """penstock.stores.memory → ("stores", "memory"); the package itself → ("__init__",)."""
     return tuple(module.split(".")[1:]) or ("__init__",)
+
+
+def room(module: str) -> str:
+    """The room that a module lies in: penstock.core.job → "core"; see FLOORS."""
+    parts = place(module)
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in FLOOR_OF else parts[0]
 
 
 def within(module: str) -> str:
@@ -157,32 +184,48 @@ def all_imports(src: Path) -> list[Import]:
 
 def unknown_modules(src: Path) -> list[str]:
     return [
-        f"{path}: `{place(module)[0]}` has no floor"
+        f"{path}: `{room(module)}` has no floor"
         for module, path in modules_under(src).items()
-        if place(module)[0] not in FLOOR_OF
+        if room(module) not in FLOOR_OF
     ]
 
 
 def upward_imports(src: Path) -> list[str]:
     broken = []
     for arrow in all_imports(src):
-        low, high = place(arrow.importer)[0], place(arrow.target)[0] if arrow.target else ""
-        if high and FLOOR_OF.get(high, 0) > FLOOR_OF.get(low, 99):
+        if not arrow.target:
+            continue
+        low, high = room(arrow.importer), room(arrow.target)
+        below = FLOOR_OF.get(high, 0) < FLOOR_OF.get(low, 99)
+        if low != high and not below and high not in NEIGHBOURS.get(low, ()):
             broken.append(
-                f"{arrow.where}: {arrow.importer} (floor {FLOOR_OF[low]}) imports "
-                f"{arrow.target} (floor {FLOOR_OF[high]})"
+                f"{arrow.where}: {arrow.importer} (floor {FLOOR_OF.get(low)}) imports "
+                f"{arrow.target} (floor {FLOOR_OF.get(high)})"
             )
     return broken
 
 
-def foreign_words(src: Path) -> list[str]:
+def foreign_to_core(src: Path) -> list[str]:
     broken = []
     for arrow in all_imports(src):
-        word, library = place(arrow.importer)[0], arrow.foreign.partition(".")[0]
-        if not library or FLOOR_OF.get(word) != 1 or library in sys.stdlib_module_names:
+        library = arrow.foreign.partition(".")[0]
+        if not library or room(arrow.importer) != "core" or library in sys.stdlib_module_names:
             continue
-        if library not in WORDS_MAY_IMPORT | WORD_MAY_ALSO_IMPORT.get(word, set()):
-            broken.append(f"{arrow.where}: {arrow.importer} is a word and imports {arrow.foreign}")
+        if library not in CORE_MAY_IMPORT | CORE_MAY_ALSO_IMPORT.get(within(arrow.importer), set()):
+            broken.append(f"{arrow.where}: {arrow.importer} is of the core and imports {arrow.foreign}")
+    return broken
+
+
+def jobs_in_the_wire(src: Path) -> list[str]:
+    """Imports of the package that talks to sockets of what knows of jobs, and of sockets above it."""
+    broken = []
+    for arrow in all_imports(src):
+        inside = place(arrow.importer)[:3] == WIRE
+        if inside and arrow.target and place(arrow.target)[:3] != WIRE:
+            if room(arrow.target) != "core" or within(arrow.target) not in WIRE_MAY_IMPORT:
+                broken.append(f"{arrow.where}: {arrow.importer} imports {arrow.target}")
+        elif not inside and place(arrow.importer)[:2] == WIRE[:2] and arrow.foreign in ("socket", "ssl"):
+            broken.append(f"{arrow.where}: {arrow.importer} imports {arrow.foreign}")
     return broken
 
 
@@ -192,7 +235,7 @@ def imports_of_another_store(src: Path) -> list[str]:
         if not arrow.target or place(arrow.target)[0] != "stores":
             continue
         importer, imported = place(arrow.importer)[0], within(arrow.target)
-        if imported in SHARED_BY_STORES:
+        if imported in SHARED_BY_STORES or within(arrow.importer) in KNOW_STORES:
             continue
         if importer == "client":
             broken.append(f"{arrow.where}: the client imports a concrete store, {arrow.target}")
@@ -222,6 +265,30 @@ def import_circles(src: Path) -> list[str]:
             graph[arrow.importer].add(arrow.target)
     return [
         " → ".join(shortest_way_round(knot, graph)) + f"   ({len(knot)} modules in this knot)"
+        for knot in strongly_connected(graph)
+        if len(knot) > 1
+    ]
+
+
+def package_circles(src: Path) -> list[str]:
+    """The same among packages: inside each package, what lies directly in it, each with all it holds."""
+    known = modules_under(src)
+    graphs: dict[str, dict[str, set[str]]] = {}
+    for arrow in all_imports(src):
+        if arrow.target not in known:
+            continue
+        one, other = arrow.importer.split("."), arrow.target.split(".")
+        shared = 0
+        while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+            shared += 1
+        if shared < min(len(one), len(other)):
+            graph = graphs.setdefault(".".join(one[:shared]), {})
+            low, high = (".".join(name[: shared + 1]) for name in (one, other))
+            graph.setdefault(low, set()).add(high)
+            graph.setdefault(high, set())
+    return [
+        " → ".join(shortest_way_round(knot, graph))
+        for graph in graphs.values()
         for knot in strongly_connected(graph)
         if len(knot) > 1
     ]
@@ -355,8 +422,16 @@ def test_no_imports_run_in_a_circle() -> None:
     claim(import_circles(SRC), "Imports run in a circle. Find what both need and put it below both:")
 
 
-def test_words_import_only_the_standard_library_and_msgspec() -> None:
-    claim(foreign_words(SRC), "Floor 1 knows the standard library, msgspec and other words only:")
+def test_no_circle_closes_between_packages() -> None:
+    claim(package_circles(SRC), "Packages import each other. Find what both need and put it below both:")
+
+
+def test_core_imports_only_the_standard_library_and_msgspec() -> None:
+    claim(foreign_to_core(SRC), "The core knows the standard library, msgspec and itself only:")
+
+
+def test_the_wire_knows_nothing_of_jobs_and_what_is_above_it_nothing_of_sockets() -> None:
+    claim(jobs_in_the_wire(SRC), "Connections below, jobs above (stores/redis/wire):")
 
 
 def test_no_store_imports_another_and_the_client_imports_none() -> None:
@@ -432,22 +507,42 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
     ("rule", "files", "says"),
     [
         (unknown_modules, {"helpers.py": ""}, "`helpers` has no floor"),
-        (upward_imports, {"job.py": "from penstock.app.app import App"}, "(floor 1) imports"),
-        (upward_imports, {"job.py": "from . import app"}, "penstock.app.app (floor 7)"),
-        (upward_imports, {"job.py": "import penstock"}, "penstock (floor 9)"),
-        (upward_imports, {"store.py": "def f():\n    import penstock.worker.pools"}, "store.py:2"),
-        (upward_imports, {"upkeep/pruner.py": "from ..app import App"}, "penstock.app.app (floor 7)"),
-        (upward_imports, {"task.py": "import_module('penstock.stores.connect')"}, "(floor 6)"),
+        (upward_imports, {"core/job.py": "from penstock.app.app import App"}, "(floor 1) imports"),
+        (upward_imports, {"core/job.py": "from ..app import App"}, "penstock.app (floor 7)"),
+        (upward_imports, {"core/job.py": "import penstock"}, "penstock (floor 10)"),
+        (
+            upward_imports,
+            {"stores/contract/fetch.py": "def f():\n    import penstock.worker.pools"},
+            "fetch.py:2",
+        ),
+        (upward_imports, {"stores/contract/a.py": "import penstock.stores.memory"}, "(floor 5)"),
+        (upward_imports, {"worker/x.py": "from penstock.web import y"}, "penstock.web (floor 9)"),
+        (upward_imports, {"app/task.py": "import_module('penstock.worker.queues')"}, "(floor 9)"),
         (
             import_circles,
             {
-                "job.py": "if TYPE_CHECKING:\n    from penstock.retry import R",
-                "retry.py": "from penstock import codec",
-                "codec.py": "def f():\n    from .job import Job",
+                "core/job.py": "if TYPE_CHECKING:\n    from penstock.core.retry import R",
+                "core/retry.py": "from penstock.core import codec",
+                "core/codec.py": "def f():\n    from .job import Job",
             },
-            "penstock.codec → penstock.core.job → penstock.retry → penstock.codec   (3 modules",
+            "penstock.core.codec → penstock.core.job → penstock.core.retry → penstock.core.codec",
         ),
-        (foreign_words, {"job.py": "import click"}, "is a word and imports click"),
+        (
+            package_circles,
+            {
+                "worker/pools/a.py": "import penstock.worker.executor.b",
+                "worker/executor/b.py": "import penstock.worker.pools.c",
+                "worker/pools/c.py": "",
+            },
+            "penstock.worker.executor → penstock.worker.pools → penstock.worker.executor",
+        ),
+        (foreign_to_core, {"core/job.py": "import click"}, "is of the core and imports click"),
+        (
+            jobs_in_the_wire,
+            {"stores/redis/wire/link.py": "from penstock.core.job import Job"},
+            "link imports penstock.core.job",
+        ),
+        (jobs_in_the_wire, {"stores/redis/store.py": "import socket"}, "store imports socket"),
         (
             imports_of_another_store,
             {"stores/sqlite/store.py": "from penstock.stores.memory import Memory"},
@@ -455,7 +550,7 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
         ),
         (
             imports_of_another_store,
-            {"client.py": "from penstock.stores import sqlite", "stores/sqlite/__init__.py": ""},
+            {"client/client.py": "from penstock.stores import sqlite", "stores/sqlite/__init__.py": ""},
             "the client imports a concrete store, penstock.stores.sqlite",
         ),
         (
@@ -488,22 +583,30 @@ def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_pat
     [
         (
             upward_imports,
-            {"app.py": "from penstock.core.job import Job\nimport json, penstock.stores.contract"},
+            {"app/app.py": "from penstock.core.job import Job\nimport json, penstock.stores.contract"},
         ),
         (
             import_circles,
             {"app.py": "from . import job", "job.py": "", "__init__.py": "from .app import A"},
         ),
         (
-            foreign_words,
-            {"codec.py": "import msgspec, pydantic, json", "client.py": "import click"},
+            package_circles,
+            {"core/a.py": "import penstock.app.b", "app/b.py": "import penstock.stores.c", "stores/c.py": ""},
+        ),
+        (
+            foreign_to_core,
+            {"core/schedule.py": "import msgspec, cronsim, json", "client/client.py": "import click"},
+        ),
+        (
+            jobs_in_the_wire,
+            {"stores/redis/wire/link.py": "import socket\nfrom penstock.core.errors import StoreError"},
         ),
         (
             imports_of_another_store,
             {
                 "stores/sqlite/store.py": "from .verbs import v\nfrom ..statements import s",
                 "stores/sqlite/verbs.py": "",
-                "connect.py": "from penstock.stores.sqlite.store import S",
+                "stores/connect.py": "from penstock.stores.sqlite.store import S",
             },
         ),
         (
@@ -513,7 +616,7 @@ def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_pat
                 "worker/worker.py": "from . import fetcher",
                 "worker/fetcher.py": "from penstock.stores.contract import Store",
                 "worker/executor.py": "from .pools import Pool",
-                "worker/supervisor.py": "from .table import Table",
+                "worker/supervisor.py": "from .shared_lease_table import Table",
             },
         ),
         (

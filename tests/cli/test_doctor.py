@@ -48,7 +48,7 @@ def test_a_vulnerable_sqlite_is_named(here, monkeypatch, version, named):
 
 APP = """
 from penstock import App
-from penstock.store import Finding, Level
+from penstock.stores.contract import Finding, Level
 from penstock.stores.memory import MemoryStore
 
 

@@ -145,7 +145,6 @@ def test_a_traceback_keeps_its_lines(penstock, filled):
 
 def test_the_traceback_of_an_error_is_neutral_too(penstock, filled, monkeypatch):
     from penstock.errors import StoreUnavailable
-
     from penstock.stores.memory import MemoryStore
     from penstock.stores.sqlite import SqliteStore
 

@@ -6,10 +6,10 @@ import json
 from datetime import datetime, timedelta
 
 import pytest
-from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 
 from penstock.core.job import Ref, State
 from penstock.core.unique import UniqueKey
+from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from tests.cli.conftest import fetch, kill, put
 
 

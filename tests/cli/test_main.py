@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+
+from penstock.cli.faults import Exit, code_of
 from penstock.errors import (
     ArgumentError,
     ConfigError,
@@ -19,8 +21,6 @@ from penstock.errors import (
     StoreUnavailable,
     UnknownScheme,
 )
-
-from penstock.cli.faults import Exit, code_of
 from penstock.stores.memory import MemoryStore
 from tests.cli.conftest import Cli
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.config import load
 from penstock.core.job import Ref
+from penstock.errors import ConfigError
 from tests.cli.conftest import put
 
 pytestmark = [

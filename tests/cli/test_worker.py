@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.cli.commands.worker import parse_queues
 from penstock.cli.reload import Watched
+from penstock.errors import ConfigError
 from penstock.worker.queues import Queue
 from tests.cli.conftest import Cli
 
@@ -34,7 +34,7 @@ def served(monkeypatch) -> dict[str, Any]:
         asked.update(app=app, config=config, queues=queues, burst=burst)
         return 0
 
-    monkeypatch.setattr("penstock.worker.supervisor.supervisor.supervise", supervise)
+    monkeypatch.setattr("penstock.worker.supervisor.supervise", supervise)
     monkeypatch.setattr("penstock.worker.logs.configure_logs", lambda config: None)
     return asked
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.batch import Batch
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
 from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
 from penstock.verify.ledger.history import Run
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import EnqueueUnknown, StoreUnavailable
-
 from penstock.app.app import App
 from penstock.config import Config, load
 from penstock.core.clock import SystemClock
 from penstock.core.job import QUEUED, Job, State
+from penstock.errors import EnqueueUnknown, StoreUnavailable
 from penstock.stores.contract import Store
 from penstock.stores.memory.state import _shelves
 from penstock.verify.crash_points import Boundary, CrashPoints, Point

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
-from penstock.errors import StoreUnavailable
 
+from penstock.errors import StoreUnavailable
 from penstock.verify.crash_points import Boundary
 from penstock.worker import worker as worker_module
 from tests.crash.conftest import Harm, Stage, each_life

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
-from penstock.errors import EnqueueUnknown, StoreUnavailable
 
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import EnqueueUnknown, StoreUnavailable
 from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
 from tests.crash.conftest import Harm, Stage, pairs

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from penstock.errors import StoreError
 
 from penstock.core.ids import mint_token
+from penstock.errors import StoreError
 from penstock.maintenance import reclaimer
 from penstock.stores.contract import Settlement
 from penstock.verify.crash_points import Point

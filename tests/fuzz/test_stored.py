@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable
 
 from penstock.codec import ArgsCodec, ElementCodec, ResultCodec
 from penstock.core.job import Job, NewJob, State, read_json
 from penstock.encryption import CannotOpen, Keyring, Sealer, about, is_sealed, shown_text, why_sealed
+from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable
 from penstock.stores.contract import Share
 from penstock.stores.encrypted import vault
 from penstock.stores.memory import MemoryStore

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
-from penstock.errors import ArgumentError, ConfigError
 
 from penstock import App, Queue, Unique
 from penstock.cli.commands.worker import parse_queues
@@ -22,6 +21,7 @@ from penstock.core.ids import check_id, check_queue
 from penstock.core.limits import Rate
 from penstock.core.schedule import Schedule
 from penstock.encryption import read_keys
+from penstock.errors import ArgumentError, ConfigError
 from penstock.stores.connect import check_url, connect
 from tests.fuzz import anything, fuzzed, jsons, texts
 

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError, QueueClosed, QueueFull
 
+from penstock.errors import ConfigError, QueueClosed, QueueFull
 from tests.pool.conftest import Loops, blocked, blocked_put, until
 
 

@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError
 
 import penstock.pool
 from penstock import errors
+from penstock.errors import ConfigError
 from penstock.pool import CancelToken, JobQueue, Pool, ThreadJobQueue, ThreadPool
 
 

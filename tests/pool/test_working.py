@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from penstock.errors import QueueClosed
 
+from penstock.errors import QueueClosed
 from penstock.pool import JobQueue, Pool, ThreadPool, spawn, spawn_thread
 from tests.pool.conftest import Loops, until
 

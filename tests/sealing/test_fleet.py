@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
 
 from penstock import App, Batch, Cancel, RawJob, Unique
 from penstock.core.batch import Group
 from penstock.core.job import Job, NewJob, State
 from penstock.encryption import Keyring, Sealer, read_keys
+from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
 from penstock.stores.contract import Share
 from penstock.stores.encrypted import vault
 from tests.sealing.conftest import KEY, OTHER, NewApp

@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 import pytest
-from penstock.retry import Fixed
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, AttemptError, Job, State
 from penstock.core.lifecycle import LeaseLost, Outcome, Raised, Released, Returned, Snoozed, decide
+from penstock.retry import Fixed
 from penstock.stores.contract import Beat, Settled, Settlement, Share, Store, Verdict
 from tests.store.facts import DAY, KEEP, LEASE, SECOND, all_jobs, counts, new
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.unique import UniqueKey
 from penstock.retry import (
     Custom,
     Exponential,
@@ -13,11 +18,6 @@ from penstock.retry import (
     RetryPolicy,
     Steps,
 )
-
-from penstock.core.clock import ManualClock
-from penstock.core.job import Job, NewJob, State
-from penstock.core.lifecycle import ASK_CANCELLED
-from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Enqueued, Store, Verdict
 from tests.store.facts import (
     COMPLETED,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.core.job import State
+from penstock.errors import ConfigError
 from penstock.stores.contract import Store
 from tests.store.facts import (
     AGAIN,

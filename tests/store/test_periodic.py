@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from penstock.retry import exponential
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
@@ -16,6 +15,7 @@ from penstock.core.partition import Lane
 from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.retry import exponential
 from penstock.stores.contract import Moved, Store, Tick, Ticked, Wake
 from tests.store.facts import (
     ALONE,

@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from penstock.errors import StoreError
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import StoreError
 from penstock.stores.contract import Settlement, Share, Wake
 from penstock.stores.memory import MemoryStore
 

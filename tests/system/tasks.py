@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import msgspec
-from penstock.events import Event
 
 from penstock import App, AttemptError, Job, current_job
+from penstock.events import Event
 from penstock.verify.ledger import Ledger
 
 HERE = Path(__file__).parent

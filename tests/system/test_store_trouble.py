@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.errors import StoreFull
 
 from penstock.core.job import State
+from penstock.errors import StoreFull
 from penstock.worker import Worker
 from tests.system.conftest import Place
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from penstock.errors import DuplicateJob
 
 from penstock import App, Batch, Queue, Unique, Worker, current_job
+from penstock.errors import DuplicateJob
 from penstock.verify.ledger import Ledger, acheck, summary
 from penstock.verify.ledger.history import read
 from tests.testing.account import promises

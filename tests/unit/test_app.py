@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from penstock.retry import Fixed
 
 import penstock
 from penstock import (
@@ -24,6 +23,7 @@ from penstock import (
     UnknownScheme,
 )
 from penstock.core.job import FINISHED_KEPT, Job
+from penstock.retry import Fixed
 from penstock.stores.memory import MemoryStore
 
 

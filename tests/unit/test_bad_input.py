@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from penstock.errors import PenstockError
-from penstock.events import Event
-from penstock.retry import Exponential, Fixed, Steps
 
 from penstock.app.app import App
+from penstock.errors import PenstockError
+from penstock.events import Event
 from penstock.pool import Pool, ThreadPool
+from penstock.retry import Exponential, Fixed, Steps
 from penstock.worker import Queue, Worker
 
 #: What is no text of any encoding.

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from penstock.errors import ArgumentError, ConfigError, JobDead, ResultNotKept
 
 from penstock import App, Batch
 from penstock.core.batch import MAX_SIZE, Group, batch_id
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition, batch_of, first_state
+from penstock.errors import ArgumentError, ConfigError, JobDead, ResultNotKept
 from penstock.stores.contract import Settlement, Share
 
 

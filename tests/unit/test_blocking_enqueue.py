@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.errors import BlockingCallWarning
 
 from penstock.app.app import App
 from penstock.client import backpressure
+from penstock.errors import BlockingCallWarning
 
 
 @pytest.fixture

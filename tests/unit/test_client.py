@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from penstock.retry import Fixed
 
 from penstock import (
     App,
@@ -33,6 +32,7 @@ from penstock.core.batch import Group
 from penstock.core.limits import Rate
 from penstock.core.partition import Lane, Turn
 from penstock.core.unique import UniqueKey
+from penstock.retry import Fixed
 from penstock.stores.contract import Enqueued, SyncProducing, Verdict
 from penstock.stores.memory import MemoryStore
 

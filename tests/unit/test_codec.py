@@ -35,9 +35,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.errors import ArgumentError, ConfigError, ResultError, Undecodable
 
 from penstock.codec import ANY_RESULT, ArgsCodec, ResultCodec, result_codec_of
+from penstock.errors import ArgumentError, ConfigError, ResultError, Undecodable
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)

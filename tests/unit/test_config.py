@@ -6,10 +6,10 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.config import KNOBS, Config, load, mask_url
 from penstock.config.knobs import GIVES_UP_AFTER
+from penstock.errors import ConfigError
 from penstock.worker.executor import executor
 
 NOWHERE = Path("/nonexistent/penstock.toml")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError, MissingExtra, UnknownScheme
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob
+from penstock.errors import ConfigError, MissingExtra, UnknownScheme
 from penstock.stores.connect import check_url, connect
 from penstock.stores.memory import MemoryStore
 

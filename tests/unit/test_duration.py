@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.errors import ConfigError
 
 from penstock.core.duration import Duration, format_ms, instant_ms, milliseconds
+from penstock.errors import ConfigError
 
 
 @pytest.mark.parametrize(

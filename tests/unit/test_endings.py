@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from penstock.errors import StoreUnavailable
 
 from penstock.core.job import Ref
+from penstock.errors import StoreUnavailable
 from penstock.stores.result_waiter import Ended, Endings
 
 A, B, C = (Ref("default", id) for id in "abc")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from penstock.errors import EnqueueManyError, PenstockError, QueueFull
 
 from penstock import errors
+from penstock.errors import EnqueueManyError, PenstockError, QueueFull
 from tests.hostile import HOSTILE, clean
 
 

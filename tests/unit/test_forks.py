@@ -16,9 +16,9 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from penstock.events import EventBus, WorkerStarted
 
 from penstock.core.job import NewJob
+from penstock.events import EventBus, WorkerStarted
 from penstock.stores.connect import connect
 from penstock.stores.memory import state
 from penstock.stores.redis import context as redis_ground

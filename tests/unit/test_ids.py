@@ -7,9 +7,9 @@ import time
 import uuid
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.core.ids import check_id, check_queue, mint, mint_many, mint_token
+from penstock.errors import ConfigError
 
 
 def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:

@@ -6,11 +6,11 @@ import base64
 
 import msgspec
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import ConfigError
 from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
 from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.errors import ArgumentError, ConfigError
 
 from penstock.app.app import App
 from penstock.core.job import NewJob
 from penstock.core.limits import Rate
 from penstock.core.partition import Lane, Turn
+from penstock.errors import ArgumentError, ConfigError
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from penstock.retry import Exponential, Fixed
 
 from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, TERMINAL, AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import (
@@ -38,6 +37,7 @@ from penstock.core.lifecycle import (
     too_late,
 )
 from penstock.core.partition import Lane
+from penstock.retry import Exponential, Fixed
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

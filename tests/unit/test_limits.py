@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.core.limits import Rate
+from penstock.errors import ConfigError
 
 
 @pytest.mark.parametrize(

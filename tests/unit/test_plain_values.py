@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from penstock.errors import PenstockError
 
 from penstock.app.app import App
 from penstock.app.task import Task
@@ -16,6 +15,7 @@ from penstock.client.job_call import Draft
 from penstock.core.batch import Batch
 from penstock.core.limits import LimitChange, Rate
 from penstock.core.unique import Unique
+from penstock.errors import PenstockError
 from penstock.worker import Queue
 
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from penstock.errors import StoreFull
 
 from penstock.core import clock
+from penstock.errors import StoreFull
 from penstock.maintenance.reclaimer import Reclaimer
 from penstock.stores.contract import Fetched
 

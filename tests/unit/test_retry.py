@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from penstock.errors import ConfigError
 from penstock.retry import (
     DEFAULT,

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.errors import ConfigError
 
 from penstock.core.schedule import Schedule
+from penstock.errors import ConfigError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 YEAR = 366 * 86_400_000

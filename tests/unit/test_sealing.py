@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from penstock.errors import ConfigError
 
 from penstock import App
 from penstock.config import Config, load
@@ -26,6 +25,7 @@ from penstock.encryption import (
     shown_text,
     why_sealed,
 )
+from penstock.errors import ConfigError
 
 SECRET = bytes(range(200, 232))
 HERE, THERE = about("arguments", "", "mail", "send", "1"), about("arguments", "", "mail", "send", "2")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from penstock.errors import JobNotFound
 
 from penstock.app.app import App
 from penstock.core.job import State, Unkept
+from penstock.errors import JobNotFound
 from penstock.testing import FaultyStore
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.errors import AttemptCancelled, AttemptTimeout, ResultError
 
 from penstock import App, Cancel, Discard, Retry, State, Worker, current_job
 from penstock.app.attempt import NoCurrentJob
 from penstock.config import load
 from penstock.core.job import Job
+from penstock.errors import AttemptCancelled, AttemptTimeout, ResultError
 
 Call = Callable[[], Awaitable[Any]]
 

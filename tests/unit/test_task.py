@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.errors import AttemptCancelled, Snooze, Undecodable
-from penstock.retry import Custom, Exponential, Fibonacci, Fixed, Polynomial, Steps, asynq, sidekiq
 
 from penstock import App, ArgumentError, ConfigError, Handle, NewJob, exponential, steps
 from penstock.app.task import AsyncTask, SyncTask
 from penstock.core.job import DEFAULT_TIMEOUT, FINISHED_KEPT, MAX_ATTEMPTS
 from penstock.core.unique import Unique
+from penstock.errors import AttemptCancelled, Snooze, Undecodable
+from penstock.retry import Custom, Exponential, Fibonacci, Fixed, Polynomial, Steps, asynq, sidekiq
 
 
 def add(a: int, b: int = 1) -> int:

@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from penstock.errors import ArgumentError, ConfigError
 
 from penstock import App, DuplicateJob, EnqueueManyError, State, Unique
 from penstock.core.job import NewJob
 from penstock.core.unique import UniqueKey, key_digest
+from penstock.errors import ArgumentError, ConfigError
 
 
 @pytest.fixture

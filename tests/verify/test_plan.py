@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock import App
+from penstock.errors import ConfigError
 from penstock.verify import tasks
 from penstock.verify.environment import stand_on
 from penstock.verify.fault_injector import Done, Harm

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock import App
+from penstock.errors import ConfigError
 from penstock.verify.servers.proxy import Relay
 from tests.servers import RedisServer, until
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import redis as driver
-from penstock.errors import ConfigError, PenstockError, StoreFull
 
 from penstock import App
 from penstock.app.task import Task
 from penstock.client.handle import Handle
+from penstock.errors import ConfigError, PenstockError, StoreFull
 from penstock.verify.servers.disks import SmallDisk
 from penstock.verify.servers.nodes import RedisNode
 from penstock.verify.servers.programs import free_port

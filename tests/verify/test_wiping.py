@@ -7,9 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock import App, Batch
+from penstock.errors import ConfigError
 from penstock.verify.environment import Stand, stand_on
 from tests.servers import Cluster, RedisServer
 from tests.servers.shared import remove_keys

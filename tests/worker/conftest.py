@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pytest
-from penstock.events import Event
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
 from penstock.config import Config, load
 from penstock.core.job import Job, State
+from penstock.events import Event
 from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
 from penstock.worker import Worker

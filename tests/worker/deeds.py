@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, RateLimited, Retry, Snooze
-
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.app.task import Task
 from penstock.core.batch import Batch
 from penstock.core.job import Job
+from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, RateLimited, Retry, Snooze
 
 #: The registry of child processes; a test registers the same tasks with an app of its own.
 app = App("memory://")

@@ -12,11 +12,10 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from penstock.errors import Cancel, Discard, Retry, Snooze
-
 from penstock import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Job, RawJob
+from penstock.errors import Cancel, Discard, Retry, Snooze
 
 app = App("memory://")
 

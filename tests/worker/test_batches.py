@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from penstock.errors import JobDead
-from penstock.events import JobDied, JobFailed, JobStarted
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
 from penstock.core.job import Job, State
+from penstock.errors import JobDead
+from penstock.events import JobDied, JobFailed, JobStarted
 from tests.worker.conftest import Told, at_work, in_a_burst, until
 from tests.worker.deeds import COLLECTED, collect, made
 

@@ -15,8 +15,8 @@ from penstock.core.lifecycle import Place, released
 from penstock.stores.contract import Beat, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
-from penstock.worker.supervisor.shared_lease_table import Entry
-from penstock.worker.supervisor.supervisor import _Child, _Supervisor
+from penstock.worker.shared_lease_table import Entry
+from penstock.worker.supervisor import _Child, _Supervisor
 
 LEASE = 15_000
 

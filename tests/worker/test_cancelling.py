@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from penstock.errors import JobCancelled
-from penstock.events import JobCancelledEvent
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import State
 from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.errors import JobCancelled
+from penstock.events import JobCancelledEvent
 from tests.worker.conftest import Dam, Door, Told, at_work, ended, patient, quick, until
 from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow
 

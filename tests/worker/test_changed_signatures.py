@@ -10,14 +10,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from penstock.errors import Retry, SignatureMismatch, Undecodable
-from penstock.events import JobParked, TaskUnknown
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
 from penstock.core.batch import Batch
 from penstock.core.job import Job, State
 from penstock.encryption import new_key
+from penstock.errors import Retry, SignatureMismatch, Undecodable
+from penstock.events import JobParked, TaskUnknown
 from penstock.stores.contract import Parked
 from penstock.testing import FaultyStore
 from tests.worker import deeds, newer_deeds

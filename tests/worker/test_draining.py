@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from penstock.errors import StoreUnavailable
-from penstock.events import JobReleased, LateResultRefused
 
 from penstock.app.app import App
 from penstock.core.ids import mint_token
 from penstock.core.job import State
+from penstock.errors import StoreUnavailable
+from penstock.events import JobReleased, LateResultRefused
 from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
 from penstock.testing import FaultyStore
 from penstock.worker import Worker

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from penstock.events import JobFailed, JobSnoozed
 
 from penstock.app.app import App
 from penstock.core.job import State
+from penstock.events import JobFailed, JobSnoozed
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst
 from tests.worker.deeds import FORGIVING, RULES, act, forgiven, judged, lines, linger, made
 

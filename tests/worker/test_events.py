@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from penstock.app.app import App
 from penstock.events import (
     Event,
     JobCompleted,
@@ -20,8 +22,6 @@ from penstock.events import (
     WorkerStarted,
     WorkerStopped,
 )
-
-from penstock.app.app import App
 from penstock.stores.contract import Beat, Share
 from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
 from tests.worker.deeds import act, made

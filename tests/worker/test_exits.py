@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.worker.supervisor import exits
-from penstock.worker.supervisor.exits import how_it_ended, oom_kills
+from penstock.worker import exits
+from penstock.worker.exits import how_it_ended, oom_kills
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.app.app import App
 from penstock.core.health import Health
+from penstock.errors import ConfigError
 from penstock.testing import FaultyStore
 from penstock.worker import checks
 from tests.worker.conftest import Door, at_work, quick, until

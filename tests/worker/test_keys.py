@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 
 import pytest
-from penstock.errors import Retry
 
 from penstock.app.app import App
+from penstock.errors import Retry
 from tests.worker.conftest import in_a_burst
 
 

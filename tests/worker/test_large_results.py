@@ -7,10 +7,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from penstock.errors import JobDead
 
 from penstock.app.app import App
 from penstock.core.job import State
+from penstock.errors import JobDead
 from tests import servers
 from tests.worker.conftest import ended, in_a_burst
 from tests.worker.deeds import act, fill, made

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from penstock.errors import StoreUnavailable
-from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import StoreUnavailable
+from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 from penstock.maintenance.reclaimer import reclaim_all
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
 from penstock.worker import Worker

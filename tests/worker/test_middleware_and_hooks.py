@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from penstock.errors import Cancel, Discard, Retry, Snooze
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Job, NewJob, State
+from penstock.errors import Cancel, Discard, Retry, Snooze
 from penstock.worker import Worker
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, quick, until
 from tests.worker.deeds import act, lines, linger, made

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from penstock.errors import JobDead, Retry
-from penstock.events import JobReleased, TaskUnknown
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import EXPIRED
+from penstock.errors import JobDead, Retry
+from penstock.events import JobReleased, TaskUnknown
 from penstock.stores.connect import connect
 from penstock.testing import FaultyStore
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, quick

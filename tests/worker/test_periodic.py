@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from penstock.errors import ConfigError, StoreUnavailable
-from penstock.events import JobEnqueued
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
@@ -19,6 +17,8 @@ from penstock.client.middleware import MiddlewareStack
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.schedule import NewEntry, Schedule
+from penstock.errors import ConfigError, StoreUnavailable
+from penstock.events import JobEnqueued
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.stores.connect import connect
 from penstock.stores.contract import Store

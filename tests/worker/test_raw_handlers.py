@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.errors import Discard
 
 from penstock.app.app import App
 from penstock.core.job import RawJob, State
+from penstock.errors import Discard
 from tests.worker import process_tasks
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, quick
 from tests.worker.deeds import act, made

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
 from penstock.core.job import Job, RawJob, State
+from penstock.errors import ConfigError
 from tests.worker import process_tasks
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst
 from tests.worker.deeds import MOVED, act, greet, made

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.app.app import App
 from penstock.app.attempt import NoCurrentJob, current_job
 from penstock.core.job import Progress, State
+from penstock.errors import ConfigError
 from penstock.worker import Worker
 from penstock.worker.executor import executor
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, until

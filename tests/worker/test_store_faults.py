@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from penstock.errors import StoreFull
 
 from penstock.app.app import App
 from penstock.core.job import State
+from penstock.errors import StoreFull
 from penstock.testing import FaultyStore
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, lines, linger, made, tell

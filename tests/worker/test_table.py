@@ -11,12 +11,12 @@ import threading
 import time
 
 import pytest
-from penstock.errors import ConfigError
 
 from penstock.core.ids import mint_many, mint_token
 from penstock.core.job import Job, Lease, NewJob, State
-from penstock.worker.supervisor import shared_lease_table as table_module
-from penstock.worker.supervisor.shared_lease_table import ChildState, Entry, LeaseTable
+from penstock.errors import ConfigError
+from penstock.worker import shared_lease_table as table_module
+from penstock.worker.shared_lease_table import ChildState, Entry, LeaseTable
 
 
 def jobs_of(n: int, queue: str = "default", token: str | None = None) -> list[Job]:

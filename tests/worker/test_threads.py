@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from penstock.errors import AttemptCancelled, AttemptTimeout, ConfigError
 
+from penstock.errors import AttemptCancelled, AttemptTimeout, ConfigError
 from penstock.worker.pools import Done, ThreadPool, threads
 
 

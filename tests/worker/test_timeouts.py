@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.errors import AttemptTimeout, Snooze
-from penstock.events import JobDied, JobFailed
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import State
+from penstock.errors import AttemptTimeout, Snooze
+from penstock.events import JobDied, JobFailed
 from penstock.testing import inline
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, quick, until
 from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow, swallow_async

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from penstock.errors import Discard, Retry, Snooze, StoreUnavailable
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.app.task import Task
 from penstock.client.handle import Handle
 from penstock.core.job import State
+from penstock.errors import Discard, Retry, Snooze, StoreUnavailable
 from penstock.stores.contract import Store
 from penstock.worker import Worker
 from penstock.worker.queues import Queue

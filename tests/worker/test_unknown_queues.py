@@ -6,10 +6,10 @@ import logging
 from typing import cast
 
 import pytest
-from penstock.errors import StoreCorrupt
 
 from penstock.app.app import App
 from penstock.core.job import RawJob
+from penstock.errors import StoreCorrupt
 from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
 from tests.worker.conftest import at_work, in_a_burst, until

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from penstock.events import TaskUnknown
 
 from penstock.app.app import App
 from penstock.core.health import Health
 from penstock.core.job import RawJob, State
+from penstock.events import TaskUnknown
 from penstock.stores.contract import Parked
 from penstock.worker import unknown_tasks
 from tests.worker.conftest import Told, at_work, ended, in_a_burst, patient, until

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from penstock.errors import StoreUnavailable
 
 from penstock.core import clock as lease_clock
 from penstock.core.clock import ManualClock
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import StoreUnavailable
 from penstock.maintenance import reclaimer as reclaiming
 from penstock.maintenance import service as services
 from penstock.maintenance.promoter import Promoter

@@ -22,7 +22,7 @@ from penstock.maintenance.service import Complaint
 from penstock.stores.contract import Beat, Grip, Store
 from penstock.worker.leased_jobs import Hold, Holdings
 from penstock.worker.logs import log_with_traceback
-from penstock.worker.supervisor.shared_lease_table import LeaseTable
+from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["Heartbeat"]
 

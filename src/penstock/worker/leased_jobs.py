@@ -12,8 +12,8 @@ from penstock.app.attempt import Attempt
 from penstock.core import clock
 from penstock.core.errors import Interrupted
 from penstock.core.job import Job, Progress
-from penstock.worker.executor.plan import Plan
-from penstock.worker.supervisor.shared_lease_table import LeaseTable
+from penstock.worker.plan import Plan
+from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["Hold", "Holdings"]
 

@@ -24,8 +24,8 @@ from penstock.config import Config
 from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
 from penstock.worker.logs import complain, configure_logs
 from penstock.worker.queues import Queue
+from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
-from penstock.worker.supervisor.shared_lease_table import LeaseTable
 from penstock.worker.worker import Worker
 
 __all__ = ["AWAY", "ORDERS", "REFUSED", "REPLACE", "UNUSABLE", "Death", "Hello", "Orders", "Refusal", "Said"]

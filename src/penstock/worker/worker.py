@@ -41,7 +41,7 @@ from penstock.worker.locks import LifeLock, bury, proven_dead, sweep
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.settler import Settler
-from penstock.worker.supervisor.shared_lease_table import LeaseTable
+from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.unknown_queues import UnknownQueues
 
 __all__ = ["Worker"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from penstock.errors import ConfigError
 
+from penstock.errors import ConfigError
 from penstock.stores.redis.wire.address import Address, Node
 
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from penstock.errors import StoreUnavailable
 
 from penstock.core.ids import mint
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
+from penstock.errors import StoreUnavailable
 from penstock.stores.contract import Beat, Settled, Settlement, Share, Verdict
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.wire import request_batch

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from penstock.errors import StoreError
 
+from penstock.errors import StoreError
 from penstock.stores.contract import Finding, Level
 from penstock.stores.redis.checkup import (
     QUESTIONS,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import redis as driver
 import redis.asyncio as async_driver
-from penstock.errors import StoreError, StoreUnavailable
 from redis.crc import key_slot
 
+from penstock.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
 from penstock.stores.redis.wire.topology import slot_of

@@ -9,8 +9,8 @@ import ssl
 
 import pytest
 import redis.exceptions
-from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
+from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.stores.redis.wire.faults import Step, cannot_connect, lost_because, read
 
 WHERE = "redis://h:6379"

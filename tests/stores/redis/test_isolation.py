@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from msgspec.structs import replace
-from penstock.errors import StoreCorrupt
 from redis.cluster import RedisCluster
 
 from penstock.core.clock import ManualClock
@@ -20,6 +19,7 @@ from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Lane
 from penstock.core.unique import UniqueKey
+from penstock.errors import StoreCorrupt
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.records import Profiles

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from penstock.errors import StoreUnavailable
 
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
+from penstock.errors import StoreUnavailable
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Verdict, Wake, WorkerInfo
 from penstock.stores.redis.store import RedisStore
 from tests.servers import Cluster, redis_cluster

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 import uvloop
-from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from redis.credentials import CredentialProvider
 
+from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_connection import open_link
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner

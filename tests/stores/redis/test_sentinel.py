@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import redis.asyncio.sentinel
 import redis.sentinel
-from penstock.errors import StoreError, StoreUnavailable
 
+from penstock.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.async_runner import AsyncRunner
 from penstock.stores.redis.wire.faults import ReplyLost

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from penstock.errors import EnqueueUnknown
 
 from penstock.core.ids import mint
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
+from penstock.errors import EnqueueUnknown
 from penstock.stores.contract import Settled, Settlement, Share, Verdict
 from penstock.stores.redis.store import RedisStore
 from penstock.verify.servers.proxy import Relay

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import Transition
 from penstock.errors import (
     ConfigError,
     PenstockError,
@@ -23,9 +26,6 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-
-from penstock.core.job import NewJob, State
-from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settled, Settlement
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.faults import os_fault, translated

@@ -11,10 +11,10 @@ from multiprocessing.context import SpawnContext
 from pathlib import Path
 
 import pytest
-from penstock.errors import StoreCorrupt, StoreTooNew
 
 from penstock.core.clock import SystemClock
 from penstock.core.unique import UniqueKey
+from penstock.errors import StoreCorrupt, StoreTooNew
 from penstock.stores import migrate
 from penstock.stores.contract import Verdict
 from penstock.stores.migrate import Migration, missing

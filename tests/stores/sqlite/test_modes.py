@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from penstock.errors import ConfigError
 
+from penstock.errors import ConfigError
 from penstock.stores.connect import check_url, connect
 from penstock.stores.contract import Level
 from penstock.stores.sqlite import SqliteStore

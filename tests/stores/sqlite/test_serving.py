@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from penstock.errors import StoreUnavailable
 
+from penstock.errors import StoreUnavailable
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.calls import Call, Verb
 from tests.stores.sqlite.conftest import new, take

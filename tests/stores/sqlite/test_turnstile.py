@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from penstock.errors import StoreBusy
 
+from penstock.errors import StoreBusy
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.fair_write_lock import Turnstile, vulnerable
 from tests.stores.sqlite.conftest import OpenStore, new

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from penstock.errors import PenstockError
 
 from penstock.client.handle import Handle
 from penstock.core.job import Job, State
+from penstock.errors import PenstockError
 from penstock.verify.ledger import Ledger, Verdict, check
 from tests.system.conftest import PATIENCE, Place, Program
 

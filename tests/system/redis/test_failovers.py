@@ -10,9 +10,9 @@ import time
 from collections import Counter
 
 import pytest
-from penstock.errors import EnqueueManyError, EnqueueUnknown, NotReplicated, StoreUnavailable
 
 from penstock.core.job import State
+from penstock.errors import EnqueueManyError, EnqueueUnknown, NotReplicated, StoreUnavailable
 from tests.system.redis.conftest import SOON, Load, RedisPlace
 
 pytestmark = pytest.mark.slow

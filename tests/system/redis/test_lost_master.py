@@ -7,8 +7,8 @@ import signal
 import time
 
 import pytest
-from penstock.errors import PenstockError
 
+from penstock.errors import PenstockError
 from tests.system.redis.conftest import SOON, warnings
 
 

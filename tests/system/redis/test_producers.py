@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from penstock.errors import EnqueueUnknown, OutboxFull, StoreUnavailable
 
 from penstock import App
 from penstock.core.job import State
+from penstock.errors import EnqueueUnknown, OutboxFull, StoreUnavailable
 from tests.stores.redis.relay import Relay
 from tests.system.conftest import Program
 from tests.system.redis.conftest import Load, RedisPlace

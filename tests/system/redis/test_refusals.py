@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from penstock.errors import StoreFull, StoreUnavailable
 
 from penstock.client.handle import Handle
 from penstock.core.job import State
+from penstock.errors import StoreFull, StoreUnavailable
 from tests.system.redis.conftest import Load, RedisPlace
 
 pytestmark = pytest.mark.slow

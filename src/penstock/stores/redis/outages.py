@@ -19,7 +19,7 @@ from penstock.core.errors import StoreUnavailable
 
 __all__ = ["SHARED", "Outages", "Prober"]
 
-_log = logging.getLogger("penstock.store")
+_log = logging.getLogger("penstock.stores")
 
 #: The name under which the namespace's own slot is kept: no queue is called so.
 SHARED = ""

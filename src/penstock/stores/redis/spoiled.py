@@ -13,7 +13,7 @@ from penstock.core.errors import StoreCorrupt
 
 __all__ = ["Spoiled"]
 
-_log = logging.getLogger("penstock.store")
+_log = logging.getLogger("penstock.stores")
 
 #: A spoiled queue is left out for so long (s), and once it is well verbs go queue by queue for as long again.
 _REST = 5.0

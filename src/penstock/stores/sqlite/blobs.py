@@ -36,7 +36,7 @@ _CANNOT_ENCODE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, At
 #: In the place of an error history that cannot be read.
 _NO_HISTORY = (AttemptError(0, 0, "Unreadable", "the errors of earlier attempts cannot be read"),)
 
-_log = logging.getLogger("penstock.store")
+_log = logging.getLogger("penstock.stores")
 _blob = msgspec.msgpack.Encoder().encode
 _errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
 _progress_of = msgspec.msgpack.Decoder(Progress).decode

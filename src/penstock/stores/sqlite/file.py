@@ -18,7 +18,7 @@ from penstock.stores.sqlite.transaction_context import SQL
 
 __all__ = ["MIGRATIONS", "is_ready", "open_file", "prepare", "sidecar", "version_of"]
 
-_log = logging.getLogger("penstock.store")
+_log = logging.getLogger("penstock.stores")
 
 MIGRATIONS = migrations("penstock.stores.sqlite")
 

@@ -29,7 +29,7 @@ from penstock.stores.sqlite.verbs.needs_write import ACT
 
 __all__ = ["Transactions"]
 
-_log = logging.getLogger("penstock.store")
+_log = logging.getLogger("penstock.stores")
 
 #: How often to look whether the file is still the one that we have open (seconds).
 _LOOK_AT_FILE = 1.0

@@ -45,10 +45,10 @@ from penstock.core.lifecycle import (
 from penstock.stores.contract import Beat, Grip
 from penstock.stores.encrypted import why_closed
 from penstock.worker.executor.attempt_start import NotBegun, Starter, ThreadCall
-from penstock.worker.executor.outcomes import out_of_time, raised
-from penstock.worker.executor.plan import Plan, Plans
 from penstock.worker.executor.process_backlog import Aside
 from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.outcomes import out_of_time, raised
+from penstock.worker.plan import Plan, Plans
 from penstock.worker.pools import (
     ChildBroken,
     ChildDied,

@@ -21,8 +21,8 @@ from penstock.app.outcome import outcome_of, unjudged
 from penstock.client.options import Options
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress, RawJob
-from penstock.worker.executor.plan import decoder, wants_result
 from penstock.worker.logs import configure_logs
+from penstock.worker.plan import decoder, wants_result
 from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
 from penstock.worker.pools.script import import_script
 

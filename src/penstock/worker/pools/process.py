@@ -20,6 +20,7 @@ import msgspec
 
 from penstock.core.job import Progress
 from penstock.core.lifecycle import Outcome, Raised
+from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.pools.messages import (
     Broken,
     Failed,
@@ -34,7 +35,6 @@ from penstock.worker.pools.messages import (
     ToChild,
     frame,
 )
-from penstock.worker.supervisor.exits import how_it_ended, oom_kills
 
 __all__ = ["ChildBroken", "ChildDied", "ChildFailed", "ChildProcess", "EncodedResult", "NoChild", "Work"]
 

@@ -34,6 +34,7 @@ from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import Complaint
 from penstock.stores.connect import connect
 from penstock.stores.contract import Beat, Grip, Settlement, Store
+from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.locks import LifeLock, bury
 from penstock.worker.logs import complain
 from penstock.worker.process import (
@@ -49,9 +50,8 @@ from penstock.worker.process import (
     Said,
 )
 from penstock.worker.queues import Queue
+from penstock.worker.shared_lease_table import Entry, LeaseTable
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
-from penstock.worker.supervisor.exits import how_it_ended, oom_kills
-from penstock.worker.supervisor.shared_lease_table import Entry, LeaseTable
 
 __all__ = ["supervise"]
 

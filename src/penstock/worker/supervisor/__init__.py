@@ -1,1 +1,0 @@
-"""Keeps worker processes alive, and their leases while they cannot speak for themselves."""
