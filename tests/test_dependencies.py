@@ -45,7 +45,7 @@ def test_what_a_bare_install_imports_needs_no_extra() -> None:
     lazily = {
         "redis": ("stores", "verify"),  # verify has looked for it before it starts a server of its own
         "pydantic": ("codec",),
-        "cryptography": ("sealing",),
+        "cryptography": ("encryption",),
         "hiredis": ("stores",),
     }
     for arrow in imports():

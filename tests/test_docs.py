@@ -30,11 +30,12 @@ from typing import Any, NamedTuple
 import click
 import pytest
 
-from penstock import errors, events, retry
+from penstock import events, retry
 from penstock.cli.commands.worker import parse_queues
 from penstock.cli.main import COMMANDS, cli
 from penstock.config import load
-from penstock.errors import did_you_mean
+from penstock.core import errors
+from penstock.core.errors import did_you_mean
 from tests.servers import RedisServer
 from tests.test_house import FLOORS
 
@@ -122,7 +123,7 @@ PROGRAMS = {block.name: (block, text, files) for block, text, files in programs(
 #: Runs snippets in forks of itself, for starting an interpreter and importing all takes longer than most.
 SERVER = """
 import importlib, json, os, runpy, signal, sys, traceback
-for name in ("app", "worker", "connect", "stores.memory", "stores.sqlite", "testing"):
+for name in ("app", "worker", "stores.connect", "stores.memory", "stores.sqlite", "testing"):
     importlib.import_module("penstock." + name)
 
 def play(order):

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock import config as config
+    from penstock import errors as errors
+    from penstock import events as events
+    from penstock import retry as retry
     from penstock import testing as testing
     from penstock.app.app import App as App
     from penstock.app.attempt import Attempt as Attempt
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
     from penstock.app.task import Task as Task
     from penstock.client.handle import Handle as Handle
     from penstock.client.job_call import Draft as Draft
-    from penstock.core import errors as errors
-    from penstock.core import events as events
-    from penstock.core import retry as retry
     from penstock.core.batch import Batch as Batch
     from penstock.core.errors import ArgumentError as ArgumentError
     from penstock.core.errors import AttemptCancelled as AttemptCancelled

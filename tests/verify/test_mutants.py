@@ -18,7 +18,7 @@ from penstock.verify.ledger import Ledger, Verdict, check
 from penstock.verify.ledger.history import Run, read
 from penstock.verify.servers import power
 from tests.system.conftest import Place, Program
-from tests.testing.account import promises
+from tests.verify.ledger.account import promises
 from tests.verify.mutants import make
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]

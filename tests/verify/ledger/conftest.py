@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testing.account import Account
+from tests.verify.ledger.account import Account
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from penstock import App, Batch, Queue, Unique, Worker, current_job
 from penstock.errors import DuplicateJob
 from penstock.verify.ledger import Ledger, acheck, summary
 from penstock.verify.ledger.history import read
-from tests.testing.account import promises
+from tests.verify.ledger.account import promises
 
 SEED = 5
 

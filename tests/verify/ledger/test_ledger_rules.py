@@ -8,7 +8,7 @@ from penstock.core.job import State
 from penstock.verify.ledger import facts
 from penstock.verify.ledger.parted import Parted
 from penstock.verify.ledger.summary import summary
-from tests.testing.chronicle import EPOCH, QUEUE, Chronicle
+from tests.verify.ledger.chronicle import EPOCH, QUEUE, Chronicle
 
 
 @pytest.fixture

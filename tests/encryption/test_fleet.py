@@ -17,7 +17,7 @@ from penstock.encryption import Keyring, Sealer, read_keys
 from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
 from penstock.stores.contract import Share
 from penstock.stores.encrypted import vault
-from tests.sealing.conftest import KEY, OTHER, NewApp
+from tests.encryption.conftest import KEY, OTHER, NewApp
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, until
 
 WithGreet = Callable[..., App]

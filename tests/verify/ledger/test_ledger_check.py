@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.job import NewJob, Ref, State
 from penstock.verify.ledger import LedgerBroken
-from tests.testing.account import Account, promises, with_state
+from tests.verify.ledger.account import Account, promises, with_state
 
 
 async def test_an_honest_account_has_no_findings(account: Account) -> None:
