@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import Job, NewJob, Ref
 from penstock.encryption import Keyring, Sealer
-from penstock.stores.contract import Store, SyncProducing
+from penstock.stores.contract import Store, SyncStore
 from penstock.stores.encrypted import vault, why_closed
 from penstock.stores.memory import MemoryStore
 
@@ -28,11 +28,11 @@ def public(contract: type) -> set[str]:
 
 def test_each_verb_of_the_contract_has_its_own_method(sealed: Store) -> None:
     assert public(Store) <= public(type(sealed))
-    assert public(SyncProducing) <= public(type(sealed.sync))
+    assert public(SyncStore) <= public(type(sealed.sync))
 
 
 def test_its_methods_take_what_those_of_the_contract_take(sealed: Store) -> None:
-    for contract, made in ((Store, type(sealed)), (SyncProducing, type(sealed.sync))):
+    for contract, made in ((Store, type(sealed)), (SyncStore, type(sealed.sync))):
         for name in public(contract) - {"url", "sync"}:
             wanted = inspect.signature(getattr(contract, name)).parameters
             has = inspect.signature(getattr(made, name)).parameters

@@ -14,7 +14,7 @@ def _refused(place: Place, *arguments: str, **env: str) -> tuple[int, str]:
     """The exit code of a worker that must not start, and the one line that it says."""
     program = place.start("-m", "penstock", "worker", *arguments, **env)
     code = program.wait(15)
-    said = [line for line in program.log.splitlines() if "penstock.stores.contract: SQLite" not in line]
+    said = [line for line in program.log.splitlines() if "penstock.stores: SQLite" not in line]
     assert len(said) == 1, f"not one clear line but {said}"
     assert said[0].startswith("penstock: error: ")
     assert not program.family()
@@ -188,7 +188,7 @@ def test_a_file_that_can_only_be_read(place):
         place.folder.chmod(0o755)
         place.file.chmod(0o644)
     assert code == 1
-    said = [line for line in program.log.splitlines() if "penstock.stores.contract: SQLite" not in line]
+    said = [line for line in program.log.splitlines() if "penstock.stores: SQLite" not in line]
     assert len(said) == 1, f"not one clear line but {said}"
     assert str(place.file) in said[0]
     assert "can be read but not written" in said[0] or "cannot be written" in said[0]

@@ -33,7 +33,7 @@ from penstock.core.limits import Rate
 from penstock.core.partition import Lane, Turn
 from penstock.core.unique import UniqueKey
 from penstock.retry import Fixed
-from penstock.stores.contract import Enqueued, SyncProducing, Verdict
+from penstock.stores.contract import Enqueued, SyncStore, Verdict
 from penstock.stores.memory import MemoryStore
 
 
@@ -59,12 +59,12 @@ class Recording(MemoryStore):
         return self.answers or await super().enqueue(jobs)
 
     @property
-    def sync(self) -> SyncProducing:
+    def sync(self) -> SyncStore:
         return _Door(self, super().sync)  # type: ignore[return-value]
 
 
 class _Door:
-    def __init__(self, store: Recording, door: SyncProducing) -> None:
+    def __init__(self, store: Recording, door: SyncStore) -> None:
         self._store, self._door = store, door
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from penstock.core.clock import Clock
 from penstock.core.job import AttemptError, Job, NewJob, Ref, State
 from penstock.core.unique_rules import replaced_spec
-from penstock.stores.contract import Enqueued, QueueInfo, Settled, Settlement, Store, SyncProducing, Verdict
+from penstock.stores.contract import Enqueued, QueueInfo, Settled, Settlement, Store, SyncStore, Verdict
 from penstock.stores.memory import MemoryStore
 
 __all__ = ["NothingRuns", "Recorder", "recording"]
@@ -91,7 +91,7 @@ class _Recorded:
     def __init__(self, store: MemoryStore, recorder: Recorder) -> None:
         self._store = store
         self._recorder = recorder
-        self.sync = cast(SyncProducing, _RecordedSync(store.sync, recorder))
+        self.sync = cast(SyncStore, _RecordedSync(store.sync, recorder))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -125,7 +125,7 @@ class _Recorded:
 
 
 class _RecordedSync:
-    def __init__(self, sync: SyncProducing, recorder: Recorder) -> None:
+    def __init__(self, sync: SyncStore, recorder: Recorder) -> None:
         self._sync = sync
         self._recorder = recorder
 

@@ -32,7 +32,7 @@ from penstock.stores.contract import (
     Settlement,
     Share,
     Store,
-    SyncProducing,
+    SyncStore,
     Tick,
     Ticked,
     Timetable,
@@ -68,7 +68,7 @@ class EncryptedStore:
         return found
 
     @property
-    def sync(self) -> SyncProducing:
+    def sync(self) -> SyncStore:
         return self._sync
 
     def close(self) -> None:

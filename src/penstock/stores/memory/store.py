@@ -34,7 +34,7 @@ from penstock.stores.contract import (
     Settled,
     Settlement,
     Share,
-    SyncProducing,
+    SyncStore,
     Tick,
     Ticked,
     Timetable,
@@ -82,7 +82,7 @@ class MemoryStore:
         return f"memory://{self._name}"
 
     @property
-    def sync(self) -> SyncProducing:
+    def sync(self) -> SyncStore:
         return _SyncDoor(self)
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ from penstock.stores.contract import (
     Settled,
     Settlement,
     Share,
-    SyncProducing,
+    SyncStore,
     Tick,
     Ticked,
     Timetable,
@@ -99,7 +99,7 @@ class RedisStore:
         return self._address.url
 
     @property
-    def sync(self) -> SyncProducing:
+    def sync(self) -> SyncStore:
         return self._sync
 
     @property

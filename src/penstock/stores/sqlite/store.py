@@ -41,7 +41,7 @@ from penstock.stores.contract import (
     Settled,
     Settlement,
     Share,
-    SyncProducing,
+    SyncStore,
     Tick,
     Ticked,
     Timetable,
@@ -160,7 +160,7 @@ class SqliteStore:
         return self._path
 
     @property
-    def sync(self) -> SyncProducing:
+    def sync(self) -> SyncStore:
         return self._sync
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from penstock.stores.contract import (
     Settlement,
     Share,
     Store,
-    SyncProducing,
+    SyncStore,
     Tick,
     Ticked,
     Verdict,
@@ -58,7 +58,7 @@ class _Watched:
     def __init__(self, store: Store, pen: Pen) -> None:
         self._store = store
         self._clerk = _Clerk(pen)
-        self.sync = cast(SyncProducing, _WatchedSync(store.sync, self._clerk))
+        self.sync = cast(SyncStore, _WatchedSync(store.sync, self._clerk))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -135,7 +135,7 @@ class _Watched:
 class _WatchedSync:
     """The same clerk at the doors for callers without an event loop."""
 
-    def __init__(self, sync: SyncProducing, clerk: _Clerk) -> None:
+    def __init__(self, sync: SyncStore, clerk: _Clerk) -> None:
         self._sync = sync
         self._clerk = clerk
 

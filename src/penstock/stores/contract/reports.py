@@ -1,0 +1,147 @@
+"""Reports: what the store tells operators about jobs, queues, partitions, groups and workers.
+
+Instants are in ms since the epoch, by the store's clock.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.job import Job, State
+from penstock.core.limits import NO_LIMITS, QueueLimits
+
+__all__ = [
+    "LANE_SHOWN",
+    "DayCount",
+    "GroupInfo",
+    "LaneInfo",
+    "Page",
+    "Parked",
+    "QueueInfo",
+    "QueueStats",
+    "WorkerInfo",
+]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page of a list of jobs. `next` is the `after` of the next page; None on the last page."""
+
+    jobs: list[Job]
+    next: str | None
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """A queue: its counts, switches and limits.
+
+    - `counts`: jobs by state, exact; states without jobs are absent.
+    - `oldest_available`: the least `run_at` of its available jobs; None without any.
+    - `held_until`: the queue is throttled and gives nothing before this instant; None if it is not.
+    - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
+    """
+
+    name: str
+    counts: dict[State, int]
+    paused: bool = False
+    closed: bool = False
+    oldest_available: int | None = None
+    limits: QueueLimits = NO_LIMITS
+    held_until: int | None = None
+    away: str = ""
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """The number of parked jobs of one task in one queue: no worker has taken them that knows the task."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
+#: The most admitted jobs that a `LaneInfo` shows.
+LANE_SHOWN = 10
+
+
+class LaneInfo(msgspec.Struct, frozen=True):
+    """The partition of a job (docs/concepts/partitions.md), and the job's place in it.
+
+    - `admitted`: the first `LANE_SHOWN` admitted jobs, in order of enqueue.
+    - `waiting`: the number of jobs that wait.
+    - `before`: how many of these stand before the job; None if the job does not wait.
+    - `due`: when the first of them is admitted, if only time must pass; else None.
+    """
+
+    key: str
+    admitted: list[Job]
+    waiting: int
+    before: int | None = None
+    due: int | None = None
+
+
+class DayCount(msgspec.Struct, frozen=True):
+    """The number of attempts settled on one UTC day (`"2026-11-20"`)."""
+
+    day: str
+    processed: int
+    failed: int
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """The totals of a queue since its first job, and its last days (at most 90), newest first.
+
+    `enqueued` counts the jobs that were NEW, including those that follow a settlement (`Settlement.then`).
+    """
+
+    name: str
+    enqueued: int
+    processed: int
+    failed: int
+    days: list[DayCount]
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """A worker process, as it announces itself.
+
+    - `queues`, `tasks`: the queues that it serves and the tasks that it knows.
+    - `handled`: the queues of which it runs every job, whatever the task.
+    - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
+    - `seen_at`: the store's clock at its last announcement.
+    """
+
+    id: str
+    host: str
+    pid: int
+    started_at: int
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    concurrency: int
+    running: int = 0
+    state: str = "running"
+    supervisor: int | None = None
+    version: str = ""
+    seen_at: int = 0
+    handled: tuple[str, ...] = ()
+
+    @classmethod
+    def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:
+        """The stand-in for a worker whose record cannot be read; pruned as a silent worker is."""
+        return cls(id, "", 0, seen_at, (), (), 0, state="unreadable", seen_at=seen_at)
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A group that is not a batch yet.
+
+    - `size`: the number of its members.
+    - `oldest`: when the first one joined.
+    - `due`: when the group becomes a batch even if it is not full; None: only when it is full.
+    """
+
+    queue: str
+    task: str
+    key: str
+    size: int
+    oldest: int
+    due: int | None
+
+    def order(self) -> tuple[bool, int, str, str, str]:
+        """The sort key of groups: the one that is due first comes first."""
+        return self.due is None, self.due or 0, self.task, self.key, self.queue

@@ -1,0 +1,112 @@
+"""Scheduling: periodic entries, and the step that enqueues their jobs."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.job import NewJob, Ref
+from penstock.core.schedule import Entry, NewEntry, Overlap
+
+__all__ = ["Moved", "Scheduling", "Tick", "Ticked", "Timetable"]
+
+
+class Timetable(msgspec.Struct, frozen=True):
+    """Periodic entries, ordered by queue and name, and the store's clock."""
+
+    entries: list[Entry]
+    now: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """One step of a periodic entry: move its watermark `to` an instant, and enqueue the jobs up to there.
+
+    A tick applies to the entry as it was read, with this `revision` and `watermark`, and not before the
+    instant `not_before` by the store's clock. `jobs` belong to the queue of the entry and are in the order of
+    their instants.
+    """
+
+    ref: Ref
+    revision: int
+    watermark: int
+    to: int
+    not_before: int
+    overlap: Overlap = Overlap.ALLOW
+    jobs: tuple[NewJob, ...] = ()
+
+
+class Moved(enum.StrEnum):
+    """The status of one tick. Nothing is done unless it is APPLIED."""
+
+    APPLIED = "applied"
+    STALE = "stale"  # the entry was changed, paused, or ticked by another worker
+    EARLY = "early"  # by the store's clock it is before `not_before`
+    GONE = "gone"  # there is no such entry
+    UNKNOWN = "unknown"  # this part of the store is unreachable, while other parts answer
+
+    __hash__ = str.__hash__
+
+
+class Ticked(msgspec.Struct, frozen=True):
+    """The answer for one tick: its status, and the ids of the jobs that are new. Other jobs were skipped."""
+
+    moved: Moved
+    enqueued: tuple[str, ...] = ()
+
+
+class Scheduling(Protocol):
+    """The verbs for periodic entries. A name is unique in its queue: an entry's Ref is (queue, name).
+
+    `put_entries`, `pause_entries` and `delete_entries` wake waiting workers as a change of settings does.
+    """
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        """List the periodic entries of these queues, or of all if None."""
+        ...
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        """Store periodic entries; an entry of the same name in the same queue is replaced.
+
+        - An entry that is already stored as it is does not change.
+        - A new entry, and one whose schedule has changed, gets its watermark now: runs from before are not
+          made up for. A watermark in the future stays, and so does that of an unchanged schedule.
+        - A paused entry stays paused.
+        - Missing queues are created.
+
+        Answer: the stored entries, in order.
+        """
+        ...
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        """Pause periodic entries (`paused=True`) or resume them.
+
+        A resumed entry gets its watermark now, unless it lies in the future: runs missed during the pause are
+        not made up for.
+
+        Answer: the entries after the change, in order; None for an entry that does not exist.
+        """
+        ...
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        """Delete periodic entries. Their jobs stay.
+
+        Answer: one bool per ref; False for an entry that does not exist.
+        """
+        ...
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        """Move the watermark of each entry and enqueue its jobs, in one step.
+
+        - A tick applies only if the entry still stands as it was read. So of any number of concurrent
+          callers exactly one succeeds.
+        - A job is skipped if its id or unique key is taken, or if its queue is closed or full.
+        - `Overlap.SKIP`: a job is skipped if the entry's last job has not ended.
+        - `Overlap.REPLACE`: the entry's last job is cancelled first, as by `cancel` (`lifecycle.REPLACED`).
+        - A job that is NEW becomes the entry's last job. A job that was REPLACED counts as skipped.
+
+        Answer: one `Ticked` per tick, in order.
+        """
+        ...
