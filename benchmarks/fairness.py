@@ -1,7 +1,7 @@
 """Several processes enqueue and work on one SQLite file: `python -m benchmarks.fairness`.
 
 Each process has a thread that enqueues one job after the other as fast as it gets its turn, and a worker.
-All of them write, so all of them wait at the turnstile, where each wait is timed. A further connection
+All of them write, so all of them wait at the fair write lock, where each wait is timed. A further connection
 checkpoints the file all the while. At the end every job that was acknowledged must have run exactly once,
 the store's own figures must agree, and the file must be sound.
 """
@@ -26,7 +26,7 @@ import click
 from benchmarks.machine import describe, fdatasync_ms, percentile
 from benchmarks.rig import new_runner
 from penstock import App, Worker, current_job
-from penstock.stores.sqlite.fair_write_lock import Turnstile
+from penstock.stores.sqlite.fair_write_lock import FairWriteLock
 
 _LIMIT_MS = 100.0
 #: The least share of its fair part that a process must have had.
@@ -109,25 +109,25 @@ def _run(place: Path, seconds: float, processes: int, durability: str, every: fl
 
 
 class _Timed:
-    """Times every wait at the turnstile, from the first attempt to get in."""
+    """Times every wait at the fair write lock, from the first attempt to get in."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
-        self._plain_enter, self._plain_try = Turnstile.enter, Turnstile.try_enter
+        self._plain_acquire, self._plain_try = FairWriteLock.acquire, FairWriteLock.try_acquire
         timed = self
 
-        def enter(turnstile: Turnstile) -> None:
+        def acquire(lock: FairWriteLock) -> None:
             started = time.perf_counter()
-            timed._plain_enter(turnstile)
+            timed._plain_acquire(lock)
             timed.waits.append((time.perf_counter() - started) * 1000)
 
-        def try_enter(turnstile: Turnstile) -> bool:
-            entered = timed._plain_try(turnstile)
+        def try_acquire(lock: FairWriteLock) -> bool:
+            entered = timed._plain_try(lock)
             if entered:  # who was refused waits in `enter`
                 timed.waits.append(0.0)
             return entered
 
-        Turnstile.enter, Turnstile.try_enter = enter, try_enter  # type: ignore[assignment, method-assign]
+        FairWriteLock.acquire, FairWriteLock.try_acquire = acquire, try_acquire  # type: ignore[assignment, method-assign]
 
 
 def _take_part(number: int, url: str, folder: str, go: Any, enough: Any, drained: Any) -> None:
@@ -179,20 +179,20 @@ def _take_part(number: int, url: str, folder: str, go: Any, enough: Any, drained
 
 
 def _checkpoint(file: Path, every: float, over: threading.Event, took: list[float]) -> None:
-    """As another program of ours would: inside the turnstile (before SQLite 3.51.3 that is a must)."""
-    turnstile = Turnstile(file.with_name(file.name + "-penstock"))
-    turnstile.open()
+    """As another program of ours would: inside the write lock (before SQLite 3.51.3 that is a must)."""
+    lock = FairWriteLock(file.with_name(file.name + "-penstock"))
+    lock.open()
     cx = sqlite3.connect(file, isolation_level=None, timeout=30)
     while not over.wait(every):
-        turnstile.enter()
+        lock.acquire()
         try:
             started = time.perf_counter()
             cx.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             took.append((time.perf_counter() - started) * 1000)
         finally:
-            turnstile.leave()
+            lock.release()
     cx.close()
-    turnstile.close()
+    lock.close()
 
 
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +218,7 @@ def _judge_shares(reports: list[dict[str, float]], seconds: float) -> list[str]:
             faults.append(f"{what}: one process had {least / fair:.0%} of its fair share")
     longest = max(report["longest"] for report in reports)
     if longest > _LIMIT_MS:
-        faults.append(f"a writer waited for {longest:.0f} ms at the turnstile (limit {_LIMIT_MS:.0f})")
+        faults.append(f"a writer waited for {longest:.0f} ms at the write lock (limit {_LIMIT_MS:.0f})")
     return faults
 
 

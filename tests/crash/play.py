@@ -17,7 +17,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.job import QUEUED, Job, State
 from penstock.errors import EnqueueUnknown, StoreUnavailable
 from penstock.stores.contract import Store
-from penstock.stores.memory.state import _shelves
+from penstock.stores.memory.state import _states
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.check import judge, snapshot
@@ -109,7 +109,7 @@ class Scene:
             app.events.close()
         for store in self._opened:
             store.close()
-        _shelves.pop((self.place, ""), None)  # of a store in memory: hundreds of them would stay
+        _states.pop((self.place, ""), None)  # of a store in memory: hundreds of them would stay
 
     def _open(self) -> Store:
         self._opened.append(open_store(self.kind, self.place, self.clock))

@@ -34,7 +34,7 @@ def new(id: str, **facts: object) -> NewJob:
 
 
 def test_a_wait_that_was_left_behind_may_be_collected_while_a_verb_is_at_work() -> None:
-    """The garbage collector runs where it likes: it must not wait for the shelf that its own thread holds."""
+    """The garbage collector runs where it likes: it must not wait for the state that its own thread holds."""
     store, ended = MemoryStore(), threading.Event()
     store.sync.enqueue([new("a")])
     ends = store.sync.ends([new("a").ref, new("gone").ref], timeout=60_000)
@@ -44,12 +44,12 @@ def test_a_wait_that_was_left_behind_may_be_collected_while_a_verb_is_at_work() 
     del ends, cycle
 
     def verb() -> None:
-        store.shelf.step(lambda _: gc.collect())
+        store.memory.run(lambda _: gc.collect())
         ended.set()
 
     threading.Thread(target=verb, daemon=True).start()
     assert ended.wait(SOON)
-    assert not store.shelf.waiters.end_watches
+    assert not store.memory.waiters.end_watches
 
 
 def test_stores_of_one_name_share_their_jobs() -> None:
@@ -169,18 +169,18 @@ def test_a_waiter_in_a_thread_is_woken_from_a_loop_and_the_other_way_round() -> 
 
 
 def lengths(store: MemoryStore) -> dict[str, int]:
-    """How much everything on the shelf holds, ghosts included."""
-    shelf = store.shelf
-    kept = vars(shelf) | vars(shelf.waiters)
+    """How much everything in the memory holds, ghosts included."""
+    memory = store.memory
+    kept = vars(memory) | vars(memory.waiters)
     found = {what: len(value) for what, value in kept.items() if hasattr(value, "__len__")}
-    orders = {"over": shelf.over, "expiring": shelf.expiring}
-    for queue in shelf.queues.values():
+    orders = {"over": memory.over, "expiring": memory.expiring}
+    for queue in memory.queues.values():
         orders |= {"ready": queue.ready, "oldest": queue.oldest, "due": queue.due, "leases": queue.leases}
         found |= {"holders": len(queue.holders), "parked": len(queue.parked), "rows of q": len(queue.rows)}
     return found | {what: len(order._heap) for what, order in orders.items()}
 
 
-async def test_a_shelf_through_which_many_jobs_went_is_as_small_as_before() -> None:
+async def test_a_memory_through_which_many_jobs_went_is_as_small_as_before() -> None:
     store = MemoryStore(clock=ManualClock())
     share = [Share("default", 100, 100)]
     for turn in range(60):
@@ -193,10 +193,10 @@ async def test_a_shelf_through_which_many_jobs_went_is_as_small_as_before() -> N
         await store.delete([job.ref for job in jobs])
         await store.wait([f"q{turn}"], timeout=0)
         await store.ended([jobs[0].ref], timeout=0)
-    assert store.shelf.generation == 6_000
+    assert store.memory.generation == 6_000
     for what, held in lengths(store).items():
         assert held <= 200, what
-    assert len(store.shelf.rows) == 0
+    assert len(store.memory.rows) == 0
 
 
 async def test_reading_and_asking_makes_nothing() -> None:

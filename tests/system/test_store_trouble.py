@@ -26,7 +26,7 @@ _LEASE = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}
 
 @contextlib.contextmanager
 def write_lock(file: Path) -> Iterator[None]:
-    """Held as by another program, which knows nothing of our turnstile."""
+    """Held as by another program, which does not take our fair write lock."""
     cx = sqlite3.connect(file, timeout=30, isolation_level=None)
     cx.execute("BEGIN IMMEDIATE")
     try:

@@ -72,7 +72,7 @@ def test_four_processes_share_a_file_fairly_and_lose_nothing(place):
     fair = sum(report["enqueued"] for report in reports) / _PROCESSES
     shares = [report["enqueued"] / fair for report in reports]
     assert min(shares) > 0.5, f"shares of what was enqueued: {shares}"
-    # without a turnstile one of them waits for all the others to pause: seconds
+    # without the fair write lock one of them waits for all the others to pause: seconds
     slowest = max(report["slowest"] for report in reports)
     assert slowest < 1.5, f"an enqueue took {slowest:.2f} s"
     ran = Counter(line["pid"] for line in place.starts())

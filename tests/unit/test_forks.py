@@ -183,7 +183,7 @@ def test_the_fork_method_of_multiprocessing_does_the_same() -> None:
 
 
 def test_a_lock_that_stores_in_memory_share_is_free_in_the_child() -> None:
-    with held(state._shelves_lock):
+    with held(state._states_lock):
         assert in_a_fork(lambda: connect("memory://of-a-fork")) == "done"
 
 

@@ -423,7 +423,7 @@ async def test_closing_runs_shutdown_hooks_in_idle_children_and_kills_busy_ones(
 
 WORKER = """
 import asyncio, sys
-from penstock.job import Job, NewJob, State
+from penstock.core.job import Job, NewJob, State
 from penstock.worker.pools import ProcessPool
 from tests.worker import process_tasks as tasks
 
@@ -451,7 +451,7 @@ async def test_children_die_with_their_worker(tmp_path: Path) -> None:
 SCRIPT = """
 import asyncio, os, sys
 from penstock import App
-from penstock.job import Job, NewJob, State
+from penstock.core.job import Job, NewJob, State
 from penstock.worker.pools import ProcessPool
 
 app = App("memory://")

@@ -176,7 +176,7 @@ def test_the_header_says_who_writes_and_how_he_is(table: LeaseTable) -> None:
 
 CHILD = """
 import sys
-from penstock.job import Job, NewJob, State
+from penstock.core.job import Job, NewJob, State
 from penstock.worker.table import LeaseTable
 table = LeaseTable.attach(int(sys.argv[1]))
 table.announce("child")

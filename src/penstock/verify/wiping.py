@@ -10,7 +10,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigError
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
-from penstock.stores.sqlite.transaction_context import Step
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.transactions import Transactions
 
 __all__ = ["PREFIX", "is_used", "left_in_file", "refuse_others", "remove_file", "wipe_file"]
@@ -57,7 +57,7 @@ def _ask_file(path: Path, verb: Verb[[], int], namespace: str) -> int:
             clock=SystemClock(),
             full_sync=True,
             patience=_PATIENCE,
-            on_open=lambda step: None,
+            on_open=lambda tx: None,
         )
     )
     try:
@@ -66,41 +66,41 @@ def _ask_file(path: Path, verb: Verb[[], int], namespace: str) -> int:
         runner.close(1.0)
 
 
-def _wipe(step: Step) -> int:
+def _wipe(tx: TransactionContext) -> int:
     """A table has the queue of each row, or the namespace; that of the queues goes last."""
     gone = 0
-    for table, where in _tables(step):
-        removed = step.cx.execute(f"DELETE FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608 (our own names)
+    for table, where in _tables(tx):
+        removed = tx.execute(f"DELETE FROM {table} WHERE {where}", (tx.namespace,))  # noqa: S608 (our own names)
         gone += removed.rowcount
     return gone
 
 
-def _count(step: Step) -> int:
+def _count(tx: TransactionContext) -> int:
     n = 0
-    for table, where in _tables(step):
-        found = step.cx.execute(f"SELECT count(*) FROM {table} WHERE {where}", (step.namespace,))  # noqa: S608 (our own names)
+    for table, where in _tables(tx):
+        found = tx.execute(f"SELECT count(*) FROM {table} WHERE {where}", (tx.namespace,))  # noqa: S608 (our own names)
         n += found.fetchone()[0]
     return n
 
 
-def _used(step: Step) -> int:
+def _used(tx: TransactionContext) -> int:
     """A queue with the number 0 or below is the file's own."""
-    (n,) = step.cx.execute(
+    (n,) = tx.execute(
         "SELECT count(*) FROM sqlite_master WHERE type = 'table' "
         "AND name NOT LIKE 'penstock\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     ).fetchone()
     for table in ("penstock_queue WHERE qid > 0", "penstock_job", "penstock_worker", "penstock_signal"):
-        n += step.cx.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 (our own names)
+        n += tx.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 (our own names)
     return int(n)
 
 
-def _tables(step: Step) -> Iterator[tuple[str, str]]:
-    names = step.cx.execute(
+def _tables(tx: TransactionContext) -> Iterator[tuple[str, str]]:
+    names = tx.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'penstock\\_%' ESCAPE '\\' "
         "ORDER BY name = 'penstock_queue'"
     ).fetchall()
     for (table,) in names:
-        columns = {row[1] for row in step.cx.execute(f"PRAGMA table_info({table})")}
+        columns = {row[1] for row in tx.execute(f"PRAGMA table_info({table})")}
         if "namespace" in columns:
             yield table, "namespace = ?"
         elif "queue" in columns:

@@ -120,7 +120,7 @@ async def test_a_read_only_file_can_be_read(read_only: SqliteStore) -> None:
 FULL_DISK = textwrap.dedent("""
     import asyncio, sys
     from penstock.errors import PenstockError, StoreFull, StoreUnavailable
-    from penstock.job import NewJob
+    from penstock.core.job import NewJob
     from penstock.stores.sqlite import SqliteStore
 
     def some(name, n):

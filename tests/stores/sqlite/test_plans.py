@@ -15,14 +15,14 @@ from penstock.stores.sqlite.transaction_context import SQL
 #: What may be walked: the running jobs, which are as many as there are slots; and listings, which stop at
 #: their limit. `purge` walks its way from the oldest job.
 MAY_WALK = {
-    "book.void": "penstock_job",  # once per boot
+    "counters.void": "penstock_job",  # once per boot
     "list.by_age": "",
     "list.oldest": "penstock_job",
     "list.held": "penstock_running",
     "list.running": "penstock_running",
     "reclaim.run_out": "penstock_running",
     "reclaim.held_by": "penstock_running",
-    "book.miscounted": "penstock_running",
+    "counters.miscounted": "penstock_running",
     "queues.any_job": "",
 }
 #: What may sort: few rows, or those of an operator.
@@ -33,7 +33,7 @@ MAY_SORT = {
     "list.these",
     "list.find",
     "prune.silent",
-    "groups.show",
+    "batches.show",
 }
 
 

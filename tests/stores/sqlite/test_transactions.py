@@ -273,7 +273,7 @@ async def test_a_store_that_nobody_has_any_more_ends_its_thread(path: Path) -> N
     assert threads() == 0
 
 
-async def test_two_names_of_a_file_are_one_turnstile(open_store: OpenStore, path: Path) -> None:
+async def test_two_names_of_a_file_share_one_write_lock(open_store: OpenStore, path: Path) -> None:
     other = path.with_name("other.db")
     other.symlink_to(path)
     a, b = open_store(path), open_store(other)

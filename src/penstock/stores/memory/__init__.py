@@ -1,6 +1,7 @@
 """Jobs in the memory of one process: the reference store, which reads like the specification.
 
-`store.py` is the door, `shelf.py` the data, `verbs/` what is done with it, one function per verb.
+`store.py` has the two facades, `state.py` the data, `indexes.py` and `transitions.py` how a job moves in it,
+`verbs/` one function per verb.
 """
 
 from penstock.stores.memory.store import MemoryStore

@@ -1,17 +1,17 @@
-"""Taking turns: the places of available jobs of one priority, such that each key comes once in a round."""
+"""Fair share among keys: places for the jobs of one priority, such that each key comes once in a round."""
 
 from __future__ import annotations
 
 from penstock.core.partition import Turn
 from penstock.stores.memory.sorted import Sorted
 
-__all__ = ["Turns"]
+__all__ = ["FairShare"]
 
 _NO_TURN = Turn("")  # where turns are taken, jobs without one are those of one key
 
 
-class Turns:
-    """Whose turn it is, among the jobs of one priority."""
+class FairShare:
+    """The places of the jobs of one priority, with the next one of each key."""
 
     __slots__ = ("_ends", "_now", "_tail")
 

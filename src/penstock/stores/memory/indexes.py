@@ -1,4 +1,4 @@
-"""Into every order that a job's state calls for, and out of them: the index of the shelf."""
+"""Into every order that a job's state calls for, and out of them: the indexes of the state."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from penstock.core.job import State
 from penstock.stores.memory import keys
 from penstock.stores.memory.rows import Row
 from penstock.stores.memory.sorted import Sorted
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 
 __all__ = ["put", "take"]
 
 
-def put(shelf: Shelf, row: Row) -> None:
+def put(memory: MemoryState, row: Row) -> None:
     """Into every order that its state calls for; whoever waits for this hears of it."""
     job, queue, generation = row.job, row.queue, row.generation
     queue.counts[job.state] += 1
     match job.state:
         case State.AVAILABLE:
             if queue.fair is not None and row.at_tail:
-                row.place = queue.turns_of(job.spec.priority, queue.fair).draw(job.spec.turn)
+                row.place = queue.fair_share_of(job.spec.priority, queue.fair).draw(job.spec.turn)
             row.at_tail = False
             queue.ready.put(generation, (-job.spec.priority, row.place))
             queue.oldest.put(generation, job.run_at)
@@ -35,8 +35,8 @@ def put(shelf: Shelf, row: Row) -> None:
             assert job.token is not None
             assert job.worker is not None
             queue.leases.put(generation, row.lease_until)
-            shelf.tokens.setdefault(job.token, {})[generation] = row
-            shelf.held.setdefault(job.worker, {})[generation] = row
+            memory.tokens.setdefault(job.token, {})[generation] = row
+            memory.held.setdefault(job.worker, {})[generation] = row
             return
         case State.GROUPED:
             if job.batch is None:
@@ -44,19 +44,19 @@ def put(shelf: Shelf, row: Row) -> None:
                 queue.gathering.join(row.gathered, generation, job.spec.group, job.run_at)
         case _:
             queue.ended[job.state].put(generation, job.ended_at or 0)
-            shelf.over.put(generation, row.over_at)
+            memory.over.put(generation, row.over_at)
             if job.spec.unique is not None:
-                keys.end(shelf, row, job.spec.unique)
-            if shelf.waiters.end_watches:
-                shelf.waiters.tell_ended(job)
+                keys.end(memory, row, job.spec.unique)
+            if memory.waiters.end_watches:
+                memory.waiters.tell_ended(job)
             return
     if job.expires_at is not None:
-        shelf.expiring.put(generation, job.expires_at)
-    if shelf.waiters.queue_bells:
-        shelf.waiters.tell_work(queue.name)
+        memory.expiring.put(generation, job.expires_at)
+    if memory.waiters.queue_notifiers:
+        memory.waiters.tell_work(queue.name)
 
 
-def take(shelf: Shelf, row: Row, *, starts: bool = False) -> None:
+def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
     """Out of every order that `put` put it into. Starts: it was fetched, so its turn is used up."""
     job, queue, generation = row.job, row.queue, row.generation
     queue.counts[job.state] -= 1
@@ -64,8 +64,8 @@ def take(shelf: Shelf, row: Row, *, starts: bool = False) -> None:
         case State.AVAILABLE:
             queue.ready.drop(generation)
             queue.oldest.drop(generation)
-            if not starts and (turns := row.turns) is not None:
-                turns.give_back(job.spec.turn)
+            if not starts and (fair_share := row.fair_share) is not None:
+                fair_share.give_back(job.spec.turn)
         case State.SCHEDULED | State.RETRYABLE:
             queue.due.drop(generation)
         case State.PARKED:
@@ -79,18 +79,18 @@ def take(shelf: Shelf, row: Row, *, starts: bool = False) -> None:
             assert job.token is not None
             assert job.worker is not None
             queue.leases.drop(generation)
-            _drop(shelf.tokens, job.token, generation)
-            _drop(shelf.held, job.worker, generation)
+            _drop(memory.tokens, job.token, generation)
+            _drop(memory.held, job.worker, generation)
             if queue.gate.limits.max_running is not None and (queue.ready.first() or queue.parked):
-                shelf.waiters.tell_work(queue.name)
+                memory.waiters.tell_work(queue.name)
         case State.GROUPED:
             if job.batch is None:
                 queue.gathering.leave(row.gathered, generation)
         case _:
             queue.ended[job.state].drop(generation)
-            shelf.over.drop(generation)
+            memory.over.drop(generation)
     if job.expires_at is not None:
-        shelf.expiring.drop(generation)
+        memory.expiring.drop(generation)
 
 
 def _drop(leased: dict[str, dict[int, Row]], name: str, generation: int) -> None:

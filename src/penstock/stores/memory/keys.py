@@ -6,21 +6,21 @@ from penstock.core.job import State
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import Hold, hold_after, outlives_its_job, until
 from penstock.stores.memory.rows import Holder, Queue, Row
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 
 __all__ = ["end", "free", "holder_of", "leave", "shift"]
 
 
-def holder_of(shelf: Shelf, queue: Queue, key: str, now: int) -> Holder | None:
+def holder_of(memory: MemoryState, queue: Queue, key: str, now: int) -> Holder | None:
     """Who has this unique key; one whose period is over loses it here."""
     holder = queue.holders.get(key)
     if holder is not None and holder.until is not None and holder.until <= now:
-        free(shelf, holder.generation)
+        free(memory, holder.generation)
         return None
     return holder
 
 
-def shift(shelf: Shelf, row: Row, before: State | None, now: int) -> None:
+def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None:
     """What the step from that state to the present one does to the job's key."""
     unique = row.job.spec.unique
     if unique is None:
@@ -28,24 +28,24 @@ def shift(shelf: Shelf, row: Row, before: State | None, now: int) -> None:
     match hold_after(unique.states, before, row.job.state):
         case Hold.TAKEN:
             end = until(unique, row.job.enqueued_at)
-            if (end is None or end > now) and holder_of(shelf, row.queue, unique.key, now) is None:
+            if (end is None or end > now) and holder_of(memory, row.queue, unique.key, now) is None:
                 row.queue.holders[unique.key] = Holder(row.generation, row.job.id, end)
-                shelf.keys[row.generation] = row.queue, unique.key
+                memory.keys[row.generation] = row.queue, unique.key
                 if end is not None:
                     row.queue.key_ends.put(row.generation, end)
         case Hold.FREED:
-            free(shelf, row.generation)
+            free(memory, row.generation)
         case Hold.STAYS:
             pass
 
 
-def end(shelf: Shelf, row: Row, unique: UniqueKey) -> None:
+def end(memory: MemoryState, row: Row, unique: UniqueKey) -> None:
     """The job has ended; its key may be held on."""
     if not outlives_its_job(unique.states, row.job.state):
-        free(shelf, row.generation)
+        free(memory, row.generation)
 
 
-def leave(shelf: Shelf, row: Row, *, forgotten: bool) -> None:
+def leave(memory: MemoryState, row: Row, *, forgotten: bool) -> None:
     """The job goes. If nobody has asked for that, its key may be held to the end of its period without it."""
     unique = row.job.spec.unique
     if (
@@ -54,12 +54,12 @@ def leave(shelf: Shelf, row: Row, *, forgotten: bool) -> None:
         or unique.period is None
         or not outlives_its_job(unique.states, row.job.state)
     ):
-        free(shelf, row.generation)
+        free(memory, row.generation)
 
 
-def free(shelf: Shelf, generation: int) -> None:
+def free(memory: MemoryState, generation: int) -> None:
     """Whatever key this job holds."""
-    if (held := shelf.keys.pop(generation, None)) is not None:
+    if (held := memory.keys.pop(generation, None)) is not None:
         queue, key = held
         del queue.holders[key]
         queue.key_ends.drop(generation)

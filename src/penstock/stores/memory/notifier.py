@@ -1,4 +1,4 @@
-"""How a wait is woken: a bell for a coroutine of an event loop, and one for a thread."""
+"""How a wait is woken: a notifier for a coroutine of an event loop, and one for a thread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 import time
 from typing import Protocol
 
-__all__ = ["Bell", "Countdown", "LoopBell", "ThreadBell"]
+__all__ = ["Countdown", "LoopNotifier", "Notifier", "ThreadNotifier"]
 
 
-class Bell(Protocol):
-    def ring(self) -> None:
-        """Wake whoever waits; from any thread, and under the shelf's lock."""
+class Notifier(Protocol):
+    def notify(self) -> None:
+        """Wake the waiter; from any thread, and under the lock of the state."""
         ...
 
 
@@ -26,45 +26,45 @@ class Countdown:
         return self._ends - time.monotonic()
 
 
-class LoopBell:
+class LoopNotifier:
     """Wakes a coroutine of the event loop that made it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
-        self._rung = False
+        self._notified = False
 
-    def ring(self) -> None:
-        if self._rung:
+    def notify(self) -> None:
+        if self._notified:
             return
-        self._rung = True
+        self._notified = True
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:  # its loop is closed: nobody waits there any more
             pass
 
-    async def heard(self, seconds: float) -> bool:
-        """Whether it was rung since the last time, or is within that time."""
+    async def wait(self, seconds: float) -> bool:
+        """Whether a notification came since the last wait, or comes within this time."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._event.wait()
         except TimeoutError:
             return False
         self._event.clear()
-        self._rung = False
+        self._notified = False
         return True
 
 
-class ThreadBell:
+class ThreadNotifier:
     """Wakes a thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self._event.set()
 
-    def heard(self, seconds: float) -> bool:
-        heard = self._event.wait(max(0.0, seconds))
+    def wait(self, seconds: float) -> bool:
+        notified = self._event.wait(max(0.0, seconds))
         self._event.clear()
-        return heard
+        return notified

@@ -9,24 +9,24 @@ from penstock.core.lifecycle import Transition
 from penstock.core.partition import Lane
 from penstock.stores.memory import indexes
 from penstock.stores.memory.rows import OpenLane, Queue, Row
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 
 __all__ = ["advance", "enter", "forget_idle", "has_room", "hold", "leave", "start"]
 
 
-def has_room(shelf: Shelf, row: Row) -> bool:
+def has_room(memory: MemoryState, row: Row) -> bool:
     """Whether its lane lets this parked job start at once."""
     terms = row.job.spec.lane
     if terms is None or row.admitted:
         return True
-    return _may_enter(shelf, row, terms, row.queue.lane(terms.key))
+    return _may_enter(memory, row, terms, row.queue.lane(terms.key))
 
 
-def enter(shelf: Shelf, row: Row, terms: Lane, lane: OpenLane) -> None:
+def enter(memory: MemoryState, row: Row, terms: Lane, lane: OpenLane) -> None:
     """What the job's new state means for its lane; one that finds no room shall wait."""
     match row.job.state:
         case State.AVAILABLE:
-            if row.admitted or _may_enter(shelf, row, terms, lane):
+            if row.admitted or _may_enter(memory, row, terms, lane):
                 _admit(row, terms, lane)
             else:
                 row.job = replace(row.job, state=State.WAITING)
@@ -63,21 +63,21 @@ def hold(row: Row, to: Transition, now: int) -> None:
             leave(row, lane)
 
 
-def advance(shelf: Shelf, queue: Queue, lane: OpenLane, now: int) -> int:
+def advance(memory: MemoryState, queue: Queue, lane: OpenLane, now: int) -> int:
     """Admit who may be; how many they were. Then note when the next one may, or forget the lane."""
     lane.due, admitted = None, 0
     while (first := lane.waiting.first()) is not None:
-        row = shelf.rows[first[1]]
+        row = memory.rows[first[1]]
         terms = row.job.spec.lane
         assert terms is not None
         at = lane.allowed_at(terms, now)
         if at is None or at > now:
             lane.due = at
             break
-        indexes.take(shelf, row)
+        indexes.take(memory, row)
         _admit(row, terms, lane)
         row.job, row.at_tail = replace(row.job, state=State.AVAILABLE), True
-        indexes.put(shelf, row)
+        indexes.put(memory, row)
         admitted += 1
     queue.lane_due.drop(lane.key)
     if lane.due is not None:
@@ -97,11 +97,11 @@ def _forget_if_idle(queue: Queue, lane: OpenLane, now: int) -> None:
         queue.lanes.pop(lane.key, None)
 
 
-def _may_enter(shelf: Shelf, row: Row, terms: Lane, lane: OpenLane) -> bool:
+def _may_enter(memory: MemoryState, row: Row, terms: Lane, lane: OpenLane) -> bool:
     first, order = lane.waiting.first(), (terms.rank(row.job.spec.priority), row.place)
     if first is not None and first[0] < order:
         return False
-    now = shelf.clock.now()
+    now = memory.clock.now()
     at = lane.allowed_at(terms, now)
     return at is not None and at <= now
 

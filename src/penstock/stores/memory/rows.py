@@ -1,4 +1,4 @@
-"""What lies on the shelf: a queue, its jobs, its lanes, and who holds its unique keys."""
+"""What a memory store keeps: queues, their jobs and partitions, and the holders of their unique keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core.partition import Lane
 from penstock.core.schedule import Entry
 from penstock.stores.batch_buffer import Gathered, Gathering
 from penstock.stores.contract import WorkerInfo
-from penstock.stores.memory.fair_share import Turns
+from penstock.stores.memory.fair_share import FairShare
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.rate_limiter import Gate
 
@@ -55,12 +55,12 @@ class Row:
         return Gathered(self.job.task, group.key)
 
     @property
-    def turns(self) -> Turns | None:
+    def fair_share(self) -> FairShare | None:
         """The turns among which this available job has its place, if it has one there."""
         queue = self.queue
         if queue.fair is None or self.place <= queue.fair:
             return None
-        return queue.turns_of(self.job.spec.priority, queue.fair)
+        return queue.fair_share_of(self.job.spec.priority, queue.fair)
 
     @property
     def members(self) -> list[Row]:
@@ -123,7 +123,7 @@ class Queue:
         self.lanes: dict[str, OpenLane] = {}
         self.lane_due: Sorted[str, int] = Sorted()  # lanes, by key: when the next one is admitted
         self.fair: int | None = None  # since a job came that has a turn: places of turns lie behind this one
-        self.turns: dict[int, Turns] = {}  # by priority
+        self.fair_share: dict[int, FairShare] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
         self.gathering = Gathering()  # grouped, and in no batch yet
         self.enqueued = self.processed = self.failed = 0
@@ -168,12 +168,12 @@ class Queue:
             return None
         return most, self.gate.drain.wait(size - most + 1 + refused, now)
 
-    def turns_of(self, priority: int, first: int) -> Turns:
+    def fair_share_of(self, priority: int, first: int) -> FairShare:
         """Those of this priority; new ones begin behind the place `first`."""
-        turns = self.turns.get(priority)
-        if turns is None:
-            turns = self.turns[priority] = Turns(first)
-        return turns
+        share = self.fair_share.get(priority)
+        if share is None:
+            share = self.fair_share[priority] = FairShare(first)
+        return share
 
     def lane(self, key: str) -> OpenLane:
         lane = self.lanes.get(key)

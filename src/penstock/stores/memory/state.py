@@ -1,4 +1,4 @@
-"""The shelf: all the data of one store, and the one lock under which everything is done with it."""
+"""All the data of one memory store, and the one lock under which every verb works on it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from penstock.stores.memory.sorted import Sorted
 from penstock.stores.memory.waiters import Waiters
 from penstock.stores.rate_limiter import Gate
 
-__all__ = ["Shelf", "named"]
+__all__ = ["MemoryState", "named"]
 
 A = TypeVarTuple("A")
 R = TypeVar("R")
 
 
-class Shelf:
-    """The data; what is done with it are functions, and each verb of the seam is one step."""
+class MemoryState:
+    """The data of one store. Verbs are functions of it; each runs whole, under the lock."""
 
     def __init__(self, clock: Clock, gates: Callable[[], Gate] = Gate) -> None:
         self.pid = os.getpid()
         self.gates = gates
         self.clock = clock
-        #: Who holds it may come again: while a verb is at work the garbage collector may end a wait that
-        #: somebody has left behind, which steps up to the shelf in our thread.
+        #: Reentrant: while a verb runs, the garbage collector may end an abandoned wait, which runs a verb in
+        #: the same thread.
         self.lock = forks.rlock()
         self.boot = clock.boot_id()
         self.queues: dict[str, Queue] = {}
@@ -44,8 +44,8 @@ class Shelf:
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 
-    def step(self, verb: Callable[[Shelf, *A], R], *args: *A) -> R:
-        """A verb, whole, with nobody else at the shelf."""
+    def run(self, verb: Callable[[MemoryState, *A], R], *args: *A) -> R:
+        """Run a verb under the lock."""
         with self.lock:
             return verb(self, *args)
 
@@ -103,14 +103,14 @@ class Shelf:
             self.listing = list(self.rows)
 
 
-_shelves: dict[tuple[str, str], Shelf] = {}
-_shelves_lock = forks.lock()
+_states: dict[tuple[str, str], MemoryState] = {}
+_states_lock = forks.lock()
 
 
-def named(name: str, namespace: str, clock: Clock) -> Shelf:
-    """The shelf of this name, which lives as long as the process."""
-    with _shelves_lock:
-        shelf = _shelves.get((name, namespace))
-        if shelf is None or shelf.pid != os.getpid():  # a fork's copy of a shelf is nobody's
-            shelf = _shelves[name, namespace] = Shelf(clock)
-        return shelf
+def named(name: str, namespace: str, clock: Clock) -> MemoryState:
+    """The state of this name, which lives as long as the process."""
+    with _states_lock:
+        memory = _states.get((name, namespace))
+        if memory is None or memory.pid != os.getpid():  # a fork's copy belongs to nobody
+            memory = _states[name, namespace] = MemoryState(clock)
+        return memory

@@ -1,7 +1,7 @@
 """The doors of the memory store: `MemoryStore` for event loops, `MemoryStore.sync` for threads.
 
-Both have verbs (`verbs/`) done at the shelf, each in one step. Nothing survives the process, and nothing
-leaves it: a fork of it is told so.
+Both run verbs (`verbs/`) on one `MemoryState`, each under its lock. Nothing survives the process, and nothing
+leaves it: in a fork of the process every verb raises StoreError.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from penstock.stores.contract import (
     Wake,
     WorkerInfo,
 )
-from penstock.stores.memory.notifier import Countdown, LoopBell, ThreadBell
-from penstock.stores.memory.state import Shelf, named
+from penstock.stores.memory.notifier import Countdown, LoopNotifier, ThreadNotifier
+from penstock.stores.memory.state import MemoryState, named
 from penstock.stores.memory.verbs import (
     fetching,
     leases,
@@ -63,18 +63,20 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore:
-    """Jobs in the memory of this process. Those of one name and namespace share one shelf, and the clock of
-    the first of them; one without a name has a shelf of its own. `exact`: a rate gives no start ahead."""
+    """Jobs in the memory of this process. Those of one name and namespace share one state, and the clock of
+    the first of them; one without a name has a state of its own. `exact`: a rate gives no start ahead."""
 
     def __init__(
         self, name: str = "", *, namespace: str = "", clock: Clock | None = None, exact: bool = False
     ) -> None:
         self._name = name
         self._clock = clock or SystemClock()
-        self._kept = (
-            named(name, namespace, self._clock) if name else Shelf(self._clock, ExactGate if exact else Gate)
+        self._memory = (
+            named(name, namespace, self._clock)
+            if name
+            else MemoryState(self._clock, ExactGate if exact else Gate)
         )
-        self._heard = self._kept.waiters.heard
+        self._heard = self._memory.waiters.heard
         self._heard_lock = forks.lock()
 
     @property
@@ -89,14 +91,14 @@ class MemoryStore:
         """There is nothing to let go of."""
 
     @property
-    def shelf(self) -> Shelf:
+    def memory(self) -> MemoryState:
         """The data; refused to a fork, whose copy of it no worker would ever look at."""
-        if self._kept.pid != os.getpid():
+        if self._memory.pid != os.getpid():
             raise StoreError(
                 f"{self.url} lives in one process, and this is a fork of it: what is stored here is lost; "
                 "use sqlite:///FILE to share jobs between processes"
             )
-        return self._kept
+        return self._memory
 
     async def checkup(self) -> list[Finding]:
         return []
@@ -104,36 +106,36 @@ class MemoryStore:
     # producing
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self.shelf.step(producing.enqueue, jobs)
+        return self.memory.run(producing.enqueue, jobs)
 
     async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        return self.shelf.step(producing.get, refs)
+        return self.memory.run(producing.get, refs)
 
     async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
-        return self.shelf.step(producing.cancel, refs, reason)
+        return self.memory.run(producing.cancel, refs, reason)
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
-        while (watch := shelf.step(waiting.watch_ends, refs, bell, False)).open:
+        memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
+        while (watch := memory.run(waiting.watch_ends, refs, notifier, False)).open:
             try:
-                if not await bell.heard(left()):
+                if not await notifier.wait(left()):
                     break
             finally:
-                shelf.step(waiting.unwatch_ends, watch)
-        return shelf.step(producing.get, refs)
+                memory.run(waiting.unwatch_ends, watch)
+        return memory.run(producing.get, refs)
 
     async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
-        shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
-        watch = shelf.step(waiting.watch_ends, refs, bell, True)
+        memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
+        watch = memory.run(waiting.watch_ends, refs, notifier, True)
         try:
             while True:
-                in_time = not watch.open or bool(watch.told) or await bell.heard(left())
-                if told := shelf.step(waiting.told, watch):
+                in_time = not watch.open or bool(watch.told) or await notifier.wait(left())
+                if told := memory.run(waiting.told, watch):
                     yield told
                 elif not watch.open or not in_time:
                     return
         finally:
-            shelf.step(waiting.unwatch_ends, watch)
+            memory.run(waiting.unwatch_ends, watch)
 
     # consuming
 
@@ -147,16 +149,16 @@ class MemoryStore:
         token: str,
         charge: bool = True,
     ) -> Fetched:
-        return self.shelf.step(fetching.fetch, queues, limit, lease, worker, token, charge)
+        return self.memory.run(fetching.fetch, queues, limit, lease, worker, token, charge)
 
     async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        return self.shelf.step(leases.extend, beats)
+        return self.memory.run(leases.extend, beats)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        return self.shelf.step(settling.settle, settlements)
+        return self.memory.run(settling.settle, settlements)
 
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
-        return self.shelf.step(promoting.promote, queues, limit)
+        return self.memory.run(promoting.promote, queues, limit)
 
     async def reclaim(
         self,
@@ -168,7 +170,7 @@ class MemoryStore:
         token: str,
         of: Sequence[str] | None = None,
     ) -> Fetched:
-        return self.shelf.step(leases.reclaim, queues, limit, lease, worker, token, of)
+        return self.memory.run(leases.reclaim, queues, limit, lease, worker, token, of)
 
     async def wait(
         self,
@@ -178,17 +180,17 @@ class MemoryStore:
         offer: Offer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
-        shelf, bell, left = self.shelf, LoopBell(), Countdown(timeout)
+        memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
         until, before = self._clock.now() + timeout, self._heard
-        shelf.step(waiting.watch, queues, bell)
+        memory.run(waiting.watch, queues, notifier)
         try:
             while True:
-                wake, heard = shelf.step(waiting.look, queues, until, before, parked)
-                if wake or not await bell.heard(left()):
+                wake, heard = memory.run(waiting.look, queues, until, before, parked)
+                if wake or not await notifier.wait(left()):
                     self._note(heard)
                     return wake
         finally:
-            shelf.step(waiting.unwatch, queues, bell)
+            memory.run(waiting.unwatch, queues, notifier)
 
     def _note(self, heard: Heard) -> None:
         """What has been told is not told again; several waits may end at once, the latest news count."""
@@ -207,19 +209,19 @@ class MemoryStore:
         after: str | None = None,
         limit: int = 50,
     ) -> Page:
-        return self.shelf.step(listing.list_jobs, queue, state, task, worker, after, limit)
+        return self.memory.run(listing.list_jobs, queue, state, task, worker, after, limit)
 
     async def find(self, id: str) -> list[Job]:
-        return self.shelf.step(listing.find, id)
+        return self.memory.run(listing.find, id)
 
     async def queues(self) -> list[QueueInfo]:
-        return self.shelf.step(listing.queues)
+        return self.memory.run(listing.queues)
 
     async def parked(self) -> list[Parked]:
-        return self.shelf.step(listing.parked)
+        return self.memory.run(listing.parked)
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
-        return self.shelf.step(listing.stats, days)
+        return self.memory.run(listing.stats, days)
 
     async def settings(
         self,
@@ -229,62 +231,62 @@ class MemoryStore:
         closed: bool | None = None,
         limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return self.shelf.step(operating.settings, queue, paused, closed, limits)
+        return self.memory.run(operating.settings, queue, paused, closed, limits)
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return self.shelf.step(operating.retry, refs)
+        return self.memory.run(operating.retry, refs)
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        return self.shelf.step(operating.reschedule, refs, delay, run_at)
+        return self.memory.run(operating.reschedule, refs, delay, run_at)
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        return self.shelf.step(operating.delete, refs)
+        return self.memory.run(operating.delete, refs)
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
-        return self.shelf.step(operating.purge, queue, states, limit)
+        return self.memory.run(operating.purge, queue, states, limit)
 
     async def drop(self, queue: str) -> bool:
-        return self.shelf.step(operating.drop, queue)
+        return self.memory.run(operating.drop, queue)
 
     async def lane(self, ref: Ref) -> LaneInfo | None:
-        return self.shelf.step(listing.lane, ref)
+        return self.memory.run(listing.lane, ref)
 
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
     ) -> Pruned:
-        return self.shelf.step(pruning.prune, limit, keep_finished, keep_dead)
+        return self.memory.run(pruning.prune, limit, keep_finished, keep_dead)
 
     async def announce(self, worker: WorkerInfo) -> None:
-        self.shelf.step(workers.announce, worker)
+        self.memory.run(workers.announce, worker)
 
     async def retire(self, worker: str) -> None:
-        self.shelf.step(workers.retire, worker)
+        self.memory.run(workers.retire, worker)
 
     async def workers(self) -> list[WorkerInfo]:
-        return self.shelf.step(workers.workers)
+        return self.memory.run(workers.workers)
 
     async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
-        return self.shelf.step(periodic.entries, queues)
+        return self.memory.run(periodic.entries, queues)
 
     async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
-        return self.shelf.step(periodic.put_entries, entries)
+        return self.memory.run(periodic.put_entries, entries)
 
     async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
-        return self.shelf.step(periodic.pause_entries, refs, paused)
+        return self.memory.run(periodic.pause_entries, refs, paused)
 
     async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
-        return self.shelf.step(periodic.delete_entries, refs)
+        return self.memory.run(periodic.delete_entries, refs)
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
-        return self.shelf.step(periodic.tick, ticks)
+        return self.memory.run(periodic.tick, ticks)
 
     async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
-        return self.shelf.step(listing.groups, queue, limit)
+        return self.memory.run(listing.groups, queue, limit)
 
     async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        return self.shelf.step(operating.flush_group, queue, task, key)
+        return self.memory.run(operating.flush_group, queue, task, key)
 
 
 class _SyncDoor:
@@ -294,47 +296,47 @@ class _SyncDoor:
         self._store = store
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self._store.shelf.step(producing.enqueue, jobs)
+        return self._store.memory.run(producing.enqueue, jobs)
 
     def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        return self._store.shelf.step(producing.get, refs)
+        return self._store.memory.run(producing.get, refs)
 
     def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
-        return self._store.shelf.step(producing.cancel, refs, reason)
+        return self._store.memory.run(producing.cancel, refs, reason)
 
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        shelf, bell, left = self._store.shelf, ThreadBell(), Countdown(timeout)
-        while (watch := shelf.step(waiting.watch_ends, refs, bell, False)).open:
+        memory, notifier, left = self._store.memory, ThreadNotifier(), Countdown(timeout)
+        while (watch := memory.run(waiting.watch_ends, refs, notifier, False)).open:
             try:
-                if not bell.heard(left()):
+                if not notifier.wait(left()):
                     break
             finally:
-                shelf.step(waiting.unwatch_ends, watch)
-        return shelf.step(producing.get, refs)
+                memory.run(waiting.unwatch_ends, watch)
+        return memory.run(producing.get, refs)
 
     def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
-        shelf, bell, left = self._store.shelf, ThreadBell(), Countdown(timeout)
-        watch = shelf.step(waiting.watch_ends, refs, bell, True)
+        memory, notifier, left = self._store.memory, ThreadNotifier(), Countdown(timeout)
+        watch = memory.run(waiting.watch_ends, refs, notifier, True)
         try:
             while True:
-                in_time = not watch.open or bool(watch.told) or bell.heard(left())
-                if told := shelf.step(waiting.told, watch):
+                in_time = not watch.open or bool(watch.told) or notifier.wait(left())
+                if told := memory.run(waiting.told, watch):
                     yield told
                 elif not watch.open or not in_time:
                     return
         finally:
-            shelf.step(waiting.unwatch_ends, watch)
+            memory.run(waiting.unwatch_ends, watch)
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return self._store.shelf.step(operating.retry, refs)
+        return self._store.memory.run(operating.retry, refs)
 
     def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        return self._store.shelf.step(operating.reschedule, refs, delay, run_at)
+        return self._store.memory.run(operating.reschedule, refs, delay, run_at)
 
     def queues(self) -> list[QueueInfo]:
-        return self._store.shelf.step(listing.queues)
+        return self._store.memory.run(listing.queues)
 
     def settings(
         self,
@@ -344,4 +346,4 @@ class _SyncDoor:
         closed: bool | None = None,
         limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return self._store.shelf.step(operating.settings, queue, paused, closed, limits)
+        return self._store.memory.run(operating.settings, queue, paused, closed, limits)

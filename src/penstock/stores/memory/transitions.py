@@ -12,7 +12,7 @@ from penstock.core.job import Job, State
 from penstock.core.lifecycle import EXPIRED, batch_of, kept
 from penstock.stores.memory import indexes, keys, partitions
 from penstock.stores.memory.rows import Queue, Row
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 
 __all__ = [
     "batch",
@@ -32,137 +32,137 @@ __all__ = [
 # ── one job ──
 
 
-def put(shelf: Shelf, row: Row) -> None:
+def put(memory: MemoryState, row: Row) -> None:
     """Into every order that its state calls for; a lane may make it wait, and may let others in."""
     terms, lane = row.job.spec.lane, None
     if terms is not None:
         lane = row.queue.lane(terms.key)
-        partitions.enter(shelf, row, terms, lane)
-    indexes.put(shelf, row)
+        partitions.enter(memory, row, terms, lane)
+    indexes.put(memory, row)
     if row.job.members and row.job.ended:
-        _end_members(shelf, row)
+        _end_members(memory, row)
     if lane is not None:
-        partitions.advance(shelf, row.queue, lane, shelf.clock.now())
+        partitions.advance(memory, row.queue, lane, memory.clock.now())
 
 
-def put_available(shelf: Shelf, row: Row, now: int, place: int | None = None) -> None:
+def put_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
     """To the tail, unless there is a place; a member joins its group instead."""
-    row.place, row.at_tail = shelf.next_place() if place is None else place, True
+    row.place, row.at_tail = memory.next_place() if place is None else place, True
     if row.job.is_member:
         row.job = replace(row.job, state=State.GROUPED, run_at=now)
     else:
         row.job = replace(row.job, state=State.AVAILABLE)
-    put(shelf, row)
-    batch_if_ripe(shelf, row, now)
+    put(memory, row)
+    batch_if_ripe(memory, row, now)
 
 
-def make_available(shelf: Shelf, row: Row, now: int, place: int | None = None) -> None:
-    indexes.take(shelf, row)
-    put_available(shelf, row, now, place)
+def make_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
+    indexes.take(memory, row)
+    put_available(memory, row, now, place)
 
 
-def move(shelf: Shelf, row: Row, job: Job, now: int) -> None:
+def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
     """A queued job becomes this one, of another lane, turn or group."""
     before, queue = row.job, row.queue
-    indexes.take(shelf, row)
+    indexes.take(memory, row)
     left = None if before.spec.lane is None else queue.lane(before.spec.lane.key)
     if left is not None:
         partitions.leave(row, left)
     row.job = job
     if job.spec.turn is not None and queue.fair is None:
-        queue.fair = shelf.next_place()
+        queue.fair = memory.next_place()
     if job.state in (State.AVAILABLE, State.WAITING, State.GROUPED):
-        put_available(shelf, row, now)
+        put_available(memory, row, now)
     else:
-        put(shelf, row)
+        put(memory, row)
     if left is not None:
-        partitions.advance(shelf, queue, left, now)
+        partitions.advance(memory, queue, left, now)
 
 
-def end_queued(shelf: Shelf, row: Row, reason: str, now: int) -> None:
+def end_queued(memory: MemoryState, row: Row, reason: str, now: int) -> None:
     """A job that was not running is cancelled."""
-    indexes.take(shelf, row)
+    indexes.take(memory, row)
     row.over_at = now + kept(row.job.spec, State.CANCELLED)
     row.job = replace(row.job, state=State.CANCELLED, ended_at=now, reason=reason)
-    put(shelf, row)
+    put(memory, row)
 
 
-def drop(shelf: Shelf, row: Row, *, forgotten: bool = False) -> None:
+def drop(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
     """It goes, wherever it lies. Forgotten: nobody has asked for that."""
-    indexes.take(shelf, row)
-    remove(shelf, row, forgotten=forgotten)
+    indexes.take(memory, row)
+    remove(memory, row, forgotten=forgotten)
 
 
-def remove(shelf: Shelf, row: Row, *, forgotten: bool = False) -> None:
+def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
     """A row that was taken out does not come back; the members of a batch go with it."""
     for member in row.members:
-        drop(shelf, member, forgotten=forgotten)
-    keys.leave(shelf, row, forgotten=forgotten)
+        drop(memory, member, forgotten=forgotten)
+    keys.leave(memory, row, forgotten=forgotten)
     if (terms := row.job.spec.lane) is not None and terms.key in row.queue.lanes:
         lane = row.queue.lanes[terms.key]
         partitions.leave(row, lane)
-        partitions.advance(shelf, row.queue, lane, shelf.clock.now())
-    shelf.discard(row)
-    if shelf.waiters.end_watches:
-        shelf.waiters.tell_ended(row.job, gone=True)
+        partitions.advance(memory, row.queue, lane, memory.clock.now())
+    memory.discard(row)
+    if memory.waiters.end_watches:
+        memory.waiters.tell_ended(row.job, gone=True)
 
 
 # ── a group, and the batch that it becomes ──
 
 
-def batch_if_ripe(shelf: Shelf, row: Row, now: int) -> None:
+def batch_if_ripe(memory: MemoryState, row: Row, now: int) -> None:
     """A row that has joined its group may make it full; or its terms are shorter than those before."""
     if row.job.state is not State.GROUPED:
         return
     name, gathering = row.gathered, row.queue.gathering
     while ripe := gathering.ripe(name, now):
-        batch(shelf, row.queue, ripe, now)
+        batch(memory, row.queue, ripe, now)
 
 
-def batch(shelf: Shelf, queue: Queue, generations: Sequence[int], now: int) -> str | None:
+def batch(memory: MemoryState, queue: Queue, generations: Sequence[int], now: int) -> str | None:
     """The id of the batch that these members of one group become; the expired ones are cancelled."""
     members: list[Row] = []
-    for row in [shelf.rows[generation] for generation in generations]:
+    for row in [memory.rows[generation] for generation in generations]:
         if row.expired(now):
-            end_queued(shelf, row, EXPIRED, now)
+            end_queued(memory, row, EXPIRED, now)
         else:
-            indexes.take(shelf, row)
+            indexes.take(memory, row)
             members.append(row)
-    return become_batch(shelf, queue, members, now) if members else None
+    return become_batch(memory, queue, members, now) if members else None
 
 
-def become_batch(shelf: Shelf, queue: Queue, members: list[Row], now: int) -> str:
+def become_batch(memory: MemoryState, queue: Queue, members: list[Row], now: int) -> str:
     """Members that were taken out of where they lay."""
     spec = batch_of(_free_id(queue, members[0]), [row.job.spec for row in members])
     for row in members:
         row.job = replace(row.job, state=State.GROUPED, batch=spec.id, expires_at=None)
-        put(shelf, row)
+        put(memory, row)
     ids = tuple(row.job.id for row in members)
-    number = shelf.generation + 1
+    number = memory.generation + 1
     job = Job(spec, State.AVAILABLE, number, enqueued_at=now, run_at=now, members=ids)
-    put(shelf, shelf.add(job, queue))
+    put(memory, memory.add(job, queue))
     return spec.id
 
 
-def bring_back_members(shelf: Shelf, row: Row, now: int) -> None:
+def bring_back_members(memory: MemoryState, row: Row, now: int) -> None:
     """A batch that had ended runs again, and its members are its members again."""
     for member in row.members:
-        indexes.take(shelf, member)
+        indexes.take(memory, member)
         before = member.job.state
         member.job = replace(member.job, state=State.GROUPED, ended_at=None, reason=None)
-        keys.shift(shelf, member, before, now)
-        put(shelf, member)
+        keys.shift(memory, member, before, now)
+        put(memory, member)
 
 
-def _end_members(shelf: Shelf, row: Row) -> None:
+def _end_members(memory: MemoryState, row: Row) -> None:
     """A batch has ended, and its members end with it."""
     batch, ended_at = row.job, row.job.ended_at
     for member in row.members:
-        indexes.take(shelf, member)
+        indexes.take(memory, member)
         member.over_at = row.over_at
         member.job = replace(member.job, state=batch.state, ended_at=ended_at, reason=batch.reason)
-        keys.shift(shelf, member, State.GROUPED, ended_at or 0)
-        put(shelf, member)
+        keys.shift(memory, member, State.GROUPED, ended_at or 0)
+        put(memory, member)
 
 
 def _free_id(queue: Queue, first: Row) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from penstock.core.job import Job, Ref
-from penstock.stores.memory.notifier import Bell
+from penstock.stores.memory.notifier import Notifier
 
 __all__ = ["EndWatch", "Heard", "Waiters"]
 
@@ -24,38 +24,38 @@ class Heard(NamedTuple):
 class EndWatch:
     """A wait for the end of these jobs: of all, or of `each` of them, and then for what it was told."""
 
-    __slots__ = ("bell", "each", "open", "told")
+    __slots__ = ("each", "notifier", "open", "told")
 
-    def __init__(self, bell: Bell, found: Mapping[Ref, Job | None], each: bool) -> None:
+    def __init__(self, notifier: Notifier, found: Mapping[Ref, Job | None], each: bool) -> None:
         """`found`: the jobs as they are; None for one that is gone."""
         over = {ref: job for ref, job in found.items() if job is None or job.ended}
-        self.bell = bell
+        self.notifier = notifier
         self.each = each
         self.open = set(found) - set(over)
         self.told = over if each else {}
 
 
 class Waiters:
-    """Whom a step may wake, and what workers are told of. All of it under the shelf's lock."""
+    """Whom a change may wake, and what workers are told of. All of it under the lock of the state."""
 
     def __init__(self) -> None:
         self.heard = Heard(0, 0)
-        self.bells: set[Bell] = set()
-        self.queue_bells: dict[str, set[Bell]] = {}
+        self.notifiers: set[Notifier] = set()
+        self.queue_notifiers: dict[str, set[Notifier]] = {}
         self.end_watches: dict[Ref, set[EndWatch]] = {}
 
     # ── those who wait ──
 
-    def watch(self, queues: Iterable[str], bell: Bell) -> None:
-        """Ring when one of the queues may have work, and at every request to stop or change of settings."""
-        self.bells.add(bell)
+    def watch(self, queues: Iterable[str], notifier: Notifier) -> None:
+        """Notify when one of the queues may have work, and at every request to stop or change of settings."""
+        self.notifiers.add(notifier)
         for name in queues:
-            self.queue_bells.setdefault(name, set()).add(bell)
+            self.queue_notifiers.setdefault(name, set()).add(notifier)
 
-    def unwatch(self, queues: Iterable[str], bell: Bell) -> None:
-        self.bells.discard(bell)
+    def unwatch(self, queues: Iterable[str], notifier: Notifier) -> None:
+        self.notifiers.discard(notifier)
         for name in queues:
-            _discard(self.queue_bells, name, bell)
+            _discard(self.queue_notifiers, name, notifier)
 
     def watch_ends(self, watch: EndWatch) -> None:
         for ref in watch.open:
@@ -69,17 +69,17 @@ class Waiters:
 
     def tell_work(self, queue: str) -> None:
         """This queue may have work."""
-        _ring(self.queue_bells.get(queue, ()))
+        _notify(self.queue_notifiers.get(queue, ()))
 
     def tell_stop(self) -> None:
         """A running job shall stop."""
         self.heard = self.heard._replace(cancels=self.heard.cancels + 1)
-        _ring(self.bells)
+        _notify(self.notifiers)
 
     def tell_settings(self) -> None:
         """Settings or entries are others now."""
         self.heard = self.heard._replace(changes=self.heard.changes + 1)
-        _ring(self.bells)
+        _notify(self.notifiers)
 
     def tell_ended(self, job: Job, *, gone: bool = False) -> None:
         """The job as it ended, or as it was before it went."""
@@ -89,12 +89,12 @@ class Waiters:
             if watch.each:
                 watch.told[ref] = None if gone else job
             if watch.each or not watch.open:
-                watch.bell.ring()
+                watch.notifier.notify()
 
 
-def _ring(bells: Iterable[Bell]) -> None:
-    for bell in bells:
-        bell.ring()
+def _notify(notifiers: Iterable[Notifier]) -> None:
+    for notifier in notifiers:
+        notifier.notify()
 
 
 def _discard(groups: dict[D, set[T]], name: D, member: T) -> None:

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from penstock.stores.sqlite.transaction_context import Step
-from penstock.stores.sqlite.verbs.needs_write import Act
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.sqlite.verbs.needs_write import NeedsWrite
 
 __all__ = ["Call", "Verb"]
 
@@ -17,24 +17,24 @@ R = TypeVar("R")
 
 
 class Verb(Generic[P, R]):
-    """A function of a Step, and how it is to be run.
+    """A function of a TransactionContext, and how it is to be run.
 
-    `reads`: it changes nothing, and needs no turnstile. `peek`: may answer without a write. `syncs`: whether
-    what it has written must survive a power cut once it is answered; a function says so of its arguments.
+    `reads`: it changes nothing and needs no write lock. `probe`: may answer without a write. `syncs`: whether
+    what it has written must survive a power cut once it is answered; a function decides by the arguments.
     """
 
-    __slots__ = ("act", "peek", "reads", "syncs")
+    __slots__ = ("act", "probe", "reads", "syncs")
 
     def __init__(
         self,
-        act: Callable[Concatenate[Step, P], R],
+        act: Callable[Concatenate[TransactionContext, P], R],
         *,
-        peek: Callable[Concatenate[Step, P], R | Act] | None = None,
+        probe: Callable[Concatenate[TransactionContext, P], R | NeedsWrite] | None = None,
         reads: bool = False,
         syncs: Callable[P, bool] | bool = True,
     ) -> None:
         self.act = act
-        self.peek = act if reads else peek
+        self.probe = act if reads else probe
         self.reads = reads
         self.syncs: Callable[..., bool] | bool = False if reads else syncs
 
@@ -47,7 +47,7 @@ class Call:
     def __init__(self, verb: Verb[..., Any], args: tuple[Any, ...]) -> None:
         self.verb = verb
         self.args = args
-        self.writes = verb.peek is None  # or a peek has found that it must
+        self.writes = verb.probe is None  # or a probe has found that it must
         self.answer: Any = None
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -1,6 +1,6 @@
 """Moves what is in the write-ahead log into the database now and then, so that the log stays small.
 
-Only inside the turnstile. The length of the log is estimated, for SQLite tells it only in answer to a
+Only inside the fair write lock. The length of the log is estimated, for SQLite tells it only in answer to a
 checkpoint, and each answer corrects the estimate (for others write too, and jobs may be large). What
 matters is that the work is spread over many commits and that the log is bounded.
 """

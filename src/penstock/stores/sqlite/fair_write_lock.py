@@ -5,7 +5,7 @@ on two files do better: take `next`, take `main`, give `next` back, write, give 
 waits for `main` is alone there, and the kernel serves those who wait for `next` in their order.
 
 Checkpoints run inside it too: SQLite before 3.51.3 (3.50.7, 3.44.6) can lose a committed write when a
-checkpoint races a commit. On a platform without flock the turnstile lets everybody through, and
+checkpoint races a commit. On a platform without flock the lock is always free, and
 `BEGIN IMMEDIATE` with its busy handler has to do.
 """
 
@@ -21,15 +21,15 @@ except ImportError:  # not a POSIX system
 
 from penstock.stores.sqlite.modes import open_beside
 
-__all__ = ["Turnstile", "vulnerable"]
+__all__ = ["FairWriteLock", "vulnerable"]
 
 
-class Turnstile:
+class FairWriteLock:
     """The two locks of one file, for one thread at a time. The lock files are never deleted: a process
     that still waits at a deleted one would be alone there.
 
     A signal's handler, or a timeout, may raise between two statements. So to give back is harmless where
-    nothing was taken, and callers do both inside of one `try`: `leave` belongs into its `finally`.
+    nothing was taken, and callers do both inside of one `try`: `release` belongs into its `finally`.
     """
 
     def __init__(self, folder: Path, database: Path | None = None) -> None:
@@ -44,8 +44,8 @@ class Turnstile:
         self._main = open_beside(self._folder / "main", self._database, lock=True)
         self._next = open_beside(self._folder / "next", self._database, lock=True)
 
-    def try_enter(self) -> bool:
-        """Go through if nobody is there and nobody waits."""
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody holds it and nobody waits for it; whether it was taken."""
         if fcntl is None:
             return True
         try:
@@ -57,8 +57,8 @@ class Turnstile:
             fcntl.flock(self._next, fcntl.LOCK_UN)
         return True
 
-    def enter(self) -> None:
-        """Wait for our turn, however long that takes: only for a thread that may stand still."""
+    def acquire(self) -> None:
+        """Wait for the lock, however long that takes: only for a thread that may block."""
         if fcntl is None:
             return
         try:
@@ -67,8 +67,8 @@ class Turnstile:
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
 
-    def leave(self) -> None:
-        """Let the next one in; nothing if we are not there."""
+    def release(self) -> None:
+        """Give the lock to the next waiter; nothing if it is not held."""
         if fcntl is not None and self._main >= 0:
             fcntl.flock(self._main, fcntl.LOCK_UN)
 
@@ -84,7 +84,7 @@ _NOW = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 def vulnerable(version: tuple[int, int, int]) -> bool:
-    """Whether this SQLite can lose a commit that races a checkpoint of somebody outside of the turnstile.
+    """Whether this SQLite can lose a commit that races a checkpoint made without the fair write lock.
 
     https://sqlite.org/wal.html, "the WAL-reset bug": fixed in 3.51.3, and in 3.50.7 and 3.44.6.
     """

@@ -54,7 +54,7 @@ def open_file(path: Path, patience: int, mode: int) -> sqlite3.Connection:
         cx.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         cx.execute("PRAGMA temp_store = MEMORY")  # a sort must not need room on a full disk
         cx.execute("PRAGMA secure_delete = OFF")  # some builds overwrite what they delete: a second write
-        cx.execute("PRAGMA wal_autocheckpoint = 0")  # ours run inside the turnstile
+        cx.execute("PRAGMA wal_autocheckpoint = 0")  # ours run inside the fair write lock
         cx.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
     except BaseException:  # boundary: a connection that is not handed on is closed, whatever happened
         cx.close()
@@ -78,7 +78,7 @@ def is_ready(cx: sqlite3.Connection, path: Path) -> bool:
 
 
 def prepare(cx: sqlite3.Connection, path: Path, clock: Clock) -> None:
-    """Write-ahead log and tables, as this version wants them. Call it inside the turnstile only."""
+    """Write-ahead log and tables, as this version wants them. Call it inside the fair write lock only."""
     (mode,) = cx.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(
@@ -90,8 +90,8 @@ def prepare(cx: sqlite3.Connection, path: Path, clock: Clock) -> None:
     try:
         for step in missing(MIGRATIONS, version_of(cx), str(path)):
             _apply(cx, step)
-        if cx.execute(SQL["book.boot"]).fetchone() is None:
-            cx.execute(SQL["book.new_boot"], (clock.boot_id(),))
+        if cx.execute(SQL["counters.boot"]).fetchone() is None:
+            cx.execute(SQL["counters.new_boot"], (clock.boot_id(),))
         cx.execute("COMMIT")
     except BaseException:  # boundary: nothing may stay half done, whatever happened
         if cx.in_transaction:
@@ -111,7 +111,7 @@ def _apply(cx: sqlite3.Connection, step: Migration) -> None:
 
 
 def sidecar(path: Path) -> Path:
-    """The folder beside the file with the turnstile and the bells; raises OSError.
+    """Create the folder beside the file that holds the write lock and the notification files; raises OSError.
 
     Whoever may write the file must be able to write there.
     """
@@ -133,7 +133,7 @@ def _check_library() -> None:
     if not _warned and vulnerable(sqlite3.sqlite_version_info):
         _warned = True
         _log.info(
-            "SQLite %s can lose a commit that races a checkpoint: Penstock's turnstile rules that out among "
-            "its own processes; other programs should not write to this file (fixed in 3.51.3)",
+            "SQLite %s can lose a commit that races a checkpoint: Penstock's fair write lock rules that out "
+            "among its own processes; other programs should not write to this file (fixed in 3.51.3)",
             sqlite3.sqlite_version,
         )

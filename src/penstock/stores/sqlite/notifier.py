@@ -1,8 +1,8 @@
-"""How a sleeper hears of a commit in another process: a byte written to a file that it watches.
+"""Notifies waiters of a commit in another process by writing a few bytes to a file that they watch.
 
-Two files beside the database: `work` is rung when there may be something to fetch, promote or look up,
-`ended` when a job has ended or gone. All who wait share the one watch of this process on that file. A ring
-can be lost (another version, a full disk), so whoever waits looks for himself now and then as well.
+Two files beside the database: `work` is written when there may be something to fetch, promote or look up,
+`ended` when a job has ended or was removed. All waiters of a process share one watch on that file. A
+notification can be lost (another version, a full disk), so waiters also re-check at an interval.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from penstock.stores.sqlite.modes import open_beside
 from penstock.stores.sqlite.watch import POLL, Watch, watch_on
 
-__all__ = ["ENDED", "WORK", "Bell", "Listener", "LoopEar", "ThreadEar"]
+__all__ = ["ENDED", "WORK", "LoopListener", "LoopWaiter", "Notifier", "ThreadListener"]
 
 WORK, ENDED = "work", "ended"
 
 
-class Bell:
-    """One file to ring or to read."""
+class Notifier:
+    """One notification file, to write and to read."""
 
     def __init__(self, path: Path, database: Path | None = None) -> None:
         self.path = path
@@ -33,21 +33,21 @@ class Bell:
         self._watch: Watch | None = None
 
     def open(self) -> None:
-        """Make it if need be; raises OSError."""
+        """Open the file, creating it if needed; raises OSError."""
         if self._fd < 0:
             self._fd = open_beside(self.path, self._database, lock=False)
             if os.fstat(self._fd).st_size < 8:
                 os.pwrite(self._fd, bytes(8), 0)
 
-    def ring(self) -> None:
-        """Wake everybody who waits for this; about a microsecond."""
+    def notify(self) -> None:
+        """Wake all waiters; takes about a microsecond."""
         try:
             os.pwrite(self._fd, time.monotonic_ns().to_bytes(8, "little"), 0)
-        except OSError:  # a full disk or a closed file: sleepers look for themselves within a second
+        except OSError:  # a full disk or a closed file: waiters re-check within a second
             pass
 
     def read(self) -> bytes:
-        """What the last ring wrote; b"" if that cannot be read."""
+        """What the last notification wrote; b"" if the file cannot be read."""
         try:
             return os.pread(self._fd, 8, 0)
         except OSError:
@@ -55,18 +55,18 @@ class Bell:
 
     @property
     def watch(self) -> Watch:
-        """That of this process, which all bells of this file share."""
+        """That of this process, which all notifiers of this file share."""
         watch = self._watch
         if watch is None or watch.left_behind:
             watch = self._watch = watch_on(self.path)
         return watch
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[ThreadEar]:
-        """The ear of a thread: from here on no ring is missed."""
-        ear = ThreadEar()
-        with self.watch.telling_thread(ear.rung.set):
-            yield ear
+    def listening(self) -> Iterator[ThreadListener]:
+        """Listen from a thread: from here on no notification is missed."""
+        listener = ThreadListener()
+        with self.watch.telling_thread(listener.notified.set):
+            yield listener
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -75,71 +75,71 @@ class Bell:
         self._watch = None
 
 
-class ThreadEar:
-    """Hears one bell for one thread."""
+class ThreadListener:
+    """Listens to one notifier for one thread."""
 
-    __slots__ = ("rung",)
+    __slots__ = ("notified",)
 
     def __init__(self) -> None:
-        self.rung = threading.Event()
+        self.notified = threading.Event()
 
-    def heard(self, seconds: float) -> bool:
-        """Whether it was rung since the last time, or is within that time."""
-        rung = self.rung.wait(max(0.0, seconds))
-        self.rung.clear()
-        return rung
+    def wait(self, seconds: float) -> bool:
+        """Whether a notification came since the last wait, or comes within this time."""
+        notified = self.notified.wait(max(0.0, seconds))
+        self.notified.clear()
+        return notified
 
 
-class LoopEar:
-    """Hears one bell for the coroutines of one event loop, which is bothered only while one listens."""
+class LoopListener:
+    """Listens to one notifier for the coroutines of one event loop; idle while none of them waits."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
         self._calls: set[Callable[[], None]] = set()
         self._listening = contextlib.ExitStack()  # while there are any
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[Listener]:
-        """From here on no ring is missed."""
+    def listening(self) -> Iterator[LoopWaiter]:
+        """Listen from a coroutine: from here on no notification is missed."""
         event = asyncio.Event()
         with self.calling(event.set):
-            yield Listener(event)
+            yield LoopWaiter(event)
 
     @contextlib.contextmanager
-    def calling(self, heard: Callable[[], None]) -> Iterator[None]:
-        """`heard` is called at every ring from here on."""
+    def calling(self, call: Callable[[], None]) -> Iterator[None]:
+        """Call `call` at every notification, until the end of the block."""
         if not self._calls:
             self._begin()
-        self._calls.add(heard)
+        self._calls.add(call)
         try:
             yield
         finally:
-            self._calls.discard(heard)
+            self._calls.discard(call)
             if not self._calls:
                 self._listening.close()
 
     def _begin(self) -> None:
-        loop, watch = asyncio.get_running_loop(), self._bell.watch
+        loop, watch = asyncio.get_running_loop(), self._notifier.watch
         if watch.reads_in(loop):
-            self._listening.enter_context(watch.telling_loop(loop, self._heard))
+            self._listening.enter_context(watch.telling_loop(loop, self._notified))
         else:
-            self._listening.callback(_Poller(self._bell, self._heard).end)
+            self._listening.callback(_Poller(self._notifier, self._notified).end)
 
-    def _heard(self) -> None:
+    def _notified(self) -> None:
         for call in list(self._calls):
             call()
 
 
-class Listener:
-    """One coroutine's ear at the bell."""
+class LoopWaiter:
+    """One waiting coroutine."""
 
     __slots__ = ("_event",)
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event
 
-    async def heard(self, seconds: float) -> bool:
-        """Whether it was rung since the last time, or is within that time."""
+    async def wait(self, seconds: float) -> bool:
+        """Whether a notification came since the last wait, or comes within this time."""
         if not self._event.is_set():
             try:
                 async with asyncio.timeout(max(0.0, seconds)):
@@ -151,12 +151,12 @@ class Listener:
 
 
 class _Poller:
-    """Reads a bell every few milliseconds in a loop that cannot be told of a ring."""
+    """Reads a notification file every few milliseconds, for a loop that cannot watch it."""
 
-    def __init__(self, bell: Bell, heard: Callable[[], None]) -> None:
-        self._bell = bell
-        self._heard = heard
-        self._last = bell.read()
+    def __init__(self, notifier: Notifier, notified: Callable[[], None]) -> None:
+        self._notifier = notifier
+        self._notified = notified
+        self._last = notifier.read()
         self._timer = asyncio.get_running_loop().call_later(POLL, self._read)
 
     def end(self) -> None:
@@ -164,6 +164,6 @@ class _Poller:
 
     def _read(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(POLL, self._read)
-        if (now := self._bell.read()) != self._last:
+        if (now := self._notifier.read()) != self._last:
             self._last = now
-            self._heard()
+            self._notified()

@@ -3,7 +3,7 @@
 One thread of ours serves whatever event loops ask: it takes all that waits, runs it in one transaction,
 and answers after the commit. A thread that asks by itself (the sync door) does its own transaction in
 place if nobody else is at it, and joins those who wait otherwise. Only our thread ever stands still at
-the turnstile: a process that was stopped while it wrote holds up that thread, but everybody who asked
+the fair write lock: a process that was stopped while it wrote holds up that thread, but everybody who asked
 hears of it in time (StoreBusy).
 """
 
@@ -21,7 +21,7 @@ from typing import ParamSpec, TypeVar
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.forks import begins_anew, pauses
 from penstock.stores.sqlite.calls import Call, Verb
-from penstock.stores.sqlite.notifier import Bell
+from penstock.stores.sqlite.notifier import Notifier
 from penstock.stores.sqlite.transactions import Transactions
 
 __all__ = ["Runner"]
@@ -35,7 +35,7 @@ class Runner:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._turnstile = transactions.turnstile
+        self._write_lock = transactions.write_lock
         self._patience = transactions.patience
         self._start_empty()
         begins_anew(self)
@@ -54,8 +54,8 @@ class Runner:
         self._watched: set[asyncio.AbstractEventLoop] = set()
 
     @property
-    def bells(self) -> dict[str, Bell]:
-        return self._transactions.bells
+    def notifiers(self) -> dict[str, Notifier]:
+        return self._transactions.notifiers
 
     # ── asking ──
 
@@ -84,21 +84,21 @@ class Runner:
         if self._waiting or self._inside == threading.get_ident():
             return False
         try:
-            return self._step_in(blocking=False) and self._do_now(call)
+            return self._acquire(blocking=False) and self._do_now(call)
         finally:
             try:
-                self._step_out()
+                self._release()
             except BaseException:  # boundary: an interrupt in the middle of it
-                self._step_out()
+                self._release()
                 raise
 
     def _do_now(self, call: Call) -> bool:
         transactions = self._transactions
         try:
-            if not call.writes and not transactions.peek([call]):
+            if not call.writes and not transactions.probe([call]):
                 return True
             transactions.make_ready()
-            if not self._turnstile.try_enter():
+            if not self._write_lock.try_acquire():
                 return False
             transactions.write([call])
             transactions.tidy()
@@ -109,17 +109,17 @@ class Runner:
     # A signal's handler, or the timeout of a task, may raise between any two statements of a caller's thread:
     # so what is taken is given back by who never knew whether he had it.
 
-    def _step_in(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+    def _acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the transactions for this thread, which does not have them yet."""
         if not self._mine.acquire(blocking, timeout):
             return False
         self._inside = threading.get_ident()
         return True
 
-    def _step_out(self) -> None:
-        """Give back the turnstile and the transactions; nothing if this thread has neither."""
+    def _release(self) -> None:
+        """Give back the write lock and the transactions; nothing if this thread has neither."""
         if self._inside == threading.get_ident():
-            self._turnstile.leave()
+            self._write_lock.release()
             self._inside = 0
         try:
             self._mine.release()
@@ -198,10 +198,10 @@ class Runner:
             self._asleep = False
             while self._waiting:
                 try:
-                    self._step_in()
+                    self._acquire()
                     self._serve_waiting()
                 finally:
-                    self._step_out()
+                    self._release()
             self._asleep = True
             if self._waiting and tokens is self._tokens:  # asked before it could be seen that we sleep
                 continue
@@ -217,14 +217,14 @@ class Runner:
                 self._waiting
             )  # readers come and come: a write waits once
             if calls:
-                left = transactions.peek(calls)
+                left = transactions.probe(calls)
                 self._answer(call for call in calls if not call.writes)
                 with self._door:
                     self._waiting.extendleft(reversed(left))
                 return
             transactions.make_ready()
-            self._turnstile.enter()
-            calls = self._take()  # also those who came while we stood at the turnstile
+            self._write_lock.acquire()
+            calls = self._take()  # also those who came while we stood at the fair write lock
             if calls:
                 transactions.write(calls)
                 self._answer(calls)
@@ -280,11 +280,11 @@ class Runner:
         if self._inside == threading.get_ident():
             return  # a signal's handler, in the middle of a call of its thread
         try:
-            if not self._step_in(timeout=patience):
-                return  # our thread stands at the turnstile, behind somebody who was stopped
+            if not self._acquire(timeout=patience):
+                return  # our thread stands at the fair write lock, behind somebody who was stopped
             self._transactions.close()
         finally:
-            self._step_out()
+            self._release()
         if self._waiting:  # asked meanwhile
             self._wake()
 
@@ -294,13 +294,13 @@ class Runner:
 
     def before_fork(self, seconds: float) -> bool:
         """Close the connection, and let nobody open it until the fork is made."""
-        held = self._inside != threading.get_ident() and self._step_in(timeout=seconds)
+        held = self._inside != threading.get_ident() and self._acquire(timeout=seconds)
         if held:
             self._transactions.close()
         return held
 
     def after_fork(self) -> None:
-        self._step_out()
+        self._release()
 
     def begin_life(self) -> None:
         """A process of its own, without our thread and without what others had asked."""

@@ -52,9 +52,9 @@ from penstock.stores.result_waiter import Ended, Endings
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.fair_write_lock import vulnerable
 from penstock.stores.sqlite.modes import open_to_others, read_mode
-from penstock.stores.sqlite.notifier import ENDED, WORK, LoopEar, ThreadEar
+from penstock.stores.sqlite.notifier import ENDED, WORK, LoopListener, ThreadListener
 from penstock.stores.sqlite.runner import Runner
-from penstock.stores.sqlite.transaction_context import Step
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.verbs import batches, consuming, listing, operating, periodic, producing, settling
 
@@ -65,11 +65,11 @@ _GET = Verb(producing.get, reads=True)
 _CANCEL = Verb(producing.cancel)
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
 _ENDED_ONES = Verb(producing.ended_ones, reads=True)
-_FETCH = Verb(consuming.fetch, peek=consuming.peek_fetch, syncs=False)
+_FETCH = Verb(consuming.fetch, probe=consuming.probe_fetch, syncs=False)
 _EXTEND = Verb(consuming.extend, syncs=consuming.must_last)
 _SETTLE = Verb(settling.settle)
-_PROMOTE = Verb(consuming.promote, peek=consuming.peek_promote, syncs=False)
-_RECLAIM = Verb(consuming.reclaim, peek=consuming.peek_reclaim, syncs=False)
+_PROMOTE = Verb(consuming.promote, probe=consuming.probe_promote, syncs=False)
+_RECLAIM = Verb(consuming.reclaim, probe=consuming.probe_reclaim, syncs=False)
 _LOOK = Verb(consuming.look, reads=True)
 _LIST = Verb(listing.list_jobs, reads=True)
 _FIND = Verb(listing.find, reads=True)
@@ -85,11 +85,11 @@ _RESCHEDULE = Verb(operating.reschedule)
 _DELETE = Verb(operating.delete)
 _PURGE = Verb(operating.purge)
 _DROP = Verb(operating.drop)
-_PRUNE = Verb(operating.prune, peek=operating.peek_prune)
+_PRUNE = Verb(operating.prune, probe=operating.probe_prune)
 _ANNOUNCE = Verb(operating.announce, syncs=False)
 _RETIRE = Verb(operating.retire, syncs=False)
 _ENTRIES = Verb(periodic.entries, reads=True)
-_PUT_ENTRIES = Verb(periodic.put_entries, peek=periodic.peek_put_entries)
+_PUT_ENTRIES = Verb(periodic.put_entries, probe=periodic.probe_put_entries)
 _PAUSE_ENTRIES = Verb(periodic.pause_entries)
 _DELETE_ENTRIES = Verb(periodic.delete_entries)
 _TICK = Verb(periodic.tick)
@@ -132,7 +132,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._mode = read_mode(mode)
         self._news = _News()
-        # one name for one file, whatever way leads to it: the turnstile stands beside it
+        # one name for one file, whatever way leads to it: the fair write lock stands beside it
         self._path = Path(os.path.realpath(text))
         self._runner = Runner(
             Transactions(
@@ -145,7 +145,7 @@ class SqliteStore:
                 on_open=self._news.begin,
             )
         )
-        self._ears: PerLoop[dict[str, LoopEar]] = PerLoop()
+        self._listeners: PerLoop[dict[str, LoopListener]] = PerLoop()
         self._endings: PerLoop[Endings] = PerLoop()
         self._sync = _SyncDoor(self._runner)
         self._closer = weakref.finalize(self, self._runner.close, 1.0)
@@ -192,14 +192,14 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         endings = self._endings.get(loop)
         if endings is None:
-            if self._news.heard is None:  # before it is opened there is no bell to listen to
+            if self._news.heard is None:  # before it is opened there is no notifier to listen to
                 await self._runner.ask(_BASELINE, self._news)
             runner = self._runner  # not the store: it shall go when its last user does
 
             async def look(refs: Sequence[Ref], _: float) -> Ended:
                 return await runner.ask(_ENDED_ONES, refs)
 
-            endings = Endings(look, every=_SAFETY, listening=self._ear(ENDED).calling)
+            endings = Endings(look, every=_SAFETY, listening=self._listener(ENDED).calling)
             endings = self._endings.put(loop, endings)
         return endings
 
@@ -250,24 +250,24 @@ class SqliteStore:
         before = self._news.heard
         if before is None:
             before = await self._runner.ask(_BASELINE, self._news)
-        with self._ear(WORK).listening() as ear:
+        with self._listener(WORK).listening() as waiter:
             while True:
                 wake, heard = await self._runner.ask(_LOOK, queues, until, before, parked)
                 left = ends - time.monotonic()
                 if wake or left <= 0:
                     self._news.told(heard)
                     return wake
-                await ear.heard(min(left, _SAFETY))
+                await waiter.wait(min(left, _SAFETY))
 
-    def _ear(self, bell: str) -> LoopEar:
+    def _listener(self, name: str) -> LoopListener:
         loop = asyncio.get_running_loop()
-        ears = self._ears.get(loop)
-        if ears is None:
-            ears = self._ears.put(loop, {})
-        ear = ears.get(bell)
-        if ear is None:
-            ear = ears[bell] = LoopEar(self._runner.bells[bell])
-        return ear
+        listeners = self._listeners.get(loop)
+        if listeners is None:
+            listeners = self._listeners.put(loop, {})
+        listener = listeners.get(name)
+        if listener is None:
+            listener = listeners[name] = LoopListener(self._runner.notifiers[name])
+        return listener
 
     # ── operating ──
 
@@ -413,21 +413,21 @@ class _SyncDoor:
         jobs = self._runner.do(_ALL_ENDED, refs)
         if jobs is not None:
             return jobs
-        with self._runner.bells[ENDED].listening() as ear:
+        with self._runner.notifiers[ENDED].listening() as waiter:
             while (jobs := self._runner.do(_ALL_ENDED, refs)) is None:
                 left = ends - time.monotonic()
                 if left <= 0:
                     return self.get(refs)
-                ear.heard(min(left, _SAFETY))
+                waiter.wait(min(left, _SAFETY))
         return jobs
 
     def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
         until = time.monotonic() + timeout / 1000
         open, took = list(dict.fromkeys(refs)), 0.0
-        ear: ThreadEar | None = None
+        waiter: ThreadListener | None = None
         with contextlib.ExitStack() as listening:
             while open:
-                if took > _SHORT:  # rings that come one after the other must not mean looks without end
+                if took > _SHORT:  # a burst of notifications must not cause a burst of queries
                     time.sleep(min(took, _REST))
                 began = time.monotonic()
                 found = self._runner.do(_ENDED_ONES, open)
@@ -438,10 +438,10 @@ class _SyncDoor:
                     yield found
                 elif left <= 0:
                     return
-                elif ear is None:  # from here on no ring is missed
-                    ear = listening.enter_context(self._runner.bells[ENDED].listening())
+                elif waiter is None:  # from here on no notification is missed
+                    waiter = listening.enter_context(self._runner.notifiers[ENDED].listening())
                 else:
-                    ear.heard(min(left, _SAFETY))
+                    waiter.wait(min(left, _SAFETY))
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         return self._runner.do(_RETRY, refs)
@@ -471,10 +471,10 @@ class _News:
     def __init__(self) -> None:
         self.heard: consuming.Heard | None = None
 
-    def begin(self, step: Step) -> None:
+    def begin(self, tx: TransactionContext) -> None:
         """At the first opening: what happened before is not told."""
         if self.heard is None:
-            self.heard = consuming.heard(step)
+            self.heard = consuming.heard(tx)
 
     def told(self, now: consuming.Heard) -> None:
         """Several waits may end at once: the latest news count."""
@@ -482,7 +482,7 @@ class _News:
         self.heard = consuming.Heard(*map(max, zip(before, now, strict=True)))
 
 
-def _baseline(_: Step, news: _News) -> consuming.Heard:
+def _baseline(_: TransactionContext, news: _News) -> consuming.Heard:
     assert news.heard is not None
     return news.heard
 

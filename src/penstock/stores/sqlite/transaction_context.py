@@ -1,7 +1,7 @@
-"""One atomic step of the store: the connection, what time it is, and the books that every verb keeps.
+"""What verbs work with: the connection, the time, the queues, and the counters that every verb keeps.
 
-A verb is a plain function of a Step and its arguments. It never begins or commits: whoever made the
-Step owns the transaction, so that the same verbs also work on a user's own connection.
+A verb is a plain function of a `TransactionContext` and its arguments. It never begins or commits: the caller
+owns the transaction, so that the same verbs also work on a user's own connection.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from penstock.stores.sqlite.rows import (
 from penstock.stores.statements import Statements
 from penstock.stores.text_encoding import storable
 
-__all__ = ["SQL", "Queue", "Step", "counts_of"]
+__all__ = ["SQL", "Queue", "TransactionContext", "counts_of"]
 
 SQL = Statements("penstock.stores.sqlite", "queries")
 
-_QUEUE = SQL["book.queue"]
-_OPEN_QUEUE = SQL["book.open_queue"]
-_COUNTS = SQL["book.counts"]
-_TALLY = SQL["book.tally"]
-_NEW = SQL["book.new"]
-_RECOUNT = SQL["book.recount"]
-_GENERATION = SQL["book.generation"]
-_DAY_COUNT = SQL["book.day"]
-_SIGNAL = SQL["book.signal"]
-_BOOT = SQL["book.boot"]
-_NEW_BOOT = SQL["book.new_boot"]
-_VOID = SQL["book.void"]
+_QUEUE = SQL["counters.queue"]
+_OPEN_QUEUE = SQL["counters.open_queue"]
+_COUNTS = SQL["counters.counts"]
+_TALLY = SQL["counters.tally"]
+_NEW = SQL["counters.new"]
+_RECOUNT = SQL["counters.recount"]
+_GENERATION = SQL["counters.generation"]
+_DAY_COUNT = SQL["counters.day"]
+_SIGNAL = SQL["counters.signal"]
+_BOOT = SQL["counters.boot"]
+_NEW_BOOT = SQL["counters.new_boot"]
+_VOID = SQL["counters.void"]
 _END = SQL["cancel.end"]
 _FREE = SQL["keys.free"]
 
 _DAY = 86_400_000
-#: What most new jobs are, and `book.new` counts: scheduled, available.
+#: What most new jobs are, and `counters.new` counts: scheduled, available.
 _FIRST = (0, 3)
 _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
 
 
 class Queue:
-    """A queue as this step found it, and what the step changes of its counts."""
+    """A queue as the transaction found it, and what the transaction changes of its counters."""
 
     __slots__ = (
         "_counts",
@@ -89,13 +89,13 @@ class Queue:
         self.deltas: list[int] | None = None
         #: What may keep its jobs from starting, or new ones from entering; None: nothing.
         self.gate = None if limits is None and held_until <= now else _gate(*row[6:12])
-        self.refused = 0  # how many new jobs this step has found no room for
+        self.refused = 0  # how many new jobs this transaction has found no room for
         self.miscounted = False  # whether its counts were seen to be untrue
         self.mixed = False  # whether the deltas are more than those of new jobs
 
     @property
-    def tied(self) -> bool:
-        """Whether a job's step may mean something for others: see ties.py."""
+    def has_dependents(self) -> bool:
+        """Whether a change of one job may change others: see partitions.py."""
         return self.laned or self.fair is not None
 
     @property
@@ -107,7 +107,7 @@ class Queue:
         return self._counts
 
     def count(self, state: int) -> int:
-        """How many jobs of this state there are, with what this step has done so far."""
+        """How many jobs of this state there are, with what this transaction has done so far."""
         return self.counts[state] + (0 if self.deltas is None else self.deltas[state])
 
 
@@ -115,7 +115,7 @@ def _gate(limits: bytes | None, held_until: int, tat: float, drained: float, at:
     return Gate(limits_of(limits), held_until, tat, Drain(drained, at, since))
 
 
-class Step:
+class TransactionContext:
     """What verbs work with: `start` before a transaction, `begin` before and `flush` after each verb."""
 
     __slots__ = (
@@ -128,6 +128,7 @@ class Step:
         "clock",
         "cx",
         "ended",
+        "execute",
         "found",
         "namespace",
         "now",
@@ -136,6 +137,7 @@ class Step:
 
     def __init__(self, cx: sqlite3.Connection, namespace: str, clock: Clock) -> None:
         self.cx = cx
+        self.execute = cx.execute
         self.namespace = namespace
         self.clock = clock
         self._queues: dict[str, Queue | None] = {}
@@ -170,7 +172,7 @@ class Step:
         """The queue of this name, None if there is none."""
         if name in self._queues:
             return self._queues[name]
-        row = self.cx.execute(_QUEUE, (self.namespace, name)).fetchone()
+        row = self.execute(_QUEUE, (self.namespace, name)).fetchone()
         found = None
         if row is not None:
             if self._generation < 0:
@@ -183,7 +185,7 @@ class Step:
         """The queue of this name, which comes to be if it was not there."""
         queue = self.queue(name)
         if queue is None:
-            self.cx.execute(_OPEN_QUEUE, (self.namespace, name))
+            self.execute(_OPEN_QUEUE, (self.namespace, name))
             del self._queues[name]
             queue = self.queue(name)
             assert queue is not None
@@ -260,22 +262,22 @@ class Step:
                 new += self._flush(queue, queue.deltas)
             if queue is not None and queue.miscounted:
                 self.work = True
-                self.cx.execute(_RECOUNT, (queue.qid,))
+                self.execute(_RECOUNT, (queue.qid,))
         if new:
-            self.cx.execute(_GENERATION, (new,))
+            self.execute(_GENERATION, (new,))
         if self.cancels or self.changes:
             self.work = True
-            self.cx.execute(_SIGNAL, (self.namespace, self.cancels, self.changes))
+            self.execute(_SIGNAL, (self.namespace, self.cancels, self.changes))
 
     def _flush(self, queue: Queue, deltas: list[int]) -> int:
         new = deltas[_ENQUEUED]
         if new and not queue.mixed:
-            self.cx.execute(_NEW, (deltas[0], deltas[3], new, queue.qid))
+            self.execute(_NEW, (deltas[0], deltas[3], new, queue.qid))
         else:
-            self.cx.execute(_TALLY, (*deltas, queue.qid))
+            self.execute(_TALLY, (*deltas, queue.qid))
         if deltas[_PROCESSED] or deltas[_FAILED]:
             day = self.now // _DAY
-            self.cx.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
+            self.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
         return new
 
     def _deltas(self, queue: Queue) -> list[int]:
@@ -300,23 +302,23 @@ class Step:
             spec = spec_of(seq, spec)
         until = self.now + kept(spec, State.CANCELLED)
         try:
-            self.cx.execute(_END, (seq, self.now, until, storable(reason)))
+            self.execute(_END, (seq, self.now, until, storable(reason)))
         except OverflowError as error:
             raise Unreadable({seq: f"its end cannot be stored: {error}"}) from error
         if spec.unique is not None:
-            self.cx.execute(_FREE, (numbers([seq]),))
+            self.execute(_FREE, (numbers([seq]),))
         self.move(queue, state, CANCELLED)
 
     def same_boot(self) -> bool:
         """Whether the leases in the file are on this machine's running clock."""
-        row = self.cx.execute(_BOOT).fetchone()
+        row = self.execute(_BOOT).fetchone()
         return row is not None and row[0] == self.clock.boot_id()
 
     def notice_reboot(self) -> None:
         """A lease of another run of the machine is void: its clock says nothing any more."""
         if not self.same_boot():
-            self.cx.execute(_VOID)
-            self.cx.execute(_NEW_BOOT, (self.clock.boot_id(),))
+            self.execute(_VOID)
+            self.execute(_NEW_BOOT, (self.clock.boot_id(),))
 
 
 def counts_of(row: Sequence[Any]) -> dict[State, int]:

@@ -17,15 +17,15 @@ from penstock.core.clock import Clock
 from penstock.core.errors import StoreCorrupt, StoreError
 from penstock.stores.sqlite.calls import Call
 from penstock.stores.sqlite.checkpoint import Checkpointer
-from penstock.stores.sqlite.fair_write_lock import Turnstile
+from penstock.stores.sqlite.fair_write_lock import FairWriteLock
 from penstock.stores.sqlite.faults import busy, os_fault, translated
 from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
 from penstock.stores.sqlite.modes import PRIVATE
-from penstock.stores.sqlite.notifier import ENDED, WORK, Bell
+from penstock.stores.sqlite.notifier import ENDED, WORK, Notifier
 from penstock.stores.sqlite.rows import Unreadable
-from penstock.stores.sqlite.transaction_context import Step
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import put_aside
-from penstock.stores.sqlite.verbs.needs_write import ACT
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE
 
 __all__ = ["Transactions"]
 
@@ -46,14 +46,14 @@ class Transactions:
         clock: Clock,
         full_sync: bool,
         patience: int,
-        on_open: Callable[[Step], None],
+        on_open: Callable[[TransactionContext], None],
         mode: int = PRIVATE,
     ) -> None:
         self.path = path
         self.patience = patience / 1000
         folder = path.with_name(path.name + "-penstock")
-        self.bells = {name: Bell(folder / name, path) for name in (WORK, ENDED)}
-        self.turnstile = Turnstile(folder, path)
+        self.notifiers = {name: Notifier(folder / name, path) for name in (WORK, ENDED)}
+        self.write_lock = FairWriteLock(folder, path)
         self._namespace = namespace
         self._clock = clock
         self._full_sync = full_sync
@@ -61,29 +61,29 @@ class Transactions:
         self._mode = mode
         self._checkpointer = Checkpointer(patience)
         self._cx: sqlite3.Connection | None = None
-        self._step: Step | None = None  # of this connection, used again by every transaction
+        self._context: TransactionContext | None = None  # of this connection, used again by every transaction
         self._synced_fully = False
         self._sidecar_open = False
         self._inode = self._looked_at = 0.0
 
     # ── transactions ──
 
-    def peek(self, calls: Sequence[Call]) -> list[Call]:
+    def probe(self, calls: Sequence[Call]) -> list[Call]:
         """Answer by reading alone; those that need a write come back, marked so."""
         cx = self._connection()
         left = []
         try:
             cx.execute("BEGIN")
-            step = self._fresh_step()
+            tx = self._fresh_context()
             for call in calls:
-                step.begin()
-                peek = call.verb.peek
-                assert peek is not None
+                tx.begin()
+                probe = call.verb.probe
+                assert probe is not None
                 try:
-                    call.answer = _peek(call, step, peek)
+                    call.answer = _probe(call, tx, probe)
                 except BaseException as error:  # noqa: BLE001  # boundary: errors are per question
                     call.error = self.ours(error)
-                if call.answer is ACT:
+                if call.answer is NEEDS_WRITE:
                     call.writes = True
                     left.append(call)
         finally:
@@ -92,7 +92,7 @@ class Transactions:
         return left
 
     def make_ready(self) -> None:
-        """All that a write needs, before the turnstile: opening may have to go through it as well."""
+        """All that a write needs, before the fair write lock: opening may have to go through it as well."""
         if time.monotonic() >= self._looked_at + _LOOK_AT_FILE:
             self._look_at_file()
         self._connection()
@@ -102,30 +102,30 @@ class Transactions:
     def write(self, calls: Sequence[Call]) -> None:
         """All of it in one transaction; an error of one of several questions undoes that one alone.
 
-        Inside the turnstile only.
+        Inside the fair write lock only.
         """
         cx = self._connection()
         if self._full_sync:
             self._sync(any(call.syncs for call in calls))
         try:
             cx.execute("BEGIN IMMEDIATE")
-            step = self._run_all(calls)
+            tx = self._run_all(calls)
             cx.execute("COMMIT")
         except BaseException as error:  # boundary: nothing may stay half done, whatever happened
             if cx.in_transaction:
                 cx.execute("ROLLBACK")
-            if self._step is not None:
-                self._step.found.clear()  # those who were set aside just now are not
+            if self._context is not None:
+                self._context.found.clear()  # those who were set aside just now are not
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 self._make_room(cx)
             raise
-        if step.work:
-            self.bells[WORK].ring()
-        if step.ended:
-            self.bells[ENDED].ring()
+        if tx.work:
+            self.notifiers[WORK].notify()
+        if tx.ended:
+            self.notifiers[ENDED].notify()
 
     def tidy(self) -> None:
-        """A checkpoint now and then, inside the turnstile. What it cannot do now it does the next time."""
+        """Checkpoint now and then, inside the fair write lock; what fails now is done the next time."""
         assert self._cx is not None
         try:
             self._checkpointer.tick(self._cx)
@@ -137,45 +137,45 @@ class Transactions:
         with contextlib.suppress(sqlite3.Error):
             self._checkpointer.checkpoint(cx)
 
-    def _run_all(self, calls: Sequence[Call]) -> Step:
+    def _run_all(self, calls: Sequence[Call]) -> TransactionContext:
         """Without savepoints where there is one write at most; with them if one of several calls fails."""
-        step = self._fresh_step()
+        tx = self._fresh_context()
         if sum(not call.verb.reads for call in calls) <= 1:
             try:
                 for call in calls:
-                    self._run_alone(call, step)
-                return step
+                    self._run_alone(call, tx)
+                return tx
             except BaseException:  # boundary: which of them it was is found out below
-                if len(calls) == 1 or not step.cx.in_transaction:
+                if len(calls) == 1 or not tx.cx.in_transaction:
                     raise
-            step.cx.execute("ROLLBACK")
-            step.cx.execute("BEGIN IMMEDIATE")
-            step.found.clear()
-            step = self._fresh_step()
+            tx.execute("ROLLBACK")
+            tx.execute("BEGIN IMMEDIATE")
+            tx.found.clear()
+            tx = self._fresh_context()
         for call in calls:
-            self._run_apart(call, step)
-        return step
+            self._run_apart(call, tx)
+        return tx
 
-    def _run_alone(self, call: Call, step: Step) -> None:
+    def _run_alone(self, call: Call, tx: TransactionContext) -> None:
         """A verb that need not be undone for itself, unless it meets what cannot be read."""
         try:
-            _run(call, step)
+            _run(call, tx)
         except (Unreadable, sqlite3.OperationalError) as error:
             causes = _causes(error)
-            step.cx.execute("ROLLBACK")
-            step.cx.execute("BEGIN IMMEDIATE")
-            _run_without(call, step, causes)
+            tx.execute("ROLLBACK")
+            tx.execute("BEGIN IMMEDIATE")
+            _run_without(call, tx, causes)
 
-    def _run_apart(self, call: Call, step: Step) -> None:
-        cx = step.cx
+    def _run_apart(self, call: Call, tx: TransactionContext) -> None:
+        cx = tx.cx
         cx.execute("SAVEPOINT call")
         try:
             try:
-                _run(call, step)
+                _run(call, tx)
             except (Unreadable, sqlite3.OperationalError) as error:
                 causes = _causes(error)
                 cx.execute("ROLLBACK TO call")
-                _run_without(call, step, causes)
+                _run_without(call, tx, causes)
         except BaseException as error:  # boundary: errors are per question
             if not cx.in_transaction:  # SQLite undid everything: a full disk, say
                 raise
@@ -183,11 +183,11 @@ class Transactions:
             call.error = self.ours(error)
         cx.execute("RELEASE call")
 
-    def _fresh_step(self) -> Step:
-        step = self._step
-        assert step is not None
-        step.start()
-        return step
+    def _fresh_context(self) -> TransactionContext:
+        tx = self._context
+        assert tx is not None
+        tx.start()
+        return tx
 
     def _sync(self, syncs: bool) -> None:
         if syncs is not self._synced_fully:
@@ -230,8 +230,8 @@ class Transactions:
             self._try_sidecar()
             self._inode = os.stat(self.path).st_ino
             self._looked_at = time.monotonic()
-            self._step = step = Step(cx, self._namespace, self._clock)
-            self._on_open(step)
+            self._context = tx = TransactionContext(cx, self._namespace, self._clock)
+            self._on_open(tx)
         except BaseException:  # boundary: a connection that is not kept is closed, whatever happened
             cx.close()
             raise
@@ -242,23 +242,23 @@ class Transactions:
         self._open_sidecar()
         ends = time.monotonic() + self.patience
         try:
-            while not self.turnstile.try_enter():
+            while not self.write_lock.try_acquire():
                 if time.monotonic() > ends:
                     raise self.too_long()
                 time.sleep(0.002)  # once in the life of a file
             prepare(cx, self.path, self._clock)
         finally:
-            self.turnstile.leave()
+            self.write_lock.release()
 
     def _open_sidecar(self) -> None:
         sidecar(self.path)
-        self.turnstile.open()
-        for bell in self.bells.values():
-            bell.open()
+        self.write_lock.open()
+        for notifier in self.notifiers.values():
+            notifier.open()
         self._sidecar_open = True
 
     def _try_sidecar(self) -> None:
-        """Readers need it only to hear the bells: who may not write can do without."""
+        """Readers need it only to hear the notifiers: who may not write can do without."""
         if not self._sidecar_open:
             try:
                 self._open_sidecar()
@@ -292,50 +292,50 @@ class Transactions:
         self._forget()
 
     def _forget(self) -> None:
-        self._cx = self._step = None
+        self._cx = self._context = None
         self._sidecar_open = False
-        self.turnstile.close()
-        for bell in self.bells.values():
-            bell.close()
+        self.write_lock.close()
+        for notifier in self.notifiers.values():
+            notifier.close()
 
 
 _LEFT_ALONE: list[sqlite3.Connection] = []
 
 
-def _run(call: Call, step: Step) -> None:
-    step.begin()
-    call.answer = call.verb.act(step, *call.args)
-    step.flush()
+def _run(call: Call, tx: TransactionContext) -> None:
+    tx.begin()
+    call.answer = call.verb.act(tx, *call.args)
+    tx.flush()
 
 
-def _run_without(call: Call, step: Step, causes: dict[int, str]) -> None:
+def _run_without(call: Call, tx: TransactionContext, causes: dict[int, str]) -> None:
     """Set aside what a verb could not read, and run it again, until it meets no more of that."""
-    untold = len(step.found)
-    step.cx.execute("SAVEPOINT whole")
-    with _any_text(step.cx):
+    untold = len(tx.found)
+    tx.execute("SAVEPOINT whole")
+    with _any_text(tx.cx):
         while True:
             try:
-                step.begin()
-                put_aside(step, causes)
-                step.flush()
-                _run(call, step)
+                tx.begin()
+                put_aside(tx, causes)
+                tx.flush()
+                _run(call, tx)
                 break
             except Unreadable as more:
                 if more.causes.keys() <= causes.keys():
                     raise
                 causes |= more.causes
-                del step.found[untold:]
-                step.cx.execute("ROLLBACK TO whole")
-    step.cx.execute("RELEASE whole")
+                del tx.found[untold:]
+                tx.execute("ROLLBACK TO whole")
+    tx.execute("RELEASE whole")
 
 
-def _peek(call: Call, step: Step, peek: Callable[..., Any]) -> Any:
+def _probe(call: Call, tx: TransactionContext, probe: Callable[..., Any]) -> Any:
     try:
-        return peek(step, *call.args)
+        return probe(tx, *call.args)
     except sqlite3.OperationalError as error:
         _causes(error)
-        with _any_text(step.cx):
-            return peek(step, *call.args)
+        with _any_text(tx.cx):
+            return probe(tx, *call.args)
 
 
 def _causes(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:

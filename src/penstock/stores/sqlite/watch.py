@@ -78,7 +78,7 @@ class Watch:
             self._open()  # one may have become free
         if self._fd < 0:
             return False
-        self.look()  # at what was rung before
+        self.look()  # at earlier notifications
         try:
             if not self._readers.get(loop):
                 loop.add_reader(self._fd, self.look)
@@ -114,7 +114,7 @@ class Watch:
     def telling_thread(self, told: Told) -> Iterator[None]:
         """`told` is called, in some thread, at each change until the end of the block."""
         if self._fd >= 0:
-            self.look()  # at what was rung before
+            self.look()  # at earlier notifications
         with self._lock:
             self._threads += 1
             if self._thread is None:

@@ -94,7 +94,7 @@ def _is_free(port: int) -> bool:
 
 
 def until(true: Callable[[], bool], what: str, *, timeout: float = READY) -> None:
-    """Wait until it is true: no server rings a bell for any of this. Raises ServerFailed."""
+    """Wait until it is true: no server notifies of any of this. Raises ServerFailed."""
     deadline = time.monotonic() + timeout
     while not true():
         if time.monotonic() > deadline:

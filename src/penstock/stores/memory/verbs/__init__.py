@@ -1,1 +1,1 @@
-"""The verbs of the seam as plain functions of a `Shelf`; whoever calls one holds its lock (`Shelf.step`)."""
+"""The verbs of the contract as plain functions of a `MemoryState`, run under its lock (`MemoryState.run`)."""

@@ -11,7 +11,7 @@ from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Fetched, Share, WorkerInfo
 from penstock.stores.memory import indexes, keys, partitions, transitions
 from penstock.stores.memory.rows import Queue, Row
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.leases import notice_reboot
 from penstock.stores.memory.verbs.promoting import next_due
 
@@ -19,41 +19,47 @@ __all__ = ["fetch"]
 
 
 def fetch(
-    shelf: Shelf, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
+    memory: MemoryState,
+    queues: Sequence[Share],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    charge: bool,
 ) -> Fetched:
-    now = shelf.clock.now()
-    notice_reboot(shelf)
-    jobs, info = shelf.under(token), shelf.workers.get(worker)
+    now = memory.clock.now()
+    notice_reboot(memory)
+    jobs, info = memory.under(token), memory.workers.get(worker)
     if not jobs:
-        until = shelf.clock.lease_now() + lease
-        for row in _pick(shelf, queues, limit, info, now):
+        until = memory.clock.lease_now() + lease
+        for row in _pick(memory, queues, limit, info, now):
             at = row.queue.gate.pass_(1, now)
-            _lease(shelf, row, worker, token, until, now if at is None else at[0], charge)
+            _lease(memory, row, worker, token, until, now if at is None else at[0], charge)
             jobs.append(row.job)
     names = [share.queue for share in queues]
-    known = shelf.known(names)
+    known = memory.known(names)
     opens = (queue.opens(now, info) for queue in known)
     opens_at = min((instant for instant in opens if instant is not None), default=None)
     kept = tuple(queue.name for queue in known if queue.parked and queue.full_for(info))
-    return Fetched(jobs, now, next_due(shelf, names), opens_at, kept=kept)
+    return Fetched(jobs, now, next_due(memory, names), opens_at, kept=kept)
 
 
 def _pick(
-    shelf: Shelf, queues: Sequence[Share], limit: int, info: WorkerInfo | None, now: int
+    memory: MemoryState, queues: Sequence[Share], limit: int, info: WorkerInfo | None, now: int
 ) -> Iterator[Row]:
     """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
     leased the one before."""
     given = dict.fromkeys((share.queue for share in queues), 0)
     for to_cap in (False, True):
         for share in queues:
-            queue = shelf.queues.get(share.queue)
+            queue = memory.queues.get(share.queue)
             if queue is None:
                 continue
             most = share.cap if to_cap else min(share.quota, share.cap)
             if share.free is not None and queue.gate.limits.gates:
                 most = min(most, share.free)
             while limit > 0 and given[share.queue] < most:
-                row = _next_ready(shelf, queue, info, now)
+                row = _next_ready(memory, queue, info, now)
                 if row is None:
                     break
                 limit -= 1
@@ -61,27 +67,29 @@ def _pick(
                 yield row
 
 
-def _next_ready(shelf: Shelf, queue: Queue, info: WorkerInfo | None, now: int) -> Row | None:
+def _next_ready(memory: MemoryState, queue: Queue, info: WorkerInfo | None, now: int) -> Row | None:
     if queue.paused or queue.room(now) == 0:
         return None
     while (first := queue.first_parked(info) or queue.ready.first()) is not None:
-        row = shelf.rows[first[1]]
+        row = memory.rows[first[1]]
         if row.expired(now):
-            transitions.end_queued(shelf, row, EXPIRED, now)
-        elif row.job.state is State.PARKED and not partitions.has_room(shelf, row):
-            transitions.make_available(shelf, row, now, row.place)
+            transitions.end_queued(memory, row, EXPIRED, now)
+        elif row.job.state is State.PARKED and not partitions.has_room(memory, row):
+            transitions.make_available(memory, row, now, row.place)
         else:
             return row
     return None
 
 
-def _lease(shelf: Shelf, row: Row, worker: str, token: str, until: int, now: int, charge: bool) -> None:
+def _lease(
+    memory: MemoryState, row: Row, worker: str, token: str, until: int, now: int, charge: bool
+) -> None:
     terms = row.job.spec.lane
     if terms is not None:
         partitions.start(row, terms, now)
-    if row.job.state is State.AVAILABLE and (turns := row.turns) is not None:
-        turns.fetched(row.place)
-    indexes.take(shelf, row, starts=True)
+    if row.job.state is State.AVAILABLE and (fair_share := row.fair_share) is not None:
+        fair_share.fetched(row.place)
+    indexes.take(memory, row, starts=True)
     row.charged = charge
     row.lease_until = until
     row.job = replace(
@@ -95,5 +103,5 @@ def _lease(shelf: Shelf, row: Row, worker: str, token: str, until: int, now: int
         progress=None,
         reason=None,
     )
-    keys.shift(shelf, row, State.AVAILABLE, now)
-    transitions.put(shelf, row)
+    keys.shift(memory, row, State.AVAILABLE, now)
+    transitions.put(memory, row)

@@ -10,7 +10,7 @@ from penstock.core.lifecycle import LOST_BY
 from penstock.stores.contract import Beat, Fetched, Grip
 from penstock.stores.memory import indexes, transitions
 from penstock.stores.memory.rows import Row
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.text_encoding import storable_progress
 
 __all__ = ["extend", "notice_reboot", "reclaim"]
@@ -18,16 +18,16 @@ __all__ = ["extend", "notice_reboot", "reclaim"]
 _VOID = -1  # the end of a lease from another boot: before that of any other
 
 
-def extend(shelf: Shelf, beats: Sequence[Beat]) -> list[Grip]:
-    notice_reboot(shelf)
-    return [_extend(shelf, beat) for beat in beats]
+def extend(memory: MemoryState, beats: Sequence[Beat]) -> list[Grip]:
+    notice_reboot(memory)
+    return [_extend(memory, beat) for beat in beats]
 
 
-def _extend(shelf: Shelf, beat: Beat) -> Grip:
-    row = shelf.leased(beat.lease)
+def _extend(memory: MemoryState, beat: Beat) -> Grip:
+    row = memory.leased(beat.lease)
     if row is None:
         return Grip.LOST
-    _set_end(row, shelf.clock.lease_now() + beat.by)
+    _set_end(row, memory.clock.lease_now() + beat.by)
     job = row.job
     row.job = replace(
         job,
@@ -39,7 +39,7 @@ def _extend(shelf: Shelf, beat: Beat) -> Grip:
 
 
 def reclaim(
-    shelf: Shelf,
+    memory: MemoryState,
     queues: Sequence[str],
     limit: int,
     lease: int,
@@ -47,46 +47,46 @@ def reclaim(
     token: str,
     of: Sequence[str] | None,
 ) -> Fetched:
-    notice_reboot(shelf)
-    jobs = shelf.under(token)
+    notice_reboot(memory)
+    jobs = memory.under(token)
     if not jobs:
-        steady = shelf.clock.lease_now()
-        rows = _run_out(shelf, queues, limit, steady) if of is None else _held_by(shelf, of, limit)
+        steady = memory.clock.lease_now()
+        rows = _run_out(memory, queues, limit, steady) if of is None else _held_by(memory, of, limit)
         for row in rows:
-            indexes.take(shelf, row)
+            indexes.take(memory, row)
             row.lease_until = steady + lease
             lost_by = f"{LOST_BY}{row.job.worker}"
             row.job = replace(row.job, worker=worker, token=token, reason=lost_by)
-            transitions.put(shelf, row)
+            transitions.put(memory, row)
             jobs.append(row.job)
-    return Fetched(jobs, shelf.clock.now())
+    return Fetched(jobs, memory.clock.now())
 
 
-def _run_out(shelf: Shelf, queues: Sequence[str], limit: int, steady: int) -> list[Row]:
-    leases = [queue.leases for queue in shelf.known(queues)]
+def _run_out(memory: MemoryState, queues: Sequence[str], limit: int, steady: int) -> list[Row]:
+    leases = [queue.leases for queue in memory.known(queues)]
     rows: list[Row] = []
     while len(rows) < limit:
         first = min((f for f in (lease.first() for lease in leases) if f is not None), default=None)
         if first is None or first[0] > steady:
             break
-        row = shelf.rows[first[1]]
+        row = memory.rows[first[1]]
         row.queue.leases.drop(row.generation)  # its new lease may be over at once: not twice in one call
         rows.append(row)
     return rows
 
 
-def _held_by(shelf: Shelf, workers: Sequence[str], limit: int) -> list[Row]:
-    held = {g: row for worker in workers for g, row in shelf.held.get(worker, {}).items()}
+def _held_by(memory: MemoryState, workers: Sequence[str], limit: int) -> list[Row]:
+    held = {g: row for worker in workers for g, row in memory.held.get(worker, {}).items()}
     return [held[generation] for generation in sorted(held)[: max(0, limit)]]
 
 
-def notice_reboot(shelf: Shelf) -> None:
+def notice_reboot(memory: MemoryState) -> None:
     """A lease of another run of the machine is void: its clock says nothing any more."""
-    boot = shelf.clock.boot_id()
-    if boot == shelf.boot:
+    boot = memory.clock.boot_id()
+    if boot == memory.boot:
         return
-    shelf.boot = boot
-    for held in shelf.held.values():
+    memory.boot = boot
+    for held in memory.held.values():
         for row in held.values():
             _set_end(row, _VOID)
 

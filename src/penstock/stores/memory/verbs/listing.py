@@ -18,14 +18,14 @@ from penstock.stores.contract import (
     QueueStats,
 )
 from penstock.stores.memory.rows import DAY, Queue
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.pruning import DAYS_KEPT
 
 __all__ = ["find", "groups", "info_of", "lane", "list_jobs", "parked", "queues", "stats"]
 
 
 def list_jobs(
-    shelf: Shelf,
+    memory: MemoryState,
     queue: str | None,
     state: State | None,
     task: str | None,
@@ -34,10 +34,10 @@ def list_jobs(
     limit: int,
 ) -> Page:
     limit = max(1, limit)
-    start = len(shelf.listing) if after is None else bisect_left(shelf.listing, _cursor(after))
+    start = len(memory.listing) if after is None else bisect_left(memory.listing, _cursor(after))
     found: list[Job] = []
     for i in range(start - 1, -1, -1):
-        row = shelf.rows.get(shelf.listing[i])
+        row = memory.rows.get(memory.listing[i])
         if row is None:
             continue
         job = row.job
@@ -60,13 +60,13 @@ def _cursor(after: str) -> int:
     return int(after)
 
 
-def find(shelf: Shelf, id: str) -> list[Job]:
-    return [queue.rows[id].job for queue in shelf.known(None) if id in queue.rows]
+def find(memory: MemoryState, id: str) -> list[Job]:
+    return [queue.rows[id].job for queue in memory.known(None) if id in queue.rows]
 
 
-def queues(shelf: Shelf) -> list[QueueInfo]:
-    now = shelf.clock.now()
-    return [info_of(queue, now) for queue in shelf.known(None)]
+def queues(memory: MemoryState) -> list[QueueInfo]:
+    now = memory.clock.now()
+    return [info_of(queue, now) for queue in memory.known(None)]
 
 
 def info_of(queue: Queue, now: int) -> QueueInfo:
@@ -77,17 +77,17 @@ def info_of(queue: Queue, now: int) -> QueueInfo:
     )
 
 
-def parked(shelf: Shelf) -> list[Parked]:
+def parked(memory: MemoryState) -> list[Parked]:
     return [
         Parked(queue.name, task, len(queue.parked[task]))
-        for queue in shelf.known(None)
+        for queue in memory.known(None)
         for task in sorted(queue.parked)
     ]
 
 
-def stats(shelf: Shelf, days: int) -> list[QueueStats]:
-    oldest = shelf.clock.now() // DAY - min(days, DAYS_KEPT)
-    return [_stats_of(queue, oldest) for queue in shelf.known(None)]
+def stats(memory: MemoryState, days: int) -> list[QueueStats]:
+    oldest = memory.clock.now() // DAY - min(days, DAYS_KEPT)
+    return [_stats_of(queue, oldest) for queue in memory.known(None)]
 
 
 def _stats_of(queue: Queue, oldest: int) -> QueueStats:
@@ -100,8 +100,8 @@ def _day_name(day: int) -> str:
     return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
 
 
-def lane(shelf: Shelf, ref: Ref) -> LaneInfo | None:
-    row = shelf.row(ref)
+def lane(memory: MemoryState, ref: Ref) -> LaneInfo | None:
+    row = memory.row(ref)
     if row is None or row.job.ended or (terms := row.job.spec.lane) is None:
         return None
     lane = row.queue.lanes.get(terms.key)
@@ -112,10 +112,10 @@ def lane(shelf: Shelf, ref: Ref) -> LaneInfo | None:
     return LaneInfo(terms.key, admitted, len(lane.waiting), before, lane.due)
 
 
-def groups(shelf: Shelf, name: str | None, limit: int) -> list[GroupInfo]:
+def groups(memory: MemoryState, name: str | None, limit: int) -> list[GroupInfo]:
     found = [
         GroupInfo(queue.name, *gathered, size, oldest, due)
-        for queue in shelf.known(None if name is None else [name])
+        for queue in memory.known(None if name is None else [name])
         for gathered, size, oldest, due in queue.gathering.groups()
     ]
     return sorted(found, key=GroupInfo.order)[: max(0, limit)]

@@ -13,7 +13,7 @@ from penstock.stores.batch_buffer import Gathered
 from penstock.stores.contract import QueueInfo
 from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Row
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.listing import info_of
 
 __all__ = ["delete", "drop", "flush_group", "purge", "reschedule", "retry", "settings"]
@@ -22,52 +22,52 @@ _MOVABLE = (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING)
 
 
 def settings(
-    shelf: Shelf, name: str, paused: bool | None, closed: bool | None, limits: LimitChange | None
+    memory: MemoryState, name: str, paused: bool | None, closed: bool | None, limits: LimitChange | None
 ) -> QueueInfo:
-    queue, now = shelf.queue(name), shelf.clock.now()
+    queue, now = memory.queue(name), memory.clock.now()
     before = queue.paused, queue.closed
     queue.paused = queue.paused if paused is None else paused
     queue.closed = queue.closed if closed is None else closed
     changed = limits is not None and queue.gate.change(limits, now)
     if changed or before != (queue.paused, queue.closed):
-        shelf.waiters.tell_settings()
+        memory.waiters.tell_settings()
     return info_of(queue, now)
 
 
-def drop(shelf: Shelf, name: str) -> bool:
-    queue = shelf.queues.get(name)
+def drop(memory: MemoryState, name: str) -> bool:
+    queue = memory.queues.get(name)
     if queue is None:
         return True
     if queue.rows:
         return False
-    del shelf.queues[name]
+    del memory.queues[name]
     for holder in queue.holders.values():
-        del shelf.keys[holder.generation]
+        del memory.keys[holder.generation]
     if queue.paused or queue.closed or queue.entries or queue.gate.limits != NO_LIMITS:
-        shelf.waiters.tell_settings()
+        memory.waiters.tell_settings()
     return True
 
 
-def retry(shelf: Shelf, refs: Sequence[Ref]) -> list[State | None]:
-    now = shelf.clock.now()
-    return [_retry(shelf, ref, now) for ref in refs]
+def retry(memory: MemoryState, refs: Sequence[Ref]) -> list[State | None]:
+    now = memory.clock.now()
+    return [_retry(memory, ref, now) for ref in refs]
 
 
-def _retry(shelf: Shelf, ref: Ref, now: int) -> State | None:
-    row = shelf.row(ref)
+def _retry(memory: MemoryState, ref: Ref, now: int) -> State | None:
+    row = memory.row(ref)
     if row is None:
         return None
     before = row.job.state
     if row.job.batch in row.queue.rows:  # the members of a batch come back with it, and all together
-        _retry(shelf, Ref(ref.queue, row.job.batch), now)
+        _retry(memory, Ref(ref.queue, row.job.batch), now)
     elif before is not State.RUNNING:
-        _run_again(shelf, row, before, now)
+        _run_again(memory, row, before, now)
     return before
 
 
-def _run_again(shelf: Shelf, row: Row, before: State, now: int) -> None:
+def _run_again(memory: MemoryState, row: Row, before: State, now: int) -> None:
     """As if it were new; a member, whose batch is no more, in a batch of its own."""
-    indexes.take(shelf, row)
+    indexes.take(memory, row)
     row.job = replace(
         row.job,
         state=State.AVAILABLE,
@@ -80,65 +80,67 @@ def _run_again(shelf: Shelf, row: Row, before: State, now: int) -> None:
         result=None,
         reason=None,
     )
-    keys.shift(shelf, row, before, now)
+    keys.shift(memory, row, before, now)
     if row.job.is_member:
-        transitions.become_batch(shelf, row.queue, [row], now)
+        transitions.become_batch(memory, row.queue, [row], now)
         return
-    transitions.put_available(shelf, row, now)
+    transitions.put_available(memory, row, now)
     if before in TERMINAL:
-        transitions.bring_back_members(shelf, row, now)
+        transitions.bring_back_members(memory, row, now)
 
 
-def reschedule(shelf: Shelf, refs: Sequence[Ref], delay: int, run_at: int | None) -> list[State | None]:
-    now = shelf.clock.now()
+def reschedule(
+    memory: MemoryState, refs: Sequence[Ref], delay: int, run_at: int | None
+) -> list[State | None]:
+    now = memory.clock.now()
     due = now + delay if run_at is None else run_at
-    return [_reschedule(shelf, ref, due, now) for ref in refs]
+    return [_reschedule(memory, ref, due, now) for ref in refs]
 
 
-def _reschedule(shelf: Shelf, ref: Ref, due: int, now: int) -> State | None:
-    row = shelf.row(ref)
+def _reschedule(memory: MemoryState, ref: Ref, due: int, now: int) -> State | None:
+    row = memory.row(ref)
     if row is None:
         return None
     before = row.job.state
     if before in _MOVABLE or (before is State.GROUPED and not row.job.in_batch):
-        indexes.take(shelf, row)
+        indexes.take(memory, row)
         row.job = replace(row.job, run_at=due)
         if due <= now:
-            transitions.put_available(shelf, row, now)
+            transitions.put_available(memory, row, now)
         else:
             row.job = replace(row.job, state=State.SCHEDULED)
-            transitions.put(shelf, row)
+            transitions.put(memory, row)
     return before
 
 
-def delete(shelf: Shelf, refs: Sequence[Ref]) -> list[State | None]:
-    return [_delete(shelf, ref) for ref in refs]
+def delete(memory: MemoryState, refs: Sequence[Ref]) -> list[State | None]:
+    return [_delete(memory, ref) for ref in refs]
 
 
-def _delete(shelf: Shelf, ref: Ref) -> State | None:
-    row = shelf.row(ref)
+def _delete(memory: MemoryState, ref: Ref) -> State | None:
+    row = memory.row(ref)
     if row is None:
         return None
     if row.job.state is not State.RUNNING and not row.job.in_batch:
-        transitions.drop(shelf, row)
+        transitions.drop(memory, row)
     return row.job.state
 
 
-def purge(shelf: Shelf, name: str, states: Sequence[State], limit: int) -> int:
-    queue = shelf.queues.get(name)
+def purge(memory: MemoryState, name: str, states: Sequence[State], limit: int) -> int:
+    queue = memory.queues.get(name)
     wanted = set(states) - {State.RUNNING}
     if queue is None or not any(queue.counts[state] for state in wanted):
         return 0
     those = (row for row in queue.rows.values() if row.job.state in wanted and not row.job.in_batch)
     rows = list(islice(those, max(0, limit)))
     for row in rows:
-        transitions.drop(shelf, row)
+        transitions.drop(memory, row)
     return len(rows)
 
 
-def flush_group(shelf: Shelf, name: str, task: str, key: str) -> str | None:
-    queue = shelf.queues.get(name)
+def flush_group(memory: MemoryState, name: str, task: str, key: str) -> str | None:
+    queue = memory.queues.get(name)
     if queue is None:
         return None
     members = queue.gathering.first_of(Gathered(task, key))
-    return transitions.batch(shelf, queue, members, shelf.clock.now())
+    return transitions.batch(memory, queue, members, memory.clock.now())

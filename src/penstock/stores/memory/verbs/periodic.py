@@ -10,24 +10,24 @@ from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
 from penstock.stores.contract import Moved, Tick, Ticked, Timetable, Verdict
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
 
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
 
 
-def entries(shelf: Shelf, names: Sequence[str] | None) -> Timetable:
-    queues = shelf.known(None if names is None else sorted(set(names)))
+def entries(memory: MemoryState, names: Sequence[str] | None) -> Timetable:
+    queues = memory.known(None if names is None else sorted(set(names)))
     found = [queue.entries[name] for queue in queues for name in sorted(queue.entries)]
-    return Timetable(found, shelf.clock.now())
+    return Timetable(found, memory.clock.now())
 
 
-def put_entries(shelf: Shelf, specs: Sequence[NewEntry]) -> list[Entry]:
-    return [_put_entry(shelf, spec, shelf.clock.now()) for spec in specs]
+def put_entries(memory: MemoryState, specs: Sequence[NewEntry]) -> list[Entry]:
+    return [_put_entry(memory, spec, memory.clock.now()) for spec in specs]
 
 
-def _put_entry(shelf: Shelf, spec: NewEntry, now: int) -> Entry:
-    entries = shelf.queue(spec.job.queue).entries
+def _put_entry(memory: MemoryState, spec: NewEntry, now: int) -> Entry:
+    entries = memory.queue(spec.job.queue).entries
     before = entries.get(spec.name)
     if before is None:
         entry = Entry(spec, revision=now, watermark=now)
@@ -37,21 +37,21 @@ def _put_entry(shelf: Shelf, spec: NewEntry, now: int) -> Entry:
         same = before.spec.schedule == spec.schedule
         entry = _revised(replace(before, spec=spec), now, from_now=not same)
     entries[spec.name] = entry
-    shelf.waiters.tell_settings()
+    memory.waiters.tell_settings()
     return entry
 
 
-def pause_entries(shelf: Shelf, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
-    return [_pause_entry(shelf, ref, paused, shelf.clock.now()) for ref in refs]
+def pause_entries(memory: MemoryState, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+    return [_pause_entry(memory, ref, paused, memory.clock.now()) for ref in refs]
 
 
-def _pause_entry(shelf: Shelf, ref: Ref, paused: bool, now: int) -> Entry | None:
-    entry = _entry(shelf, ref)
+def _pause_entry(memory: MemoryState, ref: Ref, paused: bool, now: int) -> Entry | None:
+    entry = _entry(memory, ref)
     if entry is None or entry.paused is paused:
         return entry
     entry = _revised(replace(entry, paused=paused), now, from_now=not paused)
-    shelf.queues[ref.queue].entries[ref.id] = entry
-    shelf.waiters.tell_settings()
+    memory.queues[ref.queue].entries[ref.id] = entry
+    memory.waiters.tell_settings()
     return entry
 
 
@@ -61,24 +61,24 @@ def _revised(entry: Entry, now: int, *, from_now: bool) -> Entry:
     return replace(entry, revision=max(entry.revision + 1, now), watermark=watermark)
 
 
-def delete_entries(shelf: Shelf, refs: Sequence[Ref]) -> list[bool]:
-    return [_delete_entry(shelf, ref) for ref in refs]
+def delete_entries(memory: MemoryState, refs: Sequence[Ref]) -> list[bool]:
+    return [_delete_entry(memory, ref) for ref in refs]
 
 
-def _delete_entry(shelf: Shelf, ref: Ref) -> bool:
-    if _entry(shelf, ref) is None:
+def _delete_entry(memory: MemoryState, ref: Ref) -> bool:
+    if _entry(memory, ref) is None:
         return False
-    del shelf.queues[ref.queue].entries[ref.id]
-    shelf.waiters.tell_settings()
+    del memory.queues[ref.queue].entries[ref.id]
+    memory.waiters.tell_settings()
     return True
 
 
-def tick(shelf: Shelf, ticks: Sequence[Tick]) -> list[Ticked]:
-    return [_tick(shelf, one, shelf.clock.now()) for one in ticks]
+def tick(memory: MemoryState, ticks: Sequence[Tick]) -> list[Ticked]:
+    return [_tick(memory, one, memory.clock.now()) for one in ticks]
 
 
-def _tick(shelf: Shelf, one: Tick, now: int) -> Ticked:
-    entry = _entry(shelf, one.ref)
+def _tick(memory: MemoryState, one: Tick, now: int) -> Ticked:
+    entry = _entry(memory, one.ref)
     if entry is None:
         return Ticked(Moved.GONE)
     if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
@@ -87,14 +87,14 @@ def _tick(shelf: Shelf, one: Tick, now: int) -> Ticked:
         return Ticked(Moved.EARLY)
     last, new = entry.last, []
     for job in one.jobs:
-        if one.overlap is not Overlap.ALLOW and last is not None and _unfinished(shelf, one.ref.queue, last):
+        if one.overlap is not Overlap.ALLOW and last is not None and _unfinished(memory, one.ref.queue, last):
             if one.overlap is Overlap.SKIP:
                 continue
-            cancel_one(shelf, Ref(one.ref.queue, last), REPLACED, now)
-        if enqueue_one(shelf, job, now).verdict is Verdict.NEW:
+            cancel_one(memory, Ref(one.ref.queue, last), REPLACED, now)
+        if enqueue_one(memory, job, now).verdict is Verdict.NEW:
             last = job.id
             new.append(job.id)
-    shelf.queues[one.ref.queue].entries[one.ref.id] = replace(
+    memory.queues[one.ref.queue].entries[one.ref.id] = replace(
         entry,
         watermark=one.to,
         last=last,
@@ -104,11 +104,11 @@ def _tick(shelf: Shelf, one: Tick, now: int) -> Ticked:
     return Ticked(Moved.APPLIED, tuple(new))
 
 
-def _entry(shelf: Shelf, ref: Ref) -> Entry | None:
-    queue = shelf.queues.get(ref.queue)
+def _entry(memory: MemoryState, ref: Ref) -> Entry | None:
+    queue = memory.queues.get(ref.queue)
     return None if queue is None else queue.entries.get(ref.id)
 
 
-def _unfinished(shelf: Shelf, queue: str, id: str) -> bool:
-    row = shelf.row(Ref(queue, id))
+def _unfinished(memory: MemoryState, queue: str, id: str) -> bool:
+    row = memory.row(Ref(queue, id))
     return row is not None and not row.job.ended

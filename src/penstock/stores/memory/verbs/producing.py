@@ -14,30 +14,30 @@ from penstock.core.unique_rules import expiry_of, moves, replaced
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Holder, Queue
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.text_encoding import asked_because, storable
 
 __all__ = ["cancel", "cancel_one", "enqueue", "enqueue_one", "get"]
 
 
-def enqueue(shelf: Shelf, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    now = shelf.clock.now()
+def enqueue(memory: MemoryState, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    now = memory.clock.now()
     refused: Counter[str] = Counter()
-    return [enqueue_one(shelf, new, now, refused=refused) for new in jobs]
+    return [enqueue_one(memory, new, now, refused=refused) for new in jobs]
 
 
 def enqueue_one(
-    shelf: Shelf, new: NewJob, now: int, *, follows: bool = False, refused: Counter[str] | None = None
+    memory: MemoryState, new: NewJob, now: int, *, follows: bool = False, refused: Counter[str] | None = None
 ) -> Enqueued:
     """`follows`: an attempt leaves it behind, and no queue refuses that. `refused`: how many of the same call
     found their queue full."""
-    queue = shelf.queue(new.queue)
+    queue = memory.queue(new.queue)
     if new.id in queue.rows:
         return Enqueued(Verdict.EXISTS, new.id)
     if queue.closed and not follows:
         return Enqueued(Verdict.CLOSED, new.id)
-    if new.unique is not None and (holder := keys.holder_of(shelf, queue, new.unique.key, now)) is not None:
-        return _replace(shelf, queue, holder, new, now)
+    if new.unique is not None and (holder := keys.holder_of(memory, queue, new.unique.key, now)) is not None:
+        return _replace(memory, queue, holder, new, now)
     refused = Counter() if refused is None else refused
     full = None if follows else queue.full(now, refused[new.queue])
     if full is not None:
@@ -45,59 +45,59 @@ def enqueue_one(
         waits = queue.gate.limits.on_full is OnFull.WAIT
         return Enqueued(Verdict.FULL, new.id, full[1], size=full[0], waits=waits)
     state, run_at = first_state(new, now)
-    number, expires_at = shelf.generation + 1, expiry_of(new, now)
-    row = shelf.add(Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at), queue)
+    number, expires_at = memory.generation + 1, expiry_of(new, now)
+    row = memory.add(Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at), queue)
     if new.turn is not None and queue.fair is None:
         queue.fair = row.place
     queue.enqueued += 1
-    keys.shift(shelf, row, None, now)
-    transitions.put(shelf, row)
-    transitions.batch_if_ripe(shelf, row, now)
+    keys.shift(memory, row, None, now)
+    transitions.put(memory, row)
+    transitions.batch_if_ripe(memory, row, now)
     return Enqueued(Verdict.NEW, new.id)
 
 
-def _replace(shelf: Shelf, queue: Queue, holder: Holder, new: NewJob, now: int) -> Enqueued:
+def _replace(memory: MemoryState, queue: Queue, holder: Holder, new: NewJob, now: int) -> Enqueued:
     """Let a new job take the place of the holder of its key, if it is one that can be replaced."""
-    row = shelf.rows.get(holder.generation)
+    row = memory.rows.get(holder.generation)
     job = None if row is None else replaced(row.job, new, now)
     if row is None or job is None:
         return Enqueued(Verdict.DUPLICATE, holder.id)
     if moves(row.job.spec, job.spec):
-        transitions.move(shelf, row, job, now)
+        transitions.move(memory, row, job, now)
         return Enqueued(Verdict.REPLACED, holder.id)
     if job.state is State.GROUPED is row.job.state:  # it stays where it stands
-        shelf.expiring.drop(row.generation)
+        memory.expiring.drop(row.generation)
         if job.expires_at is not None:
-            shelf.expiring.put(row.generation, job.expires_at)
+            memory.expiring.put(row.generation, job.expires_at)
         row.job = job
         return Enqueued(Verdict.REPLACED, holder.id)
-    indexes.take(shelf, row)
+    indexes.take(memory, row)
     begins = job.state in (State.AVAILABLE, State.GROUPED) and row.job.state is not job.state
     row.job = job
     if begins:
-        transitions.put_available(shelf, row, now)
+        transitions.put_available(memory, row, now)
     else:
-        transitions.put(shelf, row)
+        transitions.put(memory, row)
     return Enqueued(Verdict.REPLACED, holder.id)
 
 
-def get(shelf: Shelf, refs: Sequence[Ref]) -> list[Job | None]:
-    return [None if row is None else row.job for row in map(shelf.row, refs)]
+def get(memory: MemoryState, refs: Sequence[Ref]) -> list[Job | None]:
+    return [None if row is None else row.job for row in map(memory.row, refs)]
 
 
-def cancel(shelf: Shelf, refs: Sequence[Ref], reason: str) -> list[State | None]:
-    now = shelf.clock.now()
-    return [cancel_one(shelf, ref, reason, now) for ref in refs]
+def cancel(memory: MemoryState, refs: Sequence[Ref], reason: str) -> list[State | None]:
+    now = memory.clock.now()
+    return [cancel_one(memory, ref, reason, now) for ref in refs]
 
 
-def cancel_one(shelf: Shelf, ref: Ref, reason: str, now: int) -> State | None:
-    row = shelf.row(ref)
+def cancel_one(memory: MemoryState, ref: Ref, reason: str, now: int) -> State | None:
+    row = memory.row(ref)
     if row is None:
         return None
     if row.job.state in QUEUED and not row.job.in_batch:
-        transitions.end_queued(shelf, row, storable(reason), now)
+        transitions.end_queued(memory, row, storable(reason), now)
     elif row.job.state is State.RUNNING and not row.job.cancel_asked:
         row.job = replace(row.job, cancel_asked=True)
         row.cancel_reason = asked_because(reason)
-        shelf.waiters.tell_stop()
+        memory.waiters.tell_stop()
     return row.job.state

@@ -9,7 +9,7 @@ from penstock.core.lifecycle import EXPIRED
 from penstock.stores.batch_buffer import Gathered
 from penstock.stores.contract import Due
 from penstock.stores.memory import partitions, transitions
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 
 __all__ = ["next_due", "promote"]
 
@@ -29,23 +29,23 @@ class _NextDue(NamedTuple):
         return self.at, kind, self.generation or 0, self.task or "", self.key, self.queue
 
 
-def promote(shelf: Shelf, queues: Sequence[str], limit: int) -> Due:
-    now, moved = shelf.clock.now(), 0
-    while limit > 0 and (first := _first_due(shelf, queues)) is not None and first.at <= now:
+def promote(memory: MemoryState, queues: Sequence[str], limit: int) -> Due:
+    now, moved = memory.clock.now(), 0
+    while limit > 0 and (first := _first_due(memory, queues)) is not None and first.at <= now:
         limit -= 1
-        moved += _promote(shelf, first, now)
-    return Due(moved, next_due(shelf, queues), now)
+        moved += _promote(memory, first, now)
+    return Due(moved, next_due(memory, queues), now)
 
 
-def next_due(shelf: Shelf, queues: Iterable[str]) -> int | None:
+def next_due(memory: MemoryState, queues: Iterable[str]) -> int | None:
     """When there is something to promote."""
-    first = _first_due(shelf, queues)
+    first = _first_due(memory, queues)
     return None if first is None else first.at
 
 
-def _first_due(shelf: Shelf, queues: Iterable[str]) -> _NextDue | None:
+def _first_due(memory: MemoryState, queues: Iterable[str]) -> _NextDue | None:
     found: list[_NextDue] = []
-    for queue in shelf.known(queues):
+    for queue in memory.known(queues):
         if (job := queue.due.first()) is not None:
             found.append(_NextDue(job[0], job[1], None, "", queue.name))
         if (lane := queue.lane_due.first()) is not None:
@@ -55,17 +55,17 @@ def _first_due(shelf: Shelf, queues: Iterable[str]) -> _NextDue | None:
     return min(found, key=_NextDue.order, default=None)
 
 
-def _promote(shelf: Shelf, due: _NextDue, now: int) -> int:
+def _promote(memory: MemoryState, due: _NextDue, now: int) -> int:
     """How many became available."""
-    queue = shelf.queues[due.queue]
+    queue = memory.queues[due.queue]
     if due.generation is not None:
-        row = shelf.rows[due.generation]
+        row = memory.rows[due.generation]
         if row.expired(now):
-            transitions.end_queued(shelf, row, EXPIRED, now)
+            transitions.end_queued(memory, row, EXPIRED, now)
             return 0
-        transitions.make_available(shelf, row, now)
+        transitions.make_available(memory, row, now)
         return 1
     if due.task is None:
-        return partitions.advance(shelf, queue, queue.lanes[due.key], now)
+        return partitions.advance(memory, queue, queue.lanes[due.key], now)
     members = queue.gathering.first_of(Gathered(due.task, due.key))
-    return int(transitions.batch(shelf, queue, members, now) is not None)
+    return int(transitions.batch(memory, queue, members, now) is not None)

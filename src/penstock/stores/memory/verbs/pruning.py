@@ -1,4 +1,4 @@
-"""Pruning: what has been kept for long enough goes, so that nothing on the shelf grows for ever."""
+"""Pruning: what has been kept for long enough goes, so that nothing grows for ever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Pruned
 from penstock.stores.memory import keys, partitions, transitions
 from penstock.stores.memory.rows import DAY, Queue
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.workers import silent
 
 __all__ = ["DAYS_KEPT", "prune"]
@@ -16,58 +16,58 @@ __all__ = ["DAYS_KEPT", "prune"]
 DAYS_KEPT = 90
 
 
-def prune(shelf: Shelf, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
-    now = shelf.clock.now()
-    for queue in shelf.queues.values():
+def prune(memory: MemoryState, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
+    now = memory.clock.now()
+    for queue in memory.queues.values():
         _forget_ties(queue, now)
         _forget_days(queue, now)
-    finished = _prune_ended(shelf, limit, keep_finished, keep_dead, now)
-    expired = _prune_expired(shelf, limit - finished, now)
-    workers = _prune_workers(shelf, limit - finished - expired, now)
-    return Pruned(finished, expired, workers, _prune_keys(shelf, limit, now))
+    finished = _prune_ended(memory, limit, keep_finished, keep_dead, now)
+    expired = _prune_expired(memory, limit - finished, now)
+    workers = _prune_workers(memory, limit - finished - expired, now)
+    return Pruned(finished, expired, workers, _prune_keys(memory, limit, now))
 
 
-def _prune_ended(shelf: Shelf, limit: int, keep_finished: int, keep_dead: int, now: int) -> int:
+def _prune_ended(memory: MemoryState, limit: int, keep_finished: int, keep_dead: int, now: int) -> int:
     keep = {State.COMPLETED: keep_finished, State.CANCELLED: keep_finished, State.DEAD: keep_dead}
     gone = 0
-    while gone < limit and (first := shelf.over.first()) is not None and first[0] <= now:
-        gone += _forget(shelf, first[1])
-    for queue in shelf.known(None):
+    while gone < limit and (first := memory.over.first()) is not None and first[0] <= now:
+        gone += _forget(memory, first[1])
+    for queue in memory.known(None):
         for state, newest in keep.items():
             most, until = queue.gate.limits.kept(state is State.DEAD, newest, now)
             ended = queue.ended[state]
             while gone < limit and (first := ended.first()) is not None:
                 if len(ended) <= most and first[0] > until:
                     break
-                gone += _forget(shelf, first[1])
+                gone += _forget(memory, first[1])
     return gone
 
 
-def _forget(shelf: Shelf, generation: int) -> int:
-    transitions.drop(shelf, shelf.rows[generation], forgotten=True)
+def _forget(memory: MemoryState, generation: int) -> int:
+    transitions.drop(memory, memory.rows[generation], forgotten=True)
     return 1
 
 
-def _prune_expired(shelf: Shelf, limit: int, now: int) -> int:
+def _prune_expired(memory: MemoryState, limit: int, now: int) -> int:
     done = 0
-    while done < limit and (first := shelf.expiring.first()) is not None and first[0] <= now:
-        transitions.end_queued(shelf, shelf.rows[first[1]], EXPIRED, now)
+    while done < limit and (first := memory.expiring.first()) is not None and first[0] <= now:
+        transitions.end_queued(memory, memory.rows[first[1]], EXPIRED, now)
         done += 1
     return done
 
 
-def _prune_workers(shelf: Shelf, limit: int, now: int) -> int:
-    gone = sorted((w.seen_at, w.id) for w in shelf.workers.values() if silent(w, now))[: max(0, limit)]
+def _prune_workers(memory: MemoryState, limit: int, now: int) -> int:
+    gone = sorted((w.seen_at, w.id) for w in memory.workers.values() if silent(w, now))[: max(0, limit)]
     for _, id in gone:
-        del shelf.workers[id]
+        del memory.workers[id]
     return len(gone)
 
 
-def _prune_keys(shelf: Shelf, limit: int, now: int) -> int:
+def _prune_keys(memory: MemoryState, limit: int, now: int) -> int:
     done = 0
-    for queue in shelf.queues.values():
+    for queue in memory.queues.values():
         while done < limit and (first := queue.key_ends.first()) is not None and first[0] <= now:
-            keys.free(shelf, first[1])
+            keys.free(memory, first[1])
             done += 1
     return done
 
@@ -76,8 +76,8 @@ def _forget_ties(queue: Queue, now: int) -> None:
     """What nobody has a use for: lanes whose rate is as it was, the turns of a queue with no job."""
     partitions.forget_idle(queue, now)
     if not queue.counts[State.AVAILABLE]:
-        for turns in queue.turns.values():
-            turns.rest()
+        for share in queue.fair_share.values():
+            share.rest()
 
 
 def _forget_days(queue: Queue, now: int) -> None:

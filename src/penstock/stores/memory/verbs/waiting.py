@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Wake
-from penstock.stores.memory.notifier import Bell
-from penstock.stores.memory.state import Shelf
+from penstock.stores.memory.notifier import Notifier
+from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.producing import get
 from penstock.stores.memory.verbs.promoting import next_due
 from penstock.stores.memory.waiters import EndWatch, Heard
@@ -15,24 +15,24 @@ from penstock.stores.memory.waiters import EndWatch, Heard
 __all__ = ["look", "told", "unwatch", "unwatch_ends", "watch", "watch_ends"]
 
 
-def watch(shelf: Shelf, queues: Sequence[str], bell: Bell) -> None:
-    """Ring when one of the queues may have work, and at every request to stop or change of settings."""
-    shelf.waiters.watch(queues, bell)
+def watch(memory: MemoryState, queues: Sequence[str], notifier: Notifier) -> None:
+    """Notify when one of the queues may have work, and at every request to stop or change of settings."""
+    memory.waiters.watch(queues, notifier)
 
 
-def unwatch(shelf: Shelf, queues: Sequence[str], bell: Bell) -> None:
-    shelf.waiters.unwatch(queues, bell)
+def unwatch(memory: MemoryState, queues: Sequence[str], notifier: Notifier) -> None:
+    memory.waiters.unwatch(queues, notifier)
 
 
 def look(
-    shelf: Shelf, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str] = ()
+    memory: MemoryState, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str] = ()
 ) -> tuple[Wake, Heard]:
     """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
-    wake, now, heard = Wake.NOTHING, shelf.clock.now(), shelf.waiters.heard
-    known = shelf.known(queues)
+    wake, now, heard = Wake.NOTHING, memory.clock.now(), memory.waiters.heard
+    known = memory.known(queues)
     if any(queue.gives(now, parked=queue.name in parked) for queue in known):
         wake |= Wake.WORK
-    for due in (next_due(shelf, queues), *(queue.opens(now) for queue in known)):
+    for due in (next_due(memory, queues), *(queue.opens(now) for queue in known)):
         if due is not None and (due <= now or due < until):
             wake |= Wake.WORK
     if heard.cancels > before.cancels:
@@ -42,18 +42,18 @@ def look(
     return wake, heard
 
 
-def watch_ends(shelf: Shelf, refs: Sequence[Ref], bell: Bell, each: bool) -> EndWatch:
-    """Ring when all of these have ended or are gone; `each`: whenever one is, and `told` says of which."""
-    watch = EndWatch(bell, dict(zip(refs, get(shelf, refs), strict=True)), each)
-    shelf.waiters.watch_ends(watch)
+def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: Notifier, each: bool) -> EndWatch:
+    """Notify when all of these have ended or are gone; `each`: whenever one is, and `told` says of which."""
+    watch = EndWatch(notifier, dict(zip(refs, get(memory, refs), strict=True)), each)
+    memory.waiters.watch_ends(watch)
     return watch
 
 
-def unwatch_ends(shelf: Shelf, watch: EndWatch) -> None:
-    shelf.waiters.unwatch_ends(watch)
+def unwatch_ends(memory: MemoryState, watch: EndWatch) -> None:
+    memory.waiters.unwatch_ends(watch)
 
 
-def told(_: Shelf, watch: EndWatch) -> dict[Ref, Job | None]:
+def told(_: MemoryState, watch: EndWatch) -> dict[Ref, Job | None]:
     """Those that have ended since this was asked last."""
     told, watch.told = watch.told, {}
     return told

@@ -1,5 +1,5 @@
-"""The verbs of the seam as plain functions of a Step; none begins or commits a transaction.
+"""The verbs of the contract as plain functions of a TransactionContext; none begins or commits a transaction.
 
-A `peek_…` answers from a read alone if nothing is to be written, and else returns `ACT`: then the verb
-itself has to run, inside a write transaction.
+A `probe_…` function answers its verb by reading alone, or returns `NEEDS_WRITE`: then the verb itself runs
+inside a write transaction.
 """

@@ -20,7 +20,7 @@ from penstock.stores.sqlite.rows import (
     spec_blob,
     unreadable_job,
 )
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 from penstock.stores.sqlite.verbs.batches import end_members, left
 
 __all__ = ["put_aside", "show"]
@@ -31,30 +31,30 @@ _UNLINK = SQL["aside.unlink"]
 _FREE = SQL["keys.free"]
 
 
-def put_aside(step: Step, causes: Mapping[int, str]) -> None:
+def put_aside(tx: TransactionContext, causes: Mapping[int, str]) -> None:
     """These jobs, by generation, are dead from now on, hold nothing, and can be read: as stand-ins."""
     lanes: dict[tuple[str, str], None] = {}
     for seq, cause in causes.items():
-        row = step.cx.execute(_LOOK, (seq,)).fetchone()
+        row = tx.execute(_LOOK, (seq,)).fetchone()
         if row is not None:
-            _put_aside(step, seq, cause, *row)
+            _put_aside(tx, seq, cause, *row)
             if row[5] is not None:
                 lanes[row[0], row[5]] = None
     for name, lane in lanes:  # when none of them stands there any more
-        partitions.advance(step, step.some_queue(name), lane)
+        partitions.advance(tx, tx.some_queue(name), lane)
 
 
-def show(step: Step, row: Row) -> Job:
+def show(tx: TransactionContext, row: Row) -> Job:
     """The job of a row as `job_of` takes it; for one that cannot be read, what is shown in its place."""
     try:
         return job_of(row)
     except Unreadable as error:
-        name, id, *_ = step.cx.execute(_LOOK, (row[2],)).fetchone()
+        name, id, *_ = tx.execute(_LOOK, (row[2],)).fetchone()
         return unreadable_job(row, Ref(name, id), error.causes[row[2]])
 
 
 def _put_aside(
-    step: Step,
+    tx: TransactionContext,
     seq: int,
     cause: str,
     name: str,
@@ -67,22 +67,22 @@ def _put_aside(
     batch: str | None,
     is_batch: bool,
 ) -> None:
-    queue, to = step.some_queue(name), set_aside(cause)
-    until = step.now + to.keep
+    queue, to = tx.some_queue(name), set_aside(cause)
+    until = tx.now + to.keep
     if is_batch:
-        end_members(step, queue, id, DEAD, until, to.reason)
-        step.cx.execute(_UNLINK, (queue.qid, id))
+        end_members(tx, queue, id, DEAD, until, to.reason)
+        tx.execute(_UNLINK, (queue.qid, id))
     raw = spec_blob(stand_in(Ref(name, id), spec))
-    step.cx.execute(_END, (seq, step.now, until, to.reason, raw, UNREADABLE_TASK))
-    step.cx.execute(_FREE, (numbers([seq]),))
-    _count(step, queue, state)
+    tx.execute(_END, (seq, tx.now, until, to.reason, raw, UNREADABLE_TASK))
+    tx.execute(_FREE, (numbers([seq]),))
+    _count(tx, queue, state)
     if state == GROUPED and batch is None and group is not None:
-        left(step, queue, task, group)
-    step.found.append(SetAside("job", name, id, cause))
+        left(tx, queue, task, group)
+    tx.found.append(SetAside("job", name, id, cause))
 
 
-def _count(step: Step, queue: Queue, state: int) -> None:
+def _count(tx: TransactionContext, queue: Queue, state: int) -> None:
     """One that had ended was counted then."""
-    step.move(queue, state if 0 <= state < len(STATES) else None, DEAD)
+    tx.move(queue, state if 0 <= state < len(STATES) else None, DEAD)
     if state not in ENDED:
-        step.settled(queue, 1, 1)
+        tx.settled(queue, 1, 1)

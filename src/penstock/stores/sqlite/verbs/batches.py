@@ -23,7 +23,7 @@ from penstock.stores.sqlite.rows import (
     spec_of,
     specs_of,
 )
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys, shift_key
 from penstock.stores.text_encoding import storable
 
@@ -44,22 +44,22 @@ __all__ = [
     "set_key",
 ]
 
-_KEY = SQL["groups.key"]
-_ENTER = SQL["groups.enter"]
-_JOIN = SQL["groups.join"]
-_SET_DUE = SQL["groups.set_due"]
-_ONE = SQL["groups.one"]
-_FIRST = SQL["groups.first"]
-_SHRINK = SQL["groups.shrink"]
-_EMPTY = SQL["groups.empty"]
-_DUE = SQL["groups.due"]
-_NEXT = SQL["groups.next"]
-_MEMBERS = SQL["groups.members"]
-_INSERT = SQL["groups.insert_batch"]
-_ASSIGN = SQL["groups.assign"]
-_END = SQL["groups.end"]
-_REMOVE = SQL["groups.remove"]
-_SHOW = SQL["groups.show"]
+_KEY = SQL["batches.key"]
+_ENTER = SQL["batches.enter"]
+_JOIN = SQL["batches.join"]
+_SET_DUE = SQL["batches.set_due"]
+_ONE = SQL["batches.one"]
+_FIRST = SQL["batches.first"]
+_SHRINK = SQL["batches.shrink"]
+_EMPTY = SQL["batches.empty"]
+_DUE = SQL["batches.due"]
+_NEXT = SQL["batches.next"]
+_MEMBERS = SQL["batches.members"]
+_INSERT = SQL["batches.insert_batch"]
+_ASSIGN = SQL["batches.assign"]
+_END = SQL["batches.end"]
+_REMOVE = SQL["batches.remove"]
+_SHOW = SQL["batches.show"]
 
 _ids_blob = msgspec.msgpack.Encoder().encode
 
@@ -70,174 +70,178 @@ _Member = tuple[int, NewJob]
 # ── joining and leaving ──────────────────────────────────────────────────────────────────────────
 
 
-def entered(step: Step, queue: Queue, seq: int, job: NewJob, state: int) -> None:
+def entered(tx: TransactionContext, queue: Queue, seq: int, job: NewJob, state: int) -> None:
     """A new job that has a group was stored in this state."""
     assert job.group is not None
-    step.cx.execute(_KEY, (seq, job.group.key))
+    tx.execute(_KEY, (seq, job.group.key))
     if state == GROUPED:
-        _join(step, queue, job.task, job.group)
+        _join(tx, queue, job.task, job.group)
 
 
-def set_key(step: Step, seq: int, key: str) -> None:
+def set_key(tx: TransactionContext, seq: int, key: str) -> None:
     """The key by which a member is grouped."""
-    step.cx.execute(_KEY, (seq, key))
+    tx.execute(_KEY, (seq, key))
 
 
-def enter(step: Step, queue: Queue, seq: int, job: NewJob) -> None:
+def enter(tx: TransactionContext, queue: Queue, seq: int, job: NewJob) -> None:
     """A job that was there, and waits in no group, joins its own; its old state was counted out already."""
     assert job.group is not None
-    step.cx.execute(_ENTER, (seq, step.tails(queue, 1) + 1, step.now))
-    _join(step, queue, job.task, job.group)
+    tx.execute(_ENTER, (seq, tx.tails(queue, 1) + 1, tx.now))
+    _join(tx, queue, job.task, job.group)
 
 
-def _join(step: Step, queue: Queue, task: str, terms: Group) -> None:
+def _join(tx: TransactionContext, queue: Queue, task: str, terms: Group) -> None:
     """The row stands there already; if that makes a batch, it is made."""
-    name, now = (queue.qid, task, terms.key), step.now
+    name, now = (queue.qid, task, terms.key), tx.now
     said = (terms.size, terms.wait, terms.grace, now, terms.due(now, now))
-    n, first = step.cx.execute(_JOIN, (*name, *said)).fetchone()
+    n, first = tx.execute(_JOIN, (*name, *said)).fetchone()
     due = terms.due(first, now)
     if n > 1:
-        step.cx.execute(_SET_DUE, (*name, due))
+        tx.execute(_SET_DUE, (*name, due))
     if n >= terms.size or (due is not None and due <= now):
-        while is_ripe(step, queue, task, terms.key):
-            flush(step, queue, task, terms.key)
+        while is_ripe(tx, queue, task, terms.key):
+            flush(tx, queue, task, terms.key)
 
 
-def left(step: Step, queue: Queue, task: str, key: str, n: int = 1) -> None:
+def left(tx: TransactionContext, queue: Queue, task: str, key: str, n: int = 1) -> None:
     """So many stand in their group no more."""
     name = (queue.qid, task, key)
-    size, wait, grace, before, last, _ = step.cx.execute(_ONE, name).fetchone()
+    size, wait, grace, before, last, _ = tx.execute(_ONE, name).fetchone()
     if before <= n:
-        step.cx.execute(_EMPTY, name)
+        tx.execute(_EMPTY, name)
         return
-    (first,) = step.cx.execute(_FIRST, name).fetchone()
-    step.cx.execute(_SHRINK, (*name, before - n, first, Group(key, size, wait, grace).due(first, last)))
+    (first,) = tx.execute(_FIRST, name).fetchone()
+    tx.execute(_SHRINK, (*name, before - n, first, Group(key, size, wait, grace).due(first, last)))
 
 
-def is_ripe(step: Step, queue: Queue, task: str, key: str, *, full: bool = True) -> bool:
+def is_ripe(tx: TransactionContext, queue: Queue, task: str, key: str, *, full: bool = True) -> bool:
     """Whether it is to become a batch: its time has come, or there are enough."""
-    found = step.cx.execute(_ONE, (queue.qid, task, key)).fetchone()
+    found = tx.execute(_ONE, (queue.qid, task, key)).fetchone()
     if found is None:
         return False
     size, _, _, n, _, due = found
-    return (full and n >= size) or (due is not None and due <= step.now)
+    return (full and n >= size) or (due is not None and due <= tx.now)
 
 
 # ── becoming a batch ─────────────────────────────────────────────────────────────────────────────
 
 
-def flush(step: Step, queue: Queue, task: str, key: str) -> tuple[str | None, int]:
+def flush(tx: TransactionContext, queue: Queue, task: str, key: str) -> tuple[str | None, int]:
     """The first of a group become a batch: its id, None if all have expired; and how many they were."""
     name = (queue.qid, task, key)
-    size = step.cx.execute(_ONE, name).fetchone()[0]
+    size = tx.execute(_ONE, name).fetchone()[0]
     members: list[_Member] = []
-    rows = step.cx.execute(_MEMBERS, (*name, size)).fetchall()
+    rows = tx.execute(_MEMBERS, (*name, size)).fetchall()
     specs = specs_of((seq, spec) for seq, _, spec in rows)
     for (seq, expires_at, _), spec in zip(rows, specs, strict=True):
-        if expires_at is not None and expires_at <= step.now:
-            step.end_queued(queue, seq, GROUPED, spec, EXPIRED)
+        if expires_at is not None and expires_at <= tx.now:
+            tx.end_queued(queue, seq, GROUPED, spec, EXPIRED)
         else:
             members.append((seq, spec))
-    made = _make_batch(step, queue, members) if members else None
-    left(step, queue, task, key, len(rows))
+    made = _make_batch(tx, queue, members) if members else None
+    left(tx, queue, task, key, len(rows))
     return made, len(rows)
 
 
-def batch_alone(step: Step, queue: Queue, seq: int, spec: NewJob) -> None:
+def batch_alone(tx: TransactionContext, queue: Queue, seq: int, spec: NewJob) -> None:
     """A member that waits in no group is a batch of its own."""
-    _make_batch(step, queue, [(seq, spec)])
+    _make_batch(tx, queue, [(seq, spec)])
 
 
-def _make_batch(step: Step, queue: Queue, members: Sequence[_Member]) -> str:
+def _make_batch(tx: TransactionContext, queue: Queue, members: Sequence[_Member]) -> str:
     first = members[0][1]
     ids = _ids_blob([spec.id for _, spec in members])
-    seq, place = step.mint(), step.tails(queue, 1) + 1
+    seq, place = tx.mint(), tx.tails(queue, 1) + 1
     batches = (batch_of(batch_id(first.id, n), [spec for _, spec in members]) for n in count(1))
-    spec = next(batch for batch in batches if _insert(step, queue, seq, place, batch, ids))
-    step.cx.execute(_ASSIGN, (numbers(seq for seq, _ in members), spec.id))
-    if queue.tied:
-        tie = partitions.Tie(seq, None, spec.priority, place, None, None, spec_blob(spec))
-        partitions.became(step, queue, tie, AVAILABLE, place, at_tail=True)
-    step.move(queue, None, AVAILABLE)
+    spec = next(batch for batch in batches if _insert(tx, queue, seq, place, batch, ids))
+    tx.execute(_ASSIGN, (numbers(seq for seq, _ in members), spec.id))
+    if queue.has_dependents:
+        before = partitions.RowBefore(seq, None, spec.priority, place, None, None, spec_blob(spec))
+        partitions.became(tx, queue, before, AVAILABLE, place, at_tail=True)
+    tx.move(queue, None, AVAILABLE)
     return spec.id
 
 
-def _insert(step: Step, queue: Queue, seq: int, place: int, spec: NewJob, ids: bytes) -> bool:
+def _insert(tx: TransactionContext, queue: Queue, seq: int, place: int, spec: NewJob, ids: bytes) -> bool:
     """Whether its id was free."""
-    row = (seq, queue.qid, spec.id, spec.priority, place, step.now, spec.task, spec_blob(spec), ids)
-    return step.cx.execute(_INSERT, row).rowcount == 1
+    row = (seq, queue.qid, spec.id, spec.priority, place, tx.now, spec.task, spec_blob(spec), ids)
+    return tx.execute(_INSERT, row).rowcount == 1
 
 
 # ── the end of members ───────────────────────────────────────────────────────────────────────────
 
 
-def end_queued(step: Step, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
+def end_queued(
+    tx: TransactionContext, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str
+) -> None:
     """A job that was not running is cancelled: it leaves its group, or its members end with it."""
     if isinstance(spec, bytes):
         spec = spec_of(seq, spec)
-    partitions.end_queued(step, queue, seq, state, spec, reason)
+    partitions.end_queued(tx, queue, seq, state, spec, reason)
     if spec.group is None:
         return
     if state == GROUPED:
-        left(step, queue, spec.task, spec.group.key)
+        left(tx, queue, spec.task, spec.group.key)
     else:
-        until = step.now + kept(spec, State.CANCELLED)
-        end_members(step, queue, spec.id, CANCELLED, until, reason)
+        until = tx.now + kept(spec, State.CANCELLED)
+        end_members(tx, queue, spec.id, CANCELLED, until, reason)
 
 
-def end_members(step: Step, queue: Queue, batch: str, state: int, until: int, reason: str | None) -> None:
+def end_members(
+    tx: TransactionContext, queue: Queue, batch: str, state: int, until: int, reason: str | None
+) -> None:
     """A batch has ended in this state, and is kept until then."""
-    terms = (queue.qid, batch, state, step.now, until, reason and storable(reason))
-    rows = step.cx.execute(_END, terms).fetchall()
+    terms = (queue.qid, batch, state, tx.now, until, reason and storable(reason))
+    rows = tx.execute(_END, terms).fetchall()
     for seq, tied in rows:
         if tied is not None:
-            shift_key(step, queue, seq, tied, State.GROUPED, STATES[state])
+            shift_key(tx, queue, seq, tied, State.GROUPED, STATES[state])
     if rows:
-        step.move(queue, GROUPED, state, len(rows))
+        tx.move(queue, GROUPED, state, len(rows))
 
 
-def removed(step: Step, queue: Queue, rows: Iterable[Row], *, forgotten: bool = False) -> None:
+def removed(tx: TransactionContext, queue: Queue, rows: Iterable[Row], *, forgotten: bool = False) -> None:
     """These jobs are gone: state, id, task, key of the group, batch, and whether it had members. Forgotten:
     nobody has asked for that."""
     waited: dict[tuple[str, str], int] = {}
     for state, id, task, key, batch, had_members in rows:
         if had_members:
-            for of_member, seq, tied in step.cx.execute(_REMOVE, (queue.qid, id)).fetchall():
-                step.move(queue, of_member, None)
+            for of_member, seq, tied in tx.execute(_REMOVE, (queue.qid, id)).fetchall():
+                tx.move(queue, of_member, None)
                 if tied is not None and forgotten:
-                    forget_key(step, seq, of_member, tied)
+                    forget_key(tx, seq, of_member, tied)
                 elif tied is not None:
-                    free_keys(step, [seq])
+                    free_keys(tx, [seq])
         elif state == GROUPED and batch is None:
             waited[task, key] = waited.get((task, key), 0) + 1
     for (task, key), n in waited.items():
-        left(step, queue, task, key, n)
+        left(tx, queue, task, key, n)
 
 
 # ── what there is ────────────────────────────────────────────────────────────────────────────────
 
 
-def next_due(step: Step, queue: Queue) -> int | None:
+def next_due(tx: TransactionContext, queue: Queue) -> int | None:
     """When the first group of a queue is due."""
     if not queue.count(GROUPED):
         return None
-    due: int | None = step.cx.execute(_NEXT, (queue.qid,)).fetchone()[0]
+    due: int | None = tx.execute(_NEXT, (queue.qid,)).fetchone()[0]
     return due
 
 
-def due_groups(step: Step, queue: Queue, limit: int) -> list[Row]:
+def due_groups(tx: TransactionContext, queue: Queue, limit: int) -> list[Row]:
     """Those that are due: when, task, key."""
     if not queue.count(GROUPED):
         return []
-    return step.cx.execute(_DUE, (queue.qid, step.now, limit)).fetchall()
+    return tx.execute(_DUE, (queue.qid, tx.now, limit)).fetchall()
 
 
-def groups(step: Step, queue: str | None, limit: int) -> list[GroupInfo]:
-    return [GroupInfo(*row) for row in step.cx.execute(_SHOW, (step.namespace, queue, max(0, limit)))]
+def groups(tx: TransactionContext, queue: str | None, limit: int) -> list[GroupInfo]:
+    return [GroupInfo(*row) for row in tx.execute(_SHOW, (tx.namespace, queue, max(0, limit)))]
 
 
-def flush_group(step: Step, name: str, task: str, key: str) -> str | None:
-    queue = step.queue(name)
-    if queue is None or step.cx.execute(_ONE, (queue.qid, task, key)).fetchone() is None:
+def flush_group(tx: TransactionContext, name: str, task: str, key: str) -> str | None:
+    queue = tx.queue(name)
+    if queue is None or tx.execute(_ONE, (queue.qid, task, key)).fetchone() is None:
         return None
-    return flush(step, queue, task, key)[0]
+    return flush(tx, queue, task, key)[0]

@@ -1,4 +1,4 @@
-"""fetch, extend, promote, reclaim, and the look that `wait` takes between two rings of the bell."""
+"""fetch, extend, promote, reclaim, and the look that `wait` takes between two notifications."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from penstock.stores.sqlite.rows import (
     spec_of,
     texts,
 )
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import due_groups, end_queued, enter, flush, is_ripe, next_due
 from penstock.stores.sqlite.verbs.keys import shift_key
-from penstock.stores.sqlite.verbs.needs_write import ACT, Act
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
 
 __all__ = [
     "Heard",
@@ -36,9 +36,9 @@ __all__ = [
     "heard",
     "look",
     "must_last",
-    "peek_fetch",
-    "peek_promote",
-    "peek_reclaim",
+    "probe_fetch",
+    "probe_promote",
+    "probe_reclaim",
     "promote",
     "reclaim",
 ]
@@ -60,7 +60,7 @@ _NEXT = SQL["promote.next"]
 _RUN_OUT = SQL["reclaim.run_out"]
 _HELD_BY = SQL["reclaim.held_by"]
 _RELEASE = SQL["reclaim.lease"]
-_HEARD = SQL["book.heard"]
+_HEARD = SQL["counters.heard"]
 
 #: How many expired jobs one fetch cancels on its way: its transaction must stay short.
 _MOST_EXPIRED = 2_000
@@ -71,45 +71,55 @@ _MOST_MEMBERS = 5_000
 # ── fetch ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def peek_fetch(
-    step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
-) -> Fetched | Act:
+def probe_fetch(
+    tx: TransactionContext,
+    queues: Sequence[Share],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    charge: bool,
+) -> Fetched | NeedsWrite:
     """An idle worker must not take the write lock: is there anything at all?"""
-    if not step.same_boot() or step.cx.execute(_IS_UNDER, (token,)).fetchone():
-        return ACT
-    found = step.known([share.queue for share in queues])
+    if not tx.same_boot() or tx.execute(_IS_UNDER, (token,)).fetchone():
+        return NEEDS_WRITE
+    found = tx.known([share.queue for share in queues])
     for queue in found if limit > 0 else ():
-        if limits.room(step, queue) != 0 and (queue.counts[AVAILABLE] or _wanted(step, queue, worker)):
-            return ACT
-    return Fetched([], step.now, _next_due(step, found), *_kept_back(step, found, worker))
+        if limits.room(tx, queue) != 0 and (queue.counts[AVAILABLE] or _wanted(tx, queue, worker)):
+            return NEEDS_WRITE
+    return Fetched([], tx.now, _next_due(tx, found), *_kept_back(tx, found, worker))
 
 
 def fetch(
-    step: Step, queues: Sequence[Share], limit: int, lease: int, worker: str, token: str, charge: bool
+    tx: TransactionContext,
+    queues: Sequence[Share],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    charge: bool,
 ) -> Fetched:
-    step.notice_reboot()
-    jobs = jobs_of(step.cx.execute(_UNDER, (token,)))
-    found = step.known([share.queue for share in queues])
+    tx.notice_reboot()
+    jobs = jobs_of(tx.execute(_UNDER, (token,)))
+    found = tx.known([share.queue for share in queues])
     if not jobs and limit > 0:
-        terms = (int(charge), step.now, token, worker, step.lease_now + lease)
+        terms = (int(charge), tx.now, token, worker, tx.lease_now + lease)
         starts: dict[int, int] = {}
-        jobs = leased(_take(step, queues, limit, terms, starts), step.now, token, worker)
+        jobs = leased(_take(tx, queues, limit, terms, starts), tx.now, token, worker)
         jobs = limits.started(jobs, starts)
-    return Fetched(jobs, step.now, _next_due(step, found), *_kept_back(step, found, worker))
+    return Fetched(jobs, tx.now, _next_due(tx, found), *_kept_back(tx, found, worker))
 
 
 _Terms = tuple[int, int, str, str, int]
 
 
 def _take(
-    step: Step, shares: Sequence[Share], limit: int, terms: _Terms, starts: dict[int, int]
+    tx: TransactionContext, shares: Sequence[Share], limit: int, terms: _Terms, starts: dict[int, int]
 ) -> list[Row]:
     """Leases up to each quota, then up to each cap. `starts`: which of them start later, and when."""
-    found = [(share, step.queue(share.queue)) for share in shares]
+    found = [(share, tx.queue(share.queue)) for share in shares]
     supplies = [
-        (share, _Supply(step, queue, terms, share.free, starts))
-        for share, queue in found
-        if queue is not None
+        (share, _Supply(tx, queue, terms, share.free, starts)) for share, queue in found if queue is not None
     ]
     if len(supplies) == 1:  # one queue: both passes are one
         share, supply = supplies[0]
@@ -127,19 +137,19 @@ def _take(
 class _Supply:
     """What a queue has to give in one fetch."""
 
-    __slots__ = ("_free", "_queue", "_simple", "_starts", "_step", "_tasks", "_terms", "taken")
+    __slots__ = ("_free", "_queue", "_simple", "_starts", "_tasks", "_terms", "_tx", "taken")
 
     def __init__(
-        self, step: Step, queue: Queue, terms: _Terms, free: int | None, starts: dict[int, int]
+        self, tx: TransactionContext, queue: Queue, terms: _Terms, free: int | None, starts: dict[int, int]
     ) -> None:
-        self._step = step
+        self._tx = tx
         self._queue = queue
         self._terms = terms
         self._free = free
         self._starts = starts
         self.taken = 0
-        self._tasks = _wanted(step, queue, terms[3])
-        self._simple = not self._tasks and not _some_expired(step, queue)
+        self._tasks = _wanted(tx, queue, terms[3])
+        self._simple = not self._tasks and not _some_expired(tx, queue)
 
     def take(self, want: int) -> list[Row]:
         """Leases up to `want` of its jobs, in their order."""
@@ -150,44 +160,44 @@ class _Supply:
             return []
         if self._simple:
             want = min(want, queue.count(AVAILABLE))
-            rows = self._step.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
+            rows = self._tx.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
             if len(rows) < want:  # another program has changed the counts
                 queue.miscounted = True
             rows.sort()  # by priority and place, which no two of a queue share
             for row in rows:
                 if row[-2] is not None:
                     self._leave_queue(AVAILABLE, row[2], row[-2])
-            self._step.move(queue, AVAILABLE, RUNNING, len(rows))
-            if queue.tied:
-                partitions.fetched(self._step, queue, rows)
-        elif queue.tied:
+            self._tx.move(queue, AVAILABLE, RUNNING, len(rows))
+            if queue.has_dependents:
+                partitions.fetched(self._tx, queue, rows)
+        elif queue.has_dependents:
             rows = self._tied(want)
         else:
             rows = self._one_by_one(want)
         self.taken += len(rows)
         if queue.gate is not None:
-            self._starts.update(limits.passed(self._step, queue, [row[2] for row in rows]))
+            self._starts.update(limits.passed(self._tx, queue, [row[2] for row in rows]))
         return rows
 
     def _bounded(self, want: int) -> int:
         """As many as the queue's limits leave."""
-        gate, room = self._queue.gate, limits.room(self._step, self._queue)
+        gate, room = self._queue.gate, limits.room(self._tx, self._queue)
         if self._free is not None and gate is not None and gate.limits.gates:
             want = min(want, self._free - self.taken)
         return want if room is None else min(want, room)
 
     def _one_by_one(self, want: int) -> list[Row]:
         """Where parked jobs come first, or expired ones stand in the way."""
-        step, queue = self._step, self._queue
+        tx, queue = self._tx, self._queue
         picked: list[int] = []
         for seq, state, expires_at, spec, tied in self._candidates(want):
-            if expires_at is not None and expires_at <= step.now:
-                end_queued(step, queue, seq, state, spec, EXPIRED)
+            if expires_at is not None and expires_at <= tx.now:
+                end_queued(tx, queue, seq, state, spec, EXPIRED)
                 continue
             picked.append(seq)
             if tied is not None:
                 self._leave_queue(state, seq, tied)
-            step.move(queue, state, RUNNING)
+            tx.move(queue, state, RUNNING)
             if len(picked) == want:
                 break
         return self._lease_these(picked)
@@ -204,89 +214,89 @@ class _Supply:
 
     def _until_one_is_passed(self, want: int) -> tuple[list[Row], bool]:
         """Leases jobs as long as nothing happens to others; whether something did."""
-        step, queue = self._step, self._queue
+        tx, queue = self._tx, self._queue
         picked: list[int] = []
         passed: Row | None = None
         for row in self._candidates(want, 1):
             seq, state, expires_at, _, tied = row
             if len(picked) == want:
                 break
-            if expires_at is not None and expires_at <= step.now:
+            if expires_at is not None and expires_at <= tx.now:
                 passed = row
                 break
-            if state == PARKED and not partitions.has_room(step, queue, seq):
+            if state == PARKED and not partitions.has_room(tx, queue, seq):
                 passed = row
                 break
             picked.append(seq)
             if tied is not None:
                 self._leave_queue(state, seq, tied)
-            step.move(queue, state, RUNNING)
+            tx.move(queue, state, RUNNING)
             if state == PARKED:
                 break
         rows = self._lease_these(picked)
-        partitions.fetched(step, queue, rows)
+        partitions.fetched(tx, queue, rows)
         if passed is not None:
             seq, state, expires_at, spec, _ = passed
-            if expires_at is not None and expires_at <= step.now:
-                partitions.end_queued(step, queue, seq, state, spec, EXPIRED)
+            if expires_at is not None and expires_at <= tx.now:
+                partitions.end_queued(tx, queue, seq, state, spec, EXPIRED)
             else:
-                partitions.to_lane(step, queue, seq)
+                partitions.to_lane(tx, queue, seq)
         return rows, bool(rows) or passed is not None
 
     def _lease_these(self, picked: list[int]) -> list[Row]:
-        rows = self._step.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
+        rows = self._tx.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
         order = {seq: i for i, seq in enumerate(picked)}
         return sorted(rows, key=lambda row: order[row[2]])
 
     def _leave_queue(self, state: int, seq: int, tied: int) -> None:
         """What its start means to others that it is tied to."""
-        shift_key(self._step, self._queue, seq, tied, STATES[state], STATES[RUNNING])
+        shift_key(self._tx, self._queue, seq, tied, STATES[state], STATES[RUNNING])
 
     def _candidates(self, want: int, more: int = _MOST_EXPIRED) -> Iterator[Row]:
-        cx, qid, most = self._step.cx, self._queue.qid, want + more
+        cx, qid, most = self._tx.cx, self._queue.qid, want + more
         if self._tasks:
             # all at once: the statements that change jobs run while these are looked at
             yield from cx.execute(_PARKED, (qid, most, texts(self._tasks))).fetchall()
         yield from cx.execute(_READY, (qid, most)).fetchall()
 
 
-def _some_expired(step: Step, queue: Queue) -> bool:
-    return step.cx.execute(_EXPIRED, (queue.qid, step.now)).fetchone() is not None
+def _some_expired(tx: TransactionContext, queue: Queue) -> bool:
+    return tx.execute(_EXPIRED, (queue.qid, tx.now)).fetchone() is not None
 
 
 def _kept_back(
-    step: Step, queues: Sequence[Queue], worker: str
+    tx: TransactionContext, queues: Sequence[Queue], worker: str
 ) -> tuple[int | None, tuple[SetAside, ...], tuple[str, ...]]:
     """When a gate opens behind which there is something for this worker, which knows some parked jobs; what
     was set aside; and which queues with such jobs are full."""
     gated = [queue for queue in queues if queue.gate is not None]
-    wanted = [queue for queue in gated if _wanted(step, queue, worker)]
-    opens = limits.opens(step, gated, {queue.qid for queue in wanted})
-    return opens, step.told(), tuple(queue.name for queue in wanted if limits.full(queue))
+    wanted = [queue for queue in gated if _wanted(tx, queue, worker)]
+    opens = limits.opens(tx, gated, {queue.qid for queue in wanted})
+    return opens, tx.told(), tuple(queue.name for queue in wanted if limits.full(queue))
 
 
-def _wanted(step: Step, queue: Queue, worker: str) -> Sequence[str]:
+def _wanted(tx: TransactionContext, queue: Queue, worker: str) -> Sequence[str]:
     """The tasks that this worker knows, if jobs of one of them are parked here; none otherwise."""
     if not queue.count(PARKED):
         return ()
-    found = step.cx.execute(_WORKER, (step.namespace, worker)).fetchone()
+    found = tx.execute(_WORKER, (tx.namespace, worker)).fetchone()
     if found is None:
         return ()
     info = worker_of(worker, 0, found[0])
     if queue.name in info.handled:
-        return [task for (task,) in step.cx.execute(_PARKED_TASKS, (queue.qid,))]
-    return info.tasks if step.cx.execute(_IS_PARKED, (queue.qid, texts(info.tasks))).fetchone() else ()
+        return [task for (task,) in tx.execute(_PARKED_TASKS, (queue.qid,))]
+    return info.tasks if tx.execute(_IS_PARKED, (queue.qid, texts(info.tasks))).fetchone() else ()
 
 
-def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:
+def _next_due(tx: TransactionContext, queues: Sequence[Queue]) -> int | None:
     """When the next scheduled or retryable job of these queues is due."""
     least: int | None = None
     for queue in queues:
         if queue.count(0) or queue.count(1):
-            due = step.cx.execute(_NEXT, (queue.qid,)).fetchone()[0]
+            due = tx.execute(_NEXT, (queue.qid,)).fetchone()[0]
             if due is not None and (least is None or due < least):
                 least = due
-        for due in (partitions.next_due(step, queue), next_due(step, queue)):
+        for due in (partitions.next_due(tx, queue), next_due(tx, queue)):
             if due is not None and (least is None or due < least):
                 least = due
     return least
@@ -295,9 +305,9 @@ def _next_due(step: Step, queues: Sequence[Queue]) -> int | None:
 # ── extend ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def extend(step: Step, beats: Sequence[Beat]) -> list[Grip]:
-    step.notice_reboot()
-    return [_extend(step, beat) for beat in beats]
+def extend(tx: TransactionContext, beats: Sequence[Beat]) -> list[Grip]:
+    tx.notice_reboot()
+    return [_extend(tx, beat) for beat in beats]
 
 
 def must_last(beats: Sequence[Beat]) -> bool:
@@ -305,15 +315,15 @@ def must_last(beats: Sequence[Beat]) -> bool:
     return any(beat.lasting for beat in beats)
 
 
-def _extend(step: Step, beat: Beat) -> Grip:
+def _extend(tx: TransactionContext, beat: Beat) -> Grip:
     lease = beat.lease
-    queue = step.queue(lease.queue)
+    queue = tx.queue(lease.queue)
     if queue is None:
         return Grip.LOST
     progress = None if beat.progress is None else progress_blob(beat.progress)
     held = (lease.generation, queue.qid, lease.id, lease.token)
-    said = (step.lease_now + beat.by, int(beat.started), progress, beat.checkpoint)
-    asked = step.cx.execute(_BEAT, (*held, *said)).fetchall()
+    said = (tx.lease_now + beat.by, int(beat.started), progress, beat.checkpoint)
+    asked = tx.execute(_BEAT, (*held, *said)).fetchall()
     if not asked:
         return Grip.LOST
     return Grip.CANCEL_ASKED if asked[0][0] else Grip.HELD
@@ -322,49 +332,51 @@ def _extend(step: Step, beat: Beat) -> Grip:
 # ── promote ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def peek_promote(step: Step, queues: Sequence[str], limit: int) -> Due | Act:
-    due = _next_due(step, step.known(queues))
-    if limit > 0 and due is not None and due <= step.now:
-        return ACT
-    return Due(0, due, step.now, step.told())
+def probe_promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due | NeedsWrite:
+    due = _next_due(tx, tx.known(queues))
+    if limit > 0 and due is not None and due <= tx.now:
+        return NEEDS_WRITE
+    return Due(0, due, tx.now, tx.told())
 
 
-def promote(step: Step, queues: Sequence[str], limit: int) -> Due:
-    found = {queue.qid: queue for queue in step.known(queues)}
+def promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due:
+    found = {queue.qid: queue for queue in tx.known(queues)}
     due: list[Row] = []
     for queue in found.values():
-        due += step.cx.execute(_DUE, (queue.qid, step.now, max(0, limit))).fetchall()
+        due += tx.execute(_DUE, (queue.qid, tx.now, max(0, limit))).fetchall()
         due += [
             (at, 0, queue.qid, key, None, None, None)
-            for at, key in partitions.lanes_due(step, queue, max(0, limit))
+            for at, key in partitions.lanes_due(tx, queue, max(0, limit))
         ]
     due.sort()  # by due time, then by generation
     if any(queue.count(GROUPED) for queue in found.values()) or any(row[6] is not None for row in due):
-        moved_here = _promote_with_groups(step, found, due, limit)
-        return Due(moved_here, _next_due(step, list(found.values())), step.now, step.told())
+        moved_here = _promote_with_groups(tx, found, due, limit)
+        return Due(moved_here, _next_due(tx, list(found.values())), tx.now, tx.told())
     moved: dict[int, list[int]] = {}
     admitted = 0
     for row in due[: max(0, limit)]:
         _, seq, qid, state, expires_at, _, _ = row
-        if found[qid].tied or (expires_at is not None and expires_at <= step.now):
-            admitted += _promote_one(step, found[qid], row)
+        if found[qid].has_dependents or (expires_at is not None and expires_at <= tx.now):
+            admitted += _promote_one(tx, found[qid], row)
         else:
             moved.setdefault(qid, []).append(seq)
-            step.move(found[qid], state, AVAILABLE)
+            tx.move(found[qid], state, AVAILABLE)
     for qid, seqs in moved.items():
-        step.cx.execute(_TO_TAIL, (step.tails(found[qid], len(seqs)), numbers(seqs)))
+        tx.execute(_TO_TAIL, (tx.tails(found[qid], len(seqs)), numbers(seqs)))
     admitted += sum(map(len, moved.values()))
-    return Due(admitted, _next_due(step, list(found.values())), step.now, step.told())
+    return Due(admitted, _next_due(tx, list(found.values())), tx.now, tx.told())
 
 
-def _promote_with_groups(step: Step, found: dict[int, Queue], jobs: Sequence[Row], limit: int) -> int:
+def _promote_with_groups(
+    tx: TransactionContext, found: dict[int, Queue], jobs: Sequence[Row], limit: int
+) -> int:
     """One by one, in the order of their times: a member that joins may put its group off, or complete it."""
     turns: list[tuple[int, bool, int, str, str, str, Row]] = [
         (row[0], False, row[1], "", "", "", row) for row in jobs
     ]
     for queue in found.values():
         # some may not be due any more when it is their turn: as many as members join before them
-        for due, task, key in due_groups(step, queue, 2 * max(0, limit)):
+        for due, task, key in due_groups(tx, queue, 2 * max(0, limit)):
             turns.append((due, True, 0, task, key, queue.name, (queue.qid,)))
     moved, handled = 0, 0
     for _, is_group, _, task, key, _, row in sorted(turns, key=lambda turn: turn[:6]):
@@ -372,55 +384,55 @@ def _promote_with_groups(step: Step, found: dict[int, Queue], jobs: Sequence[Row
             break
         if is_group:
             queue = found[row[0]]
-            if not is_ripe(step, queue, task, key, full=False):
+            if not is_ripe(tx, queue, task, key, full=False):
                 continue
-            made, n = flush(step, queue, task, key)
+            made, n = flush(tx, queue, task, key)
             handled += n
             moved += made is not None
         else:
-            moved += _promote_one(step, found[row[2]], row)
+            moved += _promote_one(tx, found[row[2]], row)
         limit -= 1
     return moved
 
 
-def _promote_one(step: Step, queue: Queue, row: Row) -> int:
+def _promote_one(tx: TransactionContext, queue: Queue, row: Row) -> int:
     """How many became available, or joined a group: of a lane several, none of one that has expired."""
     _, seq, _, state, expires_at, spec, gkey = row
     if not seq:
-        return partitions.advance(step, queue, state)
-    if expires_at is not None and expires_at <= step.now:
-        end_queued(step, queue, seq, state, spec, EXPIRED)
+        return partitions.advance(tx, queue, state)
+    if expires_at is not None and expires_at <= tx.now:
+        end_queued(tx, queue, seq, state, spec, EXPIRED)
         return 0
-    if gkey is None and queue.tied:
-        partitions.to_tail(step, queue, seq)
+    if gkey is None and queue.has_dependents:
+        partitions.to_tail(tx, queue, seq)
     elif gkey is None:
-        step.cx.execute(_TO_TAIL, (step.tails(queue, 1), numbers([seq])))
-        step.move(queue, state, AVAILABLE)
+        tx.execute(_TO_TAIL, (tx.tails(queue, 1), numbers([seq])))
+        tx.move(queue, state, AVAILABLE)
     else:
-        step.move(queue, state, GROUPED)
-        enter(step, queue, seq, spec_of(seq, spec))
+        tx.move(queue, state, GROUPED)
+        enter(tx, queue, seq, spec_of(seq, spec))
     return 1
 
 
 # ── reclaim ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def peek_reclaim(
-    step: Step,
+def probe_reclaim(
+    tx: TransactionContext,
     queues: Sequence[str],
     limit: int,
     lease: int,
     worker: str,
     token: str,
     of: Sequence[str] | None,
-) -> Fetched | Act:
-    if not step.same_boot() or step.cx.execute(_IS_UNDER, (token,)).fetchone():
-        return ACT
-    return ACT if _lost(step, queues, min(limit, 1), of) else Fetched([], step.now, set_aside=step.told())
+) -> Fetched | NeedsWrite:
+    if not tx.same_boot() or tx.execute(_IS_UNDER, (token,)).fetchone():
+        return NEEDS_WRITE
+    return NEEDS_WRITE if _lost(tx, queues, min(limit, 1), of) else Fetched([], tx.now, set_aside=tx.told())
 
 
 def reclaim(
-    step: Step,
+    tx: TransactionContext,
     queues: Sequence[str],
     limit: int,
     lease: int,
@@ -428,31 +440,31 @@ def reclaim(
     token: str,
     of: Sequence[str] | None,
 ) -> Fetched:
-    step.notice_reboot()
-    jobs = jobs_of(step.cx.execute(_UNDER, (token,)))
+    tx.notice_reboot()
+    jobs = jobs_of(tx.execute(_UNDER, (token,)))
     if not jobs:
-        seqs = _lost(step, queues, limit, of)
-        jobs = _lease_anew(step, seqs, lease, worker, token)
-    return Fetched(jobs, step.now, set_aside=step.told())
+        seqs = _lost(tx, queues, limit, of)
+        jobs = _lease_anew(tx, seqs, lease, worker, token)
+    return Fetched(jobs, tx.now, set_aside=tx.told())
 
 
-def _lost(step: Step, queues: Sequence[str], limit: int, of: Sequence[str] | None) -> list[int]:
+def _lost(tx: TransactionContext, queues: Sequence[str], limit: int, of: Sequence[str] | None) -> list[int]:
     limit = max(0, limit)
     if of is not None:
-        rows = step.cx.execute(_HELD_BY, (texts(of), step.namespace, limit))
+        rows = tx.execute(_HELD_BY, (texts(of), tx.namespace, limit))
     else:
-        running = [queue.qid for queue in step.known(queues) if queue.count(RUNNING)]
+        running = [queue.qid for queue in tx.known(queues) if queue.count(RUNNING)]
         if not running:
             return []
-        rows = step.cx.execute(_RUN_OUT, (step.lease_now, numbers(running), limit))
+        rows = tx.execute(_RUN_OUT, (tx.lease_now, numbers(running), limit))
     return [seq for (seq,) in rows]
 
 
-def _lease_anew(step: Step, seqs: list[int], lease: int, worker: str, token: str) -> list[Job]:
+def _lease_anew(tx: TransactionContext, seqs: list[int], lease: int, worker: str, token: str) -> list[Job]:
     if not seqs:
         return []
-    until = step.lease_now + lease
-    rows = step.cx.execute(_RELEASE, (numbers(seqs), worker, token, until, LOST_BY)).fetchall()
+    until = tx.lease_now + lease
+    rows = tx.execute(_RELEASE, (numbers(seqs), worker, token, until, LOST_BY)).fetchall()
     order = {seq: i for i, seq in enumerate(seqs)}
     return jobs_of(sorted(rows, key=lambda row: order[row[2]]))
 
@@ -467,24 +479,24 @@ class Heard(NamedTuple):
     changes: int
 
 
-def heard(step: Step) -> Heard:
-    row = step.cx.execute(_HEARD, (step.namespace,)).fetchone()
+def heard(tx: TransactionContext) -> Heard:
+    row = tx.execute(_HEARD, (tx.namespace,)).fetchone()
     return Heard(0, 0) if row is None else Heard(*row)
 
 
 def look(
-    step: Step, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str]
+    tx: TransactionContext, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str]
 ) -> tuple[Wake, Heard]:
     """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
     wake = Wake.NOTHING
-    found = step.known(queues)
-    if any(limits.gives(step, queue, parked=queue.name in parked) for queue in found):
+    found = tx.known(queues)
+    if any(limits.gives(tx, queue, parked=queue.name in parked) for queue in found):
         wake |= Wake.WORK
     else:
-        for due in (_next_due(step, found), limits.opens(step, found)):
-            if due is not None and (due <= step.now or due < until):
+        for due in (_next_due(tx, found), limits.opens(tx, found)):
+            if due is not None and (due <= tx.now or due < until):
                 wake |= Wake.WORK
-    now = heard(step)
+    now = heard(tx)
     if now.cancels > before.cancels:
         wake |= Wake.CANCEL
     if now.changes > before.changes:

@@ -8,7 +8,7 @@ from penstock.core.job import State
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import Hold, hold_after, outlives_its_job, until
 from penstock.stores.sqlite.rows import STATES, numbers, spec_of
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 
 __all__ = ["drop_keys", "forget_key", "free_keys", "holder", "prune_keys", "shift_key", "take_key"]
 
@@ -21,59 +21,63 @@ _DROP = SQL["keys.drop"]
 _JOB = SQL["keys.job"]
 
 
-def holder(step: Step, queue: Queue, key: str) -> tuple[str, int] | None:
+def holder(tx: TransactionContext, queue: Queue, key: str) -> tuple[str, int] | None:
     """Who holds a key; one whose period is over loses it here."""
-    found = step.cx.execute(_HOLDER, (queue.qid, key)).fetchone()
+    found = tx.execute(_HOLDER, (queue.qid, key)).fetchone()
     if found is None:
         return None
     id, end, seq = found
-    if end is not None and end <= step.now:
-        free_keys(step, [seq])
+    if end is not None and end <= tx.now:
+        free_keys(tx, [seq])
         return None
     return id, seq
 
 
-def take_key(step: Step, queue: Queue, seq: int, id: str, unique: UniqueKey, enqueued_at: int) -> None:
+def take_key(
+    tx: TransactionContext, queue: Queue, seq: int, id: str, unique: UniqueKey, enqueued_at: int
+) -> None:
     """If nobody else holds it, for what is left of its period."""
     end = until(unique, enqueued_at)
-    if (end is None or end > step.now) and holder(step, queue, unique.key) is None:
-        step.cx.execute(_TAKE, (queue.qid, unique.key, seq, id, end))
+    if (end is None or end > tx.now) and holder(tx, queue, unique.key) is None:
+        tx.execute(_TAKE, (queue.qid, unique.key, seq, id, end))
 
 
-def free_keys(step: Step, seqs: Sequence[int]) -> None:
+def free_keys(tx: TransactionContext, seqs: Sequence[int]) -> None:
     """Whatever these jobs hold."""
     if seqs:
-        step.cx.execute(_FREE, (numbers(seqs),))
+        tx.execute(_FREE, (numbers(seqs),))
 
 
-def forget_key(step: Step, seq: int, state: int, tied: int) -> None:
+def forget_key(tx: TransactionContext, seq: int, state: int, tied: int) -> None:
     """What a tied job holds that has ended, when it is kept no longer without anybody's asking for it."""
     if outlives_its_job(tied, STATES[state]):  # others hold nothing any more
-        step.cx.execute(_FREE_ENDLESS, (seq,))
+        tx.execute(_FREE_ENDLESS, (seq,))
 
 
-def shift_key(step: Step, queue: Queue, seq: int, tied: int, before: State | None, after: State) -> None:
+def shift_key(
+    tx: TransactionContext, queue: Queue, seq: int, tied: int, before: State | None, after: State
+) -> None:
     """What a step between these two states does to the key of a tied job, which is still there."""
     match hold_after(tied, before, after):
         case Hold.TAKEN:
-            id, spec, enqueued_at = step.cx.execute(_JOB, (seq,)).fetchone()
+            id, spec, enqueued_at = tx.execute(_JOB, (seq,)).fetchone()
             unique = spec_of(seq, spec).unique
             if unique is not None:
-                take_key(step, queue, seq, id, unique, enqueued_at)
+                take_key(tx, queue, seq, id, unique, enqueued_at)
         case Hold.FREED:
-            free_keys(step, [seq])
+            free_keys(tx, [seq])
         case Hold.STAYS:
             pass
 
 
-def prune_keys(step: Step, queues: Sequence[Queue], limit: int) -> int:
+def prune_keys(tx: TransactionContext, queues: Sequence[Queue], limit: int) -> int:
     """Keys whose period is over; how many went."""
     gone = 0
     for queue in queues:
-        gone += step.cx.execute(_PRUNE, (queue.qid, step.now, limit - gone)).rowcount
+        gone += tx.execute(_PRUNE, (queue.qid, tx.now, limit - gone)).rowcount
     return gone
 
 
-def drop_keys(step: Step, queue: Queue) -> None:
+def drop_keys(tx: TransactionContext, queue: Queue) -> None:
     """All of a queue that is forgotten."""
-    step.cx.execute(_DROP, (queue.qid,))
+    tx.execute(_DROP, (queue.qid,))

@@ -11,7 +11,7 @@ from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.rate_limiter import Gate
 from penstock.stores.sqlite.rows import AVAILABLE, CODE, PARKED, RUNNING
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 
 __all__ = ["change", "full", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
 
@@ -27,17 +27,17 @@ _blob = msgspec.msgpack.Encoder().encode
 # ── fetch ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def room(step: Step, queue: Queue) -> int | None:
+def room(tx: TransactionContext, queue: Queue) -> int | None:
     """How many jobs the queue may give now; None: any number."""
     if queue.paused:
         return 0
-    return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), step.now)
+    return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), tx.now)
 
 
-def gives(step: Step, queue: Queue, *, parked: bool = False) -> bool:
+def gives(tx: TransactionContext, queue: Queue, *, parked: bool = False) -> bool:
     """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
     some = queue.count(AVAILABLE) > 0 or (parked and queue.count(PARKED) > 0)
-    return some and room(step, queue) != 0
+    return some and room(tx, queue) != 0
 
 
 def full(queue: Queue) -> bool:
@@ -45,30 +45,30 @@ def full(queue: Queue) -> bool:
     return queue.gate is not None and not queue.paused and queue.gate.full(queue.count(RUNNING))
 
 
-def opens(step: Step, queues: Sequence[Queue], parked: Collection[int] = ()) -> int | None:
+def opens(tx: TransactionContext, queues: Sequence[Queue], parked: Collection[int] = ()) -> int | None:
     """When one of these queues gives what it keeps back now, by the time that passes. In those of `parked`
     there are parked jobs for who asks."""
     instants = [
-        queue.gate.opens(queue.count(RUNNING), step.now)
+        queue.gate.opens(queue.count(RUNNING), tx.now)
         for queue in queues
         if queue.gate is not None
         and not queue.paused
         and (queue.count(AVAILABLE) or queue.qid in parked)
-        and room(step, queue) == 0
+        and room(tx, queue) == 0
     ]
     return min((instant for instant in instants if instant is not None), default=None)
 
 
-def passed(step: Step, queue: Queue, seqs: Sequence[int]) -> dict[int, int]:
+def passed(tx: TransactionContext, queue: Queue, seqs: Sequence[int]) -> dict[int, int]:
     """These were given, in this order: which of them start later than now, and when."""
     gate = queue.gate
     if gate is None or not seqs:
         return {}
-    starts = gate.pass_(len(seqs), step.now) or ()
+    starts = gate.pass_(len(seqs), tx.now) or ()
     drain = gate.drain
-    step.cx.execute(_PASSED, (queue.qid, gate.tat, drain.count, drain.at, drain.since))
-    later = {seq: at for seq, at in zip(seqs, starts, strict=False) if at > step.now}
-    step.cx.executemany(_STARTS, [(at, seq) for seq, at in later.items()])
+    tx.execute(_PASSED, (queue.qid, gate.tat, drain.count, drain.at, drain.since))
+    later = {seq: at for seq, at in zip(seqs, starts, strict=False) if at > tx.now}
+    tx.cx.executemany(_STARTS, [(at, seq) for seq, at in later.items()])
     return later
 
 
@@ -84,7 +84,7 @@ def started(jobs: list[Job], starts: dict[int, int]) -> list[Job]:
 # ── enqueue, settle, settings ────────────────────────────────────────────────────────────────────
 
 
-def refusal(step: Step, queue: Queue, job: NewJob) -> Enqueued | None:
+def refusal(tx: TransactionContext, queue: Queue, job: NewJob) -> Enqueued | None:
     """What is said to a job for which there is no room."""
     gate = queue.gate
     most = None if gate is None else gate.limits.max_size
@@ -94,26 +94,26 @@ def refusal(step: Step, queue: Queue, job: NewJob) -> Enqueued | None:
     if size < most:
         return None
     queue.refused += 1
-    wait = gate.drain.wait(size - most + queue.refused, step.now)
+    wait = gate.drain.wait(size - most + queue.refused, tx.now)
     waits = gate.limits.on_full is OnFull.WAIT
     return Enqueued(Verdict.FULL, job.id, wait, size=most, waits=waits)
 
 
-def hold(step: Step, queue: Queue, ms: int) -> None:
+def hold(tx: TransactionContext, queue: Queue, ms: int) -> None:
     """The queue gives nothing for so long."""
     if queue.gate is None:
         queue.gate = Gate()
-    queue.gate.hold(ms, step.now)
-    step.cx.execute(_HOLD, (queue.qid, queue.gate.held_until))
-    step.work = True  # somebody has to know when it goes on
+    queue.gate.hold(ms, tx.now)
+    tx.execute(_HOLD, (queue.qid, queue.gate.held_until))
+    tx.work = True  # somebody has to know when it goes on
 
 
-def change(step: Step, queue: Queue, wanted: LimitChange) -> bool:
+def change(tx: TransactionContext, queue: Queue, wanted: LimitChange) -> bool:
     """Whether anything is other than before."""
     gate = queue.gate or Gate()
-    if not gate.change(wanted, step.now):
+    if not gate.change(wanted, tx.now):
         return False
     limits = None if gate.limits == NO_LIMITS else _blob(gate.limits)
-    step.cx.execute(_SET, (queue.qid, limits, gate.held_until, gate.tat))
+    tx.execute(_SET, (queue.qid, limits, gate.held_until, gate.tat))
     queue.gate = gate
     return True

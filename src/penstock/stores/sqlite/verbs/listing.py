@@ -30,7 +30,7 @@ from penstock.stores.sqlite.rows import (
     Row,
     numbers,
 )
-from penstock.stores.sqlite.transaction_context import SQL, Step, counts_of
+from penstock.stores.sqlite.transaction_context import SQL, TransactionContext, counts_of
 from penstock.stores.sqlite.verbs.aside import show
 
 __all__ = [
@@ -62,11 +62,11 @@ _HELD = SQL["list.held"]
 _QUEUE = SQL["list.queue"]
 _FIND = SQL["list.find"]
 _GET = SQL["get.one"]
-_LANE_KEY = SQL["ties.key"]
-_LANE_LOOK = SQL["ties.look"]
-_IN_LINE = SQL["ties.in_line"]
-_BEFORE = SQL["ties.before"]
-_ADMITTED = SQL["ties.those_admitted"]
+_LANE_KEY = SQL["partitions.key"]
+_LANE_LOOK = SQL["partitions.look"]
+_IN_LINE = SQL["partitions.in_line"]
+_BEFORE = SQL["partitions.before"]
+_ADMITTED = SQL["partitions.those_admitted"]
 _IN_STATE = {
     **dict.fromkeys((0, 1), SQL["list.due"]),
     2: SQL["list.parked"],
@@ -74,7 +74,7 @@ _IN_STATE = {
     RUNNING: SQL["list.running"],
     **dict.fromkeys(ENDED, SQL["list.ended"]),
     WAITING: SQL["list.waiting"],
-    GROUPED: SQL["groups.grouped"],
+    GROUPED: SQL["batches.grouped"],
 }
 
 _DAY = 86_400_000
@@ -96,7 +96,7 @@ _TOTALS = slice(_COUNTS.stop, _COUNTS.stop + 3)
 
 
 def list_jobs(
-    step: Step,
+    tx: TransactionContext,
     queue: str | None,
     state: State | None,
     task: str | None,
@@ -106,11 +106,11 @@ def list_jobs(
 ) -> Page:
     limit = max(1, limit)
     below = _END if after is None else _cursor(after)
-    few = _few(step, queue, state, worker, limit)
+    few = _few(tx, queue, state, worker, limit)
     if few is None:
-        jobs = _by_age(step, queue, state, task, below, limit + 1)
+        jobs = _by_age(tx, queue, state, task, below, limit + 1)
     else:
-        jobs = _of_few(step, few, queue, state, task, below, limit + 1)
+        jobs = _of_few(tx, few, queue, state, task, below, limit + 1)
     more = len(jobs) > limit
     return Page(jobs[:limit], str(jobs[limit - 1].generation) if more else None)
 
@@ -122,50 +122,49 @@ def _cursor(after: str) -> int:
 
 
 def _by_age(
-    step: Step, queue: str | None, state: State | None, task: str | None, below: int, limit: int
+    tx: TransactionContext, queue: str | None, state: State | None, task: str | None, below: int, limit: int
 ) -> list[Job]:
-    found = None if queue is None else step.queue(queue)
+    found = None if queue is None else tx.queue(queue)
     if queue is not None and found is None:
         return []
     qid = None if found is None else found.qid
     code = None if state is None else CODE[state]
     return [
-        show(step, row)
-        for row in step.cx.execute(_BY_AGE, (below, qid, code, task, step.namespace, limit)).fetchall()
+        show(tx, row) for row in tx.execute(_BY_AGE, (below, qid, code, task, tx.namespace, limit)).fetchall()
     ]
 
 
 def _few(
-    step: Step, queue: str | None, state: State | None, worker: str | None, limit: int
+    tx: TransactionContext, queue: str | None, state: State | None, worker: str | None, limit: int
 ) -> list[int] | None:
     """The generations of all that may match, if an index gives them cheaply."""
-    cx = step.cx
+    cx = tx.cx
     if worker is not None:
-        return [seq for (seq,) in cx.execute(_HELD, (worker, step.namespace))]
+        return [seq for (seq,) in cx.execute(_HELD, (worker, tx.namespace))]
     if queue is None and state is None:
         return None
-    rows = [row for row in cx.execute(_ALL, (step.namespace,)) if queue is None or row[1] == queue]
+    rows = [row for row in cx.execute(_ALL, (tx.namespace,)) if queue is None or row[1] == queue]
     code = None if state is None else CODE[state]
-    if not cheaper_to_gather(step, sum(_matching(row, code) for row in rows), limit):
+    if not cheaper_to_gather(tx, sum(_matching(row, code) for row in rows), limit):
         return None
-    return [seq for row in rows if _matching(row, code) for seq in gather(step, row[0], code)]
+    return [seq for row in rows if _matching(row, code) for seq in gather(tx, row[0], code)]
 
 
-def cheaper_to_gather(step: Step, matches: int, limit: int) -> bool:
+def cheaper_to_gather(tx: TransactionContext, matches: int, limit: int) -> bool:
     """Whether to fetch all generations that match by their index and sort them, or to walk all jobs in order:
     a walk meets one match in all/matches jobs, gathering costs every match once."""
     if matches <= _FEW:
         return True
-    (all_jobs,) = step.cx.execute(_ALL_JOBS).fetchone()
+    (all_jobs,) = tx.execute(_ALL_JOBS).fetchone()
     return bool(matches * matches <= limit * all_jobs)
 
 
-def gather(step: Step, qid: int, code: int | None) -> list[int]:
+def gather(tx: TransactionContext, qid: int, code: int | None) -> list[int]:
     """The generations of a queue's jobs, all or those of one state, in any order."""
     if code is None:
-        found = step.cx.execute(_QUEUE, (qid,))
+        found = tx.execute(_QUEUE, (qid,))
     else:
-        found = step.cx.execute(_IN_STATE[code], (qid, code))
+        found = tx.execute(_IN_STATE[code], (qid, code))
     return [seq for (seq,) in found]
 
 
@@ -176,7 +175,7 @@ def _matching(row: Row, code: int | None) -> int:
 
 
 def _of_few(
-    step: Step,
+    tx: TransactionContext,
     few: list[int],
     queue: str | None,
     state: State | None,
@@ -188,8 +187,8 @@ def _of_few(
     found: list[Job] = []
     size = limit if task is None and queue is None and state is None else max(limit, 500)
     for start in range(0, len(seqs), size):
-        for row in step.cx.execute(_THESE, (numbers(seqs[start : start + size]),)):
-            job = show(step, row)
+        for row in tx.execute(_THESE, (numbers(seqs[start : start + size]),)):
+            job = show(tx, row)
             if (
                 (queue is None or job.queue == queue)
                 and (state is None or job.state is state)
@@ -201,16 +200,16 @@ def _of_few(
     return found
 
 
-def find(step: Step, id: str) -> list[Job]:
-    return [show(step, row) for row in step.cx.execute(_FIND, (step.namespace, id))]
+def find(tx: TransactionContext, id: str) -> list[Job]:
+    return [show(tx, row) for row in tx.execute(_FIND, (tx.namespace, id))]
 
 
-def lane(step: Step, ref: Ref) -> LaneInfo | None:
+def lane(tx: TransactionContext, ref: Ref) -> LaneInfo | None:
     """How it stands in the lane of a job."""
-    cx = step.cx
-    row = cx.execute(_GET, (step.namespace, ref.queue, ref.id)).fetchone()
-    queue = step.queue(ref.queue)
-    job = None if row is None else show(step, row)
+    cx = tx.cx
+    row = cx.execute(_GET, (tx.namespace, ref.queue, ref.id)).fetchone()
+    queue = tx.queue(ref.queue)
+    job = None if row is None else show(tx, row)
     if queue is None or job is None or job.state in TERMINAL or (terms := job.spec.lane) is None:
         return None
     name = (queue.qid, terms.key)
@@ -222,55 +221,55 @@ def lane(step: Step, ref: Ref) -> LaneInfo | None:
         before = cx.execute(_BEFORE, (*name, *order)).fetchone()[0]
     found = cx.execute(_LANE_KEY, name).fetchone()
     due = None if found is None else found[2]
-    admitted = [show(step, row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
+    admitted = [show(tx, row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
     return LaneInfo(terms.key, admitted, cx.execute(_IN_LINE, name).fetchone()[0], before, due)
 
 
 # ── queues and workers ───────────────────────────────────────────────────────────────────────────
 
 
-def queues(step: Step) -> list[QueueInfo]:
-    return [_info(step, row) for row in step.cx.execute(_ALL, (step.namespace,)).fetchall()]
+def queues(tx: TransactionContext) -> list[QueueInfo]:
+    return [_info(tx, row) for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
 
 
-def unreadable_settings(step: Step) -> list[Finding]:
-    rows = step.cx.execute(_ALL, (step.namespace,)).fetchall()
+def unreadable_settings(tx: TransactionContext) -> list[Finding]:
+    rows = tx.execute(_ALL, (tx.namespace,)).fetchall()
     found = [(row[1], why_no_limits(row[-2])) for row in rows]
     return [unreadable_settings_of(name, why) for name, why in found if why is not None]
 
 
-def info(step: Step, name: str) -> QueueInfo:
+def info(tx: TransactionContext, name: str) -> QueueInfo:
     """One queue, which must be there."""
-    return _info(step, step.cx.execute(_ONE, (step.namespace, name)).fetchone())
+    return _info(tx, tx.execute(_ONE, (tx.namespace, name)).fetchone())
 
 
-def _info(step: Step, row: Row) -> QueueInfo:
+def _info(tx: TransactionContext, row: Row) -> QueueInfo:
     qid, name, paused, closed = row[:4]
     counts = counts_of(row[_COUNTS])
     oldest = None
     if State.AVAILABLE in counts:
-        oldest = step.cx.execute(_OLDEST, (qid, _LOOKED_AT)).fetchone()[0]
+        oldest = tx.execute(_OLDEST, (qid, _LOOKED_AT)).fetchone()[0]
     limits, held_until = limits_of(row[-2]), row[-1]
-    held = held_until if held_until > step.now else None
+    held = held_until if held_until > tx.now else None
     return QueueInfo(name, counts, paused == 1, closed == 1, oldest, limits, held)
 
 
-def parked(step: Step) -> list[Parked]:
+def parked(tx: TransactionContext) -> list[Parked]:
     return [
         Parked(name, task, n)
-        for qid, name in step.cx.execute(_WITH_PARKED, (step.namespace,)).fetchall()
-        for task, n in step.cx.execute(_OF_TASKS, (qid,)).fetchall()
+        for qid, name in tx.execute(_WITH_PARKED, (tx.namespace,)).fetchall()
+        for task, n in tx.execute(_OF_TASKS, (qid,)).fetchall()
     ]
 
 
-def stats(step: Step, days: int) -> list[QueueStats]:
-    newer_than = step.now // _DAY - min(days, _DAYS_KEPT)
-    rows = step.cx.execute(_ALL, (step.namespace,)).fetchall()
-    return [QueueStats(row[1], *_totals(row), _days(step, row[0], newer_than)) for row in rows]
+def stats(tx: TransactionContext, days: int) -> list[QueueStats]:
+    newer_than = tx.now // _DAY - min(days, _DAYS_KEPT)
+    rows = tx.execute(_ALL, (tx.namespace,)).fetchall()
+    return [QueueStats(row[1], *_totals(row), _days(tx, row[0], newer_than)) for row in rows]
 
 
-def _days(step: Step, qid: int, newer_than: int) -> list[DayCount]:
-    rows = step.cx.execute(_DAYS, (qid, newer_than))
+def _days(tx: TransactionContext, qid: int, newer_than: int) -> list[DayCount]:
+    rows = tx.execute(_DAYS, (qid, newer_than))
     return [DayCount(_day_name(day), processed, failed) for day, processed, failed in rows]
 
 
@@ -283,6 +282,6 @@ def _day_name(day: int) -> str:
     return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
 
 
-def workers(step: Step) -> list[WorkerInfo]:
-    rows = step.cx.execute(_WORKERS, (step.namespace, step.now - SILENT))
+def workers(tx: TransactionContext) -> list[WorkerInfo]:
+    rows = tx.execute(_WORKERS, (tx.namespace, tx.now - SILENT))
     return sorted((worker_of(*row) for row in rows), key=lambda w: (w.started_at, w.id))

@@ -1,16 +1,16 @@
-"""What a peek says when only the verb itself can answer."""
+"""The answer of a read-only probe that only a write can answer."""
 
 from __future__ import annotations
 
 import enum
 from typing import Literal
 
-__all__ = ["ACT", "Act"]
+__all__ = ["NEEDS_WRITE", "NeedsWrite"]
 
 
-class _Act(enum.Enum):
-    ACT = "act"
+class _Probe(enum.Enum):
+    NEEDS_WRITE = "needs_write"
 
 
-ACT = _Act.ACT
-Act = Literal[_Act.ACT]
+NEEDS_WRITE = _Probe.NEEDS_WRITE
+NeedsWrite = Literal[_Probe.NEEDS_WRITE]

@@ -11,11 +11,11 @@ from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
 from penstock.stores.contract import Moved, Tick, Ticked, Timetable, Verdict
 from penstock.stores.sqlite.blobs import entry_of
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
-from penstock.stores.sqlite.verbs.needs_write import ACT, Act
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
 from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, is_open
 
-__all__ = ["delete_entries", "entries", "pause_entries", "peek_put_entries", "put_entries", "tick"]
+__all__ = ["delete_entries", "entries", "pause_entries", "probe_put_entries", "put_entries", "tick"]
 
 _ALL = SQL["queues.all"]
 _OF_QUEUE = SQL["entries.of_queue"]
@@ -29,96 +29,96 @@ _MOVE = SQL["tick.move"]
 _blob = msgspec.msgpack.Encoder().encode
 
 
-def entries(step: Step, names: Sequence[str] | None) -> Timetable:
+def entries(tx: TransactionContext, names: Sequence[str] | None) -> Timetable:
     if names is None:
-        names = [row[1] for row in step.cx.execute(_ALL, (step.namespace,)).fetchall()]
-    queues = step.known(sorted(set(names)))
+        names = [row[1] for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
+    queues = tx.known(sorted(set(names)))
     found = [
         entry_of(Ref(queue.name, name), row)
         for queue in queues
-        for name, *row in step.cx.execute(_OF_QUEUE, (queue.qid,))
+        for name, *row in tx.execute(_OF_QUEUE, (queue.qid,))
     ]
-    return Timetable(found, step.now)
+    return Timetable(found, tx.now)
 
 
-def _one(step: Step, ref: Ref) -> tuple[Queue, Entry] | None:
-    queue = step.queue(ref.queue)
-    row = None if queue is None else step.cx.execute(_ONE, (queue.qid, ref.id)).fetchone()
+def _one(tx: TransactionContext, ref: Ref) -> tuple[Queue, Entry] | None:
+    queue = tx.queue(ref.queue)
+    row = None if queue is None else tx.execute(_ONE, (queue.qid, ref.id)).fetchone()
     return None if queue is None or row is None else (queue, entry_of(ref, row))
 
 
 # ── what operators do ────────────────────────────────────────────────────────────────────────────
 
 
-def peek_put_entries(step: Step, specs: Sequence[NewEntry]) -> list[Entry] | Act:
+def probe_put_entries(tx: TransactionContext, specs: Sequence[NewEntry]) -> list[Entry] | NeedsWrite:
     """Every worker puts those of its code when it starts, and mostly they are there."""
-    found = [_one(step, spec.ref) for spec in specs]
+    found = [_one(tx, spec.ref) for spec in specs]
     there = [one[1] for one in found if one is not None]
-    return there if [entry.spec for entry in there] == list(specs) else ACT
+    return there if [entry.spec for entry in there] == list(specs) else NEEDS_WRITE
 
 
-def put_entries(step: Step, specs: Sequence[NewEntry]) -> list[Entry]:
-    return [_put(step, spec) for spec in specs]
+def put_entries(tx: TransactionContext, specs: Sequence[NewEntry]) -> list[Entry]:
+    return [_put(tx, spec) for spec in specs]
 
 
-def _put(step: Step, spec: NewEntry) -> Entry:
-    queue, found = step.some_queue(spec.job.queue), _one(step, spec.ref)
+def _put(tx: TransactionContext, spec: NewEntry) -> Entry:
+    queue, found = tx.some_queue(spec.job.queue), _one(tx, spec.ref)
     if found is not None and found[1].spec == spec:
         return found[1]
-    terms = (queue.qid, spec.name, spec.schedule.key, _blob(spec), step.now)
-    step.cx.execute(_INSERT if found is None else _CHANGE, terms)
-    step.changes += 1
-    return entry_of(spec.ref, step.cx.execute(_ONE, (queue.qid, spec.name)).fetchone())
+    terms = (queue.qid, spec.name, spec.schedule.key, _blob(spec), tx.now)
+    tx.execute(_INSERT if found is None else _CHANGE, terms)
+    tx.changes += 1
+    return entry_of(spec.ref, tx.execute(_ONE, (queue.qid, spec.name)).fetchone())
 
 
-def pause_entries(step: Step, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
-    return [_pause(step, ref, paused) for ref in refs]
+def pause_entries(tx: TransactionContext, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+    return [_pause(tx, ref, paused) for ref in refs]
 
 
-def _pause(step: Step, ref: Ref, paused: bool) -> Entry | None:
-    queue = step.queue(ref.queue)
+def _pause(tx: TransactionContext, ref: Ref, paused: bool) -> Entry | None:
+    queue = tx.queue(ref.queue)
     if queue is not None:
-        step.changes += step.cx.execute(_PAUSE, (queue.qid, ref.id, int(paused), step.now)).rowcount
-    found = _one(step, ref)
+        tx.changes += tx.execute(_PAUSE, (queue.qid, ref.id, int(paused), tx.now)).rowcount
+    found = _one(tx, ref)
     return None if found is None else found[1]
 
 
-def delete_entries(step: Step, refs: Sequence[Ref]) -> list[bool]:
-    return [_delete(step, ref) for ref in refs]
+def delete_entries(tx: TransactionContext, refs: Sequence[Ref]) -> list[bool]:
+    return [_delete(tx, ref) for ref in refs]
 
 
-def _delete(step: Step, ref: Ref) -> bool:
-    queue = step.queue(ref.queue)
-    gone = 0 if queue is None else step.cx.execute(_DELETE, (queue.qid, ref.id)).rowcount
-    step.changes += gone
+def _delete(tx: TransactionContext, ref: Ref) -> bool:
+    queue = tx.queue(ref.queue)
+    gone = 0 if queue is None else tx.execute(_DELETE, (queue.qid, ref.id)).rowcount
+    tx.changes += gone
     return gone > 0
 
 
 # ── tick ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tick(step: Step, ticks: Sequence[Tick]) -> list[Ticked]:
-    return [_tick(step, one) for one in ticks]
+def tick(tx: TransactionContext, ticks: Sequence[Tick]) -> list[Ticked]:
+    return [_tick(tx, one) for one in ticks]
 
 
-def _tick(step: Step, one: Tick) -> Ticked:
-    found = _one(step, one.ref)
+def _tick(tx: TransactionContext, one: Tick) -> Ticked:
+    found = _one(tx, one.ref)
     if found is None:
         return Ticked(Moved.GONE)
     queue, entry = found
     if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
         return Ticked(Moved.STALE)
-    if step.now < one.not_before:
+    if tx.now < one.not_before:
         return Ticked(Moved.EARLY)
     last, new = entry.last, []
     for job in one.jobs:
-        if one.overlap is not Overlap.ALLOW and last is not None and is_open(step, Ref(queue.name, last)):
+        if one.overlap is not Overlap.ALLOW and last is not None and is_open(tx, Ref(queue.name, last)):
             if one.overlap is Overlap.SKIP:
                 continue
-            cancel(step, [Ref(queue.name, last)], REPLACED)
-        if enqueue_one(step, job).verdict is Verdict.NEW:
+            cancel(tx, [Ref(queue.name, last)], REPLACED)
+        if enqueue_one(tx, job).verdict is Verdict.NEW:
             last = job.id
             new.append(job.id)
     skipped = len(one.jobs) - len(new)
-    step.cx.execute(_MOVE, (queue.qid, one.ref.id, one.to, last, len(new), skipped))
+    tx.execute(_MOVE, (queue.qid, one.ref.id, one.to, last, len(new), skipped))
     return Ticked(Moved.APPLIED, tuple(new))

@@ -1,4 +1,4 @@
-"""enqueue, get, cancel; and the look that `ended` takes between two rings of the bell."""
+"""enqueue, get, cancel; and the look that `ended` takes between two notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.stores.sqlite.rows import (
     is_queued,
     spec_blob,
 )
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 from penstock.stores.sqlite.verbs.batches import end_queued, entered
 from penstock.stores.sqlite.verbs.keys import take_key
@@ -43,36 +43,36 @@ _CHUNK = 2_000
 # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def enqueue(step: Step, jobs: Sequence[NewJob]) -> list[Enqueued]:
+def enqueue(tx: TransactionContext, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """All at once if nothing stands in their way, which is nearly always; else one by one."""
     plain = len(jobs) > 0
     for job in jobs:
-        queue = step.some_queue(job.queue)
+        queue = tx.some_queue(job.queue)
         alone = job.unique is None and job.group is None and not _is_tied(queue, job)
         if queue.closed or queue.gate is not None or not alone:
             plain = False
-    if plain and _insert_all(step, jobs):
+    if plain and _insert_all(tx, jobs):
         return [Enqueued(Verdict.NEW, job.id) for job in jobs]
-    return [enqueue_one(step, job) for job in jobs]
+    return [enqueue_one(tx, job) for job in jobs]
 
 
-def _insert_all(step: Step, jobs: Sequence[NewJob]) -> bool:
+def _insert_all(tx: TransactionContext, jobs: Sequence[NewJob]) -> bool:
     """Store them; or nothing, and False, if one of their ids is taken."""
     if len(jobs) == 1:
-        return _insert(step, step.some_queue(jobs[0].queue), jobs[0])
-    cx = step.cx
+        return _insert(tx, tx.some_queue(jobs[0].queue), jobs[0])
+    cx = tx.cx
     cx.execute("SAVEPOINT many")
     tails: dict[str, int] = {}
     states: dict[tuple[str, int], int] = {}
-    seq = step.generation()
+    seq = tx.generation()
     for start in range(0, len(jobs), _CHUNK):
         rows: list[Row] = []
         for job in jobs[start : start + _CHUNK]:
             seq += 1
             name = job.queue
-            queue = step.some_queue(name)
+            queue = tx.some_queue(name)
             tail = tails[name] = tails.get(name, queue.tail) + 1
-            row = _row(step, queue, job, seq, tail)
+            row = _row(tx, queue, job, seq, tail)
             states[name, row[3]] = states.get((name, row[3]), 0) + 1
             rows.append(row)
         if cx.executemany(_INSERT, rows).rowcount != len(rows):
@@ -81,23 +81,23 @@ def _insert_all(step: Step, jobs: Sequence[NewJob]) -> bool:
             return False
     cx.execute("RELEASE many")
     for (name, state), n in states.items():
-        queue = step.some_queue(name)
-        step.tails(queue, n)
-        step.enqueued(queue, state, n)
+        queue = tx.some_queue(name)
+        tx.tails(queue, n)
+        tx.enqueued(queue, state, n)
     return True
 
 
-def _insert(step: Step, queue: Queue, job: NewJob) -> bool:
-    row = _row(step, queue, job, step.generation() + 1, queue.tail + 1)
-    if step.cx.execute(_INSERT, row).rowcount != 1:
+def _insert(tx: TransactionContext, queue: Queue, job: NewJob) -> bool:
+    row = _row(tx, queue, job, tx.generation() + 1, queue.tail + 1)
+    if tx.execute(_INSERT, row).rowcount != 1:
         return False
-    step.tails(queue, 1)
-    step.enqueued(queue, row[3], 1)
+    tx.tails(queue, 1)
+    tx.enqueued(queue, row[3], 1)
     return True
 
 
-def _row(step: Step, queue: Queue, job: NewJob, seq: int, place: int) -> Row:
-    now = step.now
+def _row(tx: TransactionContext, queue: Queue, job: NewJob, seq: int, place: int) -> Row:
+    now = tx.now
     state, due = first_state(job, now)
     expires_at = job.expires_at
     if job.expires_in is not None:
@@ -118,24 +118,24 @@ def _row(step: Step, queue: Queue, job: NewJob, seq: int, place: int) -> Row:
     )
 
 
-def enqueue_one(step: Step, job: NewJob, *, follows: bool = False) -> Enqueued:
+def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -> Enqueued:
     """One job, whatever it asks for. One that follows a settled job enters a closed queue too."""
-    cx = step.cx
-    queue = step.some_queue(job.queue)
+    cx = tx.cx
+    queue = tx.some_queue(job.queue)
     if cx.execute(_EXISTS, (queue.qid, job.id)).fetchone():
         return Enqueued(Verdict.EXISTS, job.id)
     if queue.closed and not follows:
         return Enqueued(Verdict.CLOSED, job.id)
-    held = None if job.unique is None else conflict(step, queue, job)
+    held = None if job.unique is None else conflict(tx, queue, job)
     if held is not None:
         return held
-    refused = None if follows else refusal(step, queue, job)
+    refused = None if follows else refusal(tx, queue, job)
     if refused is not None:
         return refused
     if job.unique is None and job.group is None and not _is_tied(queue, job):
-        _insert(step, queue, job)
+        _insert(tx, queue, job)
     else:
-        _insert_tied(step, queue, job)
+        _insert_tied(tx, queue, job)
     return Enqueued(Verdict.NEW, job.id)
 
 
@@ -143,70 +143,70 @@ def _is_tied(queue: Queue, job: NewJob) -> bool:
     return queue.fair is not None or job.lane is not None or job.turn is not None
 
 
-def _insert_tied(step: Step, queue: Queue, job: NewJob) -> None:
+def _insert_tied(tx: TransactionContext, queue: Queue, job: NewJob) -> None:
     """One that is tied to others: by a unique key, which is free, by a lane, by a turn, by a group."""
     unique = job.unique
-    row = _row(step, queue, job, step.generation() + 1, step.tails(queue, 1) + 1)
-    step.cx.execute(_INSERT_TIED, (*row, None if unique is None else unique.states))
+    row = _row(tx, queue, job, tx.generation() + 1, tx.tails(queue, 1) + 1)
+    tx.execute(_INSERT_TIED, (*row, None if unique is None else unique.states))
     seq, state, place = row[0], row[3], row[5]
     if unique is not None and unique.states & WHILE_QUEUED:
-        take_key(step, queue, seq, job.id, unique, step.now)
+        take_key(tx, queue, seq, job.id, unique, tx.now)
     if _is_tied(queue, job):
-        partitions.join(step, queue, seq, job, place)
+        partitions.join(tx, queue, seq, job, place)
         if state == AVAILABLE:
             lane = None if job.lane is None else job.lane.key
-            tie = partitions.Tie(seq, None, job.priority, place, lane, None, row[10])
-            state = partitions.became(step, queue, tie, state, place, at_tail=True) or state
-    step.enqueued(queue, state, 1)
+            before = partitions.RowBefore(seq, None, job.priority, place, lane, None, row[10])
+            state = partitions.became(tx, queue, before, state, place, at_tail=True) or state
+    tx.enqueued(queue, state, 1)
     if job.group is not None:
-        entered(step, queue, seq, job, state)
+        entered(tx, queue, seq, job, state)
 
 
 # ── get ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def get(step: Step, refs: Sequence[Ref]) -> list[Job | None]:
-    rows = [step.cx.execute(_GET, (step.namespace, ref.queue, ref.id)).fetchone() for ref in refs]
-    return [None if row is None else show(step, row) for row in rows]
+def get(tx: TransactionContext, refs: Sequence[Ref]) -> list[Job | None]:
+    rows = [tx.execute(_GET, (tx.namespace, ref.queue, ref.id)).fetchone() for ref in refs]
+    return [None if row is None else show(tx, row) for row in rows]
 
 
-def all_ended(step: Step, refs: Sequence[Ref]) -> list[Job | None] | None:
+def all_ended(tx: TransactionContext, refs: Sequence[Ref]) -> list[Job | None] | None:
     """The jobs, if all of them have ended or are gone; else None."""
-    if any(is_open(step, ref) for ref in refs):
+    if any(is_open(tx, ref) for ref in refs):
         return None
-    return get(step, refs)
+    return get(tx, refs)
 
 
-def ended_ones(step: Step, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
+def ended_ones(tx: TransactionContext, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
     """Those of them that have ended or are gone."""
-    over = [ref for ref in refs if not is_open(step, ref)]
-    return dict(zip(over, get(step, over), strict=True))
+    over = [ref for ref in refs if not is_open(tx, ref)]
+    return dict(zip(over, get(tx, over), strict=True))
 
 
-def is_open(step: Step, ref: Ref) -> bool:
+def is_open(tx: TransactionContext, ref: Ref) -> bool:
     """Whether it is there and has not ended."""
-    return step.cx.execute(_OPEN, (step.namespace, ref.queue, ref.id)).fetchone() is not None
+    return tx.execute(_OPEN, (tx.namespace, ref.queue, ref.id)).fetchone() is not None
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def cancel(step: Step, refs: Sequence[Ref], reason: str) -> list[State | None]:
-    return [_cancel(step, ref, reason) for ref in refs]
+def cancel(tx: TransactionContext, refs: Sequence[Ref], reason: str) -> list[State | None]:
+    return [_cancel(tx, ref, reason) for ref in refs]
 
 
-def _cancel(step: Step, ref: Ref, reason: str) -> State | None:
-    queue = step.queue(ref.queue)
-    row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
+def _cancel(tx: TransactionContext, ref: Ref, reason: str) -> State | None:
+    queue = tx.queue(ref.queue)
+    row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
         return None
     seq, state, spec, asked, batch = row
     if state == GROUPED and batch is not None:
         return State.GROUPED
     if is_queued(state):
-        end_queued(step, queue, seq, state, spec, reason)
+        end_queued(tx, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:
-        step.cx.execute(_ASK, (seq, asked_because(reason)))
-        step.cancels += 1
+        tx.execute(_ASK, (seq, asked_because(reason)))
+        tx.cancels += 1
     return STATES[state]

@@ -12,7 +12,7 @@ from penstock.stores.contract import Settled, Settlement, no_outcome
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import errors_blob, errors_of
 from penstock.stores.sqlite.rows import CODE, RUNNING, Row, Unreadable, numbers
-from penstock.stores.sqlite.transaction_context import SQL, Queue, Step
+from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import end_members, removed
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
@@ -31,21 +31,21 @@ _DROP = SQL["settle.drop"]
 _COMPLETED = State.COMPLETED
 
 
-def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
+def settle(tx: TransactionContext, settlements: Sequence[Settlement]) -> list[Settled]:
     if len(settlements) == 1:
         _check(settlements[0])
-        return [_settle_one(step, settlements[0], _heads(step, settlements))]
-    simple, rest = _sort(step, settlements)
+        return [_settle_one(tx, settlements[0], _heads(tx, settlements))]
+    simple, rest = _sort(tx, settlements)
     answers = [Settled.APPLIED] * len(settlements)
-    tied = None if simple is None else simple.settle(step)
+    tied = None if simple is None else simple.settle(tx)
     if tied is None:
         rest = list(range(len(settlements)))
     elif tied:
         rest = sorted({*rest, *(n for n, one in enumerate(settlements) if _generation(one) in tied)})
     if rest:
-        heads = _heads(step, [settlements[place] for place in rest])
+        heads = _heads(tx, [settlements[place] for place in rest])
         for place in rest:
-            answers[place] = _settle_one(step, settlements[place], heads)
+            answers[place] = _settle_one(tx, settlements[place], heads)
     return answers
 
 
@@ -71,10 +71,10 @@ class _Simple:
         self.queues: dict[int, Queue] = {}
         self.tied: set[int] = set()  # generations
 
-    def settle(self, step: Step) -> set[int] | None:
+    def settle(self, tx: TransactionContext) -> set[int] | None:
         """All of them but those that are tied to others, whose generations come back; or nothing, and None,
         if one of the leases does not hold."""
-        cx = step.cx
+        cx = tx.cx
         cx.execute("SAVEPOINT simple")
         try:
             all_hold = self._remove(cx) and self._keep(cx)
@@ -85,7 +85,7 @@ class _Simple:
         cx.execute("RELEASE simple")
         if not all_hold:
             return None
-        self._count(step)
+        self._count(tx)
         return self.tied
 
     def _remove(self, cx: sqlite3.Connection) -> bool:
@@ -119,23 +119,23 @@ class _Simple:
         self.tied |= left
         return left
 
-    def _count(self, step: Step) -> None:
+    def _count(self, tx: TransactionContext) -> None:
         for (qid, _), seqs in self.gone.items():
-            step.move(self.queues[qid], RUNNING, None, len(seqs))
-            step.settled(self.queues[qid], len(seqs), 0)
+            tx.move(self.queues[qid], RUNNING, None, len(seqs))
+            tx.settled(self.queues[qid], len(seqs), 0)
         for qid, n in Counter([row[1] for row in self.kept]).items():
-            step.move(self.queues[qid], RUNNING, CODE[State.COMPLETED], n)
-            step.settled(self.queues[qid], n, 0)
+            tx.move(self.queues[qid], RUNNING, CODE[State.COMPLETED], n)
+            tx.settled(self.queues[qid], n, 0)
 
 
-def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None, list[int]]:
+def _sort(tx: TransactionContext, settlements: Sequence[Settlement]) -> tuple[_Simple | None, list[int]]:
     """What simply ended well, and the places in the call of the rest.
 
     Jobs that are settled once and bring no others do not touch each other, so that their order is free;
     else all have to be settled in the order of the call: no simple ones.
     """
     simple, rest = _Simple(), []
-    gone, kept, queues, now = simple.gone, simple.kept, simple.queues, step.now
+    gone, kept, queues, now = simple.gone, simple.kept, simple.queues, tx.now
     in_order = False
     name, queue, token = "", None, ""
     seqs: list[int] = []
@@ -148,7 +148,7 @@ def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None
             continue
         seqs.append(lease.generation)
         if lease.queue != name:
-            name, queue, token = lease.queue, step.queue(lease.queue), ""
+            name, queue, token = lease.queue, tx.queue(lease.queue), ""
             if queue is not None:
                 queues[queue.qid] = queue
         if (
@@ -179,20 +179,20 @@ def _sort(step: Step, settlements: Sequence[Settlement]) -> tuple[_Simple | None
 # ── one at a time ────────────────────────────────────────────────────────────────────────────────
 
 
-def _heads(step: Step, settlements: Sequence[Settlement]) -> dict[str, int]:
+def _heads(tx: TransactionContext, settlements: Sequence[Settlement]) -> dict[str, int]:
     """Per queue the first of the places at the head that this call needs: its jobs keep their order there."""
     needed: dict[str, int] = {}
     for one in settlements:
         if one.transition.place is Place.HEAD:
             needed[one.lease.queue] = needed.get(one.lease.queue, 0) + 1
-    found = {name: step.queue(name) for name in needed}
-    return {name: step.heads(queue, needed[name]) for name, queue in found.items() if queue is not None}
+    found = {name: tx.queue(name) for name in needed}
+    return {name: tx.heads(queue, needed[name]) for name, queue in found.items() if queue is not None}
 
 
-def _settle_one(step: Step, one: Settlement, heads: dict[str, int]) -> Settled:
+def _settle_one(tx: TransactionContext, one: Settlement, heads: dict[str, int]) -> Settled:
     lease = one.lease
-    queue = step.queue(lease.queue)
-    row = None if queue is None else step.cx.execute(_LOOK, (queue.qid, lease.id)).fetchone()
+    queue = tx.queue(lease.queue)
+    row = None if queue is None else tx.execute(_LOOK, (queue.qid, lease.id)).fetchone()
     if queue is None or row is None:
         return Settled.GONE
     if not _holds(lease, row):
@@ -202,11 +202,11 @@ def _settle_one(step: Step, one: Settlement, heads: dict[str, int]) -> Settled:
         head = heads[lease.queue]
         heads[lease.queue] += 1
     try:
-        _apply(step, queue, row, one, head)
+        _apply(tx, queue, row, one, head)
     except OverflowError as error:
         raise Unreadable({row[0]: f"its end cannot be stored: {error}"}) from error
     for new in one.then:
-        enqueue_one(step, new, follows=True)
+        enqueue_one(tx, new, follows=True)
     return Settled.APPLIED
 
 
@@ -217,36 +217,36 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
     return not isinstance(lease, Lease) or (row[0] == lease.generation and row[2] == lease.token)
 
 
-def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> None:
+def _apply(tx: TransactionContext, queue: Queue, row: Row, one: Settlement, head: int) -> None:
     seq, _, token, attempt, charged, lost, place, due, errors, tied, is_batch, asked, because = row
-    to, now = one.transition, step.now
+    to, now = one.transition, tx.now
     reason = reason_after(to, bool(asked), because)
     if to.hold:
-        limits.hold(step, queue, to.hold)
-    tie = partitions.look(step, seq) if queue.tied else None
-    if tie is not None and tie.lane is not None and to.hold_lane > 0:
-        tie = partitions.hold(
-            step, queue, tie, tie.lane, now + to.hold_lane, back=to.state is State.AVAILABLE
+        limits.hold(tx, queue, to.hold)
+    before = partitions.look(tx, seq) if queue.has_dependents else None
+    if before is not None and before.lane is not None and to.hold_lane > 0:
+        before = partitions.hold(
+            tx, queue, before, before.lane, now + to.hold_lane, back=to.state is State.AVAILABLE
         )
-    step.settled(queue, int(to.charge), int(to.error is not None))
+    tx.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL
     if tied is not None:
-        shift_key(step, queue, seq, tied, State.RUNNING, to.state)
+        shift_key(tx, queue, seq, tied, State.RUNNING, to.state)
     if ended and to.keep <= 0:
-        step.cx.execute(_DROP, (seq, token))
-        step.move(queue, RUNNING, None)
+        tx.execute(_DROP, (seq, token))
+        tx.move(queue, RUNNING, None)
         if tied is not None:
-            forget_key(step, seq, code, tied)
+            forget_key(tx, seq, code, tied)
         if is_batch:
-            end_members(step, queue, one.lease.id, code, now, reason)
-            removed(step, queue, [(code, one.lease.id, None, None, None, True)], forgotten=True)
-        if tie is not None:
-            partitions.became(step, queue, tie, None, place)
+            end_members(tx, queue, one.lease.id, code, now, reason)
+            removed(tx, queue, [(code, one.lease.id, None, None, None, True)], forgotten=True)
+        if before is not None:
+            partitions.became(tx, queue, before, None, place)
         return
     if to.place is not Place.OWN:
-        place = head if to.place is Place.HEAD else step.tails(queue, 1) + 1
-    step.cx.execute(
+        place = head if to.place is Place.HEAD else tx.tails(queue, 1) + 1
+    tx.execute(
         _MOVE,
         (
             seq,
@@ -264,11 +264,11 @@ def _apply(step: Step, queue: Queue, row: Row, one: Settlement, head: int) -> No
         ),
     )
     if is_batch and ended:
-        end_members(step, queue, one.lease.id, code, now + to.keep, reason)
+        end_members(tx, queue, one.lease.id, code, now + to.keep, reason)
     after: int | None = code
-    if tie is not None:
-        after = partitions.became(step, queue, tie, code, place, at_tail=to.place is Place.TAIL)
-    step.move(queue, RUNNING, after)
+    if before is not None:
+        after = partitions.became(tx, queue, before, code, place, at_tail=to.place is Place.TAIL)
+    tx.move(queue, RUNNING, after)
 
 
 def _due(to: Transition, due: int, now: int) -> int:

@@ -1,4 +1,4 @@
-"""The turnstile: one at a time, in the order of coming, and nobody waits for ever."""
+"""The fair write lock: one at a time, in the order of coming, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from penstock.errors import StoreBusy
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.fair_write_lock import Turnstile, vulnerable
+from penstock.stores.sqlite.fair_write_lock import FairWriteLock, vulnerable
 from tests.stores.sqlite.conftest import OpenStore, new
 
 
@@ -28,50 +28,50 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path) -> Turnstile:
-    turnstile = Turnstile(folder)
-    turnstile.open()
-    return turnstile
+def opened(folder: Path) -> FairWriteLock:
+    lock = FairWriteLock(folder)
+    lock.open()
+    return lock
 
 
 def test_one_at_a_time(folder: Path) -> None:
     a, b = opened(folder), opened(folder)
-    assert a.try_enter()
-    assert not b.try_enter()
-    a.leave()
-    assert b.try_enter()
-    b.leave()
+    assert a.try_acquire()
+    assert not b.try_acquire()
+    a.release()
+    assert b.try_acquire()
+    b.release()
     a.close()
     b.close()
 
 
 def test_who_has_not_entered_leaves_no_trace(folder: Path) -> None:
     a, b, c = opened(folder), opened(folder), opened(folder)
-    a.enter()
-    assert not b.try_enter()
-    a.leave()
-    assert c.try_enter()
+    a.acquire()
+    assert not b.try_acquire()
+    a.release()
+    assert c.try_acquire()
     for one in (a, b, c):
         one.close()
 
 
 def test_nobody_overtakes_who_waits(folder: Path) -> None:
     inside, waiting, late = opened(folder), opened(folder), opened(folder)
-    inside.enter()
+    inside.acquire()
     entered = threading.Event()
 
     def wait() -> None:
-        waiting.enter()
+        waiting.acquire()
         entered.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
     until_somebody_waits(folder)
-    inside.leave()
+    inside.release()
     assert entered.wait(5)
-    assert not late.try_enter()
+    assert not late.try_acquire()
     thread.join()
-    waiting.leave()
+    waiting.release()
     for one in (inside, waiting, late):
         one.close()
 
@@ -87,25 +87,25 @@ def until_somebody_waits(folder: Path) -> None:
             time.sleep(0)
 
 
-def test_a_closed_turnstile_lets_others_in(folder: Path) -> None:
+def test_a_closed_lock_lets_others_in(folder: Path) -> None:
     a, b = opened(folder), opened(folder)
-    a.enter()
+    a.acquire()
     a.close()
-    assert b.try_enter()
+    assert b.try_acquire()
     b.close()
 
 
 def hammer(folder: str, seconds: float, told: Connection) -> None:
-    turnstile = opened(Path(folder))
+    lock = opened(Path(folder))
     told.send("ready")
     told.recv()
     ends = time.monotonic() + seconds
     passes, longest = 0, 0.0
     while (before := time.monotonic()) < ends:
-        turnstile.enter()
+        lock.acquire()
         longest = max(longest, time.monotonic() - before)
         time.sleep(0.0005)
-        turnstile.leave()
+        lock.release()
         passes += 1
     told.send((passes, longest))
 
@@ -132,12 +132,12 @@ def test_busy_processes_take_turns(folder: Path, spawn: SpawnContext) -> None:
 
 
 def hold(path: str, told: Connection) -> None:
-    """Stands in the turnstile of that store until it is told to go."""
-    turnstile = opened(Path(path + "-penstock"))
-    turnstile.enter()
+    """Hold the write lock of that store until told to go."""
+    lock = opened(Path(path + "-penstock"))
+    lock.acquire()
     told.send(os.getpid())
     told.recv()
-    turnstile.leave()
+    lock.release()
     told.send("left")
     told.recv()
 

@@ -1,4 +1,4 @@
-"""How a sleeper hears of a commit elsewhere: by a watch on a file, and without one nearly as soon."""
+"""How a waiter is notified of a commit in another process: by watching a file, or by reading it often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settlement, Wake
 from penstock.stores.sqlite import SqliteStore, watch
-from penstock.stores.sqlite.notifier import Bell, LoopEar
+from penstock.stores.sqlite.notifier import LoopListener, Notifier
 from tests.stores.sqlite.conftest import KEPT, OpenStore, new, settlements, take
 
 SOON = 5.0
@@ -36,76 +36,76 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def one(tmp_path: Path, way: str) -> Iterator[Bell]:
-    one = Bell(tmp_path / "bell")
-    one.open()
-    yield one
-    one.close()
+def notifier(tmp_path: Path, way: str) -> Iterator[Notifier]:
+    notifier = Notifier(tmp_path / "work")
+    notifier.open()
+    yield notifier
+    notifier.close()
 
 
-async def test_a_ring_wakes_who_listens(one: Bell) -> None:
-    with LoopEar(one).listening() as ear:
-        heard = asyncio.create_task(ear.heard(SOON))
+async def test_a_notification_wakes_a_waiter(notifier: Notifier) -> None:
+    with LoopListener(notifier).listening() as waiter:
+        heard = asyncio.create_task(waiter.wait(SOON))
         await asyncio.sleep(0)
-        one.ring()
+        notifier.notify()
         assert await heard
 
 
-async def test_a_ring_before_the_sleep_is_not_lost(one: Bell) -> None:
-    with LoopEar(one).listening() as ear:
-        one.ring()
-        assert await ear.heard(SOON)
+async def test_a_notification_before_the_wait_is_not_lost(notifier: Notifier) -> None:
+    with LoopListener(notifier).listening() as waiter:
+        notifier.notify()
+        assert await waiter.wait(SOON)
 
 
-async def test_what_was_rung_before_listening_is_not_heard(one: Bell) -> None:
-    ear_of_loop = LoopEar(one)
-    with ear_of_loop.listening():
+async def test_a_notification_before_listening_is_not_seen(notifier: Notifier) -> None:
+    listener = LoopListener(notifier)
+    with listener.listening():
         pass
-    one.ring()
-    with ear_of_loop.listening() as ear:
-        assert not await ear.heard(0.02)
+    notifier.notify()
+    with listener.listening() as waiter:
+        assert not await waiter.wait(0.02)
 
 
-async def test_every_listener_hears(one: Bell) -> None:
-    ear_of_loop = LoopEar(one)
-    with ear_of_loop.listening() as a, ear_of_loop.listening() as b:
-        tasks = [asyncio.create_task(ear.heard(SOON)) for ear in (a, b)]
+async def test_every_waiter_is_notified(notifier: Notifier) -> None:
+    listener = LoopListener(notifier)
+    with listener.listening() as a, listener.listening() as b:
+        tasks = [asyncio.create_task(waiter.wait(SOON)) for waiter in (a, b)]
         await asyncio.sleep(0)
-        one.ring()
+        notifier.notify()
         assert await asyncio.gather(*tasks) == [True, True]
 
 
-def test_a_thread_hears_too(one: Bell) -> None:
-    with one.listening() as ear:
-        assert not ear.heard(0.01)
-        timer = threading.Timer(0.02, one.ring)
+def test_a_thread_is_notified_too(notifier: Notifier) -> None:
+    with notifier.listening() as waiter:
+        assert not waiter.wait(0.01)
+        timer = threading.Timer(0.02, notifier.notify)
         timer.start()
-        assert ear.heard(SOON)
+        assert waiter.wait(SOON)
         timer.join()
 
 
-async def test_loops_and_threads_that_listen_at_once_all_hear(one: Bell) -> None:
+async def test_loops_and_threads_that_listen_at_once_are_all_notified(notifier: Notifier) -> None:
     def loop() -> bool:
         async def listen() -> bool:
-            with LoopEar(one).listening() as ear:
+            with LoopListener(notifier).listening() as waiter:
                 ready.release()
-                return await ear.heard(SOON)
+                return await waiter.wait(SOON)
 
         return asyncio.run(listen())
 
     def thread() -> bool:
-        with one.listening() as ear:
+        with notifier.listening() as waiter:
             ready.release()
-            return ear.heard(SOON)
+            return waiter.wait(SOON)
 
     ready = threading.Semaphore(0)
-    with LoopEar(one).listening() as here, LoopEar(one).listening() as too:
+    with LoopListener(notifier).listening() as here, LoopListener(notifier).listening() as too:
         others = [asyncio.create_task(asyncio.to_thread(act)) for act in (loop, thread, thread, loop)]
         for _ in others:
             await asyncio.to_thread(ready.acquire)
-        one.ring()
-        assert await here.heard(SOON)
-        assert await too.heard(SOON)
+        notifier.notify()
+        assert await here.wait(SOON)
+        assert await too.wait(SOON)
         assert await asyncio.gather(*others) == [True] * 4
 
 
@@ -142,11 +142,11 @@ async def end_all(store: SqliteStore, n: int) -> None:
     await store.settle(settlements(await take(store, n), KEPT))
 
 
-def test_ringing_never_fails(tmp_path: Path) -> None:
-    Bell(tmp_path / "not opened").ring()
+def test_notifying_never_fails(tmp_path: Path) -> None:
+    Notifier(tmp_path / "not opened").notify()
 
 
-# ── the store with its bells ──
+# ── the store with its notifiers ──
 
 
 async def test_an_enqueue_wakes_a_wait_of_another_store(open_store: OpenStore, way: str) -> None:
@@ -154,7 +154,7 @@ async def test_an_enqueue_wakes_a_wait_of_another_store(open_store: OpenStore, w
     waiting = asyncio.create_task(sleeper.wait(["default"], timeout=60_000))
     await asleep(sleeper)
     producer.sync.enqueue([new()])
-    async with asyncio.timeout(0.9):  # before the look that needs no bell
+    async with asyncio.timeout(0.9):  # before the look that needs no notification
         assert await waiting == Wake.WORK
 
 
@@ -184,12 +184,12 @@ async def test_a_job_that_is_not_kept_wakes_too(open_store: OpenStore, way: str)
         assert await waiting == [None]
 
 
-async def test_a_writer_without_a_bell_is_noticed_within_a_second(
+async def test_a_writer_that_does_not_notify_is_noticed_within_a_second(
     open_store: OpenStore, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
     await store.queues()
-    monkeypatch.setattr(Bell, "ring", lambda self: None)
+    monkeypatch.setattr(Notifier, "notify", lambda self: None)
     waiting = asyncio.create_task(store.wait(["default"], timeout=60_000))
     await asleep(store)
     store.sync.enqueue([new()])
@@ -198,7 +198,7 @@ async def test_a_writer_without_a_bell_is_noticed_within_a_second(
 
 
 async def asleep(store: SqliteStore) -> None:
-    """Until what was asked before has been answered once: then who waits is at his bell."""
+    """Until what was asked before has been answered once: then every waiter waits at its notifier."""
     for _ in range(3):
         await store.queues()
         await asyncio.sleep(0.01)
