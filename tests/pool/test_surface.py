@@ -107,10 +107,11 @@ def test_it_brings_in_nothing_of_penstock_but_the_errors_and_nobody_brings_it_in
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [
         "penstock",
-        "penstock.errors",
+        "penstock.core",
+        "penstock.core.errors",
+        "penstock.core.printable",  # what errors say is safe to print
         "penstock.pool",
         "penstock.pool.loops",
         "penstock.pool.rules",
         "penstock.pool.threads",
-        "penstock.core.printable",  # what errors say is safe to print
     ]

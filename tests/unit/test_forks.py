@@ -199,7 +199,7 @@ IMPORTING = """
     import importlib.abc, os, signal, sys, threading, time, warnings
 
     warnings.simplefilter("ignore")
-    from penstock.connect import connect
+    from penstock.stores.connect import connect
 
     inside, forking = threading.Event(), threading.Event()
 
