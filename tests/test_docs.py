@@ -41,7 +41,7 @@ from tests.test_house import FLOORS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
@@ -61,7 +61,7 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -428,10 +428,20 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not lost
 
 
+def test_every_page_that_the_code_names_is_there() -> None:
+    named = {
+        (str(source.relative_to(ROOT)), page)
+        for source in (ROOT / "src").rglob("*.py")
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", source.read_text("utf-8"))
+    }
+    assert len(named) > 10
+    assert not [where for where in named if not (ROOT / where[1]).exists()]
+
+
 def test_the_index_leads_to_every_page() -> None:
     index = (DOCS / "index.md").read_text("utf-8")
-    linked = set(re.findall(r"\]\(([\w-]+\.md)", index))
-    assert linked == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)", index))
+    assert linked == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
 
 
 # --- tables and lists are the code's ------------------------------------------------------------

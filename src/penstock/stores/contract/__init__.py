@@ -19,8 +19,15 @@ Rules for every verb:
 - An item that cannot be processed changes nothing and says so in its answer. The batch never fails for it.
 - Errors are those of `errors.py` under StoreError. Exceptions of a driver never leave a store.
 
-Concepts: docs/concepts/order.md, partitions.md, fair-share.md, batches.md, unique-keys.md,
-time-and-leases.md, unreadable-records.md.
+Concepts, with an example each:
+
+- docs/concepts/order.md: which job of a queue starts first
+- docs/concepts/partitions.md: jobs that share a concurrency key (`Lane`)
+- docs/concepts/fair-share.md: turns among tenants (`Turn`)
+- docs/concepts/batches.md: jobs that are collected (`Group`)
+- docs/concepts/unique-keys.md: when a unique key is taken and freed
+- docs/concepts/time-and-leases.md: clocks, leases, tokens
+- docs/concepts/unreadable-records.md: what happens to a record that cannot be read
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Consuming: lease jobs, extend leases, settle attempts, make due jobs available, wait for work.
 
-Durations are in ms, instants in ms since the epoch by the store's clock. Terms are explained in
-docs/concepts: order.md, partitions.md, fair-share.md, batches.md, time-and-leases.md.
+Durations are in ms, instants in ms since the epoch by the store's clock. Leases and tokens are explained in
+docs/concepts/time-and-leases.md.
 """
 
 from __future__ import annotations
@@ -201,10 +201,11 @@ class Consuming(Protocol):
         """Lease up to `limit` available jobs for `lease` ms.
 
         - `queues`: the queues and their shares, in order. Jobs come in the order in which they were taken:
-          pass by pass, queue by queue, each queue in its own order.
+          pass by pass, queue by queue, each queue in its own order (docs/concepts/order.md,
+          docs/concepts/fair-share.md).
         - `worker`: the id of the worker. Parked jobs of a queue come first, in the order of available ones,
           if the worker has announced their task. A parked job whose partition is full becomes WAITING
-          instead.
+          instead (docs/concepts/partitions.md).
         - `token`: new for each fetch of a worker. A repeated call with the same token returns the jobs that
           are still leased under it, in any order, and leases no more while there are any.
         - `charge`: whether the fetch counts as an attempt.
@@ -257,7 +258,7 @@ class Consuming(Protocol):
         - Jobs of the same instant are promoted in the order of their enqueue, over all these queues.
         - An expired job is cancelled instead. It counts for the limit, but not as moved.
         - A group that is due becomes a batch, after the jobs of the same instant. It counts as one job,
-          whatever its size; a store may stop after a few thousand members.
+          whatever its size; a store may stop after a few thousand members (docs/concepts/batches.md).
         - A job that joins its group counts as moved.
         - A waiting job whose partition's instant has come is admitted, before the jobs of the same instant.
         - Paused and closed queues are promoted like others.

@@ -90,7 +90,8 @@ class Operating(Protocol):
         - An ended job takes its unique key again, for the rest of the key's period, unless another job holds
           it; then it runs without the key.
         - A job with a group that was in no batch becomes a batch of its own at once. The members of a
-          retried batch are GROUPED again.
+          retried batch are GROUPED again (docs/concepts/batches.md).
+        - A record that cannot be read stays DEAD (docs/concepts/unreadable-records.md).
 
         Answer: one state per ref, as it was before; RUNNING: not changed; None: the job does not exist.
         """
@@ -172,7 +173,7 @@ class Operating(Protocol):
     # partitions and batches
 
     async def lane(self, ref: Ref) -> LaneInfo | None:
-        """Read the partition of a job.
+        """Read the partition of a job (docs/concepts/partitions.md).
 
         Answer: None if the job does not exist, has ended, or has no partition.
         """

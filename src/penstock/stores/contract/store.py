@@ -19,7 +19,7 @@ class SyncStore(SyncProducing, SyncOperating, Protocol):
 class Store(Producing, Consuming, Scheduling, Operating, Protocol):
     """A place where jobs are kept.
 
-    A store opens itself at its first verb, in each process: a fork opens its own. See docs/concepts.
+    A store opens itself at its first verb, in each process: a fork opens its own.
     """
 
     @property
