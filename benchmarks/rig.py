@@ -121,7 +121,7 @@ class Rig:
     def fill(self, n: int, task: str = "noop") -> None:
         """Put n no-ops into the queue."""
         job = getattr(self.tasks, task).job
-        for start in range(0, n, 50_000):  # a draft and a handle per job need memory, too
+        for start in range(0, n, 50_000):  # a call and a handle per job need memory, too
             self.app.enqueue_many([job() for _ in range(min(50_000, n - start))])
 
     def settled(self) -> None:

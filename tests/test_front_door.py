@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 #: What a user writes; taking one away breaks programs.
 PROMISED = """
-    App Queue Worker Task Handle Draft Attempt current_job Taken
+    App Queue Worker Task Handle JobCall Attempt current_job Taken
     RawJob Job NewJob Ref State Unkept Progress AttemptError Unique Batch
     Retry Snooze Discard Cancel exponential fixed linear fibonacci steps polynomial
     config errors events retry testing

@@ -30,12 +30,12 @@ def take(lab: Lab) -> Iterator[Sample]:
 
 def _schedule(rig: Rig, n: int, over: float) -> None:
     first = int((time.time() + _LEAD) * 1000)
-    drafts = []
+    calls = []
     for i in range(n):
         due = first + int(i * over * 1000 / n)
         run_at = _EPOCH + timedelta(milliseconds=due)
-        drafts.append(rig.tasks.late.using(run_at=run_at).job(due))
-    rig.app.enqueue_many(drafts)
+        calls.append(rig.tasks.late.using(run_at=run_at).job(due))
+    rig.app.enqueue_many(calls)
 
 
 GROUP = Group(

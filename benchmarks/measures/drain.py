@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from benchmarks.measures.figure import Figure, Group, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 from penstock.core.ids import mint
-from penstock.core.lifecycle import Returned, decide
+from penstock.core.lifecycle import decide
+from penstock.core.outcomes import Returned
 from penstock.stores.contract import Settlement, Share
 
 __all__ = ["GROUP"]

@@ -73,7 +73,7 @@ async def _concurrent(rig: Rig, seconds: float, callers: int) -> float:
 
 
 def _bulk(rig: Rig, jobs: int, chunk: int) -> float:
-    """With what a caller does for it: the drafts are made within the time."""
+    """With what a caller does for it: the calls are made within the time."""
     app, job = rig.app, rig.tasks.noop.job
     rig.fill(1)
     started = time.perf_counter()
@@ -84,8 +84,8 @@ def _bulk(rig: Rig, jobs: int, chunk: int) -> float:
 
 def _verb(rig: Rig, jobs: int, chunk: int) -> float:
     """The store's own verb, with jobs that are ready."""
-    drafts = [rig.tasks.noop.job() for _ in range(jobs)]
-    ready = [draft.new() for draft in drafts]
+    calls = [rig.tasks.noop.job() for _ in range(jobs)]
+    ready = [call.new() for call in calls]
     parts: list[list[NewJob]] = [ready[i : i + chunk] for i in range(0, jobs, chunk)]
     sync = rig.app.store.sync
     sync.queues()  # opens it
@@ -99,13 +99,13 @@ def _raw_redis(lab: Lab, rig: Rig, server: Server) -> Iterator[Sample]:
     from benchmarks.measures.raw_redis import RawQueue, stored_records
 
     jobs, queue = stored_records(server), RawQueue(server)
-    drafts = (rig.tasks.noop.job().new() for _ in range(lab.sizes.jobs))
-    yield "raw_one", queue.repeat(rig.app.store, drafts, lab.sizes.seconds)
+    calls = (rig.tasks.noop.job().new() for _ in range(lab.sizes.jobs))
+    yield "raw_one", queue.repeat(rig.app.store, calls, lab.sizes.seconds)
     yield "raw_one_push", queue.push(jobs, lab.sizes.seconds)
     yield "raw_one_script", queue.put(jobs, lab.sizes.seconds)
     yield "raw_insert", queue.put_many(jobs, batch=lab.sizes.batch, chunk=lab.sizes.chunk)
     yield "raw_insert_push", queue.push_many(jobs, lab.sizes.batch)
-    ready = [draft.new() for draft in (rig.tasks.noop.job() for _ in range(lab.sizes.jobs))]
+    ready = [call.new() for call in (rig.tasks.noop.job() for _ in range(lab.sizes.jobs))]
     yield "raw_insert_same", queue.repeat_many(rig.app.store, ready, lab.sizes.chunk)
     queue.close()
 

@@ -22,7 +22,7 @@ from benchmarks.machine import describe
 from benchmarks.rig import Rig, Setup, worker_process
 from benchmarks.soak.picture import picture
 from benchmarks.soak.samples import KEEP_DEAD, Sample, faults, growth, look
-from penstock import Draft
+from penstock import JobCall
 
 _WAVE = 1_000
 #: One in so many jobs is a stamp: it says how long it has waited.
@@ -81,7 +81,7 @@ def main(
 
 def _run(rig: Rig, marks: list[int], failing: float, rate: float | None) -> Iterator[Sample]:
     """Show and give a sample at each mark."""
-    drafts = _drafts(rig, failing)
+    calls = _calls(rig, failing)
     knobs = {"PENSTOCK_KEEP_DEAD_COUNT": str(KEEP_DEAD), "PENSTOCK_PRUNE_EVERY": "1s"}
     log = rig.shm / "worker.log"
     print(
@@ -90,13 +90,13 @@ def _run(rig: Rig, marks: list[int], failing: float, rate: float | None) -> Iter
     )
     busy, sent, waits = 0.0, 1, 0
     with worker_process(rig.url, rig.shm, log, knobs=knobs) as process:
-        rig.app.enqueue_many(itertools.islice(drafts, sent))
+        rig.app.enqueue_many(itertools.islice(calls, sent))
         _wait(rig, sent, process, log)  # it serves
         for mark in marks:
             started, before = time.monotonic(), sent
             while sent < mark:
                 wave = min(_wave(rate), mark - sent)
-                rig.app.enqueue_many(itertools.islice(drafts, wave))
+                rig.app.enqueue_many(itertools.islice(calls, wave))
                 sent += wave
                 if rate is not None:
                     time.sleep(max(0.0, started + (sent - before) / rate - time.monotonic()))
@@ -113,7 +113,7 @@ def _wave(rate: float | None) -> int:
     return _WAVE if rate is None else max(1, round(rate * _BEAT))
 
 
-def _drafts(rig: Rig, failing: float) -> Iterator[Draft[None]]:
+def _calls(rig: Rig, failing: float) -> Iterator[JobCall[None]]:
     """No-ops without end; among them, evenly, the failing ones and those that say how long they waited."""
     noop, fail, stamp = rig.tasks.noop.job, rig.tasks.fail.job, rig.tasks.stamp.job
     due, failed = 0.0, 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.app.take import Taken as Taken
     from penstock.app.task import Task as Task
     from penstock.client.handle import Handle as Handle
-    from penstock.client.job_call import Draft as Draft
+    from penstock.client.job_call import JobCall as JobCall
     from penstock.core.batch import Batch as Batch
     from penstock.core.errors import ArgumentError as ArgumentError
     from penstock.core.errors import AttemptCancelled as AttemptCancelled
@@ -110,7 +110,7 @@ _HOMES = {
     "penstock.app.app": "App",
     "penstock.app.attempt": "Attempt NoCurrentJob current_job",
     "penstock.core.batch": "Batch",
-    "penstock.client.job_call": "Draft",
+    "penstock.client.job_call": "JobCall",
     "penstock.core.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout BlockingCallWarning Cancel "
         "ConfigError Discard "

@@ -170,11 +170,11 @@ def test_an_environment_is_read_or_refused_line_by_line(given_: dict[str, str]) 
 def test_headers_are_taken_or_refused(headers: Any) -> None:
     app = App("memory://")
     try:
-        draft = app.raw_job("q", b"", headers=headers)
+        call = app.raw_job("q", b"", headers=headers)
     except ConfigError as error:
         assert "headers" in str(error)
     else:
-        assert draft.new().headers == (dict(headers) if headers else None)
+        assert call.new().headers == (dict(headers) if headers else None)
 
 
 _OPTIONS = st.sampled_from(

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, cast
 
 from penstock.app.judging import judge
 from penstock.core.job import QUEUED, TERMINAL, AttemptError, Job, NewJob, State
-from penstock.core.lifecycle import (
+from penstock.core.lifecycle import decide, first_state, starts_on_record
+from penstock.core.outcomes import (
     Cancelled,
     LeaseLost,
     Outcome,
@@ -29,9 +30,6 @@ from penstock.core.lifecycle import (
     Snoozed,
     Undecodable,
     Unknown,
-    decide,
-    first_state,
-    starts_on_record,
 )
 from penstock.stores.contract import Fetched, Settled, Settlement, Store
 from tests.model.checker import Step

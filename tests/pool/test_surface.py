@@ -109,7 +109,7 @@ def test_it_brings_in_nothing_of_penstock_but_the_errors_and_nobody_brings_it_in
         "penstock",
         "penstock.core",
         "penstock.core.errors",
-        "penstock.core.printable",  # what errors say is safe to print
+        "penstock.core.text",  # what errors say is safe to print
         "penstock.pool",
         "penstock.pool.loops",
         "penstock.pool.rules",

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, AttemptError, Job, State
-from penstock.core.lifecycle import LeaseLost, Outcome, Raised, Released, Returned, Snoozed, decide
+from penstock.core.lifecycle import decide
+from penstock.core.outcomes import LeaseLost, Outcome, Raised, Released, Returned, Snoozed
 from penstock.retry import Fixed
 from penstock.stores.contract import Beat, Settled, Settlement, Share, Store, Verdict
 from tests.store.facts import DAY, KEEP, LEASE, SECOND, all_jobs, counts, new

@@ -13,7 +13,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
-from penstock.core.unique_rules import Hold, hold_after, phase, replaced
+from penstock.core.unique_rules import KeyChange, key_change, phase, replaced
 from penstock.stores.contract import Enqueued, Settled, Settlement, Share, Store, Verdict, Wake
 from tests.store.facts import (
     COMPLETED,
@@ -523,9 +523,9 @@ async def test_a_replaced_job_with_errors_keeps_them(store: Store) -> None:
 
 def test_a_key_is_taken_on_the_way_into_its_phases_and_freed_on_the_way_out() -> None:
     for states, before, after in itertools.product(EVERY_RULE, (None, *State), (None, *State)):
-        hold = hold_after(states, before, after)
+        hold = key_change(states, before, after)
         was, holds = bool(states & phase(before)), bool(states & phase(after))
-        assert hold is (Hold.STAYS if was == holds else Hold.TAKEN if holds else Hold.FREED)
+        assert hold is (KeyChange.STAYS if was == holds else KeyChange.TAKEN if holds else KeyChange.FREED)
 
 
 def test_what_does_not_replace() -> None:

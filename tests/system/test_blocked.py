@@ -77,8 +77,8 @@ def test_what_a_blocked_child_has_leased_and_not_begun_starts_on_another_at_once
     place.worker("--processes", "2", "--concurrency", concurrency, ready=2)
     tasks = place.tasks
     place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))
-    drafts = [tasks.quick.job(n) for n in range(400)]
-    handles = tasks.app.enqueue_many([*drafts[:60], tasks.block.job(2.0), *drafts[60:]])
+    calls = [tasks.quick.job(n) for n in range(400)]
+    handles = tasks.app.enqueue_many([*calls[:60], tasks.block.job(2.0), *calls[60:]])
     (blocked,) = place.until_started(1, task="block")
     behind = [handle.id for handle in handles if handle.id != blocked["id"]]
     place.until(lambda: place.runs().keys() >= set(behind), "all behind it have started")

@@ -89,11 +89,11 @@ def test_a_last_attempt_that_had_not_begun_does_not_die_in_anothers_crash(place)
     """All have one attempt; the child that dies has leased many and begun few."""
     place.worker("--processes", "2", "--concurrency", "2", ready=2, PENSTOCK_SLOT_WAIT="60s")
     tasks = place.tasks
-    drafts = [tasks.quick.using(max_attempts=1).job(n) for n in range(100)]
-    place.until_ended(tasks.app.enqueue_many(drafts))
-    drafts = [tasks.quick.using(max_attempts=1).job(n) for n in range(400)]
+    calls = [tasks.quick.using(max_attempts=1).job(n) for n in range(100)]
+    place.until_ended(tasks.app.enqueue_many(calls))
+    calls = [tasks.quick.using(max_attempts=1).job(n) for n in range(400)]
     bad = [tasks.crash.using(max_attempts=1).job("kill") for _ in range(2)]
-    handles = tasks.app.enqueue_many([*drafts[:150], bad[0], *drafts[150:250], bad[1], *drafts[250:]])
+    handles = tasks.app.enqueue_many([*calls[:150], bad[0], *calls[150:250], bad[1], *calls[250:]])
     jobs = place.until_ended(handles)
     runs = place.runs()
     for job in jobs:
@@ -201,9 +201,9 @@ def test_tasks_in_processes_die_with_their_worker(place):
 def test_everybody_killed_at_once_loses_nothing(place: Place) -> None:
     worker = place.worker("--processes", "2", ready=2)
     tasks = place.tasks
-    drafts = [tasks.nap.job(0.05) for _ in range(300)]
-    drafts += [tasks.nap_process.job(0.05) for _ in range(10)]
-    handles = tasks.app.enqueue_many(drafts)
+    calls = [tasks.nap.job(0.05) for _ in range(300)]
+    calls += [tasks.nap_process.job(0.05) for _ in range(10)]
+    handles = tasks.app.enqueue_many(calls)
     place.until_started(50)
     worker.signal_all(signal.SIGKILL)
     worker.wait()

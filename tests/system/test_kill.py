@@ -102,8 +102,8 @@ def test_what_a_killed_child_had_not_begun_is_not_charged(place):
     tasks = place.tasks
     before = tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)])
     place.until_ended(before)
-    drafts = [tasks.quick.job(n) for n in range(300)]
-    handles = tasks.app.enqueue_many([*drafts[:50], tasks.block.job(1.5), *drafts[50:]])
+    calls = [tasks.quick.job(n) for n in range(300)]
+    handles = tasks.app.enqueue_many([*calls[:50], tasks.block.job(1.5), *calls[50:]])
     (blocked,) = place.until_started(1, task="block")
     in_hand = place.counts()[State.RUNNING]
     os.kill(blocked["pid"], signal.SIGKILL)

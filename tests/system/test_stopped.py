@@ -87,8 +87,8 @@ def test_what_a_woken_worker_had_not_begun_is_begun_by_nobody_twice(place):
     stale = place.lone(concurrency=1, PENSTOCK_SLOT_WAIT="60s", **_LEASE)
     tasks = place.tasks
     place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))
-    drafts = [tasks.quick.job(n) for n in range(300)]
-    handles = tasks.app.enqueue_many([*drafts[:50], tasks.block.job(0.7), *drafts[50:]])
+    calls = [tasks.quick.job(n) for n in range(300)]
+    handles = tasks.app.enqueue_many([*calls[:50], tasks.block.job(0.7), *calls[50:]])
     place.until_started(1, task="block")
     stale.signal(signal.SIGSTOP)
     in_hand = place.counts()[State.RUNNING]

@@ -117,10 +117,10 @@ def test_counts_are_true_while_workers_are_killed(place):
     handles = []
     ends = time.monotonic() + 4
     while time.monotonic() < ends:
-        drafts = [tasks.nap.job(0.02) for _ in range(40)]
-        drafts += [tasks.crash.using(max_attempts=1).job("kill")]
-        drafts += [tasks.fail.using(max_attempts=2, retry=0.05).job()]
-        handles += tasks.app.enqueue_many(drafts)
+        calls = [tasks.nap.job(0.02) for _ in range(40)]
+        calls += [tasks.crash.using(max_attempts=1).job("kill")]
+        calls += [tasks.fail.using(max_attempts=2, retry=0.05).job()]
+        handles += tasks.app.enqueue_many(calls)
         time.sleep(0.4)
     jobs = place.until_ended(handles)
     states = Counter(job.state for job in jobs)
@@ -143,10 +143,10 @@ def test_what_cannot_run_does_not_stand_before_what_can(place):
     tasks = place.tasks
     other = App(place.url, namespace="other")
     elsewhere = other.task(name="quick")(tasks.quick.function)
-    drafts = [tasks.quick.using(delay=300, priority=100).job(n) for n in range(100)]
-    drafts += [tasks.quick.using(queue="paused", priority=100).job(n) for n in range(100)]
-    drafts += [tasks.quick.using(queue="unserved", priority=100).job(n) for n in range(100)]
-    tasks.app.enqueue_many(drafts)
+    calls = [tasks.quick.using(delay=300, priority=100).job(n) for n in range(100)]
+    calls += [tasks.quick.using(queue="paused", priority=100).job(n) for n in range(100)]
+    calls += [tasks.quick.using(queue="unserved", priority=100).job(n) for n in range(100)]
+    tasks.app.enqueue_many(calls)
     other.enqueue_many([elsewhere.using(priority=100).job(n) for n in range(100)])
     assert place.penstock("queues", "pause", "paused", "--url", place.url).returncode == 0
     place.worker("--queues", "default,paused", "--concurrency", "1")

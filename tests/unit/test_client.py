@@ -335,14 +335,14 @@ def test_a_store_that_fails_before_anything_was_stored_raises_its_own_error(
 
 
 def test_a_draft_that_is_sent_again_is_not_stored_twice(app: App, store: Recording, many: Any) -> None:
-    drafts = [app.tasks["add"].job(n) for n in range(3)]
+    calls = [app.tasks["add"].job(n) for n in range(3)]
     store.fails = {1: EnqueueUnknown([], "connection reset")}
     with pytest.raises(EnqueueUnknown):
-        many(drafts)
-    ids = [draft.id for draft in drafts]
-    assert [handle.id for handle in many(drafts)] == ids
+        many(calls)
+    ids = [call.id for call in calls]
+    assert [handle.id for handle in many(calls)] == ids
     with pytest.raises(EnqueueManyError) as caught:
-        many(drafts)
+        many(calls)
     assert {type(error) for error in caught.value.errors.values()} == {JobExists}
 
 
@@ -363,9 +363,9 @@ def test_what_is_no_draft_is_refused(app: App, store: Recording, many: Any) -> N
 
 
 def test_a_draft_knows_its_id_before_it_is_sent(app: App) -> None:
-    draft = app.tasks["add"].job(1)
-    id = draft.id
-    assert app.enqueue_many([draft])[0].id == id == draft.id
+    call = app.tasks["add"].job(1)
+    id = call.id
+    assert app.enqueue_many([call])[0].id == id == call.id
 
 
 # ── middleware and events ────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.job import DEAD_KEPT, AttemptError, Job, NewJob, State
-from penstock.core.lifecycle import LeaseLost, Raised, Returned, TimedOut, Undecodable, decide
+from penstock.core.lifecycle import decide
+from penstock.core.outcomes import LeaseLost, Raised, Returned, TimedOut, Undecodable
 
 ERROR = AttemptError(1, 0, "ValueError", "boom")
 HOUR = 3_600_000

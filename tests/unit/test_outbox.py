@@ -557,12 +557,12 @@ async def test_each_caller_hears_of_his_own_job_when_replicas_are_missing() -> N
 
 
 def test_a_bulk_enqueue_says_which_are_on_too_few_replicas(kit: Kit) -> None:
-    drafts = [kit.add.job(n) for n in range(3)]
+    calls = [kit.add.job(n) for n in range(3)]
     kit.kept.verdicts = {0: Verdict.UNREPLICATED, 2: Verdict.UNREPLICATED}
     with pytest.raises(NotReplicated) as caught:
-        kit.app.enqueue_many(drafts)
-    assert caught.value.ids == (drafts[0].id, drafts[2].id)
-    assert kit.stored() == [draft.id for draft in drafts]
+        kit.app.enqueue_many(calls)
+    assert caught.value.ids == (calls[0].id, calls[2].id)
+    assert kit.stored() == [call.id for call in calls]
 
 
 def test_a_bulk_enqueue_has_the_handles_of_those_on_too_few_replicas() -> None:

@@ -10,8 +10,8 @@ import pytest
 from penstock.app.outcome import error_of, outcome_of, timed_out
 from penstock.client.options import Options
 from penstock.core.job import AttemptError, Job, NewJob, State
-from penstock.core.lifecycle import Cancelled, Raised, Snoozed
-from penstock.core.lifecycle import Undecodable as NotDecodable
+from penstock.core.outcomes import Cancelled, Raised, Snoozed
+from penstock.core.outcomes import Undecodable as NotDecodable
 from penstock.errors import AttemptTimeout, Cancel, Discard, Retry, Snooze, Undecodable
 
 JOB = Job(NewJob("id", "task"), State.RUNNING, attempt=3)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.app.app import App
 from penstock.app.task import Task
-from penstock.client.job_call import Draft
+from penstock.client.job_call import JobCall
 from penstock.core.batch import Batch
 from penstock.core.limits import LimitChange, Rate
 from penstock.core.unique import Unique
@@ -78,19 +78,19 @@ SAID: dict[str, Callable[[Any], dict[str, Any]]] = {
 def test_a_text_of_a_class_of_its_own_is_stored_as_its_value(
     send: Task[..., Any], option: str, text: str
 ) -> None:
-    draft = send.using(**SAID[option](text)).job()
+    call = send.using(**SAID[option](text)).job()
     plain = send.using(**SAID[option]("mail")).job()
-    assert not_plain(draft.new()) == []
-    new, other = draft.new(), plain.new()
+    assert not_plain(call.new()) == []
+    new, other = call.new(), plain.new()
     assert (new.queue, new.headers, new.unique) == (other.queue, other.headers, other.unique)
 
 
 def test_whole_numbers_of_a_class_of_their_own_are_stored_as_their_value(send: Task[..., Any]) -> None:
     three = Number.THREE
-    draft = send.using(
+    call = send.using(
         priority=three, max_attempts=three, delay=three, timeout=three, retry=[three], keep_dead=three
     ).job()
-    assert not_plain(draft.new()) == []
+    assert not_plain(call.new()) == []
 
 
 def test_keys_of_a_class_of_their_own_are_their_value(app: App) -> None:
@@ -116,7 +116,7 @@ def test_so_are_those_of_a_task_of_a_batch_and_of_a_raw_job(app: App, text: Any)
     async def collect(to: list[str]) -> None: ...
 
     assert not_plain(collect.using(group=text).job("x").new()) == []
-    raw: Draft[Any] = app.raw_job(text, b"{}", text)
+    raw: JobCall[Any] = app.raw_job(text, b"{}", text)
     assert not_plain(raw.new()) == []
     assert raw.new().queue == raw.new().task == "mail"
 

@@ -56,7 +56,7 @@ def test_a_kind_draws_the_same_whatever_is_asked_of_others() -> None:
 def test_every_shape_of_load_is_drawn_and_every_order_can_be_stored() -> None:
     dice = random.Random(7)
     orders = [draw(dice, tasks) for _ in range(2_000)]
-    assert len({(order.draft.template.task, order.verb) for order in orders}) >= len(SHAPES)
+    assert len({(order.call.template.task, order.verb) for order in orders}) >= len(SHAPES)
     again = random.Random(7)
     assert [order.verb for order in orders] == [draw(again, tasks).verb for _ in range(2_000)]
 

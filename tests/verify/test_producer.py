@@ -12,7 +12,7 @@ def _jobs(seed: str, *beats: int) -> list[tuple[str, str]]:
     for n in beats:
         orders = producer.next_orders(n)
         producer.place(orders)
-        found += [(repr(order.draft).partition('{"until')[0], order.verb) for order in orders]
+        found += [(repr(order.call).partition('{"until')[0], order.verb) for order in orders]
     return found
 
 

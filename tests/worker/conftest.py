@@ -230,8 +230,8 @@ class Dam:
 
     async def fill(self) -> None:
         """Enqueue all jobs."""
-        drafts = [self._task.job(i) for i in range(self.jobs)]
-        self.handles = list(await self._app.aenqueue_many(drafts))
+        calls = [self._task.job(i) for i in range(self.jobs)]
+        self.handles = list(await self._app.aenqueue_many(calls))
 
     async def full(self, worker: Worker) -> int:
         """The number of the job that stays; the ones before it have run."""

@@ -22,7 +22,7 @@ from penstock.app.app import App
 from penstock.config import load
 from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, Progress, State
-from penstock.core.lifecycle import Cancelled, Raised, Snoozed, Undecodable
+from penstock.core.outcomes import Cancelled, Raised, Snoozed, Undecodable
 from penstock.errors import ConfigError
 from penstock.worker import Worker
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, EncodedResult, ProcessPool

@@ -177,7 +177,7 @@ def test_the_header_says_who_writes_and_how_he_is(table: LeaseTable) -> None:
 CHILD = """
 import sys
 from penstock.core.job import Job, NewJob, State
-from penstock.worker.table import LeaseTable
+from penstock.worker.shared_lease_table import LeaseTable
 table = LeaseTable.attach(int(sys.argv[1]))
 table.announce("child")
 table.put_many([Job(NewJob(f"job-{i}", "t"), State.RUNNING, token="tok") for i in range(3)], 5)

@@ -15,7 +15,7 @@ from penstock.app.task import Limits, Task
 from penstock.client.backpressure import FULL_TIMEOUT
 from penstock.client.client import Client
 from penstock.client.handle import Handle
-from penstock.client.job_call import Draft, Template
+from penstock.client.job_call import JobCall, Template
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.options import (
     DefaultOptions,
@@ -138,7 +138,7 @@ class App(Registry):
         """Where the jobs are, without secrets."""
         return self.store.url
 
-    def enqueue_many(self, jobs: Iterable[Draft[R]]) -> list[Handle[R]]:
+    def enqueue_many(self, jobs: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """Store many jobs, made by `task.job(...)`, in one step per 10 000; their handles, in order.
 
         Those that can be stored are. If some were not, EnqueueManyError has the handles of all others and
@@ -146,7 +146,7 @@ class App(Registry):
         """
         return self._client.enqueue_many(jobs)
 
-    async def aenqueue_many(self, jobs: Iterable[Draft[R]]) -> list[Handle[R]]:
+    async def aenqueue_many(self, jobs: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """The same, without blocking the event loop."""
         return await self._client.aenqueue_many(jobs)
 
@@ -167,7 +167,7 @@ class App(Registry):
 
     def raw_job(
         self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
-    ) -> Draft[Any]:
+    ) -> JobCall[Any]:
         """The same for `enqueue_many`: made now, stored then."""
         who = "enqueue_raw()"
         if not isinstance(payload, (bytes, bytearray, memoryview)):
@@ -185,7 +185,7 @@ class App(Registry):
         if chosen.unique is not None:
             chosen.unique.check(None)
         template = Template(check_task_name(task) if task != "" else "", chosen, codec)
-        return Draft(template, bytes(payload), plain(options.get("id", "")))
+        return JobCall(template, bytes(payload), plain(options.get("id", "")))
 
     @overload
     def handle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...

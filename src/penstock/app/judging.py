@@ -8,7 +8,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from penstock.core.job import DEAD_KEPT, AttemptError, Job
-from penstock.core.lifecycle import LeaseLost, TimedOut, Transition, decide, set_aside, starts_on_record
+from penstock.core.lifecycle import Transition, decide, set_aside, starts_on_record
+from penstock.core.outcomes import LeaseLost, TimedOut
 from penstock.stores.contract import Beat, Fetched, Settled, Settlement, Store
 
 __all__ = ["Judged", "judge"]

@@ -21,9 +21,9 @@ from penstock.core.errors import (
     Undecodable,
 )
 from penstock.core.job import AttemptError, Job
-from penstock.core.lifecycle import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut, Unknown
-from penstock.core.lifecycle import Undecodable as NotDecodable
 from penstock.core.limits import bounded_hold
+from penstock.core.outcomes import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut, Unknown
+from penstock.core.outcomes import Undecodable as NotDecodable
 from penstock.core.text import text_of
 
 __all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "unjudged"]

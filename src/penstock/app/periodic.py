@@ -13,12 +13,12 @@ from typing import Any, Literal, TypedDict
 from msgspec.structs import replace
 
 from penstock.app.task import Task, Using
+from penstock.client.job_checks import check_storable
 from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import check_id
 from penstock.core.job import NewJob
 from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
-from penstock.core.storable import check_storable
 from penstock.stores.contract import Tick
 
 __all__ = [
@@ -83,13 +83,13 @@ def of_task(
         raise ConfigError(f"args={args!r} is not a list of arguments: write args=[...]")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ConfigError(f"kwargs={kwargs!r} is not a mapping of names to arguments")
-    draft = task.job(*args, **(kwargs or {}))
-    if draft.given_id:
+    call = task.job(*args, **(kwargs or {}))
+    if call.given_id:
         raise ConfigError(
-            f"id={draft.given_id!r}: the ids of a periodic entry's jobs are its name and their instants: "
+            f"id={call.given_id!r}: the ids of a periodic entry's jobs are its name and their instants: "
             "give it a name="
         )
-    job = draft.new()
+    job = call.new()
     return new_entry(job.task if name is None else name, job, schedule, **policies)
 
 

@@ -38,19 +38,8 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import DEAD_KEPT, AttemptError, Job, Progress, read_json
-from penstock.core.lifecycle import (
-    CANNOT_BE_READ,
-    Cancelled,
-    Outcome,
-    Place,
-    Released,
-    Returned,
-    Transition,
-    Unknown,
-    decide,
-    starts_on_record,
-    too_late,
-)
+from penstock.core.lifecycle import CANNOT_BE_READ, Place, Transition, decide, starts_on_record, too_late
+from penstock.core.outcomes import Cancelled, Outcome, Released, Returned, Unknown
 from penstock.stores.contract import Beat, Fetched, Grip, SetAside, Settled, Settlement, Share, Store
 from penstock.stores.encrypted import why_closed
 

@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.client.client import Client
 from penstock.client.handle import Handle
-from penstock.client.job_call import Draft, Template
-from penstock.client.key_functions import Keyed, keyed_by
+from penstock.client.job_call import JobCall, Template
+from penstock.client.key_functions import KeyFunctions, key_functions_of
 from penstock.client.options import (
     CallOptions,
     HandlerOptions,
@@ -70,15 +70,15 @@ class _Later(Generic[P, R]):
         Raises ArgumentError where the call does not fit the function, EnqueueError or StoreError where
         the store did not take it.
         """
-        return self._client.enqueue(Draft(self._template, self._encode(args, kwargs), self._id))
+        return self._client.enqueue(JobCall(self._template, self._encode(args, kwargs), self._id))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same, without blocking the event loop; concurrent calls share one write."""
-        return await self._client.aenqueue(Draft(self._template, self._encode(args, kwargs), self._id))
+        return await self._client.aenqueue(JobCall(self._template, self._encode(args, kwargs), self._id))
 
-    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """The job of this call for `app.enqueue_many`; checked now, stored then."""
-        return Draft(self._template, self._encode(args, kwargs), self._id)
+        return JobCall(self._template, self._encode(args, kwargs), self._id)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Task(_Later[P, R]):
         run_in: RunIn,
         codecs: tuple[ArgsCodec, ResultCodec],
         aliases: tuple[str, ...] = (),
-        keyed: Keyed | None = None,
+        key_functions: KeyFunctions | None = None,
         carried: ArgsCodec | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -114,10 +114,10 @@ class Task(_Later[P, R]):
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
-        self._keyed = keyed
+        self._key_functions = key_functions
         #: What one job carries: the arguments, or of a batch one element of its list.
         self.carried = carried or self.args
-        template = Template(name, options, self.result, self.carried, keyed)
+        template = Template(name, options, self.result, self.carried, key_functions)
         super().__init__(client, template, self.carried)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -130,7 +130,7 @@ class Task(_Later[P, R]):
         if "unique" in options:
             _check_unique(chosen, self.function, who)
             _check_unique_batch(chosen, who)
-        template = Template(self.name, chosen, self.result, self.carried, self._keyed)
+        template = Template(self.name, chosen, self.result, self.carried, self._key_functions)
         return Using(self._client, template, self.carried, plain(options.get("id", "")))
 
     @property
@@ -268,7 +268,7 @@ def make_task(
     result = result_codec_of(function, name=name, max_bytes=limits.result)
     options = override(_keeping(defaults, result), given, who=who)
     _check_unique(options, function, who)
-    keyed = keyed_by(function, args, given, who)
+    key_functions = key_functions_of(function, args, given, who)
     carried = None
     if batch is not None:
         _check_batch(batch, given, who)
@@ -277,7 +277,7 @@ def make_task(
         _check_unique_batch(options, who)
     kinds = (SyncTask, AsyncTask) if batch is None else (SyncBatchTask, AsyncBatchTask)
     kind: type[Task[..., Any]] = kinds[run_in == "async"]
-    task = kind(function, client, name, options, run_in, (args, result), aliases, keyed, carried)
+    task = kind(function, client, name, options, run_in, (args, result), aliases, key_functions, carried)
     if run_in != "async":
         return task
     if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from penstock.core.job import State
-from penstock.core.printable import block, json_escaped, one_line
+from penstock.core.text import block, json_escaped, one_line
 
 __all__ = [
     "age",

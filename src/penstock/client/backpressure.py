@@ -1,4 +1,4 @@
-"""How long a producer waits for room in a queue that is full, and whose rule is to wait."""
+"""Retries jobs that a full queue refused, if the queue's rule is to wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from penstock.core.errors import BlockingCallWarning, EnqueueError, EnqueueUnkno
 from penstock.core.job import NewJob
 from penstock.stores.contract import Enqueued, Verdict
 
-__all__ = ["FULL_TIMEOUT", "Room", "aplaced", "in_loop", "placed", "running_loop", "warn_in_loop"]
+__all__ = [
+    "FULL_TIMEOUT",
+    "Backpressure",
+    "aretry_while_full",
+    "in_loop",
+    "retry_while_full",
+    "running_loop",
+    "warn_in_loop",
+]
 
 #: How long a producer waits unless it says otherwise (ms).
 FULL_TIMEOUT = 30_000
@@ -27,8 +35,8 @@ _warned = False
 Answers = Sequence[Enqueued | None]
 
 
-class Room:
-    """Those of a call that wait for room, until its time is over. Their order among each other stays."""
+class Backpressure:
+    """The jobs of one call that a full queue refused, until the call's time is over. Their order stays."""
 
     def __init__(self, jobs: Sequence[NewJob], answers: Answers, timeout: float) -> None:
         self._jobs = jobs
@@ -38,11 +46,11 @@ class Room:
 
     @property
     def jobs(self) -> list[NewJob]:
-        """What is to be tried again."""
+        """The jobs to send again."""
         return [self._jobs[place] for place in self._waiting]
 
     def pause(self) -> float | None:
-        """How long to wait before that (s); None: nobody waits, or no longer."""
+        """Seconds until the next attempt; None if no job waits or the time is over."""
         left = self._ends - time.monotonic()
         if not self._waiting or left <= 0:
             return None
@@ -52,7 +60,7 @@ class Room:
         return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))  # noqa: S311 (jitter, no secret)
 
     def tried(self, answers: Answers) -> None:
-        """What became of `jobs` this time."""
+        """Record the answers for `jobs`."""
         for place, answer in zip(self._waiting, answers, strict=True):
             self.answers[place] = answer
         self._waiting = self._found(self._waiting)
@@ -68,39 +76,39 @@ class Room:
         return [place for place in places if _waits(self.answers[place])]
 
 
-def placed(
+def retry_while_full(
     jobs: Sequence[NewJob], answers: Answers, timeout: float, again: Callable[[list[NewJob]], Answers]
 ) -> Answers:
-    """The answers, once those for which there was no room have found some, or no time is left."""
+    """Send the refused jobs again until all are stored or the time (s) is over; return all answers."""
     if not any(map(_waits, answers)) or in_loop():
         return answers
-    room = Room(jobs, answers, timeout)
-    while (pause := room.pause()) is not None:
+    waiting = Backpressure(jobs, answers, timeout)
+    while (pause := waiting.pause()) is not None:
         time.sleep(pause)
         try:
-            room.tried(again(room.jobs))
+            waiting.tried(again(waiting.jobs))
         except (EnqueueError, StoreError) as error:
-            room.failed(error)
-    return room.answers
+            waiting.failed(error)
+    return waiting.answers
 
 
-async def aplaced(
+async def aretry_while_full(
     jobs: Sequence[NewJob],
     answers: Answers,
     timeout: float,
     again: Callable[[list[NewJob]], Awaitable[Answers]],
 ) -> Answers:
-    """The same, without blocking the event loop."""
+    """As `retry_while_full`, without blocking the event loop."""
     if not any(map(_waits, answers)):
         return answers
-    room = Room(jobs, answers, timeout)
-    while (pause := room.pause()) is not None:
+    waiting = Backpressure(jobs, answers, timeout)
+    while (pause := waiting.pause()) is not None:
         await asyncio.sleep(pause)
         try:
-            room.tried(await again(room.jobs))
+            waiting.tried(await again(waiting.jobs))
         except (EnqueueError, StoreError) as error:
-            room.failed(error)
-    return room.answers
+            waiting.failed(error)
+    return waiting.answers
 
 
 def in_loop() -> bool:

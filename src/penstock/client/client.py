@@ -9,9 +9,15 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.backpressure import aplaced, in_loop, placed, running_loop, warn_in_loop
+from penstock.client.backpressure import (
+    aretry_while_full,
+    in_loop,
+    retry_while_full,
+    running_loop,
+    warn_in_loop,
+)
 from penstock.client.handle import Handle
-from penstock.client.job_call import Draft
+from penstock.client.job_call import JobCall
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.outbox import Outbox
 from penstock.client.timeouts import Patience, aask, ask, refuse_in_loop
@@ -93,33 +99,33 @@ class Client:
             self._made["store"] = store
         return before
 
-    def enqueue(self, draft: Draft[R]) -> Handle[R]:
+    def enqueue(self, call: JobCall[R]) -> Handle[R]:
         """Store one job; raises EnqueueError or StoreError."""
         if running_loop() is not None:
             self._warn("enqueue()", "await ….aenqueue()")
-        new = self._rewritten(draft.new())
-        (answer,) = placed([new], self._answers([new]), self._full_timeout, self._answers)
-        return self._handle(new, answer, draft)
+        new = self._rewritten(call.new())
+        (answer,) = retry_while_full([new], self._answers([new]), self._full_timeout, self._answers)
+        return self._handle(new, answer, call)
 
-    async def aenqueue(self, draft: Draft[R]) -> Handle[R]:
+    async def aenqueue(self, call: JobCall[R]) -> Handle[R]:
         """The same; who calls while a write is in flight goes with the next one."""
-        new = self._rewritten(draft.new())
+        new = self._rewritten(call.new())
         answer = await self._batcher(new.queue).put(new)
         if answer is not None and answer.verdict is Verdict.FULL:  # the batcher goes on with the others'
-            (answer,) = await aplaced([new], [answer], self._full_timeout, self._put_again)
-        return self._handle(new, answer, draft)
+            (answer,) = await aretry_while_full([new], [answer], self._full_timeout, self._put_again)
+        return self._handle(new, answer, call)
 
-    def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
+    def enqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """Store many; handles in their order. EnqueueManyError says which were stored if some were not."""
         if running_loop() is not None:
             self._warn("enqueue_many()", "await ….aenqueue_many()")
-        many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
+        many = _Many(calls, self._rewritten, self._handle, self._handle_of)
         left = self._full_timeout  # of the whole call, however many chunks it has
         for chunk in many.chunks():
             try:
                 answers = self._answers(chunk)
                 began = time.monotonic()
-                many.answered(placed(chunk, answers, left, self._answers))
+                many.answered(retry_while_full(chunk, answers, left, self._answers))
                 left -= time.monotonic() - began
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
@@ -129,15 +135,15 @@ class Client:
         if not self.store.url.startswith("memory:"):  # which waits for nothing
             warn_in_loop(what, instead)
 
-    async def aenqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Handle[R]]:
+    async def aenqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """The same, without blocking the event loop."""
-        many = _Many(drafts, self._rewritten, self._handle, self._handle_of)
+        many = _Many(calls, self._rewritten, self._handle, self._handle_of)
         left = self._full_timeout
         for chunk in many.chunks():
             try:
                 answers = await self._aanswers(chunk)
                 began = time.monotonic()
-                many.answered(await aplaced(chunk, answers, left, self._aanswers))
+                many.answered(await aretry_while_full(chunk, answers, left, self._aanswers))
                 left -= time.monotonic() - began
             except (EnqueueError, StoreError) as error:
                 many.broke_off(error)
@@ -244,9 +250,9 @@ class Client:
     def _rewritten(self, new: NewJob) -> NewJob:
         return self._middleware.rewrite(new)
 
-    def _handle(self, new: NewJob, answer: Enqueued | None, draft: Draft[R]) -> Handle[R]:
+    def _handle(self, new: NewJob, answer: Enqueued | None, call: JobCall[R]) -> Handle[R]:
         if answer is None:  # the outbox tells of it once it is stored
-            return msgspec.structs.replace(self._handle_of(new, draft), _unsent=True)
+            return msgspec.structs.replace(self._handle_of(new, call), _unsent=True)
         verdict = answer.verdict
         if verdict is _NEW or verdict is _UNREPLICATED:
             if self._events.active:
@@ -254,15 +260,15 @@ class Client:
                 self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
             if verdict is _UNREPLICATED:
                 raise NotReplicated([answer.id], answer.cause)
-            return self._handle_of(new, draft)
+            return self._handle_of(new, call)
         if verdict is Verdict.DUPLICATE and new.unique is not None and new.unique.reject:
             raise DuplicateJob(new.queue, answer.id, new.task)
         if verdict is Verdict.DUPLICATE or verdict is _REPLACED:  # its retention is its own
-            return Handle(self.store, new.queue, answer.id, new.task, draft.template.codec, None, True)
+            return Handle(self.store, new.queue, answer.id, new.task, call.template.codec, None, True)
         raise _refusal(new, answer)
 
-    def _handle_of(self, new: NewJob, draft: Draft[R]) -> Handle[R]:
-        return Handle(self.store, new.queue, new.id, new.task, draft.template.codec, new.retention)
+    def _handle_of(self, new: NewJob, call: JobCall[R]) -> Handle[R]:
+        return Handle(self.store, new.queue, new.id, new.task, call.template.codec, new.retention)
 
 
 class _Many(Generic[R]):
@@ -270,13 +276,13 @@ class _Many(Generic[R]):
 
     def __init__(
         self,
-        drafts: Iterable[Draft[R]],
+        calls: Iterable[JobCall[R]],
         rewritten: Callable[[NewJob], NewJob],
-        handle: Callable[[NewJob, Enqueued | None, Draft[R]], Handle[R]],
-        handle_of: Callable[[NewJob, Draft[R]], Handle[R]],
+        handle: Callable[[NewJob, Enqueued | None, JobCall[R]], Handle[R]],
+        handle_of: Callable[[NewJob, JobCall[R]], Handle[R]],
     ) -> None:
-        self._drafts = _with_ids(drafts)
-        self._jobs = [rewritten(draft.new()) for draft in self._drafts]
+        self._calls = _with_ids(calls)
+        self._jobs = [rewritten(call.new()) for call in self._calls]
         self._handle = handle
         self._handle_of = handle_of
         self._handles: list[Handle[R] | None] = []
@@ -293,13 +299,13 @@ class _Many(Generic[R]):
         handle, handles = self._handle, self._handles
         start = len(handles)
         span = slice(start, start + len(answers))
-        for new, answer, draft in zip(self._jobs[span], answers, self._drafts[span], strict=True):
+        for new, answer, call in zip(self._jobs[span], answers, self._calls[span], strict=True):
             try:
-                handles.append(handle(new, answer, draft))
+                handles.append(handle(new, answer, call))
             except NotReplicated as late:  # it is there
                 self._late[len(handles)] = late
                 (id,) = late.ids  # another's, if that was replaced
-                handles.append(msgspec.structs.replace(self._handle_of(new, draft), id=id))
+                handles.append(msgspec.structs.replace(self._handle_of(new, call), id=id))
             except (EnqueueError, StoreError) as refusal:
                 self._errors[len(handles)] = refusal
                 handles.append(None)
@@ -324,18 +330,18 @@ class _Many(Generic[R]):
         return [handle for handle in self._handles if handle is not None]
 
 
-def _with_ids(drafts: Iterable[Draft[R]]) -> list[Draft[R]]:
-    """All drafts, before any is stored: an argument that does not fit must leave the store untouched."""
-    if not isinstance(drafts, Iterable):
-        raise ConfigError(f"enqueue_many takes a list of task.job(...), not one: {drafts!r:.100}")
-    drafts = list(drafts)
-    for draft in drafts:
-        if not isinstance(draft, Draft):
-            raise ConfigError(f"enqueue_many takes task.job(...), not {draft!r:.100}")
-    blank = [draft for draft in drafts if not draft.given_id]
-    for draft, id in zip(blank, mint_many(len(blank)), strict=True):
-        draft.given_id = draft.given_id or id  # the same draft may be in the list twice
-    return drafts
+def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
+    """All calls, before any is stored: an argument that does not fit must leave the store untouched."""
+    if not isinstance(calls, Iterable):
+        raise ConfigError(f"enqueue_many takes a list of task.job(...), not one: {calls!r:.100}")
+    calls = list(calls)
+    for call in calls:
+        if not isinstance(call, JobCall):
+            raise ConfigError(f"enqueue_many takes task.job(...), not {call!r:.100}")
+    blank = [call for call in calls if not call.given_id]
+    for call, id in zip(blank, mint_many(len(blank)), strict=True):
+        call.given_id = call.given_id or id  # the same call may be in the list twice
+    return calls
 
 
 def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.progress_stream import Following
+from penstock.client.progress_stream import ProgressStream
 from penstock.client.timeouts import Patience, aask, ask, refuse_in_loop
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration, instant_ms, milliseconds
@@ -101,7 +101,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
             if job is None or job.ended or patience.over:
                 return outcome_of(self, job, patience)
 
-    def follow_progress(self, every: Duration = "1s", timeout: Duration | None = None) -> Following:
+    def follow_progress(self, every: Duration = "1s", timeout: Duration | None = None) -> ProgressStream:
         """What the job says of its progress, until it ends: `for` in a thread, `async for` in an event loop.
 
         Begins with what was said last, if anything was. The store is asked once in `every` (50 ms at least),
@@ -109,7 +109,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         words. Raises ResultTimeout if it has not ended within `timeout`, and JobNotFound if it never was.
         """
         missing = None if self._retention == 0 or not self._codec.keeps else _gone(self)
-        return Following(self._store, self.ref, name_of(self), missing, every, timeout)
+        return ProgressStream(self._store, self.ref, name_of(self), missing, every, timeout)
 
     def cancel(self, reason: str | None = None) -> State | None:
         """Call the job off: CANCELLED at once while it is queued; RUNNING: it has been asked to stop.

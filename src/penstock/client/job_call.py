@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.key_functions import Keyed
+from penstock.client.key_functions import KeyFunctions
 from penstock.client.options import Options
 from penstock.codec import ArgsCodec, ResultCodec
 from penstock.core.errors import ArgumentError
@@ -16,7 +16,7 @@ from penstock.core.job import FINISHED_KEPT, NewJob
 from penstock.core.text import plain, whole
 from penstock.core.unique import Unique, UniqueKey, key_digest
 
-__all__ = ["Draft", "Template"]
+__all__ = ["JobCall", "Template"]
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -27,7 +27,7 @@ class Template:
     `args` knows the arguments of a unique job; without, its payload is all that counts.
     """
 
-    __slots__ = ("_key_of", "_keyed", "_rest", "codec", "retention", "task")
+    __slots__ = ("_key_functions", "_key_of", "_rest", "codec", "retention", "task")
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class Template:
         options: Options,
         codec: ResultCodec,
         args: ArgsCodec | None = None,
-        keyed: Keyed | None = None,
+        key_functions: KeyFunctions | None = None,
     ) -> None:
         self.task = task
         self.codec = codec
         self._key_of = None if options.unique is None else _key_of(options.unique, task, args)
-        self._keyed = keyed
+        self._key_functions = key_functions
         self.retention = FINISHED_KEPT if options.retention is None else options.retention
         self._rest = _fields_after_payload(options, self.retention)
 
     def new(self, id: str, payload: bytes) -> NewJob:
         """The job of this id and payload."""
         job = self._new(id, payload)
-        return job if self._keyed is None else self._keyed.tie(job)
+        return job if self._key_functions is None else self._key_functions.apply(job)
 
     def _new(self, id: str, payload: bytes) -> NewJob:
         if self._key_of is None:
@@ -56,10 +56,10 @@ class Template:
         return msgspec.structs.replace(NewJob(id, self.task, payload, *self._rest), unique=key)
 
 
-class Draft(msgspec.Struct, Generic[R_co]):
+class JobCall(msgspec.Struct, Generic[R_co]):
     """What `task.job(...)` gives and `app.enqueue_many` takes.
 
-    A draft is one job and keeps its id: sent a second time (say, after a lost reply) it is not stored
+    A call is one job and keeps its id: sent a second time (say, after a lost reply) it is not stored
     twice, the store answers that it exists.
     """
 
@@ -79,7 +79,7 @@ class Draft(msgspec.Struct, Generic[R_co]):
         return self.template.new(self.given_id or self.id, self.payload)
 
     def __repr__(self) -> str:
-        return f"<Draft of {self.template.task} {self.payload[:80]!r}>"
+        return f"<JobCall of {self.template.task} {self.payload[:80]!r}>"
 
 
 def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes], UniqueKey]:

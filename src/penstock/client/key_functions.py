@@ -18,24 +18,26 @@ from penstock.core.limits import Rate
 from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Lane, Turn
 from penstock.core.text import plain, whole
 
-__all__ = ["Keyed", "keyed_by"]
+__all__ = ["KeyFunctions", "key_functions_of"]
 
 _TERMS = ("max_running_per_key", "ordered", "rate_per_key", "burst_per_key")
 _encode = msgspec.json.Encoder(enc_hook=spell).encode
 
 
-def keyed_by(function: Callable[..., Any], args: ArgsCodec, given: TaskOptions, who: str) -> Keyed | None:
+def key_functions_of(
+    function: Callable[..., Any], args: ArgsCodec, given: TaskOptions, who: str
+) -> KeyFunctions | None:
     """The keys of a task with these options; None if it has none. Raises ConfigError."""
     try:
         lane = _lane_rule(function, given)
         turn = _turn_rule(function, given)
     except ConfigError as error:
         raise ConfigError(f"{who}: {error}") from None
-    return None if lane is None and turn is None else Keyed(who, function, args, lane, turn)
+    return None if lane is None and turn is None else KeyFunctions(who, function, args, lane, turn)
 
 
-class Keyed:
-    """Ties a job to others by what it was called with. An error here is the caller's: nothing is stored."""
+class KeyFunctions:
+    """A task's concurrency key and fairness key, from a call's arguments. Errors reach the caller."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Keyed:
         self._lane = lane
         self._turn = turn
 
-    def tie(self, job: NewJob) -> NewJob:
+    def apply(self, job: NewJob) -> NewJob:
         """The job in its lane, and with its turn."""
         arguments = self._arguments(job.payload)
         lane, turn = None, None

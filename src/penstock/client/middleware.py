@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.client.job_checks import check_storable
 from penstock.core.errors import ConfigError
 from penstock.core.ids import check_id, check_queue
 from penstock.core.job import Job, NewJob
-from penstock.core.storable import check_storable
 
 __all__ = ["AroundAttempt", "AroundEnqueue", "MiddlewareStack", "Scoped"]
 

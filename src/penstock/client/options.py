@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from penstock.client.callbacks import OnError, OnSuccess
+from penstock.client.job_checks import check_headers
 from penstock.codec import Upgrade
 from penstock.core import retry as _retry
 from penstock.core.batch import Batch, check_group
@@ -24,7 +25,6 @@ from penstock.core.ids import check_id, check_queue
 from penstock.core.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS, MOST_ATTEMPTS, PRIORITIES, Job
 from penstock.core.limits import Rate
 from penstock.core.retry import Custom, RetryPolicy
-from penstock.core.storable import check_headers
 from penstock.core.text import whole
 from penstock.core.unique import Unique
 

@@ -1,4 +1,4 @@
-"""Following a job's progress from where it was enqueued, until it ends."""
+"""Follow a job's progress from where it was enqueued, until it ends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.core.errors import ConfigError, JobNotFound, ResultTimeout
 from penstock.core.job import Job, Progress, Ref
 from penstock.stores.contract import Store
 
-__all__ = ["Following"]
+__all__ = ["ProgressStream"]
 
 #: To ask more often (ms) would be busy polling, and a worker does not tell more often anyway.
 _OFTENEST = 50
 
 
-class Following:
-    """What a job says of its progress: `for` in a thread, `async for` in an event loop. Ends with the job."""
+class ProgressStream:
+    """A job's progress: `for` in a thread, `async for` in an event loop. Ends with the job."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from penstock.core.printable import number, short_line, short_lines
+from penstock.core.text import number, short_line, short_lines
 
 __all__ = [
     "ArgumentError",

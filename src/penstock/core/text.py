@@ -1,10 +1,38 @@
-"""Text that every store can keep, made of whatever user code gave."""
+"""Make text from outside safe to store and safe to print.
+
+Text to store is plain UTF-8, whatever user code gave. Text to print moves no cursor, starts no new line and
+reverses no writing direction.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-__all__ = ["plain", "shown", "storable", "text_of", "whole"]
+__all__ = [
+    "block",
+    "json_escaped",
+    "number",
+    "one_line",
+    "plain",
+    "short_line",
+    "short_lines",
+    "shown",
+    "storable",
+    "text_of",
+    "whole",
+]
+
+#: C0 and C1 controls, DEL, line and paragraph separators, controls of the writing direction, lone surrogates.
+_BEYOND_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_OF_A_LINE = re.compile(f"[\x00-\x1f{_BEYOND_ASCII}]")
+_OF_A_BLOCK = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
+#: Within its strings JSON has those below a space as escapes already.
+_OF_JSON = re.compile(f"[{_BEYOND_ASCII}]")
+_NOT_ASCII = re.compile("[^\x00-\x7e]")
+
+
+# ── to store ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def plain(text: str) -> str:
@@ -42,3 +70,62 @@ def shown(value: Any, *, most: int = 100) -> str:
         return text_of(repr(value), most=most)
     except BaseException:  # noqa: BLE001  # boundary: a value of the user's whose own __repr__ raises
         return f"a value that cannot be shown, of {type(value)!r:.80}"
+
+
+# ── to print ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """The text in one line: each control character as its escape, and at most `most` characters of it."""
+    return _OF_A_LINE.sub(_escaped, _cut(text, most))
+
+
+def block(text: str, most: int | None = None) -> str:
+    """The same for text of several lines, which keeps its newlines and tabs."""
+    return _OF_A_BLOCK.sub(_escaped, _cut(text, most))
+
+
+def json_escaped(text: str, *, ascii: bool = False) -> str:
+    r"""A JSON document with what `one_line` would change, or all that is not ASCII, as `\u` escapes."""
+    return (_NOT_ASCII if ascii else _OF_JSON).sub(_json_escape, text)
+
+
+def short_line(text: str, most: int = 1_000) -> str:
+    """One line as above. Of a long one the middle is left out: what to do about it stands at its end."""
+    return one_line(_without_middle(text, most))
+
+
+def short_lines(text: str, most: int = 50) -> str:
+    """Several of them: at most so many lines, and each the shorter the more there are."""
+    lines = text.split("\n", most)[:most]
+    return "\n".join(short_line(line, max(200, 1_000 // len(lines))) for line in lines)
+
+
+def number(value: float) -> str:
+    """A number for people: "0.25", "7.46", "1,234", without an exponent where that can be."""
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _without_middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    left_out = len(text) - most
+    return f"{text[: most // 2]}… ({left_out:,} characters left out) …{text[-(most - most // 2) :]}"
+
+
+def _cut(text: str, most: int | None) -> str:
+    if most is None or len(text) <= most:
+        return text
+    return f"{text[:most]}… ({len(text) - most:,} more characters)"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[n : n + 4]}" for n in range(0, len(units), 4))

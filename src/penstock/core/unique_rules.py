@@ -16,9 +16,9 @@ from penstock.core.lifecycle import first_state
 from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 
 __all__ = [
-    "Hold",
+    "KeyChange",
     "expiry_of",
-    "hold_after",
+    "key_change",
     "moves",
     "outlives_its_job",
     "phase",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class Hold(enum.Enum):
+class KeyChange(enum.Enum):
     """What a step does to a job's key."""
 
     STAYS = "stays"  # held or not, as before
@@ -45,12 +45,12 @@ def phase(state: State | None) -> int:
     return WHILE_FINISHED if state is State.COMPLETED else 0
 
 
-def hold_after(states: int, before: State | None, after: State | None) -> Hold:
+def key_change(states: int, before: State | None, after: State | None) -> KeyChange:
     """What becomes of the key of a rule with these states in this step; None is not being there."""
     held, holds = states & phase(before), states & phase(after)
     if bool(held) is bool(holds):
-        return Hold.STAYS
-    return Hold.TAKEN if holds else Hold.FREED
+        return KeyChange.STAYS
+    return KeyChange.TAKEN if holds else KeyChange.FREED
 
 
 def until(unique: UniqueKey, enqueued_at: int) -> int | None:

@@ -126,11 +126,11 @@ def _enqueue_files(tasks: Any, files: Sequence[str]) -> _Jobs:
             punctual.append(path)
     jobs.delayed = len(jobs.parse)
     unlucky = set(files[::every])
-    drafts = [tasks.parse_file.job(path, path in unlucky) for path in punctual]
-    jobs.parse.update(zip(punctual, tasks.app.enqueue_many(drafts), strict=True))
+    calls = [tasks.parse_file.job(path, path in unlucky) for path in punctual]
+    jobs.parse.update(zip(punctual, tasks.app.enqueue_many(calls), strict=True))
     unlucky = set(files[1::every])
-    drafts = [tasks.hash_file.job(path, path in unlucky) for path in files]
-    jobs.hash.update(zip(files, tasks.app.enqueue_many(drafts), strict=True))
+    calls = [tasks.hash_file.job(path, path in unlucky) for path in files]
+    jobs.hash.update(zip(files, tasks.app.enqueue_many(calls), strict=True))
     return jobs
 
 
@@ -139,8 +139,8 @@ def _enqueue_sums(tasks: Any, jobs: _Jobs) -> None:
     ids: dict[str, list[str]] = defaultdict(list)
     for path in sorted(jobs.parse):
         ids[os.path.dirname(path)].append(jobs.parse[path].id)
-    drafts = [tasks.sum_directory.job(mine, i == 0) for i, mine in enumerate(ids.values())]
-    jobs.sums.update(zip(ids, tasks.app.enqueue_many(drafts), strict=True))
+    calls = [tasks.sum_directory.job(mine, i == 0) for i, mine in enumerate(ids.values())]
+    jobs.sums.update(zip(ids, tasks.app.enqueue_many(calls), strict=True))
 
 
 def _results(store: Store, handles: Mapping[str, Handle[Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client.job_call import Draft
+from penstock.client.job_call import JobCall
 
 __all__ = ["SHAPES", "Order", "Shape", "draw"]
 
@@ -17,7 +17,7 @@ __all__ = ["SHAPES", "Order", "Shape", "draw"]
 class Order:
     """One job, and what its producer does to it `after` so many seconds: cancel, reschedule or nothing."""
 
-    draft: Draft[Any]
+    call: JobCall[Any]
     verb: str = ""
     after: float = 0.0
 
@@ -64,8 +64,8 @@ def _long(dice: random.Random, tasks: Any) -> Order:
 def _called_off(dice: random.Random, tasks: Any) -> Order:
     """While it waits, while it runs, or when it is over already."""
     task = dice.choice([tasks.slow.using(delay="2s"), tasks.slow, tasks.quick])
-    draft = task.job(1) if task is tasks.quick else task.job(2.0)
-    return Order(draft, "cancel", dice.uniform(0.0, 2.5))
+    call = task.job(1) if task is tasks.quick else task.job(2.0)
+    return Order(call, "cancel", dice.uniform(0.0, 2.5))
 
 
 def _put_off(dice: random.Random, tasks: Any) -> Order:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.client.handle import Handle
-from penstock.client.job_call import Draft
+from penstock.client.job_call import JobCall
 from penstock.core.errors import EnqueueManyError, PenstockError
 from penstock.core.job import State
 from penstock.verify import tasks
@@ -87,7 +87,7 @@ class Producer:
         long as a call may, and the healthy queues' jobs would wait behind it."""
         if not self._away or self._ways.random() < _TRIES:
             return orders
-        return [order for order in orders if order.draft.new().queue not in self._away]
+        return [order for order in orders if order.call.new().queue not in self._away]
 
     def next_orders(self, n: int) -> list[Order]:
         """So many more: which they are is up to the seed alone."""
@@ -101,13 +101,13 @@ class Producer:
                 self._enqueue(part, in_loop=self._ways.random() < 0.1)
 
     def _enqueue(self, orders: list[Order], *, in_loop: bool) -> None:
-        drafts: list[Draft[Any]] = [order.draft for order in orders]
+        calls: list[JobCall[Any]] = [order.call for order in orders]
         handles: Sequence[Handle[Any] | None]
         try:
             if in_loop:
-                handles = asyncio.run(tasks.app.aenqueue_many(drafts))
+                handles = asyncio.run(tasks.app.aenqueue_many(calls))
             else:
-                handles = tasks.app.enqueue_many(drafts)
+                handles = tasks.app.enqueue_many(calls)
         except EnqueueManyError as error:
             _log.warning("%s", error)
             handles = error.handles

@@ -17,8 +17,7 @@ import msgspec
 
 from penstock.app.attempt import running
 from penstock.config import Config
-from penstock.core.printable import block, json_escaped, one_line
-from penstock.core.text import storable, text_of
+from penstock.core.text import block, json_escaped, one_line, storable, text_of
 
 __all__ = ["complain", "configure_logs", "log_with_traceback"]
 

@@ -7,8 +7,8 @@ import asyncio
 from penstock.app.outcome import outcome_of, timed_out
 from penstock.core.errors import AttemptCancelled, AttemptTimeout
 from penstock.core.job import AttemptError
-from penstock.core.lifecycle import Cancelled, Outcome
-from penstock.core.printable import number
+from penstock.core.outcomes import Cancelled, Outcome
+from penstock.core.text import number
 from penstock.worker.leased_jobs import Hold
 
 __all__ = ["out_of_time", "raised"]

@@ -19,7 +19,8 @@ from penstock.core.duration import format_ms
 from penstock.core.errors import StoreError
 from penstock.core.events import LateResultRefused
 from penstock.core.job import DEAD_KEPT, AttemptError, Job, State
-from penstock.core.lifecycle import Raised, Transition, decide
+from penstock.core.lifecycle import Transition, decide
+from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import Complaint, pause_after
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Store

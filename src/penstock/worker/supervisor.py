@@ -29,7 +29,7 @@ from penstock.core.errors import StoreError
 from penstock.core.ids import mint
 from penstock.core.job import Job, Lease, Ref, State
 from penstock.core.lifecycle import LOST_BY, Place, Transition, released
-from penstock.core.printable import number
+from penstock.core.text import number
 from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import Complaint
 from penstock.stores.connect import connect

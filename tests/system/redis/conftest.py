@@ -47,8 +47,8 @@ class RedisPlace(Place):
     def hold(self, n: int, *tasks: str) -> list[Handle[Any]]:
         """Enqueue jobs that run until the gate `go` is opened, and wait until they run."""
         before = len(self.starts())
-        drafts = [getattr(self.tasks, task).job("go") for task in tasks or ("held",) for _ in range(n)]
-        handles: list[Handle[Any]] = self.app.enqueue_many(drafts)
+        calls = [getattr(self.tasks, task).job("go") for task in tasks or ("held",) for _ in range(n)]
+        handles: list[Handle[Any]] = self.app.enqueue_many(calls)
         self.until_started(before + len(handles))
         return handles
 

@@ -2,7 +2,7 @@
 
 from typing import assert_type
 
-from penstock import App, Batch, Draft, Handle
+from penstock import App, Batch, Handle, JobCall
 
 app = App("memory://")
 
@@ -19,9 +19,9 @@ async def send(users: list[int]) -> str:
 
 assert_type(index(["a"]), int)
 assert_type(index.enqueue("a"), Handle[None])
-assert_type(index.job("a"), Draft[None])
+assert_type(index.job("a"), JobCall[None])
 assert_type(index.using(group="g", delay="5m").enqueue("a"), Handle[None])
-assert_type(send.using(group="g").job(1), Draft[None])
+assert_type(send.using(group="g").job(1), JobCall[None])
 
 
 async def producing() -> None:

@@ -9,9 +9,9 @@ from typing import Any, assert_type
 
 from penstock import (
     App,
-    Draft,
     Handle,
     Job,
+    JobCall,
     JobDied,
     JobEnqueued,
     NewJob,
@@ -135,7 +135,7 @@ later = send.using(delay="5m", queue="low", priority=10, retention=None)
 assert_type(send.using(unique_key="user-1", unique=Unique(states="queued")).enqueue(1), Handle[str])
 send.using(unique_key=7)  # wrong
 assert_type(later.enqueue(1), Handle[str])
-assert_type(send.using(run_at=datetime.now(UTC), expires=timedelta(hours=1)).job(1), Draft[str])
+assert_type(send.using(run_at=datetime.now(UTC), expires=timedelta(hours=1)).job(1), JobCall[str])
 later.enqueue("x")  # wrong
 send.using(delay="5m").enqueue()  # wrong
 send.using(dely="5m")  # wrong

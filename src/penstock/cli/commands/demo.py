@@ -23,7 +23,7 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, facts, note, say
 from penstock.config import mask_url
 from penstock.core.errors import ConfigError
-from penstock.core.printable import one_line
+from penstock.core.text import one_line
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
     from penstock.demo.conductor import Results

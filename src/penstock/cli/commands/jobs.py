@@ -16,8 +16,8 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import age, ask, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
 from penstock.core.job import State
-from penstock.core.printable import number
 from penstock.core.retry import DURATIONS
+from penstock.core.text import number
 
 if TYPE_CHECKING:
     from penstock.core.job import Ref

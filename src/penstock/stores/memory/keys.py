@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.job import State
 from penstock.core.unique import UniqueKey
-from penstock.core.unique_rules import Hold, hold_after, outlives_its_job, until
+from penstock.core.unique_rules import KeyChange, key_change, outlives_its_job, until
 from penstock.stores.memory.rows import Holder, Queue, Row
 from penstock.stores.memory.state import MemoryState
 
@@ -25,17 +25,17 @@ def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None
     unique = row.job.spec.unique
     if unique is None:
         return
-    match hold_after(unique.states, before, row.job.state):
-        case Hold.TAKEN:
+    match key_change(unique.states, before, row.job.state):
+        case KeyChange.TAKEN:
             end = until(unique, row.job.enqueued_at)
             if (end is None or end > now) and holder_of(memory, row.queue, unique.key, now) is None:
                 row.queue.holders[unique.key] = Holder(row.generation, row.job.id, end)
                 memory.keys[row.generation] = row.queue, unique.key
                 if end is not None:
                     row.queue.key_ends.put(row.generation, end)
-        case Hold.FREED:
+        case KeyChange.FREED:
             free(memory, row.generation)
-        case Hold.STAYS:
+        case KeyChange.STAYS:
             pass
 
 

@@ -29,19 +29,13 @@ from penstock.core.job import DEAD_KEPT, AttemptError, Job
 from penstock.core.lifecycle import (
     ASK_CANCELLED,
     CANNOT_BE_READ,
-    Cancelled,
-    LeaseLost,
-    Outcome,
     Place,
-    Raised,
-    Released,
-    Returned,
     Transition,
-    Unknown,
     decide,
     starts_on_record,
     too_late,
 )
+from penstock.core.outcomes import Cancelled, LeaseLost, Outcome, Raised, Released, Returned, Unknown
 from penstock.stores.contract import Beat, Grip
 from penstock.stores.encrypted import why_closed
 from penstock.worker.executor.attempt_start import NotBegun, Starter, ThreadCall

@@ -12,7 +12,7 @@ import msgspec
 from penstock.config import Config
 from penstock.core import lifecycle
 from penstock.core.job import Job, Progress
-from penstock.core.lifecycle import Outcome
+from penstock.core.outcomes import Outcome
 
 __all__ = [
     "Broken",

@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock.core.job import Progress
-from penstock.core.lifecycle import Outcome, Raised
+from penstock.core.outcomes import Outcome, Raised
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.pools.messages import (
     Broken,

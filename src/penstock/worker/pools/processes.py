@@ -15,7 +15,7 @@ from typing import Any
 from penstock.config import Config
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress
-from penstock.core.printable import number
+from penstock.core.text import number
 from penstock.worker.logs import log_with_traceback
 from penstock.worker.pools.limits import ChildLimits
 from penstock.worker.pools.messages import Hello, Run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.core.job import State
 from penstock.core.unique import UniqueKey
-from penstock.core.unique_rules import Hold, hold_after, outlives_its_job, until
+from penstock.core.unique_rules import KeyChange, key_change, outlives_its_job, until
 from penstock.stores.sqlite.rows import STATES, numbers, spec_of
 from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
 
@@ -58,15 +58,15 @@ def shift_key(
     tx: TransactionContext, queue: Queue, seq: int, tied: int, before: State | None, after: State
 ) -> None:
     """What a step between these two states does to the key of a tied job, which is still there."""
-    match hold_after(tied, before, after):
-        case Hold.TAKEN:
+    match key_change(tied, before, after):
+        case KeyChange.TAKEN:
             id, spec, enqueued_at = tx.execute(_JOB, (seq,)).fetchone()
             unique = spec_of(seq, spec).unique
             if unique is not None:
                 take_key(tx, queue, seq, id, unique, enqueued_at)
-        case Hold.FREED:
+        case KeyChange.FREED:
             free_keys(tx, [seq])
-        case Hold.STAYS:
+        case KeyChange.STAYS:
             pass
 
 

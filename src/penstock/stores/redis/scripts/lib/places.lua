@@ -140,7 +140,7 @@ local function free_key(queue, job)
   if generation == job.generation then drop_key(queue, key, till) end
 end
 
--- What a step between two phases (0: none) does to the key of a job that has one: holding.hold_after.
+-- What a step between two phases (0: none) does to the key of a job that has one: unique_rules.key_change.
 local function shift_key(queue, id, job, before, after)
   local held, holds = in_phase(job.unique, before), in_phase(job.unique, after)
   if holds and not held then

@@ -1,4 +1,4 @@
--- A queued job is given what a second one of its unique key asks for: holding.replaced.
+-- A queued job is given what a second one of its unique key asks for: unique_rules.replaced.
 
 local EXTRA, INLINE = 16, 32    -- flags of a tail
 local REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from penstock.core.printable import block, json_escaped, one_line
+from penstock.core.text import block, json_escaped, one_line
 
 BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
