@@ -151,9 +151,9 @@ def _asked(store: Store, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
     from penstock.stores.redis.verbs import producing
 
     assert isinstance(store, RedisStore)
-    talk = producing.enqueue(store._ground, jobs)
-    calls = next(talk)
-    talk.close()
+    plan = producing.enqueue(store._context, jobs)
+    calls = next(plan)
+    plan.close()
     return [(call.script.sha, len(call.keys), *call.keys, *call.args) for call in calls if call.script]
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.core.job import Ref
 from penstock.stores.redis.keys import Keys, packed
-from penstock.stores.redis.records import Profile
+from penstock.stores.redis.profiles import Profile
 
 __all__ = ["EXTRA", "PROFILE", "RedisVandal"]
 

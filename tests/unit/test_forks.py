@@ -21,7 +21,7 @@ from penstock.core.job import NewJob
 from penstock.events import EventBus, WorkerStarted
 from penstock.stores.connect import connect
 from penstock.stores.memory import state
-from penstock.stores.redis import context as redis_ground
+from penstock.stores.redis import context as redis_context
 from penstock.stores.redis.keys import Keys
 from penstock.stores.sqlite import SqliteStore
 
@@ -188,9 +188,9 @@ def test_a_lock_that_stores_in_memory_share_is_free_in_the_child() -> None:
 
 
 def test_so_is_that_of_the_tokens_of_redis() -> None:
-    ground = redis_ground.Ground(Keys("", "p"), None, clustered=False, replicas=0)
-    with held(redis_ground._used_lock):
-        assert in_a_fork(lambda: ground.used_before("token", ["default"])) == "done"
+    context = redis_context.Context(Keys("", "p"), None, clustered=False, replicas=0)
+    with held(redis_context._used_lock):
+        assert in_a_fork(lambda: context.used_before("token", ["default"])) == "done"
 
 
 # ── stores that are imported at the same time ──

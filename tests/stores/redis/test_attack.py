@@ -18,8 +18,8 @@ from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Offer, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.subscriber import Hearing
-from penstock.stores.redis.verbs import consuming, operating, producing
+from penstock.stores.redis.subscriber import Subscriber
+from penstock.stores.redis.verbs import fetching, leases, operating, producing, settling
 from tests.servers import Cluster, RedisServer
 from tests.store.facts import (
     COMPLETED,
@@ -56,28 +56,28 @@ def another(store: RedisStore, **options: Any) -> RedisStore:
     return RedisStore(store._address, **options)
 
 
-async def sent_twice(store: RedisStore, talk: Generator[Any, Any, Any]) -> Any:
+async def sent_twice(store: RedisStore, plan: Generator[Any, Any, Any]) -> Any:
     """A verb whose replies are all lost once: what may be sent again is."""
     try:
-        calls = next(talk)
+        calls = next(plan)
         while True:
             repeatable = [call for call in calls if call.repeatable]
             await store._runner.run(repeatable)
-            calls = talk.send(await store._runner.run(calls))
+            calls = plan.send(await store._runner.run(calls))
     except StopIteration as end:
         return end.value
 
 
-async def one_step(store: RedisStore, talk: Generator[Any, Any, Any]) -> Any:
+async def one_step(store: RedisStore, plan: Generator[Any, Any, Any]) -> Any:
     """Take a verb one round trip far, and no further; what it would ask next comes back."""
-    return talk.send(await store._runner.run(next(talk)))
+    return plan.send(await store._runner.run(next(plan)))
 
 
-async def on(store: RedisStore, talk: Generator[Any, Any, Any], calls: Any) -> Any:
+async def on(store: RedisStore, plan: Generator[Any, Any, Any], calls: Any) -> Any:
     """From there to its end."""
     try:
         while True:
-            calls = talk.send(await store._runner.run(calls))
+            calls = plan.send(await store._runner.run(calls))
     except StopIteration as end:
         return end.value
 
@@ -89,8 +89,8 @@ async def on(store: RedisStore, talk: Generator[Any, Any, Any], calls: Any) -> A
 async def test_a_fetch_whose_replies_were_lost_leases_once(store: RedisStore, limit: int) -> None:
     await store.enqueue([*some(limit, queue="a"), *some(limit, queue="b")])
     shares = [Share("a", limit, limit), Share("b", limit, limit)]
-    talk = consuming.fetch(store._ground, shares, limit, LEASE, "w1", token(), True)
-    found = await sent_twice(store, talk)
+    plan = fetching.fetch(store._context, shares, limit, LEASE, "w1", token(), True)
+    found = await sent_twice(store, plan)
     held = (await counts(store, "a")).get(State.RUNNING, 0) + (await counts(store, "b")).get(State.RUNNING, 0)
     assert len(found.jobs) == held > 0
 
@@ -99,8 +99,8 @@ async def test_a_fetch_over_slots_whose_replies_were_lost_leases_once(cluster: C
     store = RedisStore(f"{cluster.url}?prefix=penstock-attack-{time.time_ns()}")
     await store.enqueue([*some(20, queue="a"), *some(20, queue="b")])
     shares = [Share("a", 5, 20), Share("b", 5, 20)]
-    talk = consuming.fetch(store._ground, shares, 10, LEASE, "w1", token(), True)
-    found = await sent_twice(store, talk)
+    plan = fetching.fetch(store._context, shares, 10, LEASE, "w1", token(), True)
+    found = await sent_twice(store, plan)
     held = [(await counts(store, queue)).get(State.RUNNING, 0) for queue in "ab"]
     assert held == [5, 5]
     assert len(found.jobs) == 10
@@ -110,8 +110,8 @@ async def test_a_fetch_over_slots_whose_replies_were_lost_leases_once(cluster: C
 async def test_a_reclaim_whose_replies_were_lost_leases_once(store: RedisStore) -> None:
     await add(store, *some(20))
     await take(store, 20)
-    talk = consuming.reclaim(store._ground, (), 100, LEASE, "w2", token(), ["w1"])
-    assert len((await sent_twice(store, talk)).jobs) == 20
+    plan = leases.reclaim(store._context, (), 100, LEASE, "w2", token(), ["w1"])
+    assert len((await sent_twice(store, plan)).jobs) == 20
 
 
 # ── a queue that is dropped between two steps of others ──
@@ -120,20 +120,20 @@ async def test_a_reclaim_whose_replies_were_lost_leases_once(store: RedisStore) 
 async def test_a_queue_that_is_dropped_while_a_job_comes_stays_on_the_list(store: RedisStore) -> None:
     producer, other = another(store), another(store)
     await other.settings("default", paused=False)
-    talk = producing.enqueue(producer._ground, [new()])
-    calls = await one_step(producer, talk)  # its name is on the list
+    plan = producing.enqueue(producer._context, [new()])
+    calls = await one_step(producer, plan)  # its name is on the list
     assert await other.drop("default")
-    assert (await on(producer, talk, calls))[0].verdict is Verdict.NEW
+    assert (await on(producer, plan, calls))[0].verdict is Verdict.NEW
     assert [queue.name for queue in await other.queues()] == ["default"]
 
 
 async def test_a_queue_that_comes_back_while_it_is_dropped_stays_on_the_list(store: RedisStore) -> None:
     other = another(store)
     await store.settings("default", paused=False)
-    talk = operating.drop(other._ground, "default")
-    calls = await one_step(other, talk)  # forgotten, but still on the list
+    plan = operating.drop(other._context, "default")
+    calls = await one_step(other, plan)  # forgotten, but still on the list
     await add(store, new())
-    assert await on(other, talk, calls)
+    assert await on(other, plan, calls)
     assert [queue.name for queue in await store.queues()] == ["default"]
 
 
@@ -173,46 +173,46 @@ async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
     store: RedisStore, redis: RedisServer
 ) -> None:
     other = another(store)
-    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(waiter)
     with redis.asked() as client:
         client.zadd(f"{prefix_of(store)}:{{/default}}:waiters", {"nobody": (time.time() + 50) * 1000})
     await add(store, new(delay=40_000))
     async with asyncio.timeout(3):
-        assert await sleeper == Wake.WORK
+        assert await waiter == Wake.WORK
     other.close()
 
 
 async def test_what_a_wait_was_told_is_passed_on_if_it_ends_otherwise() -> None:
     passed: list[tuple[str, bytes]] = []
-    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
+    subscriber = Subscriber("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
 
     async def wait() -> None:
-        with hearing.sleeping(frozenset({"a", "b"})) as sleeper:
-            while not sleeper.work:
+        with subscriber.waiting(frozenset({"a", "b"})) as waiter:
+            while not waiter.work:
                 await asyncio.sleep(0)
-                sleeper.event.set()
+                waiter.event.set()
             await asyncio.Event().wait()
 
-    sleeper = asyncio.create_task(wait())
+    waiter = asyncio.create_task(wait())
     await asyncio.sleep(0)
-    hearing.hear(b"db")
-    hearing.hear(b"wa")
+    subscriber.on_message(b"db")
+    subscriber.on_message(b"wa")
     await asyncio.sleep(0)
     assert passed == []
-    sleeper.cancel()
-    await asyncio.gather(sleeper, return_exceptions=True)
+    waiter.cancel()
+    await asyncio.gather(waiter, return_exceptions=True)
     assert sorted(passed) == [("a", b"w"), ("b", b"d")]
-    hearing.hear(b"db")
+    subscriber.on_message(b"db")
     assert passed[2:] == [("b", b"d")]
 
 
 async def test_a_wait_that_had_its_answer_passes_nothing_on() -> None:
     passed: list[tuple[str, bytes]] = []
-    hearing = Hearing("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
-    with hearing.sleeping(frozenset({"a"})) as sleeper:
-        hearing.hear(b"wa")
-        assert sleeper.work
+    subscriber = Subscriber("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
+    with subscriber.waiting(frozenset({"a"})) as waiter:
+        subscriber.on_message(b"wa")
+        assert waiter.work
     assert passed == []
 
 
@@ -237,11 +237,11 @@ async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
     await add(other, new(queue="elsewhere"))
     waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
     await asleep(waiting)
-    hearing = store._hearings.get(asyncio.get_running_loop())
-    hear, late = hearing.hear, list[bytes]()
+    subscriber = store._subscribers.get(asyncio.get_running_loop())
+    hear, late = subscriber.on_message, list[bytes]()
     ear = store._runner._here().ear
     assert ear is not None
-    monkeypatch.setattr(ear._channels[hearing.channel.encode()], "hear", late.append)
+    monkeypatch.setattr(ear._channels[subscriber.channel.encode()], "hear", late.append)
     run = store._runner.run
 
     async def run_and_hear(calls: Any) -> Any:
@@ -275,7 +275,7 @@ async def test_a_job_that_came_too_long_ago_is_not_given_back_and_run(
     other = another(store)
     waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
     await asleep(waiting)
-    monkeypatch.setattr(store._hearings.get(asyncio.get_running_loop()), "age_of", lambda came: 1e6)
+    monkeypatch.setattr(store._subscribers.get(asyncio.get_running_loop()), "age_of", lambda came: 1e6)
     await add(other, new())
     assert await waiting == Wake.WORK
     found = await store.fetch([Share("default", 9, 9)], limit=9, lease=LEASE, worker="w1", token="t1")
@@ -294,12 +294,12 @@ async def test_followers_that_were_not_delivered_are_all_kept(cluster: Cluster) 
     followers = some(2, queue="b")
     for follower in followers:
         job = await take_one(store, "a")
-        talk = consuming.settle(store._ground, [Settlement(job.lease, COMPLETED, then=(follower,))])
-        calls = await one_step(store, talk)
+        plan = settling.settle(store._context, [Settlement(job.lease, COMPLETED, then=(follower,))])
+        calls = await one_step(store, plan)
         assert calls is not None
         if calls[0].script is not None:  # the list of queues came first
-            talk.send(await store._runner.run(calls))
-        talk.close()  # we die before it is delivered
+            plan.send(await store._runner.run(calls))
+        plan.close()  # we die before it is delivered
         await store.retry([job.ref])
     await store.prune()
     assert await counts(store, "b") == {State.AVAILABLE: 2}
@@ -399,7 +399,7 @@ async def test_a_job_whose_profile_is_gone_is_set_aside_and_says_so(
 ) -> None:
     await add(store, new("one", payload=b"[1]"))
     other = RedisStore(f"{redis.url}?prefix={store._address.prefix}")  # one that has not read it yet
-    redis.client().delete(store._ground.keys.queue("default") + b":profiles")
+    redis.client().delete(store._context.keys.queue("default") + b":profiles")
     await add(store, new("two", task="other"))
     assert ids(await take(other, 2)) == ["two"]
     (job,) = await other.get([Ref("default", "one")])

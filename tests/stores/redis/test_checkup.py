@@ -10,15 +10,9 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.stores.contract import Finding, Level
-from penstock.stores.redis.checkup import (
-    QUESTIONS,
-    SETTINGS,
-    examined,
-    findings,
-    merged,
-    read_config,
-    read_info,
-)
+from penstock.stores.redis.checkup import QUESTIONS, SETTINGS, examined, merged
+from penstock.stores.redis.server_checks import findings
+from penstock.stores.redis.server_facts import read_config, read_info
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_runner import AsyncRunner
 from tests.servers import Cluster, RedisServer, redis_server

@@ -48,7 +48,7 @@ def client(redis: RedisServer) -> driver.Redis:
 
 
 def key(store: RedisStore, what: str) -> bytes:
-    return store._ground.keys.queue("default") + b":" + what.encode()
+    return store._context.keys.queue("default") + b":" + what.encode()
 
 
 async def five(store: RedisStore, client: driver.Redis, **facts: object) -> list[str]:
@@ -95,10 +95,10 @@ async def test_a_repeated_fetch_leaves_it_out_too(store: RedisStore, client: dri
 
 def _again(store: RedisStore, job: Job):
     from penstock.stores.contract import Share
-    from penstock.stores.redis.verbs import consuming
+    from penstock.stores.redis.verbs import fetching
 
     assert job.token is not None
-    return consuming.fetch(store._ground, [Share("default", 9, 9)], 9, LEASE, "w1", job.token, True)
+    return fetching.fetch(store._context, [Share("default", 9, 9)], 9, LEASE, "w1", job.token, True)
 
 
 async def test_its_lease_is_over_with_its_time_and_the_others_are_reclaimed(

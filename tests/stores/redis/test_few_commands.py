@@ -12,7 +12,7 @@ import redis as driver
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Beat, Settlement, WorkerInfo
-from penstock.stores.redis.context import HEAVY
+from penstock.stores.redis.batching import HEAVY
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
 from tests.store.facts import LEASE, PARKED, add, end, new, some, take, take_one

@@ -22,7 +22,7 @@ from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.keys import packed
-from penstock.stores.redis.records import Profiles
+from penstock.stores.redis.profiles import Profiles
 from penstock.stores.redis.store import RedisStore
 from tests.servers import Cluster, RedisServer
 from tests.store.facts import (
@@ -242,7 +242,7 @@ async def test_a_number_of_its_queue_that_cannot_be_read_stops_no_job(
 async def test_a_name_that_no_queue_can_have_is_none(store: RedisStore, vandal: RedisVandal) -> None:
     await add(store, new())
     with vandal.client() as client:
-        client.sadd(store._ground.keys.queues, GARBAGE, b"a}b", b"")
+        client.sadd(store._context.keys.queues, GARBAGE, b"a}b", b"")
     assert [queue.name for queue in await store.queues()] == ["default"]
     await store.prune()
 
@@ -464,7 +464,7 @@ async def test_a_count_of_news_that_is_none_is_counted_anew_and_heard(
     assert Wake.SETTINGS in await store.wait([], timeout=0)
     for _ in range(2):
         with vandal.client() as client:
-            client.hset(store._ground.keys.news, mapping={"cancels": "many", "changes": "many"})
+            client.hset(store._context.keys.news, mapping={"cancels": "many", "changes": "many"})
         await other.cancel([job.ref])
         await other.settings("default", paused=False)
         assert Wake.SETTINGS in await store.wait([], timeout=0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.stores.redis.context import SCRIPTS
+from penstock.stores.redis.script_loader import SCRIPTS
 from tests.stores.redis.relay import Relay
 from tests.system.redis.conftest import SOON, Load
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.core.job import Job, Lease
 from penstock.stores.redis.keys import id_of
 
-__all__ = ["Handover", "Handovers", "read_handover"]
+__all__ = ["DirectDispatch", "DispatchedJob", "read_dispatched"]
 
 _SIZES = struct.Struct(">BBBd")
 #: How long a job waits for its fetch (s); it follows the wake-up at once, unless its worker is stopping.
@@ -24,7 +24,7 @@ _PATIENCE = 0.25
 _REMEMBERED = 64
 
 
-class Handover(NamedTuple):
+class DispatchedJob(NamedTuple):
     """A job as it came."""
 
     queue: str
@@ -38,7 +38,7 @@ class Handover(NamedTuple):
         return Lease(self.queue, id_of(self.stored), self.token, int.from_bytes(self.record[1:8], "big"))
 
 
-def read_handover(message: bytes) -> Handover:
+def read_dispatched(message: bytes) -> DispatchedJob:
     """What `handed_over` in `enqueue.lua` has published."""
     name, id, token, now = _SIZES.unpack_from(message, 1)
     at = 1 + _SIZES.size
@@ -46,7 +46,7 @@ def read_handover(message: bytes) -> Handover:
     at += name
     stored = message[at : at + id]
     at += id
-    return Handover(queue, stored, message[at : at + token].decode(), int(now), message[at + token :])
+    return DispatchedJob(queue, stored, message[at : at + token].decode(), int(now), message[at + token :])
 
 
 class _Fetch:
@@ -56,17 +56,17 @@ class _Fetch:
 
     def __init__(self) -> None:
         self.under_way = False
-        self.meanwhile: list[Handover] = []  # came since it was sent: it may bring them, too
+        self.meanwhile: list[DispatchedJob] = []  # came since it was sent: it may bring them, too
         self.failed = False
         self.found: frozenset[Lease] = frozenset()
 
 
-class Handovers:
+class DirectDispatch:
     """Those of one event loop, by token."""
 
-    def __init__(self, give_back: Callable[[Sequence[Handover]], None]) -> None:
+    def __init__(self, give_back: Callable[[Sequence[DispatchedJob]], None]) -> None:
         self._give_back = give_back
-        self._kept: dict[str, list[Handover]] = {}
+        self._kept: dict[str, list[DispatchedJob]] = {}
         self._fetches: dict[str, _Fetch] = {}  # of the last tokens that were offered
 
     def offer(self, token: str) -> None:
@@ -76,7 +76,7 @@ class Handovers:
                 self._fetches.pop(next(iter(self._fetches)))
             self._fetches[token] = _Fetch()
 
-    def came(self, one: Handover, *, wanted: bool) -> None:
+    def came(self, one: DispatchedJob, *, wanted: bool) -> None:
         """A message, perhaps long after what it tells of: what a fetch has brought is not given back.
 
         `wanted`: whoever offered still waits, and fetches next.
@@ -91,7 +91,7 @@ class Handovers:
         else:
             self._give_back([one])
 
-    def take(self, token: str) -> list[Handover]:
+    def take(self, token: str) -> list[DispatchedJob]:
         """What was leased under this token, if the server need not be asked for more of it."""
         kept, fetch = self._kept.pop(token, []), self._fetches.get(token)
         return [] if fetch is not None and fetch.failed else kept
@@ -115,7 +115,7 @@ class Handovers:
             for one in meanwhile:
                 self.came(one, wanted=False)
 
-    def _keep(self, one: Handover) -> None:
+    def _keep(self, one: DispatchedJob) -> None:
         kept = self._kept.get(one.token)
         if kept is None:
             kept = self._kept[one.token] = []

@@ -7,9 +7,12 @@ from typing import Any, TypeVar
 
 from penstock.core.job import Job, Ref, stand_in
 from penstock.core.lifecycle import UNREADABLE
-from penstock.stores.redis.context import Ground, Talk, ask, by_queue, sure
+from penstock.stores.redis.batching import by_queue
+from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.keys import id_of
-from penstock.stores.redis.records import STATES, UNDECODABLE, UnknownProfile, job_of
+from penstock.stores.redis.layout import STATES, UNDECODABLE
+from penstock.stores.redis.profiles import UnknownProfile
+from penstock.stores.redis.records import job_of
 
 __all__ = ["Row", "leased_jobs", "read_quickly", "shown"]
 
@@ -19,21 +22,21 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
-def read_quickly(ground: Ground, read: Callable[[], T]) -> Talk[T | None]:
+def read_quickly(context: Context, read: Callable[[], T]) -> CallPlan[T | None]:
     """The answer of `read`, once all profiles are here that it asks for; None if something cannot be read."""
     while True:
         try:
             return read()
         except UnknownProfile as unknown:
-            if (yield from _learned(ground, unknown)) is not None:
+            if (yield from _learned(context, unknown)) is not None:
                 return None
         except UNDECODABLE:
             return None
 
 
-def leased_jobs(ground: Ground, rows: Sequence[Row], read: Callable[[Row], Job]) -> Talk[list[Job]]:
+def leased_jobs(context: Context, rows: Sequence[Row], read: Callable[[Row], Job]) -> CallPlan[list[Job]]:
     """Of rows that were leased just now those that can be read; the others are set aside."""
-    jobs, causes = yield from _read_each(ground, rows, read)
+    jobs, causes = yield from _read_each(context, rows, read)
     refs = [Ref(rows[n][0], "") for n in causes]
     broken = list(causes)
     for queue, places in by_queue(refs).items():
@@ -41,19 +44,21 @@ def leased_jobs(ground: Ground, rows: Sequence[Row], read: Callable[[Row], Job])
         for place in places:
             _, id, record, *_ = rows[broken[place]]
             args += (id, record, causes[broken[place]])
-        (told,) = sure((yield [ground.call("set_aside", [queue], args)]))
-        ground.told(told)
+        (told,) = raise_errors((yield [context.call("set_aside", [queue], args)]))
+        context.note_set_aside(told)
     return [job for job in jobs if job is not None]
 
 
-def shown(ground: Ground, queue: str, rows: Iterable[tuple[bytes, bytes, bytes | None]]) -> Talk[list[Job]]:
+def shown(
+    context: Context, queue: str, rows: Iterable[tuple[bytes, bytes, bytes | None]]
+) -> CallPlan[list[Job]]:
     """Jobs as they lie in the store, from (stored id, record, lease); `stand_in` for what cannot be read."""
     whole: list[Row] = [(queue, *row) for row in rows]
-    jobs, causes = yield from _read_each(ground, whole, lambda row: job_of(ground.profiles, *row))
+    jobs, causes = yield from _read_each(context, whole, lambda row: job_of(context.profiles, *row))
     if not causes:
         return [job for job in jobs if job is not None]
     ids = [whole[n][1] for n in causes]
-    (stands,) = sure((yield [ground.call("where", [queue], ids)]))
+    (stands,) = raise_errors((yield [context.call("where", [queue], ids)]))
     for (n, cause), state, generation in zip(causes.items(), stands[0::2], stands[1::2], strict=True):
         _, id, record, _ = whole[n]
         spec = stand_in(Ref(queue, id_of(id)), record)
@@ -62,10 +67,10 @@ def shown(ground: Ground, queue: str, rows: Iterable[tuple[bytes, bytes, bytes |
 
 
 def _read_each(
-    ground: Ground, rows: Sequence[Row], read: Callable[[Row], Job]
-) -> Talk[tuple[list[Job | None], dict[int, str]]]:
+    context: Context, rows: Sequence[Row], read: Callable[[Row], Job]
+) -> CallPlan[tuple[list[Job | None], dict[int, str]]]:
     """What was read, None for what could not be, and by their numbers why not."""
-    quickly = yield from read_quickly(ground, lambda: [read(row) for row in rows])
+    quickly = yield from read_quickly(context, lambda: [read(row) for row in rows])
     if quickly is not None:
         return list(quickly), {}
     jobs: list[Job | None] = []
@@ -78,7 +83,7 @@ def _read_each(
                 job = read(row)
             except UnknownProfile as unknown:
                 key = unknown.queue, unknown.digest
-                why = lost.get(key) or (yield from _learned(ground, unknown))
+                why = lost.get(key) or (yield from _learned(context, unknown))
                 if why is not None:
                     causes[n] = lost[key] = why
             except UNDECODABLE as error:
@@ -87,15 +92,15 @@ def _read_each(
     return jobs, causes
 
 
-def _learned(ground: Ground, unknown: UnknownProfile) -> Talk[str | None]:
+def _learned(context: Context, unknown: UnknownProfile) -> CallPlan[str | None]:
     """Learn a profile; why that cannot be."""
-    key = ground.keys.queue(unknown.queue) + b":profiles"
-    (text,) = sure((yield [ask(key, "HGET", key, unknown.digest)]))
+    key = context.keys.queue(unknown.queue) + b":profiles"
+    (text,) = raise_errors((yield [command(key, "HGET", key, unknown.digest)]))
     name = unknown.digest.hex()
     if text is None:
         return f"the profile {name} of its task is gone; was the key {key.decode()} deleted?"
     try:
-        ground.profiles.learn(unknown.queue, unknown.digest, text)
+        context.profiles.learn(unknown.queue, unknown.digest, text)
     except UNDECODABLE as error:
         return f"the profile {name} of its task cannot be read ({error})"
     return None

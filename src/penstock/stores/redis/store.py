@@ -46,16 +46,33 @@ from penstock.stores.contract import (
     WorkerInfo,
 )
 from penstock.stores.redis import checkup
-from penstock.stores.redis.context import Ground, Talk, whole
-from penstock.stores.redis.direct_dispatch import Handover
+from penstock.stores.redis.context import CallPlan, Context, int_or_zero
+from penstock.stores.redis.direct_dispatch import DispatchedJob
 from penstock.stores.redis.keys import Keys
 from penstock.stores.redis.outages import Prober
 from penstock.stores.redis.reading import shown
-from penstock.stores.redis.subscriber import Hearing, read_end
-from penstock.stores.redis.verbs import batches, consuming, operating, periodic, producing
+from penstock.stores.redis.subscriber import Subscriber, read_end
+from penstock.stores.redis.verbs import (
+    batches,
+    fetching,
+    key_checks,
+    known_queues,
+    leases,
+    listing,
+    news,
+    operating,
+    periodic,
+    producing,
+    promoting,
+    pruning,
+    result_waiting,
+    settling,
+    waiting,
+    workers,
+)
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
-from penstock.stores.redis.worker_offer import Offering, is_fresh
+from penstock.stores.redis.worker_offer import StandingOffer, is_fresh
 from penstock.stores.result_waiter import Ended, Endings
 
 __all__ = ["RedisStore"]
@@ -81,18 +98,18 @@ class RedisStore:
         self._address = address
         self._runner = AsyncRunner(address)
         self._sync_runner = SyncRunner(address)
-        self._ground = Ground(
+        self._context = Context(
             Keys(address.prefix, namespace),
             clock,
             clustered=address.mode == "cluster",
             replicas=address.wait_replicas,
         )
         self._news = _News()
-        self._hearings: PerLoop[Hearing] = PerLoop()
+        self._subscribers: PerLoop[Subscriber] = PerLoop()
         self._errands: set[asyncio.Task[None]] = set()
         self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # handed over in vain, by token
-        self._prober = Prober(self._ground.outages, self._served_again, self._sync_runner.close)
-        self._sync = _SyncDoor(self._sync_runner, self._ground, self._news)
+        self._prober = Prober(self._context.outages, self._served_again, self._sync_runner.close)
+        self._sync = _SyncDoor(self._sync_runner, self._context, self._news)
 
     @property
     def url(self) -> str:
@@ -105,12 +122,12 @@ class RedisStore:
     @property
     def spread(self) -> bool:
         """Whether queues lie on several servers, of which some may be away."""
-        return self._ground.clustered
+        return self._context.clustered
 
     def close(self) -> None:
         """Let go of the connections; a later verb opens new ones. A client that was given stays open."""
         self._prober.close()
-        self._hearings.clear()
+        self._subscribers.clear()
         self._runner.close()
         self._sync_runner.close()
 
@@ -118,27 +135,27 @@ class RedisStore:
         """Which of these parts of a Cluster answer; in a thread of its own."""
         if self._address.mode != "cluster":
             return names
-        calls = operating.probes(self._ground, names)
+        calls = known_queues.probes(self._context, names)
         answers = self._sync_runner.run(calls, within=_PROBE)
         return [
             name for name, answer in zip(names, answers, strict=True) if not isinstance(answer, Exception)
         ]
 
-    async def _do(self, talk: Talk[R]) -> R:
+    async def _do(self, plan: CallPlan[R]) -> R:
         """Send what the verb yields until it has its answer."""
         if self._news.heard is None:
             await self._begin()
-        return await self._converse(talk)
+        return await self._converse(plan)
 
     async def _begin(self) -> None:
         """What happened before a store object's first verb is not told."""
-        self._news.begin(await self._converse(operating.begin(self._ground)))
+        self._news.begin(await self._converse(news.begin(self._context)))
 
-    async def _converse(self, talk: Talk[R]) -> R:
+    async def _converse(self, plan: CallPlan[R]) -> R:
         try:
-            calls = next(talk)
+            calls = next(plan)
             while True:
-                calls = talk.send(await self._runner.run(calls))
+                calls = plan.send(await self._runner.run(calls))
         except StopIteration as end:
             result: R = end.value
             return result
@@ -146,13 +163,13 @@ class RedisStore:
     # ── producing ──
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return await self._do(producing.enqueue(self._ground, jobs))
+        return await self._do(producing.enqueue(self._context, jobs))
 
     async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        return await self._do(producing.get(self._ground, refs))
+        return await self._do(producing.get(self._context, refs))
 
     async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
-        return await self._do(producing.cancel(self._ground, refs, reason))
+        return await self._do(producing.cancel(self._context, refs, reason))
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         return await (await self._here_ends()).ended(refs, timeout, self.get)
@@ -165,15 +182,15 @@ class RedisStore:
 
     async def _here_ends(self) -> Endings:
         """Who waits in this loop for the ends of jobs."""
-        hearing = await self._hearing()
-        if hearing.endings is None:
-            ground, channel = self._ground, hearing.channel
+        subscriber = await self._subscriber()
+        if subscriber.endings is None:
+            context, channel = self._context, subscriber.channel
 
             async def look(refs: Sequence[Ref], seconds: float) -> Ended:
-                return await self._do(producing.ended_ones(ground, refs, channel, seconds))
+                return await self._do(result_waiting.ended_ones(context, refs, channel, seconds))
 
-            hearing.endings = Endings(look, every=_SAFETY)
-        return hearing.endings
+            subscriber.endings = Endings(look, every=_SAFETY)
+        return subscriber.endings
 
     # ── consuming ──
 
@@ -187,36 +204,36 @@ class RedisStore:
         token: str,
         charge: bool = True,
     ) -> Fetched:
-        talk = consuming.fetch(self._ground, queues, limit, lease, worker, token, charge)
-        hearing = self._hearings.get(asyncio.get_running_loop())
-        if hearing is None:
-            return await self._do(talk)
+        plan = fetching.fetch(self._context, queues, limit, lease, worker, token, charge)
+        subscriber = self._subscribers.get(asyncio.get_running_loop())
+        if subscriber is None:
+            return await self._do(plan)
         while back := self._going_back.get(token):  # the fetch would find it, and it would be taken away
             await asyncio.wait(back)
-        came = hearing.handovers.take(token)
-        with hearing.handovers.fetching(token) as leased:
+        came = subscriber.direct_dispatch.take(token)
+        with subscriber.direct_dispatch.fetching(token) as leased:
             if came:
-                if is_fresh(self._ground, hearing, came):
-                    found = await self._do(consuming.handed_over(self._ground, came, worker))
+                if is_fresh(self._context, subscriber, came):
+                    found = await self._do(fetching.take_dispatched(self._context, came, worker))
                     leased += found.jobs
                     return found
                 # we stood still, and too much of the lease may be over; first, or the fetch would find it
-                await self._do(_given_back(self._ground, came))
-            found = await self._do(talk)
+                await self._do(_given_back(self._context, came))
+            found = await self._do(plan)
             leased += found.jobs
-        if found.jobs and hearing.offered:  # who has work waits no more
-            queues_offered, hearing.offered = hearing.offered, frozenset()
-            self._send_off(consuming.withdraw(self._ground, sorted(queues_offered), hearing.channel))
+        if found.jobs and subscriber.offered:  # who has work waits no more
+            queues_offered, subscriber.offered = subscriber.offered, frozenset()
+            self._send_off(waiting.withdraw(self._context, sorted(queues_offered), subscriber.channel))
         return found
 
     async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        return await self._do(consuming.extend(self._ground, beats))
+        return await self._do(leases.extend(self._context, beats))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        return await self._do(consuming.settle(self._ground, settlements))
+        return await self._do(settling.settle(self._context, settlements))
 
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
-        return await self._do(consuming.promote(self._ground, queues, limit))
+        return await self._do(promoting.promote(self._context, queues, limit))
 
     async def reclaim(
         self,
@@ -228,7 +245,7 @@ class RedisStore:
         token: str,
         of: Sequence[str] | None = None,
     ) -> Fetched:
-        return await self._do(consuming.reclaim(self._ground, queues, limit, lease, worker, token, of))
+        return await self._do(leases.reclaim(self._context, queues, limit, lease, worker, token, of))
 
     async def wait(
         self,
@@ -242,63 +259,65 @@ class RedisStore:
         if self._news.heard is None:
             await self._begin()
         before = self._news.now
-        hearing = await self._hearing()
+        subscriber = await self._subscriber()
         till = ""
-        with hearing.sleeping(frozenset(queues)) as sleeper:
-            offering = Offering(self._ground, hearing, sleeper, queues, offer)
+        with subscriber.waiting(frozenset(queues)) as waiter:
+            offering = StandingOffer(self._context, subscriber, waiter, queues, offer)
             while True:
-                sleeper.event.clear()
+                waiter.event.clear()
                 left = _ms(ends - time.monotonic())
                 # the first look says till when by the server's clock; where the time is up, so it is said
                 first = not till
                 said = offering.said
-                talk = consuming.look(
-                    self._ground, queues, timeout if first else left, till, hearing.channel, said, parked
+                plan = waiting.look(
+                    self._context, queues, timeout if first else left, till, subscriber.channel, said, parked
                 )
-                work, till, news = await self._do(talk)
+                work, till, news = await self._do(plan)
                 if first and till:
-                    hearing.ahead = int(till) - timeout - time.monotonic() * 1000
+                    subscriber.ahead = int(till) - timeout - time.monotonic() * 1000
                 if said and not work:
-                    hearing.offered = sleeper.queues
+                    subscriber.offered = waiter.queues
                 wake = (Wake.WORK if work else Wake.NOTHING) | before.told_by(news)
                 if wake or left <= 0:
                     self._news.tell(news)
-                    return wake | (Wake.WORK if sleeper.work else Wake.NOTHING)
-                heard = await _heard(sleeper.event, min(ends - time.monotonic(), _SAFETY))
-                if sleeper.work:
+                    return wake | (Wake.WORK if waiter.work else Wake.NOTHING)
+                heard = await _heard(waiter.event, min(ends - time.monotonic(), _SAFETY))
+                if waiter.work:
                     return Wake.WORK
                 if not heard and ends <= time.monotonic():
                     return Wake.NOTHING  # who comes back looks for himself
 
-    async def _hearing(self) -> Hearing:
+    async def _subscriber(self) -> Subscriber:
         """What is heard in this loop; who comes first connects, and the others wait with him."""
         loop = asyncio.get_running_loop()
-        hearing = self._hearings.get(loop)
-        if hearing is None:
-            channel = self._ground.keys.channel(mint_token()[:16])
-            hearing = Hearing(channel, self._pass_on, self._give_back, self._ground.read)
-            self._hearings.put(loop, hearing)
-        if hearing.ready is None:
-            hearing.ready = loop.create_task(self._listen(hearing))
-        await asyncio.shield(hearing.ready)
-        return hearing
+        subscriber = self._subscribers.get(loop)
+        if subscriber is None:
+            channel = self._context.keys.channel(mint_token()[:16])
+            subscriber = Subscriber(channel, self._pass_on, self._give_back, self._context.read)
+            self._subscribers.put(loop, subscriber)
+        if subscriber.ready is None:
+            subscriber.ready = loop.create_task(self._listen(subscriber))
+        await asyncio.shield(subscriber.ready)
+        return subscriber
 
-    async def _listen(self, hearing: Hearing) -> None:
+    async def _listen(self, subscriber: Subscriber) -> None:
         try:
-            await self._runner.listen(hearing.channel.encode(), hearing.hear, hearing.lost)
-            news = self._ground.keys.news_channel.encode()
-            await self._runner.listen(news, hearing.news, hearing.lost)
+            await self._runner.listen(
+                subscriber.channel.encode(), subscriber.on_message, subscriber.on_messages_lost
+            )
+            news = self._context.keys.news_channel.encode()
+            await self._runner.listen(news, subscriber.on_news, subscriber.on_messages_lost)
         except BaseException:  # boundary: whatever it was, the next one tries again
-            hearing.ready = None
+            subscriber.ready = None
             raise
 
     def _pass_on(self, queue: str, kind: bytes) -> None:
-        self._send_off(consuming.pass_on(self._ground, queue, kind))
+        self._send_off(waiting.pass_on(self._context, queue, kind))
 
-    def _give_back(self, came: Sequence[Handover]) -> None:
+    def _give_back(self, came: Sequence[DispatchedJob]) -> None:
         """To the heads of their queues; if that fails their leases run out. They have one token."""
         token = came[0].token
-        task = self._send_off(_given_back(self._ground, came))
+        task = self._send_off(_given_back(self._context, came))
         self._going_back.setdefault(token, set()).add(task)
 
         def back(task: asyncio.Task[None]) -> None:
@@ -308,8 +327,8 @@ class RedisStore:
 
         task.add_done_callback(back)
 
-    def _send_off(self, talk: Talk[Any]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._do(talk))
+    def _send_off(self, plan: CallPlan[Any]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._do(plan))
         self._errands.add(task)
         task.add_done_callback(self._came_back)
         return task
@@ -331,19 +350,19 @@ class RedisStore:
         after: str | None = None,
         limit: int = 50,
     ) -> Page:
-        return await self._do(operating.list_jobs(self._ground, queue, state, task, worker, after, limit))
+        return await self._do(listing.list_jobs(self._context, queue, state, task, worker, after, limit))
 
     async def find(self, id: str) -> list[Job]:
-        return await self._do(operating.find(self._ground, id))
+        return await self._do(listing.find(self._context, id))
 
     async def queues(self) -> list[QueueInfo]:
-        return await self._do(operating.queues(self._ground))
+        return await self._do(listing.queues(self._context))
 
     async def parked(self) -> list[Parked]:
-        return await self._do(operating.parked(self._ground))
+        return await self._do(listing.parked(self._context))
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
-        return await self._do(operating.stats(self._ground, days))
+        return await self._do(listing.stats(self._context, days))
 
     async def settings(
         self,
@@ -353,62 +372,62 @@ class RedisStore:
         closed: bool | None = None,
         limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return await self._do(operating.settings(self._ground, queue, paused, closed, limits))
+        return await self._do(operating.settings(self._context, queue, paused, closed, limits))
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return await self._do(operating.retry(self._ground, refs))
+        return await self._do(operating.retry(self._context, refs))
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        return await self._do(operating.reschedule(self._ground, refs, delay, run_at))
+        return await self._do(operating.reschedule(self._context, refs, delay, run_at))
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        return await self._do(operating.delete(self._ground, refs))
+        return await self._do(operating.delete(self._context, refs))
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
-        return await self._do(operating.purge(self._ground, queue, states, limit))
+        return await self._do(operating.purge(self._context, queue, states, limit))
 
     async def drop(self, queue: str) -> bool:
-        return await self._do(operating.drop(self._ground, queue))
+        return await self._do(operating.drop(self._context, queue))
 
     async def lane(self, ref: Ref) -> LaneInfo | None:
-        return await self._do(operating.lane(self._ground, ref))
+        return await self._do(listing.lane(self._context, ref))
 
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
     ) -> Pruned:
-        return await self._do(operating.prune(self._ground, limit, keep_finished, keep_dead))
+        return await self._do(pruning.prune(self._context, limit, keep_finished, keep_dead))
 
     async def announce(self, worker: WorkerInfo) -> None:
-        await self._do(operating.announce(self._ground, worker))
+        await self._do(workers.announce(self._context, worker))
 
     async def retire(self, worker: str) -> None:
-        await self._do(operating.retire(self._ground, worker))
+        await self._do(workers.retire(self._context, worker))
 
     async def workers(self) -> list[WorkerInfo]:
-        return await self._do(operating.workers(self._ground))
+        return await self._do(workers.workers(self._context))
 
     async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
-        return await self._do(periodic.entries(self._ground, queues))
+        return await self._do(periodic.entries(self._context, queues))
 
     async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
-        return await self._do(periodic.put_entries(self._ground, entries))
+        return await self._do(periodic.put_entries(self._context, entries))
 
     async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
-        return await self._do(periodic.pause_entries(self._ground, refs, paused))
+        return await self._do(periodic.pause_entries(self._context, refs, paused))
 
     async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
-        return await self._do(periodic.delete_entries(self._ground, refs))
+        return await self._do(periodic.delete_entries(self._context, refs))
 
     async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
-        return await self._do(periodic.tick(self._ground, ticks))
+        return await self._do(periodic.tick(self._context, ticks))
 
     async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
-        return await self._do(batches.groups(self._ground, queue, limit))
+        return await self._do(batches.groups(self._context, queue, limit))
 
     async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        return await self._do(batches.flush_group(self._ground, queue, task, key))
+        return await self._do(batches.flush_group(self._context, queue, task, key))
 
     async def checkup(self) -> list[Finding]:
         before = int(time.time() * 1000)
@@ -418,40 +437,40 @@ class RedisStore:
         found = checkup.examined(
             answers, mode=self._address.mode, before_ms=before, after_ms=after, wait_replicas=wanted
         )
-        found += await self._do(operating.wrong_types(self._ground))
-        return found + await self._do(operating.unread_settings(self._ground))
+        found += await self._do(key_checks.wrong_types(self._context))
+        return found + await self._do(key_checks.unread_settings(self._context))
 
 
 class _SyncDoor:
     """The producing verbs for callers without an event loop, each in the caller's own thread."""
 
-    def __init__(self, runner: SyncRunner, ground: Ground, news: _News) -> None:
+    def __init__(self, runner: SyncRunner, context: Context, news: _News) -> None:
         self._runner = runner
-        self._ground = ground
+        self._context = context
         self._news = news
 
-    def _do(self, talk: Talk[R]) -> R:
+    def _do(self, plan: CallPlan[R]) -> R:
         if self._news.heard is None:
-            self._news.begin(self._converse(operating.begin(self._ground)))
-        return self._converse(talk)
+            self._news.begin(self._converse(news.begin(self._context)))
+        return self._converse(plan)
 
-    def _converse(self, talk: Talk[R]) -> R:
+    def _converse(self, plan: CallPlan[R]) -> R:
         try:
-            calls = next(talk)
+            calls = next(plan)
             while True:
-                calls = talk.send(self._runner.run(calls))
+                calls = plan.send(self._runner.run(calls))
         except StopIteration as end:
             result: R = end.value
             return result
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self._do(producing.enqueue(self._ground, jobs))
+        return self._do(producing.enqueue(self._context, jobs))
 
     def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        return self._do(producing.get(self._ground, refs))
+        return self._do(producing.get(self._context, refs))
 
     def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
-        return self._do(producing.cancel(self._ground, refs, reason))
+        return self._do(producing.cancel(self._context, refs, reason))
 
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         found: Ended = {}
@@ -467,12 +486,12 @@ class _SyncDoor:
         open = dict.fromkeys(refs)
         if not open:
             return
-        channel = self._ground.keys.channel(mint_token()[:16])
+        channel = self._context.keys.channel(mint_token()[:16])
         untold: set[Ref] = set()  # we asked to be told of their end, and have heard nothing yet
         with self._runner.listener(channel.encode()) as listener:
             while open:
                 told_on = listener.channel.decode()
-                ended = self._do(producing.ended_ones(self._ground, list(open), told_on, 2 * _SAFETY))
+                ended = self._do(result_waiting.ended_ones(self._context, list(open), told_on, 2 * _SAFETY))
                 untold |= open.keys() - ended.keys()
                 look_again = min(until, time.monotonic() + _SAFETY)
                 while True:
@@ -500,19 +519,19 @@ class _SyncDoor:
             return {ref: job} if job is None or job.ended else {}
         if not record:
             return {ref: None}
-        (job,) = self._do(shown(self._ground, ref.queue, [(id, record, None)]))
+        (job,) = self._do(shown(self._context, ref.queue, [(id, record, None)]))
         return {ref: job}
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return self._do(operating.retry(self._ground, refs))
+        return self._do(operating.retry(self._context, refs))
 
     def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        return self._do(operating.reschedule(self._ground, refs, delay, run_at))
+        return self._do(operating.reschedule(self._context, refs, delay, run_at))
 
     def queues(self) -> list[QueueInfo]:
-        return self._do(operating.queues(self._ground))
+        return self._do(listing.queues(self._context))
 
     def settings(
         self,
@@ -522,12 +541,12 @@ class _SyncDoor:
         closed: bool | None = None,
         limits: LimitChange | None = None,
     ) -> QueueInfo:
-        return self._do(operating.settings(self._ground, queue, paused, closed, limits))
+        return self._do(operating.settings(self._context, queue, paused, closed, limits))
 
 
-def _given_back(ground: Ground, came: Sequence[Handover]) -> Talk[list[Settled]]:
+def _given_back(context: Context, came: Sequence[DispatchedJob]) -> CallPlan[list[Settled]]:
     back = released(Place.HEAD)
-    return consuming.settle(ground, [Settlement(one.lease, back) for one in came])
+    return settling.settle(context, [Settlement(one.lease, back) for one in came])
 
 
 async def _heard(event: asyncio.Event, seconds: float) -> bool:
@@ -570,7 +589,7 @@ class _News:
     def begin(self, answer: Any) -> None:
         with self._lock:
             if self.heard is None:
-                self.heard = _Counts(map(whole, answer))
+                self.heard = _Counts(map(int_or_zero, answer))
 
     def tell(self, news: tuple[int, int]) -> None:
         """Several waits may end at once: the latest news count."""

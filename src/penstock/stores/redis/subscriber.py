@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.core.job import Job, Ref
-from penstock.stores.redis.direct_dispatch import Handover, Handovers, read_handover
+from penstock.stores.redis.direct_dispatch import DirectDispatch, DispatchedJob, read_dispatched
 from penstock.stores.redis.keys import id_of
 from penstock.stores.result_waiter import Endings
 
-__all__ = ["Hearing", "Sleeper", "read_end"]
+__all__ = ["Subscriber", "Waiter", "read_end"]
 
 #: A record that was too large to travel with the message of its job's end.
 _LARGE = b"l"
 
 
-class Sleeper:
+class Waiter:
     """One wait for work in some queues."""
 
     __slots__ = ("event", "offer", "queues", "take", "told", "work")
@@ -29,75 +29,75 @@ class Sleeper:
     def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
         self.offer: str | None = None  # the token that jobs may be leased under
-        self.take: Callable[[Handover], bool] = lambda _: False  # whether it has taken this one on
+        self.take: Callable[[DispatchedJob], bool] = lambda _: False  # whether it has taken this one on
         self.event = asyncio.Event()
         self.work = False  # there is some: no need to look
         self.told: set[bytes] = set()  # the messages so far
 
 
-class Hearing:
-    """Of one event loop: messages come in, sleepers and those who wait for ends are woken."""
+class Subscriber:
+    """Of one event loop: messages come in, waiters and those who wait for ends are woken."""
 
     def __init__(
         self,
         channel: str,
         pass_on: Callable[[str, bytes], None],
-        give_back: Callable[[Sequence[Handover]], None],
+        give_back: Callable[[Sequence[DispatchedJob]], None],
         read: Callable[[str, bytes, bytes], Job | None] = lambda *_: None,
     ) -> None:
         self.channel = channel
-        self.handovers = Handovers(give_back)
+        self.direct_dispatch = DirectDispatch(give_back)
         self.offered: frozenset[str] = frozenset()  # the queues whose producers know of our last offer
         self.ahead = 0.0  # by how many ms the server's clock is ahead of our monotonic one
         self.ready: asyncio.Task[None] | None = None  # done: its channels are listened to
         self._pass_on = pass_on
         self._read = read  # a job from its queue, stored id and record, if that needs no further question
-        self._sleepers: set[Sleeper] = set()
+        self._waiters: set[Waiter] = set()
         #: Who waits here for the ends of jobs, once anybody has.
         self.endings: Endings | None = None
 
-    def hear(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A message for this store object alone."""
         kind = message[:1]
         if kind == b"e":
             self._ended(message)
             return
         if kind == b"h":
-            self._handed_over(read_handover(message))
+            self._on_dispatched(read_dispatched(message))
             return
         queue = message[1:].decode()
-        concerned = [sleeper for sleeper in self._sleepers if queue in sleeper.queues]
-        for sleeper in concerned:
-            sleeper.work = sleeper.work or kind == b"w"
-            sleeper.told.add(message)
-            sleeper.event.set()
+        concerned = [waiter for waiter in self._waiters if queue in waiter.queues]
+        for waiter in concerned:
+            waiter.work = waiter.work or kind == b"w"
+            waiter.told.add(message)
+            waiter.event.set()
         if not concerned:
             self._pass_on(queue, kind)
 
-    def age_of(self, came: Sequence[Handover]) -> float:
+    def age_of(self, came: Sequence[DispatchedJob]) -> float:
         """How long ago (ms) the oldest of them was leased."""
         return time.monotonic() * 1000 + self.ahead - min(one.now for one in came)
 
-    def _handed_over(self, one: Handover) -> None:
+    def _on_dispatched(self, one: DispatchedJob) -> None:
         self.offered = frozenset()
-        offering = [sleeper for sleeper in self._sleepers if sleeper.offer == one.token]
-        for sleeper in offering:
-            if sleeper.take(one):
-                sleeper.event.set()
+        offering = [waiter for waiter in self._waiters if waiter.offer == one.token]
+        for waiter in offering:
+            if waiter.take(one):
+                waiter.event.set()
                 return
-        self.handovers.came(one, wanted=bool(offering))
-        for sleeper in offering:
-            sleeper.work = True
-            sleeper.event.set()
+        self.direct_dispatch.came(one, wanted=bool(offering))
+        for waiter in offering:
+            waiter.work = True
+            waiter.event.set()
 
-    def news(self, _: bytes) -> None:
+    def on_news(self, _: bytes) -> None:
         """A request to stop, or changed settings: everybody looks."""
-        for sleeper in self._sleepers:
-            sleeper.event.set()
+        for waiter in self._waiters:
+            waiter.event.set()
 
-    def lost(self) -> None:
+    def on_messages_lost(self) -> None:
         """Messages may have been missed: everybody looks for himself."""
-        self.news(b"")
+        self.on_news(b"")
         if self.endings is not None:
             self.endings.doubt()
 
@@ -112,22 +112,22 @@ class Hearing:
             self.endings.tell({ref: job})
 
     @contextmanager
-    def sleeping(self, queues: frozenset[str]) -> Iterator[Sleeper]:
-        sleeper = Sleeper(queues)
-        self._sleepers.add(sleeper)
+    def waiting(self, queues: frozenset[str]) -> Iterator[Waiter]:
+        waiter = Waiter(queues)
+        self._waiters.add(waiter)
         try:
-            yield sleeper
+            yield waiter
         except BaseException:  # boundary: whatever ended the wait, what it was told shall not be lost with it
-            for message in sleeper.told:
+            for message in waiter.told:
                 self._pass_on(message[1:].decode(), message[:1])
             raise
         finally:
-            self._sleepers.discard(sleeper)
+            self._waiters.discard(waiter)
 
-    def offers(self, sleeper: Sleeper, token: str) -> None:
-        """Jobs may come that are leased to this sleeper under this token."""
-        sleeper.offer = token
-        self.handovers.offer(token)
+    def offers(self, waiter: Waiter, token: str) -> None:
+        """Jobs may come that are leased to this waiter under this token."""
+        waiter.offer = token
+        self.direct_dispatch.offer(token)
 
 
 def read_end(message: bytes) -> tuple[Ref, bytes, bytes | None]:

@@ -5,51 +5,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.stores.contract import Fetched, Offer
-from penstock.stores.redis.context import Ground
-from penstock.stores.redis.direct_dispatch import Handover
-from penstock.stores.redis.records import UNDECODABLE, UnknownProfile
-from penstock.stores.redis.subscriber import Hearing, Sleeper
-from penstock.stores.redis.verbs import consuming
+from penstock.stores.redis.context import Context
+from penstock.stores.redis.direct_dispatch import DispatchedJob
+from penstock.stores.redis.layout import UNDECODABLE
+from penstock.stores.redis.profiles import UnknownProfile
+from penstock.stores.redis.subscriber import Subscriber, Waiter
+from penstock.stores.redis.verbs import fetching, waiting
 
-__all__ = ["Offering", "is_fresh"]
+__all__ = ["StandingOffer", "is_fresh"]
 
 #: A job that was leased with a wake-up call is begun if the call took no longer than this (ms).
 _FRESH = 1_000
 
 
-class Offering:
+class StandingOffer:
     """Its jobs go to the waiter as soon as they are here; those that cannot are left to his next fetch."""
 
     def __init__(
-        self, ground: Ground, hearing: Hearing, sleeper: Sleeper, queues: Sequence[str], offer: Offer | None
+        self,
+        context: Context,
+        subscriber: Subscriber,
+        waiter: Waiter,
+        queues: Sequence[str],
+        offer: Offer | None,
     ) -> None:
-        self._ground = ground
-        self._hearing = hearing
-        self._sleeper = sleeper
+        self._context = context
+        self._subscriber = subscriber
+        self._waiter = waiter
         self._queues = queues
         self._put_down(offer)
-        sleeper.take = self._take
+        waiter.take = self._take
 
     def _put_down(self, offer: Offer | None) -> None:
         self._offer = offer
         #: As producers read it; empty if there is nothing to offer.
-        self.said = "" if offer is None else consuming.offer_of(self._ground, self._queues, offer)
+        self.said = "" if offer is None else waiting.offer_of(self._context, self._queues, offer)
         if offer is not None:
-            self._hearing.offers(self._sleeper, offer.token)
+            self._subscriber.offers(self._waiter, offer.token)
 
-    def _take(self, one: Handover) -> bool:
+    def _take(self, one: DispatchedJob) -> bool:
         offer = self._offer
-        if offer is None or offer.take is None or not is_fresh(self._ground, self._hearing, [one]):
+        if offer is None or offer.take is None or not is_fresh(self._context, self._subscriber, [one]):
             return False
         try:
-            jobs = consuming.read_handed_over(self._ground, [one], offer.worker)
+            jobs = fetching.jobs_of_dispatched(self._context, [one], offer.worker)
         except (UnknownProfile, *UNDECODABLE):  # the server has to be asked
             return False
         self._put_down(offer.take(Fetched(jobs, one.now)))
-        self._sleeper.work = self._offer is None
+        self._waiter.work = self._offer is None
         return True
 
 
-def is_fresh(ground: Ground, hearing: Hearing, came: Sequence[Handover]) -> bool:
+def is_fresh(context: Context, subscriber: Subscriber, came: Sequence[DispatchedJob]) -> bool:
     """Whether most of the lease is still to come."""
-    return ground.steered or hearing.age_of(came) <= _FRESH
+    return context.steered or subscriber.age_of(came) <= _FRESH

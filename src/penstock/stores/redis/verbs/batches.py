@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.stores.contract import GroupInfo
-from penstock.stores.redis.context import AWAY, Ground, Talk, any_of, isolated, sure
+from penstock.stores.redis.context import CallPlan, Context, raise_errors
+from penstock.stores.redis.isolation import AWAY, any_of, isolated
 from penstock.stores.redis.keys import id_of
-from penstock.stores.redis.verbs.producing import highest, known
+from penstock.stores.redis.verbs.known_queues import highest, known
 
 __all__ = ["flush_group", "groups"]
 
 
 @isolated
-def groups(ground: Ground, queue: str | None, limit: int) -> Talk[list[GroupInfo]]:
-    names = (yield from known(ground)) if queue is None else [queue]
-    calls = [(name, ground.call("groups", [name], [limit])) for name in names]
-    answers = (yield from any_of(ground, calls)) if names else []
+def groups(context: Context, queue: str | None, limit: int) -> CallPlan[list[GroupInfo]]:
+    names = (yield from known(context)) if queue is None else [queue]
+    calls = [(name, context.call("groups", [name], [limit])) for name in names]
+    answers = (yield from any_of(context, calls)) if names else []
     found = [
         one
         for name, answer in zip(names, answers, strict=True)
@@ -35,10 +36,10 @@ def _groups_of(queue: str, answer: list[Any]) -> list[GroupInfo]:
     return found
 
 
-def flush_group(ground: Ground, queue: str, task: str, key: str) -> Talk[str | None]:
-    if ground.clustered and ground.steered:
-        yield from highest(ground)
-    call = ground.call("flush_group", [queue], [ground.floor, f"{task}\0{key}"], repeatable=False)
-    ((newest, made),) = sure((yield [call]))
-    ground.floor = max(ground.floor, int(newest))
+def flush_group(context: Context, queue: str, task: str, key: str) -> CallPlan[str | None]:
+    if context.clustered and context.steered:
+        yield from highest(context)
+    call = context.call("flush_group", [queue], [context.floor, f"{task}\0{key}"], repeatable=False)
+    ((newest, made),) = raise_errors((yield [call]))
+    context.floor = max(context.floor, int(newest))
     return None if made is None else id_of(made)

@@ -12,23 +12,14 @@ from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap, unreadable_entry
 from penstock.stores.contract import Moved, Tick, Ticked, Timetable
-from penstock.stores.redis.context import (
-    AWAY,
-    HEAVY,
-    Ground,
-    Talk,
-    any_of,
-    by_queue,
-    each,
-    in_bytes,
-    isolated,
-    parts_of,
-    sure,
-)
+from penstock.stores.redis.batching import HEAVY, by_queue, in_bytes, parts_of
+from penstock.stores.redis.context import CallPlan, Context, raise_errors
+from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
 from penstock.stores.redis.keys import id_of, packed
-from penstock.stores.redis.records import UNDECODABLE, form_of, tail_of
-from penstock.stores.redis.verbs.consuming import now_of
-from penstock.stores.redis.verbs.producing import highest, known, register, tell_news
+from penstock.stores.redis.layout import UNDECODABLE
+from penstock.stores.redis.script_arguments import form_of, tail_of
+from penstock.stores.redis.verbs.known_queues import highest, known, now_of, register
+from penstock.stores.redis.verbs.news import tell_news
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
@@ -36,19 +27,18 @@ __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
 _HEAD = struct.Struct("<ddddB")
 _MOVED = {b"a": Moved.APPLIED, b"s": Moved.STALE, b"e": Moved.EARLY, b"g": Moved.GONE}
 _OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.REPLACE: 2}
-
 _blob = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(NewEntry).decode
 
 
 @isolated
-def entries(ground: Ground, queues: Sequence[str] | None) -> Talk[Timetable]:
-    names = (yield from known(ground)) if queues is None else sorted(set(queues))
+def entries(context: Context, queues: Sequence[str] | None) -> CallPlan[Timetable]:
+    names = (yield from known(context)) if queues is None else sorted(set(queues))
     if not names:
-        return Timetable([], (yield from now_of(ground)))
-    servers = ground.servers(names)
-    asked = [(few[0], ground.call("entries", few, [])) for few in servers]
-    told = zip(servers, (yield from any_of(ground, asked)), strict=True)
+        return Timetable([], (yield from now_of(context)))
+    servers = context.servers(names)
+    asked = [(few[0], context.call("entries", few, [])) for few in servers]
+    told = zip(servers, (yield from any_of(context, asked)), strict=True)
     there = [(few, answer) for few, answer in told if answer is not AWAY]
     found = [
         (name, _shown_of(queue, name, text))
@@ -96,7 +86,7 @@ def _sized(text: bytes, at: int) -> tuple[bytes, int]:
 # ── what operators do ────────────────────────────────────────────────────────────────────────────
 
 
-def put_entries(ground: Ground, specs: Sequence[NewEntry]) -> Talk[list[Entry]]:
+def put_entries(context: Context, specs: Sequence[NewEntry]) -> CallPlan[list[Entry]]:
     if not specs:
         return []
     sizes = [len(spec.job.payload) for spec in specs]
@@ -105,33 +95,33 @@ def put_entries(ground: Ground, specs: Sequence[NewEntry]) -> Talk[list[Entry]]:
         for queue, part in parts_of([spec.ref for spec in specs], HEAVY)
         for lighter in in_bytes(part, sizes)
     ]
-    yield from register(ground, {queue for queue, _ in parts})
+    yield from register(context, {queue for queue, _ in parts})
     calls = []
     for queue, places in parts:
         args: list[bytes | str | int] = []
         for place in places:
             spec = specs[place]
             args += (spec.name, spec.schedule.key, _blob(spec))
-        calls.append((queue, ground.call("put_entries", [queue], args)))
-    answers = yield from each(ground, calls)
+        calls.append((queue, context.call("put_entries", [queue], args)))
+    answers = yield from each(context, calls)
     found: dict[int, Entry] = {}
     for (_, places), answer in zip(parts, answers, strict=True):
         if answer is AWAY:
             continue
         found.update(zip(places, map(_entry_of, answer[1:]), strict=True))
     if any(answer is not AWAY and answer[0] for answer in answers):
-        yield from tell_news(ground, "changes")
+        yield from tell_news(context, "changes")
     if AWAY in answers:  # the others are put
-        raise ground.unavailable([queue for queue, _ in parts])
+        raise context.unavailable([queue for queue, _ in parts])
     return [found[place] for place in range(len(specs))]
 
 
-def pause_entries(ground: Ground, refs: Sequence[Ref], paused: bool) -> Talk[list[Entry | None]]:
+def pause_entries(context: Context, refs: Sequence[Ref], paused: bool) -> CallPlan[list[Entry | None]]:
     groups = by_queue(refs)
-    answers = sure(
+    answers = raise_errors(
         (
             yield [
-                ground.call("pause_entries", [queue], [int(paused), *(refs[n].id for n in places)])
+                context.call("pause_entries", [queue], [int(paused), *(refs[n].id for n in places)])
                 for queue, places in groups.items()
             ]
         )
@@ -141,20 +131,22 @@ def pause_entries(ground: Ground, refs: Sequence[Ref], paused: bool) -> Talk[lis
         for place, text in zip(places, answer[1:], strict=True):
             found[place] = _shown_of(refs[place].queue, refs[place].id.encode(), text) if text else None
     if any(answer[0] for answer in answers):
-        yield from tell_news(ground, "changes")
+        yield from tell_news(context, "changes")
     return found
 
 
-def delete_entries(ground: Ground, refs: Sequence[Ref]) -> Talk[list[bool]]:
+def delete_entries(context: Context, refs: Sequence[Ref]) -> CallPlan[list[bool]]:
     groups = by_queue(refs)
-    calls = [ground.call("delete_entries", [q], [refs[n].id for n in places]) for q, places in groups.items()]
-    answers = sure((yield calls))
+    calls = [
+        context.call("delete_entries", [q], [refs[n].id for n in places]) for q, places in groups.items()
+    ]
+    answers = raise_errors((yield calls))
     gone = [False] * len(refs)
     for places, answer in zip(groups.values(), answers, strict=True):
         for place, was_there in zip(places, answer, strict=True):
             gone[place] = was_there == 1
     if any(gone):
-        yield from tell_news(ground, "changes")
+        yield from tell_news(context, "changes")
     return gone
 
 
@@ -162,17 +154,17 @@ def delete_entries(ground: Ground, refs: Sequence[Ref]) -> Talk[list[bool]]:
 
 
 @isolated
-def tick(ground: Ground, ticks: Sequence[Tick]) -> Talk[list[Ticked]]:
+def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[Ticked]]:
     """One script each. It may be sent again: what it has done, it does not do twice."""
     if not ticks:
         return []
-    if ground.clustered and ground.steered:
-        yield from highest(ground)
-    answers = yield from each(ground, [(one.ref.queue, _tick_call(ground, one)) for one in ticks])
+    if context.clustered and context.steered:
+        yield from highest(context)
+    answers = yield from each(context, [(one.ref.queue, _tick_call(context, one)) for one in ticks])
     given = [answer for answer in answers if answer is not AWAY]
-    ground.floor = max(ground.floor, *(int(answer[1]) for answer in given), 0)
+    context.floor = max(context.floor, *(int(answer[1]) for answer in given), 0)
     if any(answer[2] for answer in given):
-        yield from tell_news(ground, "cancels")
+        yield from tell_news(context, "cancels")
     return [_ticked(one, answer) for one, answer in zip(ticks, answers, strict=True)]
 
 
@@ -184,14 +176,14 @@ def _ticked(one: Tick, answer: Any) -> Ticked:
     return Ticked(_MOVED[moved], tuple(new))
 
 
-def _tick_call(ground: Ground, one: Tick) -> Call:
+def _tick_call(context: Context, one: Tick) -> Call:
     profiles: dict[bytes, bytes] = {}
     jobs: list[bytes | str | int] = []
     for job in one.jobs:
-        digest, text = ground.profiles.write(job)
+        digest, text = context.profiles.write(job)
         profiles[digest] = text
         jobs += (packed(job.id), form_of(job, 1), tail_of(job, digest))
-    args: list[bytes | str | int] = [ground.floor, len(profiles)]
+    args: list[bytes | str | int] = [context.floor, len(profiles)]
     for pair in profiles.items():
         args += pair
     args += (
@@ -203,4 +195,4 @@ def _tick_call(ground: Ground, one: Tick) -> Call:
         _OVERLAPS[one.overlap],
         REPLACED,
     )
-    return ground.call("tick", [one.ref.queue], [*args, *jobs])
+    return context.call("tick", [one.ref.queue], [*args, *jobs])

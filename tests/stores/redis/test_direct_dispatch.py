@@ -11,8 +11,8 @@ from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Fetched, Offer, Settled, Settlement, Share, Wake
-from penstock.stores.redis.context import ask
-from penstock.stores.redis.direct_dispatch import Handover
+from penstock.stores.redis.context import command
+from penstock.stores.redis.direct_dispatch import DispatchedJob
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
@@ -52,11 +52,11 @@ async def asleep(store: RedisStore, *queues: str, token: str = "t1") -> asyncio.
 
 
 async def offered(store: RedisStore, queue: str) -> bool:
-    return bool(await asked(store, "EXISTS", store._ground.keys.queue(queue) + b":offers"))
+    return bool(await asked(store, "EXISTS", store._context.keys.queue(queue) + b":offers"))
 
 
-async def asked(store: RedisStore, *command: str | bytes) -> object:
-    (answer,) = await store._runner.run([ask(store._ground.keys.news, *command)])
+async def asked(store: RedisStore, *words: str | bytes) -> object:
+    (answer,) = await store._runner.run([command(store._context.keys.news, *words)])
     return answer
 
 
@@ -120,7 +120,7 @@ async def test_who_got_one_is_offered_no_other_in_any_queue(store: RedisStore, o
     assert [job.id for job in await fetch(store, "t2", "a", "b")] == ["2"]
 
 
-async def test_several_jobs_at_once_are_not_handed_over(store: RedisStore, other: RedisStore) -> None:
+async def test_several_jobs_at_once_are_not_on_dispatched(store: RedisStore, other: RedisStore) -> None:
     waiting = await asleep(store, "default")
     jobs = [NewJob("1", "t"), NewJob("2", "t")]
     await other.enqueue(jobs)
@@ -163,12 +163,12 @@ async def test_a_wait_that_was_given_up_takes_no_job_with_it(store: RedisStore, 
     assert job.attempt == 0
 
 
-async def test_the_next_fetch_finds_what_was_handed_over_though_the_message_was_lost(
+async def test_the_next_fetch_finds_what_was_on_dispatched_though_the_message_was_lost(
     store: RedisStore, other: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = await asleep(store, "default")
-    hearing = store._hearings.get(asyncio.get_running_loop())
-    monkeypatch.setattr(hearing, "_handed_over", lambda one: None)
+    subscriber = store._subscribers.get(asyncio.get_running_loop())
+    monkeypatch.setattr(subscriber, "_on_dispatched", lambda one: None)
     new = NewJob("1", "t")
     await other.enqueue([new])
     await until(other, new, State.RUNNING)
@@ -182,7 +182,7 @@ async def test_nothing_is_handed_to_who_is_gone(store: RedisStore, other: RedisS
     await asyncio.gather(waiting, return_exceptions=True)
     store.close()
     async with asyncio.timeout(SOON):
-        while await asked(other, "PUBSUB", "CHANNELS", store._ground.keys.news_channel):
+        while await asked(other, "PUBSUB", "CHANNELS", store._context.keys.news_channel):
             await asyncio.sleep(0.01)
     new = NewJob("1", "t")
     await other.enqueue([new])
@@ -208,10 +208,10 @@ async def test_a_fetch_does_not_find_what_is_on_its_way_back(store: RedisStore, 
     new = NewJob("1", "t")
     await other.enqueue([new])
     assert [job.id for job in await fetch(store, "t1")] == ["1"]
-    key = store._ground.keys.queue("default") + b":jobs"
+    key = store._context.keys.queue("default") + b":jobs"
     record = await asked(store, "HGET", key, packed("1"))
     assert isinstance(record, bytes)
-    store._give_back([Handover("default", packed("1"), "t1", 0, record)])
+    store._give_back([DispatchedJob("default", packed("1"), "t1", 0, record)])
     (again,) = await fetch(store, "t1")
     assert await store.settle([Settlement(again.lease, DONE)]) == [Settled.APPLIED]
     assert again.attempt == 1, "its first attempt was given back before"

@@ -1,0 +1,79 @@
+"""Split a call into parts that hold the server for 5 ms at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from penstock.core.job import Ref
+from penstock.stores.redis.context import Context
+from penstock.stores.redis.keys import packed
+
+__all__ = [
+    "BATCH",
+    "HEAVY",
+    "MOST_BYTES",
+    "by_queue",
+    "chunks",
+    "id_list",
+    "in_bytes",
+    "jobs_from",
+    "numbered",
+    "parts_of",
+]
+
+T = TypeVar("T")
+
+#: A script works on so many jobs at most, so that it does not hold the server for more than 5 ms ...
+BATCH = 2_000
+#: ... and on so many where each costs more.
+HEAVY = 250
+#: The payloads, results … of one script are so many bytes at most; what is larger goes alone.
+MOST_BYTES = 1 << 20
+
+
+def by_queue(refs: Sequence[Ref]) -> dict[str, list[int]]:
+    """The places of the questions, queue by queue."""
+    groups: dict[str, list[int]] = {}
+    for place, ref in enumerate(refs):
+        groups.setdefault(ref.queue, []).append(place)
+    return groups
+
+
+def parts_of(refs: Sequence[Ref], most: int) -> list[tuple[str, Sequence[int]]]:
+    """The same in parts of `most` at most: the queue, and the places of its questions."""
+    return [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, most)]
+
+
+def chunks(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    if len(items) <= most:
+        return [items] if items else []
+    return [items[i : i + most] for i in range(0, len(items), most)]
+
+
+def in_bytes(places: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
+    """The same places, in order, in parts of MOST_BYTES at most; `sizes` has one for every place there is."""
+    starts, room = [0], MOST_BYTES
+    for n, place in enumerate(places):
+        room -= sizes[place]
+        if room < 0 and n > starts[-1]:
+            starts.append(n)
+            room = MOST_BYTES - sizes[place]
+    return [places[start:end] for start, end in zip(starts, [*starts[1:], len(places)], strict=True)]
+
+
+def id_list(refs: Sequence[Ref], places: Sequence[int]) -> list[bytes | str | int]:
+    return [packed(refs[place].id) for place in places]
+
+
+def jobs_from(answer: list[Any]) -> list[tuple[bytes, bytes, bytes | None]]:
+    """Rows of three: id, record, lease."""
+    return list(zip(answer[0::3], answer[1::3], answer[2::3], strict=True))
+
+
+def numbered(context: Context, queues: Sequence[str]) -> Iterator[tuple[dict[str, int], list[str]]]:
+    """Groups of queues that one script can span, with their numbers in it."""
+    names = list(dict.fromkeys(queues))
+    most = 1 if context.apart else 250
+    for some in chunks(names, most):
+        yield {name: n for n, name in enumerate(some, 1)}, list(some)

@@ -1,0 +1,105 @@
+"""Profiles: what all jobs of one task have in common, stored once per queue under a digest."""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from penstock.core.job import NewJob, State
+from penstock.core.lifecycle import kept
+from penstock.core.partition import Lane, Turn
+from penstock.core.retry import RetryPolicy
+from penstock.core.unique import UniqueKey
+
+__all__ = ["NO_EXTRA", "Extra", "Profile", "Profiles", "UnknownProfile", "profile_of"]
+
+
+class Profile(msgspec.Struct, frozen=True, array_like=True):
+    """What the jobs of one task have in common."""
+
+    task: str
+    timeout: int | None
+    max_attempts: int
+    retry: RetryPolicy | None
+    retention: int
+    at_most_once: bool
+    keep_dead: int | None = None
+
+
+class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What only some jobs have."""
+
+    delay: int = 0
+    run_at: int | None = None
+    expires_in: int | None = None
+    expires_at: int | None = None
+    deadline: int | None = None
+    unique: UniqueKey | None = None
+    headers: dict[str, str] | None = None
+    lane: Lane | None = None
+    turn: Turn | None = None
+
+
+NO_EXTRA = Extra()
+_encode = msgspec.msgpack.Encoder().encode
+_decode_profile = msgspec.msgpack.Decoder(Profile).decode
+
+
+class UnknownProfile(Exception):
+    """A record names a profile that this process has not seen yet."""
+
+    def __init__(self, queue: str, digest: bytes) -> None:
+        super().__init__(f"queue {queue!r} has a profile {digest.hex()} that has to be read first")
+        self.queue = queue
+        self.digest = digest
+
+
+class Profiles:
+    """The profiles that this process knows: those of its own jobs to write, those it meets to read."""
+
+    _MOST = 4_096  # forgotten all together beyond that: they are read again
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+        self._read: dict[tuple[str, bytes], Profile] = {}
+
+    def write(self, job: NewJob) -> tuple[bytes, bytes]:
+        """Digest and bytes of the profile of this job."""
+        facts = (
+            job.task,
+            job.timeout,
+            job.max_attempts,
+            job.retry,
+            job.retention,
+            job.at_most_once,
+            job.keep_dead,
+        )
+        found = self._written.get(facts)
+        if found is None:
+            if len(self._written) >= self._MOST:
+                self._written.clear()
+            task = job.task.encode()
+            keep = float(kept(job, State.CANCELLED))
+            text = struct.pack("<dH", keep, len(task)) + task + _encode(Profile(*facts))
+            found = self._written[facts] = blake2b(text, digest_size=4).digest(), text
+        return found
+
+    def get(self, queue: str, digest: bytes) -> Profile:
+        """The profile; raises UnknownProfile, whereupon it is to be learned."""
+        try:
+            return self._read[queue, digest]
+        except KeyError:
+            raise UnknownProfile(queue, digest) from None
+
+    def learn(self, queue: str, digest: bytes, text: bytes) -> None:
+        if len(self._read) >= self._MOST:
+            self._read.clear()
+        self._read[queue, digest] = profile_of(text)
+
+
+def profile_of(text: bytes) -> Profile:
+    (size,) = struct.unpack_from("<H", text, 8)
+    return _decode_profile(text[10 + size :])

@@ -1,0 +1,150 @@
+"""Jobs, leases, transitions and progress as the bytes that scripts read."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from penstock.core.batch import Group
+from penstock.core.job import Lease, NewJob, Progress, Ref
+from penstock.core.lifecycle import Transition
+from penstock.core.partition import Lane, Turn
+from penstock.stores.redis.layout import GROUP, NONE, NUMBER, POSITIONS, UNWRITABLE
+from penstock.stores.redis.profiles import NO_EXTRA, Extra
+from penstock.stores.text_encoding import storable, storable_error, storable_progress
+
+__all__ = ["CannotWrite", "form_of", "lease_prefix", "progress_bytes", "tail_of", "transition_bytes"]
+
+_FORM = struct.Struct("<dddd")
+_RULE = struct.Struct("<dBB")
+_LANE = struct.Struct("<IBdI")
+_TRANSITION = struct.Struct("<BBBBddddBB")
+_encode = msgspec.msgpack.Encoder().encode
+_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+
+
+class CannotWrite(Exception):
+    """A value is none that a record can hold."""
+
+
+def tail_of(job: NewJob, digest: bytes) -> bytes:
+    """The tail, with its flags in front."""
+    extra = Extra(
+        job.delay,
+        job.run_at,
+        job.expires_in,
+        job.expires_at,
+        job.deadline,
+        job.unique,
+        job.headers,
+        job.lane,
+        job.turn,
+    )
+    if extra == NO_EXTRA:
+        return b"\0" + digest + job.payload
+    text = _encode(extra)
+    return b"\x10" + digest + len(text).to_bytes(4, "little") + text + job.payload
+
+
+def form_of(job: NewJob, queue: int) -> bytes:
+    """What the script has to know to place the job; `queue` is the number of its queue in the call."""
+    place = bytes((queue, job.priority + 100))
+    if (
+        job.delay == 0
+        and job.run_at is None
+        and job.expires_in is None
+        and job.expires_at is None
+        and job.unique is None
+        and job.lane is None
+        and job.turn is None
+        and job.group is None
+    ):
+        return place
+    return (
+        place
+        + _FORM.pack(
+            job.delay,
+            _or_none(job.run_at),
+            _or_none(job.expires_in),
+            _or_none(job.expires_at),
+        )
+        + b"".join(len(tie).to_bytes(2, "little") + tie for tie in _ties(job))
+    )
+
+
+def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
+    """What ties the job to others: its unique key, lane, turn, group; b"" for what it has not."""
+    unique = job.unique
+    key = b""
+    if unique is not None:
+        key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
+    group = b"" if job.group is None else _group_tie(job.group)
+    return key, _lane_bytes(job.lane), _turn_bytes(job.turn), group
+
+
+def _lane_bytes(lane: Lane | None) -> bytes:
+    """A key and its terms, as `scripts/lib/lanes.lua` reads them."""
+    if lane is None:
+        return b""
+    step, burst = (0.0, 0) if lane.rate is None else (lane.rate.step, lane.rate.burst)
+    return _LANE.pack(lane.most, lane.ordered, step, burst) + lane.key.encode()
+
+
+def _turn_bytes(turn: Turn | None) -> bytes:
+    return b"" if turn is None else turn.step.to_bytes(2, "little") + turn.key.encode()
+
+
+def _group_tie(group: Group) -> bytes:
+    key = group.key.encode()
+    return GROUP.pack(group.size, _or_none(group.wait), _or_none(group.grace), len(key)) + key
+
+
+def _or_none(value: int | None) -> float:
+    return NONE if value is None else float(value)
+
+
+def lease_prefix(lease: Lease | Ref) -> bytes:
+    """What the lease on the server begins with, if it is this one."""
+    if isinstance(lease, Ref):
+        return b""
+    token = lease.token.encode()
+    if not 0 <= lease.generation < 1 << 56 or len(token) > 255:
+        return b"\xff"  # no lease begins so
+    return lease.generation.to_bytes(7, "big") + bytes((len(token),)) + token
+
+
+def transition_bytes(to: Transition) -> bytes:
+    head = _TRANSITION.pack(
+        NUMBER[to.state],
+        POSITIONS[to.place],
+        to.charge,
+        to.lost,
+        to.delay,
+        to.keep,
+        to.hold,
+        to.hold_lane,
+        to.error is not None,
+        to.reason is not None,
+    )
+    if to.error is not None:
+        head += _sized(_encode(storable_error(to.error)))
+    if to.reason is not None:
+        head += _sized(storable(to.reason).encode())
+    return head
+
+
+def _sized(text: bytes) -> bytes:
+    return len(text).to_bytes(4, "little") + text
+
+
+def progress_bytes(progress: Progress | None) -> bytes:
+    """Nothing for one that no reader could read: a lease must not be lost for what its job says of itself."""
+    if progress is None:
+        return b""
+    try:
+        text = _encode(storable_progress(progress))
+        _decode_progress(text)
+    except UNWRITABLE:
+        return b""
+    return b"=" + text

@@ -1,0 +1,71 @@
+"""Checks of stored keys: wrong types, and settings that cannot be read."""
+
+from __future__ import annotations
+
+from penstock.stores.contract import Finding, Level, SetAside, unreadable_settings_of
+from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.isolation import AWAY, any_of, isolated
+from penstock.stores.redis.stored_limits import readable_limits
+from penstock.stores.redis.verbs.known_queues import known
+
+__all__ = ["report_unread_settings", "unread_settings", "wrong_types"]
+
+_UNREAD = "somebody has written over them"
+
+
+@isolated
+def unread_settings(context: Context) -> CallPlan[list[Finding]]:
+    """What a checkup says of them."""
+    return [unreadable_settings_of(name, _UNREAD) for name in (yield from _unread_settings(context))]
+
+
+def report_unread_settings(context: Context) -> CallPlan[None]:
+    """Once for each queue, until they are set anew."""
+    found = set((yield from _unread_settings(context)))
+    for name in sorted(found - context.unread):
+        context.set_asides.add(SetAside("settings", name, "", _UNREAD))
+    context.unread = found
+
+
+def _unread_settings(context: Context) -> CallPlan[list[str]]:
+    """Queues whose limits somebody has written over."""
+    names = yield from known(context)
+    calls = []
+    for name in names:
+        key = context.keys.queue(name) + b":meta"
+        calls.append((name, command(key, "HGET", key, "limits")))
+    answers = (yield from any_of(context, calls)) if names else []
+    return [
+        name
+        for name, text in zip(names, answers, strict=True)
+        if text is not AWAY and text and not readable_limits(text)
+    ]
+
+
+#: What each key of a queue that every verb needs is.
+_TYPES = {
+    b"hash": ("jobs", "meta", "days", "profiles", "held", "tokens", "parked", "unique", "periodic", "out"),
+    b"zset": ("ready", "due", "leases", "expiring", "over", "waiters", "unique/until"),
+}
+
+
+def wrong_types(context: Context) -> CallPlan[list[Finding]]:
+    """Queues one of whose keys is of a type that no verb can use."""
+    names = yield from known(context)
+    wanted = [(name, what, type) for name in names for type, all in _TYPES.items() for what in all]
+    calls = []
+    for name, what, _ in wanted:
+        key = context.keys.queue(name) + b":" + what.encode()
+        calls.append(command(key, "TYPE", key)._replace(brief=context.clustered))
+    answers = (yield calls) if calls else []
+    return [
+        Finding(
+            Level.ERROR,
+            f"queue {name}",
+            f"its key {context.keys.queue(name).decode()}:{what} is a {answer.decode()}: "
+            "none of its jobs run",
+            "somebody else writes under this prefix: delete or rename that key, or use another prefix",
+        )
+        for (name, what, type), answer in zip(wanted, answers, strict=True)
+        if isinstance(answer, bytes) and answer not in (type, b"none")
+    ]

@@ -1,0 +1,199 @@
+"""extend and reclaim: prolong the leases of living workers, take over those of lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.core.job import Job
+from penstock.stores.contract import Beat, Fetched, Grip
+from penstock.stores.redis.batching import BATCH, chunks, in_bytes, numbered
+from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
+from penstock.stores.redis.keys import packed
+from penstock.stores.redis.reading import Row, leased_jobs
+from penstock.stores.redis.records import job_of
+from penstock.stores.redis.script_arguments import lease_prefix, progress_bytes
+from penstock.stores.redis.verbs.known_queues import known, now_of
+from penstock.stores.redis.verbs.promoting import first_in_order
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["extend", "held_by", "leased_rows", "reclaim", "under_token"]
+
+_GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
+
+
+@isolated
+def extend(context: Context, beats: Sequence[Beat]) -> CallPlan[list[Grip]]:
+    calls: list[tuple[str, Call]] = []
+    places: list[list[int]] = []
+    for numbers, names in numbered(context, [beat.lease.queue for beat in beats]):
+        of_these = [place for place, beat in enumerate(beats) if beat.lease.queue in numbers]
+        for part in _by_checkpoints(beats, of_these):
+            args: list[bytes | str | int] = []
+            for place in part:
+                beat = beats[place]
+                args += (
+                    numbers[beat.lease.queue],
+                    packed(beat.lease.id),
+                    lease_prefix(beat.lease),
+                    beat.by,
+                    int(beat.started),
+                    progress_bytes(beat.progress),
+                    b"" if beat.checkpoint is None else b"=" + beat.checkpoint,
+                )
+            calls.append((names[0], context.call("extend", names, args)))
+            places.append(list(part))
+    grips: list[Grip] = [Grip.LOST] * len(beats)
+    if calls:
+        for part, answer in zip(places, (yield from each(context, calls)), strict=True):
+            if answer is AWAY:
+                for place in part:
+                    grips[place] = Grip.UNKNOWN
+                continue
+            for place, letter in zip(part, answer.decode(), strict=True):
+                grips[place] = _GRIPS[letter]
+    return grips
+
+
+def _by_checkpoints(beats: Sequence[Beat], places: Sequence[int]) -> list[Sequence[int]]:
+    parts = chunks(places, BATCH)
+    if all(beat.checkpoint is None for beat in beats):
+        return parts
+    sizes = [len(beat.checkpoint or b"") for beat in beats]
+    return [lighter for part in parts for lighter in in_bytes(part, sizes)]
+
+
+@isolated
+def reclaim(
+    context: Context,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> CallPlan[Fetched]:
+    limit = max(0, min(limit, BATCH))
+    if of is not None:
+        return (yield from _reclaim_of(context, limit, lease, worker, token, of))
+    facts: list[bytes | str | int] = [lease, worker, token]
+    if others := context.used_before(token, queues):
+        found = yield from _again_anywhere(context, [*queues, *others], limit, facts)
+        if found.jobs:
+            return found
+    if not context.apart or len(queues) < 2:
+        shares = [(list(queues), limit)] if queues else []
+    else:
+        repeated = yield from under_token(context, queues, token)
+        firsts = [] if repeated else (yield from first_in_order(context, queues, ":leases", limit))
+        shares = [([queue], firsts.count(queue)) for queue in queues]
+    calls = [(names[0], context.call("reclaim", names, [most, *facts])) for names, most in shares]
+    answers = (yield from any_of(context, calls)) if calls else []
+    now, jobs = 0, []
+    for (names, _), answer in zip(shares, answers, strict=True):
+        if answer is not AWAY:
+            now = max(now, int(answer[0]))
+            jobs += yield from _reclaimed(context, names, answer)
+    return Fetched(jobs, now or (yield from now_of(context)), set_aside=context.set_asides.take())
+
+
+def _again_anywhere(
+    context: Context, queues: Sequence[str], limit: int, facts: list[bytes | str | int]
+) -> CallPlan[Fetched]:
+    """What is leased under a token that comes again, also in queues that this call does not name."""
+    jobs: list[Job] = []
+    now = 0
+    for names in context.servers(queues):
+        (answer,) = yield from each(
+            context, [(names[0], context.call("reclaim", names, [limit, *facts, "|"]))]
+        )
+        if answer is not AWAY:
+            now = int(answer[0])
+            jobs += yield from _reclaimed(context, names, answer)
+    return Fetched(jobs, now)
+
+
+def _reclaimed(context: Context, names: Sequence[str], answer: list[Any]) -> CallPlan[list[Job]]:
+    return (yield from leased_rows(context, names, answer[1:]))
+
+
+def _reclaim_of(
+    context: Context, limit: int, lease: int, worker: str, token: str, of: Sequence[str]
+) -> CallPlan[Fetched]:
+    """Whatever these workers hold, in any queue: it is looked for first, then taken if they hold it still."""
+    queues = yield from known(context)
+    now = 0
+    repeated = bool(queues) and (yield from under_token(context, queues, token))
+    wanted: dict[str, list[bytes]] = {}
+    if not repeated:
+        held = yield from held_by(context, queues, set(of))
+        for _, queue, id in sorted(held)[:limit]:
+            wanted.setdefault(queue, []).append(id)
+    names_now = queues if repeated else sorted(wanted)
+    calls = []
+    for queue in names_now:
+        pairs: list[bytes | str | int] = []
+        for id in wanted.get(queue, ()):
+            pairs += (1, id)
+        call = context.call("reclaim", [queue], [limit, lease, worker, token, *of, "|", *pairs])
+        calls.append((queue, call))
+    answers = (yield from each(context, calls)) if calls else []
+    jobs: list[Job] = []
+    for queue, answer in zip(names_now, answers, strict=True):
+        if answer is not AWAY:
+            now = max(now, int(answer[0]))
+            jobs += yield from _reclaimed(context, [queue], answer)
+    now = now or (yield from now_of(context))
+    jobs.sort(key=lambda job: job.generation)
+    return Fetched(jobs, now, set_aside=context.set_asides.take())
+
+
+def held_by(
+    context: Context, queues: Sequence[str], workers: set[str]
+) -> CallPlan[list[tuple[int, str, bytes]]]:
+    """What these workers hold: (generation, queue, stored id). In steps, whatever the number of leases."""
+    found: set[tuple[int, str, bytes]] = set()
+    cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
+    while cursors:
+        asked = list(cursors.items())
+        calls = []
+        for queue, cursor in asked:
+            key = context.keys.queue(queue) + b":held"
+            calls.append((queue, command(key, "HSCAN", key, cursor, "COUNT", 1_000)))
+        for (queue, _), answer in zip(asked, (yield from each(context, calls)), strict=True):
+            if answer is AWAY:
+                del cursors[queue]
+                continue
+            cursor, fields = answer
+            for i in range(0, len(fields), 2):
+                held = fields[i + 1]
+                at = 8 + (held[7] if len(held) > 7 else 0) + 9
+                size = int.from_bytes(held[at : at + 2], "little")
+                if held[at + 2 : at + 2 + size].decode(errors="replace") in workers:
+                    found.add((int.from_bytes(held[:7], "big"), queue, fields[i]))
+            if cursor == b"0":
+                del cursors[queue]
+            else:
+                cursors[queue] = cursor
+    return list(found)
+
+
+def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan[bool]:
+    calls = []
+    for queue in queues:
+        key = context.keys.queue(queue) + b":tokens"
+        calls.append((queue, command(key, "HEXISTS", key, token)))
+    return any(answer is not AWAY and answer for answer in (yield from any_of(context, calls)))
+
+
+def leased_rows(context: Context, names: Sequence[str], answer: list[Any]) -> CallPlan[list[Job]]:
+    """Rows of four: number of the queue, id, record, lease; or 0, id, a queue's key, why it was set aside."""
+    rows: list[Row] = []
+    for i in range(0, len(answer), 4):
+        number, id, record, held = answer[i : i + 4]
+        if number:
+            rows.append((names[int(number) - 1], id, record, held))
+        else:
+            context.note_set_aside([record, id, held])
+    return (yield from leased_jobs(context, rows, lambda row: job_of(context.profiles, *row)))

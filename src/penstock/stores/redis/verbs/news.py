@@ -1,0 +1,44 @@
+"""Notices to all who wait: how many stop requests and changes of settings there have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.verbs.known_queues import highest
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["begin", "news_call", "tell_news"]
+
+
+def news_call(context: Context) -> Call:
+    """How many requests to stop, and changes of settings, there have been."""
+    key = context.keys.news
+    return command(key, "HMGET", key, "cancels", "changes")
+
+
+def tell_news(context: Context, what: str) -> CallPlan[None]:
+    """Count it, then tell all who wait. If we die before that, heartbeats and safety looks find it out."""
+    keys = context.keys
+    count = command(keys.news, "HINCRBY", keys.news, what, 1)
+    tell = command(keys.news, "PUBLISH", keys.news_channel, what)
+    try:
+        yield from each(context, [(SHARED, count), (SHARED, tell)])
+    except StoreUnavailable:
+        raise
+    except StoreError:  # somebody has written over the count: it goes on from more than anybody has heard
+        (now,) = yield from each(context, [(SHARED, context.shared_call("now", keys.news, ()))])
+        if now is not AWAY:
+            anew = command(keys.news, "HSET", keys.news, what, int(now))
+            yield from each(context, [(SHARED, anew), (SHARED, tell)])
+
+
+def begin(context: Context) -> CallPlan[Any]:
+    """What a store object asks first of all: the news that there have been, which it will not tell."""
+    (news,) = yield from each(context, [(SHARED, news_call(context))])
+    if context.steered:
+        yield from highest(context)
+    return (None, None) if news is AWAY else news

@@ -1,0 +1,71 @@
+"""Deliver jobs that follow a job of another slot of a Cluster."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.job import NewJob
+from penstock.stores.contract import SetAside
+from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.keys import packed
+from penstock.stores.redis.layout import UNDECODABLE
+from penstock.stores.redis.script_arguments import form_of, tail_of
+from penstock.stores.redis.verbs.known_queues import register
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["deliver"]
+
+_TURN = struct.Struct("<d")
+_read_new = msgspec.msgpack.Decoder(NewJob).decode
+
+
+def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
+    """Jobs that follow one of another slot lie in its queue's `out` until they are enqueued in their own.
+
+    If we die in between, whoever prunes that queue delivers them: at least once, as everything.
+    """
+    keys = [(queue, context.keys.queue(queue) + b":out", name) for queue, name in lying]
+    texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
+    found: list[tuple[str, bytes, bytes]] = []
+    calls: list[tuple[str, Call]] = []
+    for (queue, key, name), text in zip(keys, texts, strict=True):
+        if text is None or text is AWAY:
+            continue
+        try:
+            new, turn = _read_new(text[8:]), int(_TURN.unpack_from(text)[0])
+            calls.append((new.queue, _follower_call(context, new, turn)))
+        except UNDECODABLE as error:
+            yield from _keep_unread(
+                context, queue, name, text, f"what follows a job cannot be read ({error})"
+            )
+            continue
+        found.append((queue, key, name))
+    if found:
+        yield from register(context, {queue for queue, _ in calls})
+        gone: list[tuple[str, Call]] = []
+        answers = yield from each(context, calls)
+        for (queue, key, name), highest in zip(found, answers, strict=True):
+            if highest is not AWAY:  # else it lies there until its queue is back
+                context.floor = max(context.floor, int(highest))
+                gone.append((queue, command(key, "HDEL", key, name)))
+        yield from each(context, gone)
+
+
+def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: str) -> CallPlan[None]:
+    """Nobody can say where it should go: it is a dead job of the queue that it lies in."""
+    id = f"outbox-{name.hex()}"[:128]
+    call = context.call("keep_unread", [queue], [name, text, packed(id), cause])
+    (kept,) = yield from each(context, [(queue, call)])
+    if kept is not AWAY:
+        context.set_asides.add(SetAside("outbox entry", queue, id, cause))
+
+
+def _follower_call(context: Context, new: NewJob, turn: int) -> Call:
+    """`turn`: the generation that was kept free for it when its job was settled."""
+    digest, text = context.profiles.write(new)
+    facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
+    return context.call("follow", [new.queue], [turn - 1, 1, digest, text, *facts])

@@ -1,0 +1,69 @@
+"""promote: make due jobs available."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.stores.contract import Due
+from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
+from penstock.stores.redis.isolation import AWAY, alone, any_of, isolated
+
+__all__ = ["first_in_order", "promote"]
+
+#: How many jobs one script promotes.
+_PROMOTED = 1_000
+
+
+@isolated
+def promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[Due]:
+    if not context.apart or len(queues) < 2:
+        due = (yield from _promote(context, queues, limit))[0]
+        return msgspec.structs.replace(due, set_aside=context.set_asides.take())
+    moved, now, again = 0, 0, True
+    dues: list[int] = []
+    while again:  # what one queue has left of its share of the limit goes to all of them once more
+        firsts = yield from first_in_order(context, queues, ":due", limit)
+        dues, again, left = [], False, limit
+        for queue in queues:
+            promoted = yield from alone(context, queue, _promote(context, [queue], firsts.count(queue)))
+            if promoted is AWAY:
+                continue
+            part, used, skipped = promoted
+            moved, now, left = moved + part.moved, max(now, part.now), left - used
+            again = again or skipped
+            if part.next is not None:
+                dues.append(part.next)
+        limit, again = left, again and left > 0
+    return Due(moved, min(dues, default=None), now, context.set_asides.take())
+
+
+def _promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[tuple[Due, int, bool]]:
+    """In steps that hold the server for 5 ms at most; each says whether there is more. Besides, how much of
+    the limit was used, and whether something was not due any more when it was its turn."""
+    moved, used = 0, 0
+    while True:
+        step = min(_PROMOTED, limit - used)
+        (answer,) = raise_errors((yield [context.call("promote", queues, [step, context.floor])]))
+        moved, used = moved + answer[0], used + answer[3]
+        context.floor = max(context.floor, int(answer[5]))
+        context.note_set_aside(answer[6:])
+        if answer[3] < step or used >= limit:
+            due = Due(moved, int(answer[1]) if answer[1] else None, int(answer[2]))
+            return due, used, answer[4] == 1
+
+
+def first_in_order(context: Context, queues: Sequence[str], order: str, limit: int) -> CallPlan[list[str]]:
+    """Whose turn it is, over several slots: the queues of the first `limit` entries of an order."""
+    calls = []
+    for queue in queues:
+        key = context.keys.queue(queue) + order.encode()
+        calls.append((queue, command(key, "ZRANGE", key, 0, max(0, limit - 1), "WITHSCORES")))
+    entries = [
+        (float(answer[i + 1]), answer[i], queue)
+        for queue, answer in zip(queues, (yield from any_of(context, calls)), strict=True)
+        if answer is not AWAY
+        for i in range(0, len(answer), 2)
+    ]
+    return [queue for _, _, queue in sorted(entries)[: max(0, limit)]]

@@ -1,0 +1,60 @@
+"""The question that a wait for results asks: which of these jobs have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.job import Job, Ref
+from penstock.stores.redis.batching import BATCH, id_list, parts_of
+from penstock.stores.redis.context import CallPlan, Context
+from penstock.stores.redis.isolation import AWAY, any_of, isolated
+from penstock.stores.redis.keys import id_of
+from penstock.stores.redis.verbs.producing import MOST_QUEUES, Part, get
+
+__all__ = ["ended_ones"]
+
+
+@isolated
+def ended_ones(
+    context: Context, refs: Sequence[Ref], channel: str, seconds: float
+) -> CallPlan[dict[Ref, Job | None]]:
+    """Those (each once) that have ended or are gone; the channel hears of the others for so long."""
+    open = yield from _open_ones(
+        context, refs, channel, max(0, int(seconds * 1000))
+    )  # or of which nobody knows
+    over = [ref for ref in refs if ref not in open]
+    jobs = (yield from get(context, over)) if over else []
+    # one that was retried in this moment is open again
+    return {ref: job for ref, job in zip(over, jobs, strict=True) if job is None or job.ended}
+
+
+def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int) -> CallPlan[set[Ref]]:
+    groups = _together(context, parts_of(refs, BATCH))
+    calls = []
+    for group in groups:
+        args: list[bytes | str | int] = [channel, timeout]
+        for _, part in group:
+            args += (len(part), *id_list(refs, part))
+        calls.append((group[0][0], context.call("ended", [queue for queue, _ in group], args)))
+    answers = yield from any_of(context, calls)
+    open: set[Ref] = set()
+    for group, answer in zip(groups, answers, strict=True):
+        if answer is AWAY:
+            open |= {refs[place] for _, part in group for place in part}
+            continue
+        for (queue, _), ids in zip(group, answer, strict=True):
+            open |= {Ref(queue, id_of(id)) for id in ids}
+    return open
+
+
+def _together(context: Context, parts: list[Part]) -> list[list[Part]]:
+    """Which parts go in one script: those of a few queues, or on a Cluster each alone."""
+    groups: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        if context.apart or len(part[1]) > room or len(groups[-1]) == MOST_QUEUES:
+            groups.append([])
+            room = BATCH
+        groups[-1].append(part)
+        room -= len(part[1])
+    return groups

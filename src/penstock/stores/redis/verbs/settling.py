@@ -1,0 +1,198 @@
+"""settle: apply the outcome of attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import StoreCorrupt
+from penstock.core.job import MAX_ERRORS, Lease, NewJob, State
+from penstock.core.lifecycle import Transition, set_aside
+from penstock.stores.contract import Settled, Settlement, no_outcome
+from penstock.stores.redis.batching import BATCH, HEAVY, chunks, in_bytes, numbered
+from penstock.stores.redis.context import CallPlan, Context
+from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.keys import packed
+from penstock.stores.redis.layout import UNWRITABLE
+from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.script_arguments import (
+    CannotWrite,
+    form_of,
+    lease_prefix,
+    tail_of,
+    transition_bytes,
+)
+from penstock.stores.redis.verbs.known_queues import listing, register
+from penstock.stores.redis.verbs.outbox import deliver
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["settle"]
+
+_GENERATIONS = 1 << 56
+_LATER = ord("l")
+_SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settled.GONE}
+
+
+def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
+    for one in settlements:
+        no_outcome(one.transition)
+    try:
+        return (yield from _settle(context, settlements))
+    except StoreCorrupt:  # who repeats it goes queue by queue; at once it would meet what was settled here
+        context.spoiled.met()
+        raise
+    except CannotWrite:  # found before anything was sent
+        return (yield from _settle(context, [_writable(context, one) for one in settlements]))
+
+
+def _writable(context: Context, one: Settlement) -> Settlement:
+    """The same, or where it cannot be written an end that says so."""
+    try:
+        _settle_call(context, [one], {one.lease.queue: 1}, [one.lease.queue])
+    except CannotWrite as error:
+        return Settlement(one.lease, set_aside(f"what became of it cannot be written: {error}"))
+    return one
+
+
+def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
+    calls: list[tuple[str, Call]] = []
+    places: list[Sequence[int]] = []
+    queues = [one.lease.queue for one in settlements] + [
+        new.queue for one in settlements if one.then for new in one.then
+    ]
+    for numbers, names in numbered(context, queues):
+        of_these = [place for place, one in enumerate(settlements) if one.lease.queue in numbers]
+        for part in _by_weight(settlements, of_these):
+            call = _settle_call(context, [settlements[place] for place in part], numbers, names)
+            calls.append((names[0], call))
+            places.append(part)
+    settled: list[Settled] = [Settled.GONE] * len(settlements)
+    following = {new.queue for one in settlements for new in one.then}
+    if following - context.listed:
+        yield from register(context, following)
+    if following:  # again, behind the jobs: somebody may have dropped a queue since it was put on the list
+        calls.append((SHARED, listing(context, following)))
+    if calls:
+        lying: list[tuple[str, bytes]] = []
+        later: list[int] = []  # they would have made the script too long
+        answers = yield from each(context, calls)
+        for part, answer in zip(places, answers, strict=not following):
+            if answer is AWAY:
+                for place in part:
+                    settled[place] = Settled.UNKNOWN
+                continue
+            letters, highest, out = answer
+            context.floor = max(context.floor, int(highest))
+            for place, letter in zip(part, letters, strict=True):
+                if letter == _LATER:
+                    later.append(place)
+                else:
+                    settled[place] = _SETTLED[letter]
+            lying += [(settlements[part[0]].lease.queue, name) for name in out]
+        if lying:
+            yield from deliver(context, lying)
+        if later:
+            rest = yield from _settle(context, [settlements[place] for place in later])
+            for place, answer in zip(later, rest, strict=True):
+                settled[place] = answer
+    return settled
+
+
+def _by_weight(settlements: Sequence[Settlement], places: Sequence[int]) -> list[Sequence[int]]:
+    """Parts that hold the server for 5 ms at most. A later part's jobs go to the head before an earlier's."""
+    if all(_light(settlements[place]) for place in places):
+        return chunks(places, BATCH)
+    sizes = [len(one.result or b"") + sum([len(new.payload) for new in one.then]) for one in settlements]
+    parts = [lighter for part in chunks(places, HEAVY) for lighter in in_bytes(part, sizes)]
+    return parts[::-1]
+
+
+def _light(one: Settlement) -> bool:
+    return one.transition.state is State.COMPLETED and one.transition.keep <= 0 and not one.then
+
+
+def _settle_call(
+    context: Context, settlements: Sequence[Settlement], numbers: dict[str, int], names: list[str]
+) -> Call:
+    try:
+        args = _settle_args(context, settlements, numbers)
+    except UNWRITABLE as error:
+        raise CannotWrite(str(error)) from error
+    # sent twice, it would be told that the lease is gone: whoever settles asks what has become of the job
+    return context.call("settle", names, args, repeatable=False)
+
+
+def _settle_args(
+    context: Context, settlements: Sequence[Settlement], numbers: dict[str, int]
+) -> list[bytes | str | int]:
+    profiles: dict[bytes, bytes] = {}
+    transitions: dict[Transition, int] = {}
+    runs: list[bytes | str | int] = []
+    for (queue, plain, number), some in groupby(settlements, _run_of(transitions)):
+        batch = list(some)
+        head = bytes((numbers[queue],)) + number.to_bytes(2, "little") + len(batch).to_bytes(2, "little")
+        runs.append(head + bytes((plain,)))
+        if plain:
+            runs += _plain(batch)
+            continue
+        for one in batch:
+            result = b"" if one.result is None else b"r" + one.result
+            following = _following(context, one.then, numbers, profiles)
+            runs += (packed(one.lease.id), lease_prefix(one.lease), result, following)
+    args: list[bytes | str | int] = [context.floor, MAX_ERRORS, len(profiles)]
+    for pair in profiles.items():
+        args += pair
+    args += [len(transitions), *map(transition_bytes, transitions), *runs]
+    return args
+
+
+def _plain(batch: Sequence[Settlement]) -> list[bytes]:
+    """Id and lease prefix of each settlement.
+
+    As `lease_prefix`, but the part that a batch has in common is made once: saves 0.5 of 3 us per job.
+    """
+    args: list[bytes] = []
+    last, token = None, b""
+    for one in batch:
+        lease = one.lease
+        if isinstance(lease, Lease) and lease.token is last and 0 <= lease.generation < _GENERATIONS:
+            args += (packed(lease.id), lease.generation.to_bytes(7, "big") + token)
+            continue
+        whole = lease_prefix(lease)
+        args += (packed(lease.id), whole)
+        if isinstance(lease, Lease) and len(whole) > 8:
+            last, token = lease.token, whole[7:]
+    return args
+
+
+def _run_of(transitions: dict[Transition, int]) -> Callable[[Settlement], tuple[str, bool, int]]:
+    """What settlements have in common that go together: queue, whether plain, number of the transition."""
+    last: list[Any] = [None, 0]
+
+    def run_of(one: Settlement) -> tuple[str, bool, int]:
+        to = one.transition
+        if to is not last[0]:  # most are, and hashing one costs more than all the rest here
+            last[:] = to, transitions.setdefault(to, len(transitions) + 1)
+        return one.lease.queue, one.result is None and not one.then, last[1]
+
+    return run_of
+
+
+def _following(
+    context: Context, then: Sequence[NewJob], numbers: dict[str, int], profiles: dict[bytes, bytes]
+) -> bytes:
+    parts: list[bytes] = []
+    for new in then:
+        number = numbers.get(new.queue, 0)
+        if number:
+            digest, text = context.profiles.write(new)
+            profiles[digest] = text
+            facts = (packed(new.id), form_of(new, number), tail_of(new, digest))
+        else:
+            facts = (b"", b"", msgspec.msgpack.encode(new))
+        parts.append(bytes((number,)))
+        parts += [part for fact in facts for part in (len(fact).to_bytes(4, "little"), fact)]
+    return b"".join(parts)

@@ -1,0 +1,67 @@
+"""What a wait for work asks, offers and passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.stores.contract import Offer
+from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
+from penstock.stores.redis.isolation import AWAY, any_of, isolated
+from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.verbs.news import news_call
+
+__all__ = ["look", "pass_on"]
+
+
+def offer_of(context: Context, queues: Sequence[str], offer: Offer) -> str:
+    """An offer as producers read it, or nothing if it cannot be written so. On a Cluster no script could
+    take it back from the other queues, so that nobody offers there."""
+    if context.clustered:
+        return ""
+    parts = [str(offer.lease), offer.token, offer.worker, *(context.keys.queue(q).decode() for q in queues)]
+    fits = len(offer.token.encode()) < 256 and not any("\n" in part for part in parts)
+    return "\n".join(parts) if fits else ""
+
+
+def withdraw(context: Context, queues: Sequence[str], channel: str) -> CallPlan[None]:
+    """Nobody waits on this channel any more."""
+    calls = []
+    for key in map(context.keys.queue, queues):
+        calls.append(command(key, "ZREM", key + b":waiters", channel))
+        calls.append(command(key, "HDEL", key + b":offers", channel))
+    yield calls
+
+
+@isolated
+def look(
+    context: Context,
+    queues: Sequence[str],
+    timeout: int,
+    till: str,
+    channel: str,
+    offer: str,
+    parked: Sequence[str] = (),
+) -> CallPlan[tuple[bool, str, tuple[int, int]]]:
+    """Whether there is work (if not, the channel will hear of it), till when the wait is, the news so far."""
+    args: list[bytes | str | int] = [timeout, till, channel, offer]
+    if context.apart:
+        more = () if context.clustered else (context.keys.news,)
+        calls = []
+        for queue in queues:
+            call = context.call("look", [queue], [*args, *([1] if queue in parked else [])])
+            calls.append((queue, call._replace(keys=(*call.keys, *more))))
+        news, *answers = yield from any_of(context, [(SHARED, news_call(context)), *calls])
+        news = (None, None) if news is AWAY else news
+        answers = [answer for answer in answers if answer is not AWAY]
+    else:
+        call = context.call(
+            "look", queues, args + [n for n, queue in enumerate(queues, 1) if queue in parked]
+        )
+        answers = raise_errors((yield [call._replace(keys=(*call.keys, context.keys.news))]))
+        news = answers[0][2]
+    said = till or (answers[0][1].decode() if answers else "")
+    return any(answer[0] for answer in answers), said, (int_or_zero(news[0]), int_or_zero(news[1]))
+
+
+def pass_on(context: Context, queue: str, kind: bytes) -> CallPlan[None]:
+    raise_errors((yield [context.call("pass", [queue], [kind])]))

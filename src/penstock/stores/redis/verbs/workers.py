@@ -1,0 +1,61 @@
+"""announce, retire and workers: the list of living workers."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from penstock.stores.contract import WorkerInfo
+from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.isolation import AWAY, any_of, each
+from penstock.stores.redis.layout import UNDECODABLE
+from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["SILENT", "announce", "retire", "workers"]
+
+SILENT = 60_000
+_worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
+
+
+def announce(context: Context, worker: WorkerInfo) -> CallPlan[None]:
+    text = msgspec.msgpack.encode(worker)
+    context.met.update(worker.queues)
+    yield from _of_workers(context, context.shared_call("announce", context.keys.workers, [worker.id, text]))
+
+
+def _of_workers(context: Context, call: Call) -> CallPlan[Any]:
+    """A call about the list of workers. AWAY: it is on a Cluster, and the queues of another part are not."""
+    (answer,) = yield from each(context, [(SHARED, call)])
+    if answer is AWAY:
+        others = sorted(context.met - {SHARED})
+        if not others:
+            raise context.unavailable([SHARED])
+        keys = [(queue, context.keys.queue(queue) + b":meta") for queue in others]
+        yield from any_of(context, [(queue, command(key, "EXISTS", key)) for queue, key in keys])
+    return answer
+
+
+def retire(context: Context, worker: str) -> CallPlan[None]:
+    key = context.keys.workers
+    yield from each(context, [(SHARED, command(key, "HDEL", key, worker))])
+
+
+def workers(context: Context) -> CallPlan[list[WorkerInfo]]:
+    answer = yield from _of_workers(
+        context, context.shared_call("workers", context.keys.workers, [SILENT, 0])
+    )
+    if answer is AWAY:
+        return []
+    found = [_worker_of(id, text) for id, text in zip(answer[1::2], answer[2::2], strict=True)]
+    return sorted(found, key=lambda worker: (worker.started_at, worker.id))
+
+
+def _worker_of(id: bytes, text: bytes) -> WorkerInfo:
+    seen = int(struct.unpack_from("<d", text)[0])
+    try:
+        return msgspec.structs.replace(_worker_decode(text[8:]), seen_at=seen)
+    except UNDECODABLE:
+        return WorkerInfo.unreadable(id.decode(errors="backslashreplace"), seen)
