@@ -239,13 +239,13 @@ class Consuming(Protocol):
         - Statistics, on the UTC day of the store's clock: processed +1 if the transition charges, failed +1
           if it has an error. A job keeps its newest `job.MAX_ERRORS` errors.
         - `charge=False` takes back what the fetch charged, if it did.
-        - `run_at` is now for AVAILABLE at the head or the tail. It stays for AVAILABLE at the job's own
-          place, and for PARKED at any. SCHEDULED and RETRYABLE jobs are due in `delay` ms, and have no place
-          until they are promoted.
+        - `run_at` is now for AVAILABLE at the head or the tail, and stays the same for AVAILABLE at the job's
+          own place and for PARKED at any. SCHEDULED and RETRYABLE jobs are due in `delay` ms, and have no
+          place until they are promoted.
         - Outside of RUNNING no attempt is in progress: `token` and `worker` are None, `started` is False.
         - A job that was asked to stop keeps the reason of that request, unless it is COMPLETED or DEAD.
-        - `hold` throttles the queue for that long (`limits.bounded_hold`), or longer if it was throttled
-          for longer before. `hold_lane` does the same to the job's partition.
+        - `hold` throttles the queue for that many ms (`limits.bounded_hold`), `hold_lane` the partition. A
+          longer throttle from before stays.
 
         Answer: one `Settled` per settlement, in order.
         Errors: ValueError for a transition to a state that is no outcome (`no_outcome`); nothing is changed.

@@ -1,0 +1,56 @@
+"""The contract of a store: each verb stands on one page, says what it does, and is the same in both doors."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from penstock.stores.contract import (
+    Consuming,
+    Operating,
+    Producing,
+    Scheduling,
+    Store,
+    SyncOperating,
+    SyncProducing,
+    SyncStore,
+)
+
+PAGES = (Producing, Consuming, Scheduling, Operating)
+DOORS = {SyncProducing: Producing, SyncOperating: Operating}
+
+
+def verbs(protocol: type) -> list[str]:
+    """The public methods that the protocol itself defines."""
+    return [name for name, member in vars(protocol).items() if name[0] != "_" and inspect.isfunction(member)]
+
+
+def test_each_verb_stands_on_one_page() -> None:
+    named = [verb for page in PAGES for verb in verbs(page)]
+    assert len(named) == len(set(named))
+    assert {*named, "url", "sync", "close"} == {name for name in dir(Store) if name[0] != "_"}
+
+
+def test_the_sync_verbs_of_producers_are_all_of_theirs_and_no_operators() -> None:
+    assert verbs(SyncProducing) == verbs(Producing)
+    assert set(verbs(SyncOperating)) <= set(verbs(Operating))
+    assert {*verbs(SyncProducing), *verbs(SyncOperating)} == {n for n in dir(SyncStore) if n[0] != "_"}
+
+
+@pytest.mark.parametrize("sync", DOORS, ids=lambda sync: sync.__name__)
+def test_a_sync_verb_takes_what_its_twin_takes(sync: type) -> None:
+    for verb in verbs(sync):
+        twin = getattr(DOORS[sync], verb)
+        assert inspect.signature(getattr(sync, verb)).parameters == inspect.signature(twin).parameters, verb
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOORS, SyncStore, Store], ids=lambda page: page.__name__)
+def test_each_verb_says_what_it_does(page: type) -> None:
+    for member in (page, *(getattr(page, verb) for verb in verbs(page))):
+        said = inspect.cleandoc(member.__doc__ or "")
+        first, _, rest = said.partition("\n")
+        assert re.search(r"[.:;]$", first), f"{member.__qualname__}: one line that says what it does"
+        assert not rest.strip() or rest.startswith("\n"), f"{member.__qualname__}: a first line of its own"
+        assert not re.search(r"\b(It|They|That|Who|What) ", said), f"{member.__qualname__}: name the subject"
