@@ -19,7 +19,7 @@ from penstock.events import Event
 from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
-from penstock.worker.executor import executor
+from penstock.worker.executor import interruption
 
 #: No test waits longer than this for something that should happen at once (s).
 PATIENCE = 10.0
@@ -110,7 +110,7 @@ class Door:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts that do not react are given up sooner."""
-    monkeypatch.setattr(executor, "_STUBBORN", 0.1)
+    monkeypatch.setattr(interruption, "_STUBBORN", 0.1)
 
 
 def quick(**knobs: Any) -> Config:
@@ -154,12 +154,12 @@ async def in_a_burst(app: App, *args: Any, **options: Any) -> Worker:
 async def nothing_left(worker: Worker) -> None:
     """Whatever happened: a worker that has ended holds nothing, counts nothing, and runs nothing on."""
     assert worker._parts is not None
-    runs_on, parts = worker._parts.executor, worker._parts
+    runs_on, parts = worker._parts.slots, worker._parts
     assert not worker._holdings, "a job that nobody will settle"
     assert not +worker._holdings.per_queue, "a slot of a queue that never comes free"
-    assert (runs_on.running, runs_on.buffered, runs_on._process_busy) == (0, 0, 0)
+    assert (runs_on.running, runs_on.buffered, runs_on.process_busy) == (0, 0, 0)
     assert parts.settler.unsent == 0
-    if not runs_on.lost_slots:
+    if not runs_on.lost:
         await until(lambda: not _tasks(), "all that was spawned has ended")
 
 
@@ -226,7 +226,7 @@ class Dam:
 
     def _ahead(self) -> int:
         parts = None if self.worker is None else self.worker._parts
-        return 0 if parts is None else parts.executor.buffered
+        return 0 if parts is None else parts.slots.buffered
 
     async def fill(self) -> None:
         """Enqueue all jobs."""

@@ -105,7 +105,7 @@ async def test_a_thread_that_swallows_it_is_given_up(app: App, tmp_path: Path) -
         assert (await ended(handle)).state is State.CANCELLED
         assert lines(f"{began}.swallowed") == ["AttemptCancelled"]
         assert worker._parts is not None
-        assert worker._parts.executor.lost_slots == 1
+        assert worker._parts.slots.lost == 1
         (tmp_path / "began.go").touch()
 
 

@@ -180,7 +180,7 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
             assert await handle.aresult(5) == "done in attempt 1"
         assert time.monotonic() - before < 3
         assert worker._parts is not None
-        assert worker._parts.executor.running == 2
+        assert worker._parts.slots.running == 2
         assert await _count(app, "heavy", State.RUNNING) <= 2 + MOST_ASIDE
         gate.touch()
         for handle in handles:
@@ -245,7 +245,7 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
                 assert await handle.aresult(5) == "done in attempt 1"
             assert time.monotonic() - began < 2.5
         assert worker._parts is not None
-        assert worker._parts.executor._process_busy == 1
+        assert worker._parts.slots.process_busy == 1
         gate.touch()
         jobs = [await ended(handle) for handle in (first, *waiting)]
     assert [job.attempt for job in jobs] == [1] * 13
@@ -360,7 +360,7 @@ async def test_nothing_is_fetched_ahead_from_queues_with_slots(app: App) -> None
     @app.task
     async def work() -> None:
         assert worker._parts is not None
-        ahead.append(worker._parts.executor.buffered)
+        ahead.append(worker._parts.slots.buffered)
 
     await app.aenqueue_many([work.job() for _ in range(1_000)])
     worker = Worker(app, [Queue("default", slots=5)], concurrency=10, burst=True, config=quick())
@@ -376,13 +376,13 @@ async def test_long_jobs_are_not_fetched_ahead(app: App, tmp_path: Path) -> None
     async with at_work(app, concurrency=2, config=quick(slot_wait="10s")) as worker:
         await until(lambda: len(lines(began)) >= 3, "the first ones have ended")
         assert worker._parts is not None
-        assert worker._parts.executor.buffered == 0
+        assert worker._parts.slots.buffered == 0
         assert await app.adrained("default", timeout=5)
 
 
 def _pids(worker: Worker) -> list[int]:
     assert worker._parts is not None
-    pool = worker._parts.executor._processes
+    pool = worker._parts.executor._processes._pool
     return [] if pool is None else pool.pids
 
 

@@ -48,7 +48,7 @@ async def test_an_attempt_that_has_lost_its_lease_is_interrupted_and_its_outcome
         event = await told.one(LateResultRefused)
         assert (event.id, event.attempt) == (handle.id, 1)
         assert worker._parts is not None
-        assert worker._parts.executor.running == 0
+        assert worker._parts.slots.running == 0
         assert not worker._holdings
     now = await handle.ajob()
     assert now is not None

@@ -18,7 +18,7 @@ from penstock.app.attempt import NoCurrentJob, current_job
 from penstock.core.job import Progress, State
 from penstock.errors import ConfigError
 from penstock.worker import Worker
-from penstock.worker.executor import executor
+from penstock.worker.executor import thread_prefetch
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, until
 from tests.worker.deeds import act, lines, linger, made, tell, typed
 
@@ -225,7 +225,7 @@ async def test_short_jobs_behind_long_ones_are_not_kept_from_another_worker(
     new_app: Callable[[], App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While calls are short some lie ready for each thread: they must come back when a call is not."""
-    monkeypatch.setattr(executor, "_SHORT", 1.0)
+    monkeypatch.setattr(thread_prefetch, "_SHORT", 1.0)
     gate, stuck, ran = threading.Event(), threading.Semaphore(0), set[int]()
 
     def work(i: int) -> None:
@@ -240,7 +240,7 @@ async def test_short_jobs_behind_long_ones_are_not_kept_from_another_worker(
     async with at_work(first, concurrency=2, config=patient()) as busy:
         await asyncio.to_thread(lambda: stuck.acquire(timeout=5) and stuck.acquire(timeout=5))
         assert busy._parts is not None
-        assert busy._parts.executor.running == 2
+        assert busy._parts.slots.running == 2
         async with at_work(second, concurrency=2, config=patient()):
             await until(lambda: len(ran) == 310, "the other worker has run the rest")
         assert not gate.is_set()

@@ -13,8 +13,9 @@ from penstock.core import clock
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.worker import Worker
-from penstock.worker.executor.attempt_start import NotBegun, Starter, ThreadCall
-from penstock.worker.executor.executor import _NO_PLAN
+from penstock.worker.executor.admission import NO_PLAN
+from penstock.worker.executor.attempt_start import NotBegun, Starter
+from penstock.worker.executor.thread_attempts import ThreadCall
 from penstock.worker.leased_jobs import Hold, Holdings
 from tests.servers import remove_keys
 from tests.worker.conftest import Dam, at_work, patient, until
@@ -88,7 +89,7 @@ def test_the_store_s_clock_is_reckoned_on_through_a_suspend(asleep: Sleep) -> No
 
 
 def held() -> Hold:
-    return Hold(Job(NewJob("a", "t"), State.RUNNING), _NO_PLAN, clock.lease_seconds(), 1_000)
+    return Hold(Job(NewJob("a", "t"), State.RUNNING), NO_PLAN, clock.lease_seconds(), 1_000)
 
 
 async def test_a_worker_beats_at_once_when_it_wakes_up(app: App, asleep: Sleep) -> None:

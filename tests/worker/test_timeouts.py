@@ -184,7 +184,7 @@ async def test_an_async_task_that_swallows_its_cancellation_is_given_up(app: App
         assert job.errors[0].kind == "Timeout"
         assert await other.aresult(1) == "done in attempt 1"
         assert worker._parts is not None
-        assert worker._parts.executor.lost_slots == 1
+        assert worker._parts.slots.lost == 1
         (tmp_path / "began.go").touch()
     assert await handle.astatus() is State.RETRYABLE, "its late result changed nothing"
 
@@ -244,14 +244,16 @@ async def test_a_thread_that_swallows_even_that_is_given_up(app: App, tmp_path: 
     good = await made(app, "thread", act).aenqueue("return")
     async with at_work(app, concurrency=2) as worker:
         assert worker._parts is not None
-        executor = worker._parts.executor
+        parts = worker._parts
         job = await becomes(stuck, State.RETRYABLE)
         assert job.errors[0].kind == "Timeout"
         assert lines(f"{began}.swallowed") == ["AttemptTimeout"]
-        assert (executor.lost_slots, executor.free) == (1, 1)
+        assert (parts.slots.lost, parts.slots.free) == (1, 1)
         assert await good.aresult(1) == "done in attempt 1"
         (tmp_path / "began.go").touch()
-        await until(lambda: executor.threads.late == 1, "the thread comes back after all")
+        pool = parts.executor._threads._pool
+        assert pool is not None
+        await until(lambda: pool.late == 1, "the thread comes back after all")
     assert await stuck.astatus() is State.RETRYABLE, "its late result changed nothing"
     assert len(told.of(JobFailed)) == 1
     assert "given up" in caplog.text

@@ -13,7 +13,7 @@ from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.maintenance.service import Backoff, Service
 from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
-from penstock.worker.executor.executor import Executor
+from penstock.worker.executor import Admission, Slots
 from penstock.worker.leased_jobs import Holdings
 from penstock.worker.queues import Queue, Turns, spread
 from penstock.worker.settler import Settler
@@ -42,7 +42,8 @@ class Fetcher(Service):
     def __init__(
         self,
         store: Store,
-        executor: Executor,
+        admission: Admission,
+        slots: Slots,
         settler: Settler,
         holdings: Holdings,
         queues: Sequence[Queue],
@@ -59,7 +60,8 @@ class Fetcher(Service):
     ) -> None:
         super().__init__()
         self._store = store
-        self._executor = executor
+        self._admission = admission
+        self._slots = slots
         self._settler = settler
         self._holdings = holdings
         self._turns = Turns(queues, strict=strict)
@@ -99,20 +101,19 @@ class Fetcher(Service):
         except StoreError as error:
             self.complaint.about(f"{self.name}: the store does not answer", error)
             return
-        self._executor.accept(fetched.jobs, sent, fetched.now)
-        self._executor.start_ready()
+        self._admission.accept(fetched.jobs, sent, fetched.now)
 
     async def tick(self) -> float:
         await self._room()
         if self._stopping:
             return 0.0
-        self._executor.freed.clear()  # what comes free from here on, `_nothing` shall hear of
-        free = self._executor.free
-        limit = min(_MOST, free + max(0, self._ahead() - self._executor.buffered))
+        self._slots.freed.clear()  # what comes free from here on, `_nothing` shall hear of
+        free = self._slots.free
+        limit = min(_MOST, free + max(0, self._ahead() - self._slots.buffered))
         held = self._holdings.per_queue
-        if self._executor.aside:
-            held = held - self._executor.aside.per_queue
-        shares = self._turns.plan(limit, free, held, self._executor.caps())
+        if self._admission.aside:
+            held = held - self._admission.aside.per_queue
+        shares = self._turns.plan(limit, free, held, self._admission.caps())
         if not shares:
             return await self._slot_of_a_queue()
         began, sent = time.monotonic(), clock.lease_seconds()
@@ -132,33 +133,32 @@ class Fetcher(Service):
         if fetched.jobs:
             self._in_vain.moved()
             jobs = fetched.jobs if self._strict else spread(fetched.jobs, got)
-            self._executor.accept(jobs, sent, fetched.now)
-            self._executor.start_ready()
+            self._admission.accept(jobs, sent, fetched.now)
             return 0.0
         asked = tuple(share.queue for share in shares)
-        self._executor.nothing_behind(asked)
+        self._admission.nothing_behind(asked)
         return await self._nothing(fetched, asked)
 
     async def _room(self) -> None:
         """Wait until a job that is fetched now can start, or at least soon."""
-        executor = self._executor
+        slots = self._slots
         while not self._stopping:
-            if (executor.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
-                if self._settler.unsent and executor.free > 0:  # its write first, and both in one transaction
+            if (slots.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
+                if self._settler.unsent and slots.free > 0:  # its write first, and both in one transaction
                     self._settler.hurry()
                     await asyncio.sleep(0)
                 return
-            if executor.buffered == 0:
+            if slots.buffered == 0:
                 self._settler.hurry()
-            executor.freed.clear()
-            await executor.freed.wait()  # stop() sets it too
+            slots.freed.clear()
+            await slots.freed.wait()  # stop() sets it too
 
     def _runs_low(self) -> bool:
         """Whether what is left will have started by the time that a fetch would bring more.
 
         So that the slots do not stand idle while a fetch is under way.
         """
-        buffered = self._executor.buffered
+        buffered = self._slots.buffered
         if buffered == 0 or self._rate.per_second == 0.0:
             return False
         return buffered <= self._rate.per_second * min(self._took + _TURN, self._look_ahead / 2)
@@ -170,7 +170,7 @@ class Fetcher(Service):
 
     def _until_look(self) -> float:
         """Seconds until a queue may be asked again that is not asked now, whatever comes free meanwhile."""
-        return min(_LOOK_AGAIN, self._executor.aside.next_look(time.monotonic()) or _LOOK_AGAIN)
+        return min(_LOOK_AGAIN, self._admission.aside.next_look(time.monotonic()) or _LOOK_AGAIN)
 
     async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
         """Sleep until there may be something."""
@@ -183,7 +183,7 @@ class Fetcher(Service):
                 timeout = min(timeout, max(0.001, (instant - fetched.now) / 1000))
         tasks: set[asyncio.Task[Any]] = set()
         if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
-            tasks.add(asyncio.create_task(self._executor.freed.wait()))
+            tasks.add(asyncio.create_task(self._slots.freed.wait()))
             timeout = min(timeout, self._until_look())
         # who knows when a queue opens makes no offer: with his last slot taken, nobody awake would know of it
         offer = self._offer() if fetched.opens is None else None
@@ -215,7 +215,7 @@ class Fetcher(Service):
         """Sleep, unless a slot comes free."""
         try:
             async with asyncio.timeout(seconds):
-                await self._executor.freed.wait()
+                await self._slots.freed.wait()
         except TimeoutError:
             pass
 
@@ -234,9 +234,8 @@ class Fetcher(Service):
     def _take(self, handed: Fetched) -> Offer | None:
         """A job came while we wait. Once it has begun we can wait on, if the same queues have room still."""
         self._new_token()
-        self._executor.accept(handed.jobs, clock.lease_seconds(), handed.now)
-        self._executor.start_ready()
-        if self._stopping or self._slotted or self._executor.free == 0:
+        self._admission.accept(handed.jobs, clock.lease_seconds(), handed.now)
+        if self._stopping or self._slotted or self._slots.free == 0:
             return None
         return self._offer()
 
@@ -251,10 +250,8 @@ class Fetcher(Service):
         """
         if self._slotted or self._strict:
             return 0
-        executor = self._executor
-        return int(
-            self._rate.update(executor.starts, executor.ends, executor.busy_seconds) * self._look_ahead
-        )
+        slots = self._slots
+        return int(self._rate.update(slots.starts, slots.ends, slots.busy_seconds) * self._look_ahead)
 
     def poke(self) -> None:
         super().poke()
@@ -263,7 +260,7 @@ class Fetcher(Service):
 
     def stop(self) -> None:
         super().stop()
-        self._executor.freed.set()
+        self._slots.freed.set()
         self.poke()
 
 

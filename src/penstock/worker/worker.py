@@ -33,7 +33,7 @@ from penstock.maintenance.service import Complaint, Service, pause_after
 from penstock.stores.contract import Beat, Fetched, Grip, Level, SetAside, Store, Wake, WorkerInfo
 from penstock.worker.callback_runner import Aftercare
 from penstock.worker.checks import Check
-from penstock.worker.executor.executor import Executor
+from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import Hold, Holdings
@@ -43,6 +43,7 @@ from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.settler import Settler
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.unknown_queues import UnknownQueues
+from penstock.worker.unknown_tasks import Strangers
 
 __all__ = ["Worker"]
 
@@ -156,12 +157,10 @@ class Worker:
             self._parts.fetcher.stop()
             self._parts.executor.stop_starting()
             self._parts.announcer.poke()
-            _log.info(
-                "worker %s fetches nothing more; %d job(s) run on", self.id, self._parts.executor.running
-            )
+            _log.info("worker %s fetches nothing more; %d job(s) run on", self.id, self._parts.slots.running)
 
     async def _drain(self, parts: _Parts) -> None:
-        running, waiting = parts.executor.running, parts.executor.buffered
+        running, waiting = parts.slots.running, parts.slots.buffered
         if parts.fetching is not None:  # it had begun
             _log.info(
                 "worker %s drains: %d job(s) run on, for %s at most; %d that had not begun go back",
@@ -181,7 +180,7 @@ class Worker:
         finally:
             for one in (settled, hurried):
                 one.cancel()
-        if released := parts.executor.running:
+        if released := parts.slots.running:
             _log.warning("worker %s: %d job(s) did not end in time and are released", self.id, released)
             parts.executor.release_running()
         if not await parts.settler.drained(timeout=max(_LAST_WORDS, drain)):
@@ -223,10 +222,10 @@ class Worker:
 
     def info(self) -> WorkerInfo:
         """This worker, as it announces itself."""
-        running = 0 if self._parts is None else self._parts.executor.running
+        running = 0 if self._parts is None else self._parts.slots.running
         tasks, handled = tuple(self._app.tasks), tuple(self._app.handlers)
-        if self._parts is not None and self._parts.executor.strangers.closed_tasks:
-            strangers = self._parts.executor.strangers
+        if self._parts is not None and self._parts.strangers.closed_tasks:
+            strangers = self._parts.strangers
             tasks = tuple(task for task in tasks if task not in strangers.closed_tasks)
             handled = tuple(queue for queue in handled if queue not in strangers.closed_queues)
         return WorkerInfo(
@@ -277,32 +276,30 @@ class _Parts:
         self._worker = worker
         self._store = store
         self._names = names
+        self.slots = slots = Slots(worker._concurrency, config.process_slots, holdings)
+        self.strangers = Strangers(app.events)
         self.beats: Batcher[Beat, Grip] = Batcher(self._extended)
         self.aftercare = Aftercare(app)
         self.settler = Settler(
             store,
             app,
             holdings,
-            busy=lambda: self.executor.buffered > 0,
-            on_answer=lambda: self.executor.freed.set(),
+            busy=slots.is_backed_up,
+            on_answer=slots.freed.set,
             on_applied=self.aftercare.take,
             keep_dead=config.keep_dead,
             lease=config.lease,
         )
         self.executor = Executor(
             app,
+            config,
             holdings,
-            concurrency=worker._concurrency,
-            process_slots=config.process_slots,
+            slots,
+            self.strangers,
             settle=self.settler.settle,
             record_start=self.beats.put,
-            lease=config.lease,
-            slot_wait=config.slot_wait / 1000,
-            thread_grace=config.thread_grace / 1000,
-            config=config if worker._supervisor is not None else None,
-            keep_dead=config.keep_dead,
-            max_jobs_per_child=config.max_jobs_per_child,
-            max_memory_per_child=config.max_memory_per_child,
+            on_slot_lost=self.slot_lost,
+            supervised=worker._supervisor is not None,
             queue_slots={q.name: q.slots for q in worker._queues if q.slots is not None},
         )
         self.promoter = Promoter(store, names)
@@ -322,7 +319,8 @@ class _Parts:
         )
         self.fetcher = Fetcher(
             store,
-            self.executor,
+            self.executor.admission,
+            slots,
             self.settler,
             holdings,
             worker._queues,
@@ -361,8 +359,7 @@ class _Parts:
             table=worker._table,
         )
         self.announcer = _Announcer(store, worker.info, config.announce / 1000)
-        self.executor.on_slot_lost = self.slot_lost
-        self.executor.strangers.on_closed = self.announcer.poke
+        self.strangers.on_closed = self.announcer.poke
         self.fetching: asyncio.Task[None] | None = None
 
     async def _extended(self, beats: list[Beat]) -> Sequence[Grip | BaseException]:
@@ -406,8 +403,8 @@ class _Parts:
             self.pruner,
             _Checkup(self._store),
             UnknownQueues(self._store, self._worker.id, self._names, self._worker._app.queues()),
-            _Watch(self.executor, self.heartbeat),
-            _Listener(self._store, self.executor, self.heartbeat, self.periodic.poke),
+            _Watch(self.executor, self.slots, self.heartbeat),
+            _Listener(self._store, self.slots, self.heartbeat, self.periodic.poke),
             *self._checks(),
         ]
         if self._worker._periodic:
@@ -460,7 +457,7 @@ class _Parts:
             await asyncio.wait({self.fetching}, timeout=_LAST_WORDS)
 
     async def _release_all(self) -> None:
-        _log.info("worker %s is cancelled: %d job(s) are released", self._worker.id, self.executor.running)
+        _log.info("worker %s is cancelled: %d job(s) are released", self._worker.id, self.slots.running)
         self.fetcher.stop()
         self.executor.stop_starting()
         self.executor.release_running()
@@ -473,7 +470,7 @@ class _Parts:
     def slot_lost(self) -> None:
         """A slot was given up; when half are, a new process is better than this one. Who has no supervisor
         goes on with what is left, and ends with the last one: waiting for ever would look like work."""
-        worker, lost = self._worker, self.executor.lost_slots
+        worker, lost = self._worker, self.slots.lost
         bearable = worker._concurrency - 1 if worker._supervisor is None else (worker._concurrency - 1) // 2
         if lost > bearable and not worker.wants_replacement:
             _log.error(
@@ -523,13 +520,13 @@ class _Parts:
             store_reachable=trouble is None,
             store_error=trouble,
             concurrency=worker._concurrency,
-            lost_slots=self.executor.lost_slots,
-            running=self.executor.running,
-            buffered=self.executor.buffered,
+            lost_slots=self.slots.lost,
+            running=self.slots.running,
+            buffered=self.slots.buffered,
             unsent=self.settler.unsent + self.settler.put_off,
             since_fetch=now - self.fetcher.last_success,
             since_heartbeat=now - self.heartbeat.last_beat,
-            parked=self.executor.strangers.met,
+            parked=self.strangers.met,
         )
 
     def _blocked(self, seconds: float, stack: str) -> None:
@@ -584,28 +581,29 @@ class _Watch(Service):
 
     name = "watch"
 
-    def __init__(self, executor: Executor, heartbeat: Heartbeat) -> None:
+    def __init__(self, executor: Executor, slots: Slots, heartbeat: Heartbeat) -> None:
         super().__init__()
         self._executor = executor
+        self._slots = slots
         self._heartbeat = heartbeat
         self._progress_at = 0.0
 
     async def tick(self) -> float:
-        executor = self._executor
-        if not executor.running and not executor.waiting:
-            executor.started_some.clear()
-            await executor.started_some.wait()
+        executor, slots = self._executor, self._slots
+        if not slots.running and not executor.admission.waiting:
+            slots.started.clear()
+            await slots.started.wait()
         now = time.monotonic()
         if now - self._progress_at > 0.25 and executor.has_progress():
             self._progress_at = now
             self._heartbeat.beat_now()
-        if executor.waiting:
+        if executor.admission.waiting:
             self._heartbeat.tick()
         return executor.watch()
 
     def stop(self) -> None:
         super().stop()
-        self._executor.started_some.set()
+        self._slots.started.set()
 
 
 class _Listener(Service):
@@ -615,18 +613,18 @@ class _Listener(Service):
     name = "listener"
 
     def __init__(
-        self, store: Store, executor: Executor, heartbeat: Heartbeat, on_settings: Callable[[], None]
+        self, store: Store, slots: Slots, heartbeat: Heartbeat, on_settings: Callable[[], None]
     ) -> None:
         super().__init__()
         self._store = store
-        self._executor = executor
+        self._slots = slots
         self._heartbeat = heartbeat
         self._on_settings = on_settings
 
     async def tick(self) -> float:
-        if not self._executor.running:
-            self._executor.started_some.clear()
-            await self._executor.started_some.wait()
+        if not self._slots.running:
+            self._slots.started.clear()
+            await self._slots.started.wait()
             return 0.1
         news = await self._store.wait((), timeout=0)
         if Wake.CANCEL in news:

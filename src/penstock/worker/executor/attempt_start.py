@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from penstock.app.attempt import Attempt, running
-from penstock.core import clock
+from penstock.app.attempt import Attempt
 from penstock.core.events import EventBus, JobStarted
 from penstock.worker.leased_jobs import Hold, Holdings
 
-__all__ = ["NotBegun", "Starter", "ThreadCall"]
+__all__ = ["NotBegun", "Starter"]
 
 
 class NotBegun(Exception):
@@ -53,37 +51,3 @@ class Starter:
         if hold.interrupt is not None:  # meanwhile, and who did that saw no attempt to tell
             attempt.ask_to_stop()
         return attempt
-
-
-class ThreadCall:
-    """One attempt in a thread as a plain callable: begin, decode, run, encode, all off the event loop."""
-
-    __slots__ = ("attempt", "hold", "starter")
-
-    def __init__(self, starter: Starter, hold: Hold, attempt: Attempt | None = None) -> None:
-        self.starter = starter
-        self.hold = hold
-        self.attempt = attempt  # None: it begins when a thread takes it
-
-    def __call__(self) -> Any:
-        hold = self.hold
-        plan = hold.plan
-        token = running.set(self.attempt or self._begin())
-        try:
-            args, kwargs = plan.decode(hold.job)
-            value = plan.function(*args, **kwargs)
-            if plan.encode is None or plan.around:  # with middleware the result is encoded when all is done
-                return value
-            return plan.encode(value)
-        finally:
-            running.reset(token)
-            if self.attempt is None:  # else middleware is still to come
-                hold.took = time.monotonic() - hold.started
-
-    def _begin(self) -> Attempt:
-        hold = self.hold
-        if hold.interrupt is not None:
-            raise hold.interrupt
-        if hold.over or clock.lease_seconds() - hold.fetched > self.starter.lease:
-            raise NotBegun
-        return self.starter.begin(hold)

@@ -1,0 +1,248 @@
+"""Decides which leased jobs start, when, and which go back.
+
+A leased job waits until it has a slot. A process task that finds no process slot waits in the process
+backlog, so that the jobs behind it can start. A job that waits for too long goes back to its own place in
+its queue: another worker may be idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from penstock.app.app import App
+from penstock.client.options import Options
+from penstock.core import clock
+from penstock.core.errors import AttemptCancelled
+from penstock.core.job import Job
+from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, Place, starts_on_record, too_late
+from penstock.core.outcomes import Cancelled, Released, Unknown
+from penstock.stores.encrypted import why_closed
+from penstock.worker.executor.ending import Ending
+from penstock.worker.executor.process_backlog import Aside
+from penstock.worker.executor.slots import Slots
+from penstock.worker.executor.thread_prefetch import ThreadPrefetch
+from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.plan import Plan, Plans
+from penstock.worker.unknown_tasks import Strangers
+
+__all__ = ["NO_PLAN", "Admission"]
+
+#: The plan of a job whose task is unknown.
+NO_PLAN = Plan("?", lambda: None, "async", lambda _: ((), {}), None, (), Options(), ("", ""))
+
+
+class Admission:
+    """Takes leased jobs in and starts them as slots come free.
+
+    `launch` runs a job that has its slot; `start_on_record` first writes the start to the store. `lease` and
+    `slot_wait` are in seconds, `queue_slots` limits the jobs of a queue that run at once, and
+    `no_child` tells whether the system has no room for a child process at the moment.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        holdings: Holdings,
+        slots: Slots,
+        prefetch: ThreadPrefetch,
+        ending: Ending,
+        strangers: Strangers,
+        *,
+        launch: Callable[[Hold], None],
+        start_on_record: Callable[[Hold], None],
+        no_child: Callable[[], bool],
+        lease: float,
+        slot_wait: float,
+        queue_slots: Mapping[str, int],
+    ) -> None:
+        self._plans = Plans(app)
+        self._why_closed = why_closed(app.store)
+        self._holdings = holdings
+        self._slots = slots
+        self._prefetch = prefetch
+        self._ending = ending
+        self._strangers = strangers
+        self._launch = launch
+        self._start_on_record = start_on_record
+        self._no_child = no_child
+        self._lease = lease
+        self._slot_wait = slot_wait
+        self._queue_slots = queue_slots
+        self._stopping = False
+        self._buffer = slots.waiting
+        #: Process tasks that wait for a process slot.
+        self.aside = Aside()
+        self._aside = self.aside.holds
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────────
+
+    def accept(self, jobs: Sequence[Job], fetched: float, now: int) -> None:
+        """Take leased jobs in, and start those that have a slot.
+
+        `fetched` is `clock.lease_seconds()` before the fetch was sent, `now` the store's clock at the fetch.
+        """
+        holds: list[Hold] = []
+        for job in jobs:
+            plan = self._plans.of(job)
+            hold = Hold(job, plan or NO_PLAN, fetched, now)
+            if job.fetched_at is not None and job.fetched_at > now:
+                # reckoned from now on, when the store's clock says at least that
+                hold.starts = time.monotonic() + (job.fetched_at - now) / 1000
+            holds.append(hold)
+        self._holdings.add(holds, fetched + self._lease)
+        arrived = time.monotonic()
+        for hold in holds:
+            hold.arrived = arrived
+            if hold.plan is NO_PLAN:
+                self._ending.refuse(hold, Unknown())
+                self._strangers.tell(hold.job)
+            elif (hold.job.spec.payload[2:3] == b"$" or hold.job.members) and self._is_closed(hold):
+                pass
+            elif hold.job.cancel_asked:
+                self._ending.refuse(hold, Cancelled("cancelled while running"))
+            elif self._stopping:
+                self._ending.refuse(hold, Released())
+            elif hold.starts:
+                self._slots.reserved.add(hold)
+                self._await_start(hold)
+            else:
+                self._buffer.append(hold)
+                if self._aside and hold.plan.run_in != "process":
+                    self.aside.passed(hold.job.spec.queue)
+        self.start_ready()
+
+    def _is_closed(self, hold: Hold) -> bool:
+        """Whether the job's contents cannot be read here; then it is parked for another worker."""
+        why = self._why_closed(hold.job)
+        if why is None:
+            return False
+        self._ending.refuse(hold, Unknown(CANNOT_BE_READ + why))
+        self._strangers.tell_closed(hold.job, why)
+        return True
+
+    def _await_start(self, hold: Hold) -> None:
+        """Start the job at its instant, not before: timers may be early by their resolution."""
+        left = hold.starts - time.monotonic()
+        if left > 0:
+            asyncio.get_running_loop().call_later(max(0.001, left), self._await_start, hold)
+        elif hold in self._slots.reserved:
+            self._slots.reserved.discard(hold)
+            hold.arrived = time.monotonic()
+            self._buffer.appendleft(hold)
+            self.start_ready()
+
+    # ── start ────────────────────────────────────────────────────────────────────────────────────
+
+    def start_ready(self) -> None:
+        """Start leased jobs while there are slots."""
+        buffer = self._buffer
+        if self._aside:
+            self._start_aside()
+        if buffer and clock.lease_seconds() - buffer[0].fetched > self._lease:
+            self._give_back_overdue()
+        if not buffer:
+            return
+        room, ahead = self._slots.room() - len(self._slots.reserved), self._prefetch.depth
+        while buffer and (room > 0 or (room > -ahead and self._prefetch.allows(buffer[0]))):
+            hold = buffer.popleft()
+            if hold.plan.run_in == "process" and self._process_room() <= 0:
+                if not self.aside.put(hold, time.monotonic()):
+                    self._ending.refuse(hold, Released(Place.OWN))
+                continue
+            if self._start(hold):
+                room -= 1
+
+    def _start_aside(self) -> None:
+        """Start process tasks of the backlog while there are process slots. They came first."""
+        aside, room = self.aside, self._slots.room() - len(self._slots.reserved)
+        while aside and room > 0 and self._process_room() > 0:
+            hold = aside.take(self._holdings.per_queue, self._queue_slots)
+            if hold is None:
+                return
+            if clock.lease_seconds() - hold.fetched > self._lease:
+                self._ending.refuse(hold, Released(Place.OWN))
+            elif self._start(hold):
+                room -= 1
+
+    def _start(self, hold: Hold) -> bool:
+        job = hold.job
+        if hold.interrupt is not None:  # a heartbeat brought news of it while it waited here
+            self._drop(hold)
+            return False
+        if job.expires_at is not None or job.spec.deadline is not None:
+            late = too_late(job, hold.store_now())
+            if late is not None:
+                self._ending.refuse(hold, late)
+                return False
+        if starts_on_record(job):
+            self._slots.take(hold, False)
+            self._start_on_record(hold)
+        else:
+            self._slots.take(hold, hold.plan.in_thread)
+            self._launch(hold)
+        return True
+
+    def _drop(self, hold: Hold) -> None:
+        """End a job that was cancelled, or lost to another worker, before it could start."""
+        if hold.interrupt is AttemptCancelled:
+            self._ending.refuse(hold, Cancelled(ASK_CANCELLED))
+        else:
+            self._ending.forget(hold)
+            self._holdings.remove(hold)
+
+    def _process_room(self) -> int:
+        """Free process slots; none while the system has no room for a child."""
+        return 0 if self._no_child() else self._slots.process_slots - self._slots.process_busy
+
+    # ── back ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def waiting(self) -> bool:
+        """Whether leased jobs wait for a slot."""
+        return self._slots.buffered > 0 or len(self.aside) > 0
+
+    def caps(self) -> dict[str, int]:
+        """How many jobs to fetch at most from queues with process tasks at their head."""
+        return self.aside.caps(self._process_room(), time.monotonic())
+
+    def nothing_behind(self, queues: Iterable[str]) -> None:
+        """A fetch from these queues brought nothing: their process tasks need not wait here."""
+        if self.aside:
+            self._put_back(self.aside.nothing_behind(queues, time.monotonic()))
+
+    def give_back_late(self, now: float) -> None:
+        """Give back jobs that have waited for a slot for `slot_wait`. `now` is monotonic."""
+        if self._buffer and now - self._buffer[0].arrived >= self._slot_wait:
+            holds = list(self._buffer)
+            self._buffer.clear()
+            for hold in holds:
+                if now - hold.arrived < self._slot_wait:
+                    self._buffer.append(hold)
+                else:
+                    self._ending.refuse(hold, Released(Place.OWN))
+        if self.aside:
+            self._put_back(self.aside.overdue(now))
+
+    def stop(self) -> None:
+        """Start nothing more: what has not started goes back at once."""
+        self._stopping = True
+        self._buffer.extendleft(self._slots.reserved)
+        self._slots.reserved.clear()
+        self._buffer.extendleft(reversed(self.aside.take_all()))
+        while self._buffer:
+            self._ending.refuse(self._buffer.popleft(), Released())
+
+    def _put_back(self, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            self._ending.refuse(hold, Released(Place.OWN))
+        if holds:
+            self._slots.freed.set()  # another look is due soon
+
+    def _give_back_overdue(self) -> None:
+        """Give back jobs whose lease may have run out while this process stood still: another worker may have
+        run them."""
+        overdue = clock.lease_seconds() - self._lease
+        while self._buffer and self._buffer[0].fetched < overdue:
+            self._ending.refuse(self._buffer.popleft(), Released(Place.OWN))

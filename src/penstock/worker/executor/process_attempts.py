@@ -1,0 +1,82 @@
+"""Runs attempts in child processes."""
+
+from __future__ import annotations
+
+from penstock.app.app import App
+from penstock.config import Config
+from penstock.worker.executor.attempt_start import Starter
+from penstock.worker.leased_jobs import Hold
+from penstock.worker.pools import EncodedResult, ProcessPool
+
+__all__ = ["ProcessAttempts"]
+
+
+class ProcessAttempts:
+    """Attempts of process tasks. The process pool is made for the first of them.
+
+    `config` is passed on to the children, None if they read their own. A child is replaced after `max_jobs`
+    jobs, or when it is larger than `max_memory` bytes (0: no limit).
+    """
+
+    def __init__(
+        self,
+        starter: Starter,
+        size: int,
+        app: App,
+        *,
+        config: Config | None,
+        max_jobs: int,
+        max_memory: int,
+    ) -> None:
+        self._starter = starter
+        self._size = size
+        self._app = app
+        self._config = config
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._pool: ProcessPool | None = None
+
+    def is_short(self) -> bool:
+        """Whether the system has no room for a child at the moment."""
+        return self._pool is not None and self._pool.short
+
+    async def run(self, hold: Hold) -> EncodedResult:
+        """Run the attempt in a child. Its clock starts anew when the child begins."""
+        limit = None if hold.ends is None else hold.ends - hold.started
+        hold.ends = None
+        pool = self._pool or self._open()
+        return await pool.run(
+            hold,
+            hold.job,
+            hold.plan.reference,
+            now=hold.store_now(),
+            seconds=limit,
+            on_start=lambda: self._start_clock(hold),
+            on_progress=lambda progress: hold.report(hold.job, progress),
+        )
+
+    def is_in_child(self, hold: Hold) -> bool:
+        """Whether a child runs this attempt now."""
+        return self._pool is not None and self._pool.started_at(hold) is not None
+
+    def kill(self, hold: Hold) -> bool:
+        """Kill the attempt's child; False if it has none."""
+        return self._pool is not None and self._pool.kill(hold)
+
+    def close(self) -> None:
+        """End all children."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def _start_clock(self, hold: Hold) -> None:
+        self._starter.clock(hold)
+
+    def _open(self) -> ProcessPool:
+        self._pool = pool = ProcessPool(
+            self._size,
+            self._app.spec,
+            config=self._config,
+            max_jobs_per_child=self._max_jobs,
+            max_memory_per_child=self._max_memory,
+        )
+        return pool

@@ -1,0 +1,155 @@
+"""Gives each started attempt to what runs it: a thread, or a runner task on the event loop.
+
+A runner is an asyncio task that serves one attempt after the other. A task for each attempt would cost
+3 us more per job, and one turn of the event loop; a context for each job costs 0.4 us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from penstock.app.attempt import Attempt, running
+from penstock.worker.executor.async_attempts import run_async, run_in_middleware
+from penstock.worker.executor.attempt_start import Starter
+from penstock.worker.executor.process_attempts import ProcessAttempts
+from penstock.worker.executor.slots import Slots
+from penstock.worker.executor.thread_attempts import ThreadAttempts
+from penstock.worker.leased_jobs import Hold
+from penstock.worker.plan import Plan
+from penstock.worker.pools import EncodedResult
+
+__all__ = ["Runners"]
+
+#: A runner whose jobs never wait lets the rest of the event loop run after this long (s).
+_TURN = 0.005
+
+
+class Runners:
+    """Runs attempts that have a slot. `ended` gets the end of each that a runner task has served."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        starter: Starter,
+        threads: ThreadAttempts,
+        processes: ProcessAttempts,
+        ended: Callable[[Hold, BaseException | None, bytes | None], None],
+    ) -> None:
+        self._slots = slots
+        self._starter = starter
+        self._threads = threads
+        self._processes = processes
+        self._ended = ended
+        self._ready: deque[Hold] = deque()  # started, on their way to a runner
+        self._runners: set[asyncio.Task[None]] = set()
+        self._resting: list[asyncio.Future[None]] = []
+        self._turned_at = 0.0
+        self._turning = False
+        self._closed = False
+
+    def launch(self, hold: Hold) -> None:
+        """Run this attempt."""
+        if hold.plan.in_thread:
+            self._threads.submit(hold)
+            return
+        self._ready.append(hold)
+        if self._resting:
+            self._resting.pop().set_result(None)
+        elif len(self._runners) < self._slots.concurrency:
+            self._add_runner()
+
+    def close(self) -> None:
+        """End all runner tasks."""
+        self._closed = True
+        for runner in self._runners:
+            runner.cancel()
+
+    # ── runner tasks ─────────────────────────────────────────────────────────────────────────────
+
+    def _add_runner(self) -> None:
+        runner = asyncio.get_running_loop().create_task(self._run_attempts(), name="penstock-runner")
+        self._runners.add(runner)
+        runner.add_done_callback(self._runners.discard)
+
+    async def _run_attempts(self) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        loop = asyncio.get_running_loop()
+        ready, slots = self._ready, self._slots
+        while True:
+            while ready:
+                hold = ready.popleft()
+                if hold.over:  # given back before a runner came to it
+                    continue
+                if hold.interrupt is not None:
+                    self._ended(hold, hold.interrupt(), None)
+                    continue
+                hold.handle = me
+                await self._attempt(hold)
+                hold.handle = None
+                if me.cancelling():
+                    await _absorb_cancellation(me)
+                if slots.last_end - self._turned_at > _TURN:
+                    self._await_turn(loop)
+                    await asyncio.sleep(0)
+            if self._closed:  # its attempt took the cancellation that was meant for the runner
+                return
+            rest = loop.create_future()
+            self._resting.append(rest)
+            await rest
+
+    def _await_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note when the rest of the loop has run. Until then each runner yields after one job: if each took
+        its 5 ms, twenty of them would keep the fetcher from sending for the next jobs for 100 ms."""
+        if not self._turning:
+            self._turning = True
+            loop.call_soon(self._turned)
+
+    def _turned(self) -> None:
+        self._turning, self._turned_at = False, time.monotonic()
+
+    # ── one attempt ──────────────────────────────────────────────────────────────────────────────
+
+    async def _attempt(self, hold: Hold) -> None:
+        plan = hold.plan
+        try:
+            attempt = self._starter.begin(hold)
+            running.set(attempt)
+            if plan.run_in == "async":
+                value = await run_async(hold)
+            elif plan.around:
+                value = await run_in_middleware(hold, partial(self._run_elsewhere, hold, attempt))
+            else:
+                value = await self._run_elsewhere(hold, attempt)
+            result = None if plan.encode is None else _encoded(plan, value)
+        except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
+            self._ended(hold, error, None)
+        else:
+            self._ended(hold, None, result)
+
+    async def _run_elsewhere(self, hold: Hold, attempt: Attempt) -> Any:
+        if hold.plan.run_in == "process":
+            return await self._processes.run(hold)
+        return await self._threads.run(hold, attempt)
+
+
+def _encoded(plan: Plan, value: Any) -> bytes | None:
+    if plan.run_in == "process" and isinstance(value, EncodedResult):
+        return value.result
+    assert plan.encode is not None
+    return plan.encode(value)
+
+
+async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:
+    """Keep a cancellation that was meant for the attempt that has just ended from hitting the next one."""
+    try:
+        await asyncio.sleep(0)  # before 3.13 `uncancel` leaves a pending one pending: let it come out here
+    except asyncio.CancelledError:
+        pass
+    while task.cancelling():
+        task.uncancel()

@@ -1,0 +1,102 @@
+"""Runs attempts in threads: plain thread calls, and those of tasks with middleware."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from penstock.app.attempt import Attempt, running
+from penstock.core import clock
+from penstock.core.errors import Interrupted
+from penstock.worker.executor.attempt_start import NotBegun, Starter
+from penstock.worker.leased_jobs import Hold
+from penstock.worker.pools import Done, ThreadPool
+
+__all__ = ["ThreadAttempts", "ThreadCall"]
+
+
+class ThreadAttempts:
+    """Attempts of thread tasks. The thread pool is made for the first of them.
+
+    `on_done` is called on the event loop with each batch of plain calls that have ended.
+    """
+
+    def __init__(self, starter: Starter, size: int, on_done: Callable[[list[Done]], None]) -> None:
+        self._starter = starter
+        self._size = size
+        self._on_done = on_done
+        self._pool: ThreadPool | None = None
+
+    def submit(self, hold: Hold) -> None:
+        """Run a plain call: it needs neither an asyncio task nor a future."""
+        pool = self._pool or self._open()
+        pool.submit(hold, ThreadCall(self._starter, hold))
+
+    def run(self, hold: Hold, attempt: Attempt) -> asyncio.Future[Any]:
+        """Run a call that middleware awaits, in a copy of the context that the middleware has set up."""
+        pool = self._pool or self._open()
+        return pool.run(hold, ThreadCall(self._starter, hold, attempt), copy_context())
+
+    def is_in_thread(self, hold: Hold) -> bool:
+        """Whether a thread runs this attempt now."""
+        return self._pool is not None and self._pool.started_at(hold) is not None
+
+    def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
+        """Raise `why` inside the attempt's thread, if one runs it and has not been interrupted before."""
+        if self._pool is not None:
+            self._pool.interrupt(hold, why)
+
+    def abandon(self, hold: Hold) -> bool:
+        """Give up the attempt's thread; False if the attempt has just ended."""
+        return self._pool is not None and self._pool.abandon(hold)
+
+    def take_back(self) -> list[Hold]:
+        """Plain calls that no thread has begun, in order; they will not begin."""
+        return [] if self._pool is None else self._pool.take_back()
+
+    def close(self) -> None:
+        """Let the threads end, waiting half a second at most."""
+        if self._pool is not None:
+            self._pool.close(0.5)
+
+    def _open(self) -> ThreadPool:
+        self._pool = pool = ThreadPool(self._size, self._on_done)
+        pool.start()
+        return pool
+
+
+class ThreadCall:
+    """One attempt as a callable for a thread: begin, decode, run, encode, all off the event loop."""
+
+    __slots__ = ("attempt", "hold", "starter")
+
+    def __init__(self, starter: Starter, hold: Hold, attempt: Attempt | None = None) -> None:
+        self.starter = starter
+        self.hold = hold
+        self.attempt = attempt  # None: it begins when a thread takes it
+
+    def __call__(self) -> Any:
+        hold = self.hold
+        plan = hold.plan
+        token = running.set(self.attempt or self._begin())
+        try:
+            args, kwargs = plan.decode(hold.job)
+            value = plan.function(*args, **kwargs)
+            if plan.encode is None or plan.around:  # with middleware the result is encoded when all is done
+                return value
+            return plan.encode(value)
+        finally:
+            running.reset(token)
+            if self.attempt is None:  # else middleware is still to come
+                hold.took = time.monotonic() - hold.started
+
+    def _begin(self) -> Attempt:
+        hold = self.hold
+        if hold.interrupt is not None:
+            raise hold.interrupt
+        if hold.over or clock.lease_seconds() - hold.fetched > self.starter.lease:
+            raise NotBegun
+        return self.starter.begin(hold)
