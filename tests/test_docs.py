@@ -37,7 +37,6 @@ from penstock.config import load
 from penstock.core import errors
 from penstock.core.errors import did_you_mean
 from tests.servers import RedisServer
-from tests.test_house import FLOORS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -540,16 +539,6 @@ def readable(ms: int) -> str:
         if ms >= 2 * size:
             return f"{ms / size:.2g} {unit}" if ms < 100 * size else f"{ms / size:.0f} {unit}"
     return f"{ms / 1000:.2g} s" if ms < 100_000 else f"{ms / 1000:.0f} s"
-
-
-def test_the_plan_in_the_design_is_the_plan_of_the_house() -> None:
-    page = (DOCS / "design.md").read_text("utf-8")
-    drawn = {
-        int(floor): set(re.findall(r"\w+", modules.replace("/*", "")))
-        for floor, modules in re.findall(r"^\| (\d)[^|]*\| ([^|]*) \|", page, re.M)
-    }
-    there = {path.stem for path in (ROOT / "src" / "penstock").iterdir()} - {"__main__"}
-    assert drawn == {floor: set(names.split()) & there for floor, names in FLOORS.items()}
 
 
 def test_every_message_in_troubleshooting_is_one_that_the_code_can_say() -> None:

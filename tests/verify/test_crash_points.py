@@ -11,10 +11,8 @@ import pytest
 
 from penstock import App, ConfigError, EnqueueUnknown, StoreUnavailable
 from penstock.core.job import NewJob, Ref
-from penstock.stores.contract import Consuming, Operating, Producing
 from penstock.stores.memory import MemoryStore
 from penstock.testing import CrashPoints, Point
-from penstock.testing.faults import FaultyStore
 from penstock.verify.crash_points import Boundary, kill_here
 
 
@@ -113,16 +111,6 @@ def test_a_point_is_read_as_it_is_written() -> None:
             Point.of(text)
     with pytest.raises(ConfigError, match="did you mean 'settle'"):
         CrashPoints(MemoryStore()).at("setle:1:lost")
-
-
-def test_both_doubles_of_a_store_know_every_verb() -> None:
-    verbs = {
-        name for seam in (Producing, Consuming, Operating) for name in vars(seam) if not name.startswith("_")
-    }
-    for verb in verbs - {"ends"}:
-        CrashPoints(MemoryStore()).calls(verb)
-    for verb in verbs:
-        FaultyStore(MemoryStore()).fail(verb)
 
 
 def test_a_kill_leaves_nothing_to_run() -> None:

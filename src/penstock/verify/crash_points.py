@@ -16,16 +16,16 @@ import msgspec
 
 from penstock.core.errors import ConfigError, EnqueueUnknown, StoreUnavailable, did_you_mean
 from penstock.core.job import NewJob
-from penstock.stores.contract import Consuming, Operating, Producing, Store
+from penstock.stores.contract import Store
 
 __all__ = ["Boundary", "CrashPoints", "Point", "kill_here"]
 
 #: `ends` tells its news bit by bit, and has no one moment at which it is done: `ended` has.
 _VERBS = tuple(
     name
-    for seam in (Producing, Consuming, Operating)
-    for name, verb in vars(seam).items()
-    if not name.startswith("_") and callable(verb) and name != "ends"
+    for page in inspect.getmro(Store)
+    for name, verb in vars(page).items()
+    if not name.startswith("_") and callable(verb) and name not in ("ends", "close")
 )
 _TURNS = 5
 

@@ -1,0 +1,167 @@
+"""A verb of the contract has a place in every store and in everything that wraps one.
+
+`docs/architecture.md` lists the places under "Add a verb"; a test here names the place that was forgotten.
+Without it, some wrappers would pass a new verb on to the store that they stand around, unnoticed.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import ConfigError
+from penstock.encryption import Keyring, Sealer
+from penstock.stores.contract import Store, SyncStore
+from penstock.stores.encrypted import vault
+from penstock.stores.memory import MemoryStore
+from penstock.stores.redis.store import RedisStore
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing import FaultyStore
+from penstock.verify.crash_points import CrashPoints
+from penstock.verify.ledger.watching import watched
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+# --- the verbs ----------------------------------------------------------------------------------
+
+
+def methods_of(contract: type) -> dict[str, Callable[..., Any]]:
+    """Every method that a protocol, or one that it is made of, asks for."""
+    pages = [page for page in contract.__mro__ if getattr(page, "_is_protocol", False)]
+    return {
+        name: member
+        for page in pages
+        for name, member in vars(page).items()
+        if not name.startswith("_") and inspect.isfunction(member)
+    }
+
+
+VERBS = {name: verb for name, verb in methods_of(Store).items() if name != "close"}
+SYNC_VERBS = methods_of(SyncStore)
+
+#: `ends` gives its news bit by bit and has no one moment at which it is done; `ended` has.
+WITHOUT_CRASH_POINTS = {"ends"}
+
+#: These change no job, or only what the ledger has from another verb; the ledger lets them pass.
+NOT_IN_THE_LEDGER = {
+    *("get", "ended", "ends", "list_jobs", "find", "queues", "parked", "stats", "lane", "groups", "workers"),
+    *("extend", "promote", "prune", "drop", "flush_group", "checkup", "announce", "retire"),
+    *("entries", "put_entries", "pause_entries", "delete_entries"),
+}
+NOT_IN_THE_LEDGER_SYNC = {"get", "ended", "ends", "queues"}
+
+
+# --- the places ---------------------------------------------------------------------------------
+
+
+def stores(folder: Path) -> Iterator[tuple[str, Store]]:
+    """One store object of each kind; none of them is asked for anything."""
+    yield "src/penstock/stores/memory", MemoryStore()
+    yield "src/penstock/stores/sqlite", SqliteStore(str(folder / "jobs.db"))
+    yield "src/penstock/stores/redis", RedisStore("redis://localhost:1")
+    yield "src/penstock/stores/encrypted", vault(MemoryStore(), Sealer(Keyring([bytes(32)])))
+
+
+def lacking(kind: type, verbs: dict[str, Callable[..., Any]]) -> list[str]:
+    """The verbs that a class does not have, or has with other arguments than the contract."""
+    found = []
+    for name, verb in verbs.items():
+        own = inspect.getattr_static(kind, name, None)
+        if not inspect.isfunction(own) or own is verb:
+            found.append(name)
+        elif shape_of(own) != shape_of(verb):
+            found.append(f"{name}{inspect.signature(own)}")
+    return found
+
+
+def shape_of(verb: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
+    """The arguments of a verb: name, kind, and whether it may be left out."""
+    arguments = inspect.signature(verb).parameters.values()
+    return [(one.name, one.kind, one.default is not one.empty) for one in arguments]
+
+
+def refused(verbs: dict[str, Callable[..., Any]], use: Callable[[str], object]) -> list[str]:
+    """The verbs that a double of a store says it does not know."""
+    found = []
+    for name in verbs:
+        try:
+            use(name)
+        except ConfigError:
+            found.append(name)
+    return found
+
+
+def called_in(folder: Path) -> set[str]:
+    """The names of all methods that are called in the tests of a folder."""
+    trees = (ast.parse(path.read_text("utf-8")) for path in folder.glob("*.py"))
+    return {
+        node.func.attr
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+
+
+class Pen:
+    def write_all(self, facts: object) -> None:
+        raise AssertionError(facts)
+
+
+def forgotten(
+    verbs: dict[str, Callable[..., Any]], sync_verbs: dict[str, Callable[..., Any]], folder: Path
+) -> dict[str, list[str]]:
+    """Which verbs are missing, by place."""
+    found: dict[str, list[str]] = {}
+    for place, store in stores(folder):
+        with closing(store):
+            found[place] = lacking(type(store), verbs)
+            found[f"{place} (sync)"] = lacking(type(store.sync), sync_verbs)
+    noted = watched(MemoryStore(), Pen())
+    found["src/penstock/verify/ledger/watching.py"] = [
+        *(verbs.keys() - vars(type(noted)).keys() - NOT_IN_THE_LEDGER),
+        *(sync_verbs.keys() - vars(type(noted.sync)).keys() - NOT_IN_THE_LEDGER_SYNC),
+    ]
+    found["src/penstock/testing/faults.py"] = refused(verbs | sync_verbs, FaultyStore(MemoryStore()).fail)
+    points = CrashPoints(MemoryStore())
+    found["src/penstock/verify/crash_points.py"] = [
+        name for name in refused(verbs, points.calls) if name not in WITHOUT_CRASH_POINTS
+    ]
+    found["tests/store"] = sorted((verbs.keys() | sync_verbs.keys()) - called_in(ROOT / "tests" / "store"))
+    return found
+
+
+# --- the tests ----------------------------------------------------------------------------------
+
+
+def test_every_verb_of_the_contract_is_in_every_place(tmp_path: Path) -> None:
+    missing = {place: names for place, names in forgotten(VERBS, SYNC_VERBS, tmp_path).items() if names}
+    told = "\n  ".join(f"{place}: {', '.join(names)}" for place, names in missing.items())
+    if missing:
+        pytest.fail(f"Verbs that these places lack, or have with other arguments:\n  {told}", pytrace=False)
+
+
+def test_a_verb_that_is_only_in_the_contract_is_missed_in_every_place(tmp_path: Path) -> None:
+    def polish(self: object) -> None: ...
+
+    added = {"polish": polish}
+    for place, names in forgotten(VERBS | added, SYNC_VERBS | added, tmp_path).items():
+        assert "polish" in names, place
+
+
+def test_what_the_ledger_lets_pass_is_named_only_while_it_is_a_verb() -> None:
+    assert set(VERBS) >= NOT_IN_THE_LEDGER | WITHOUT_CRASH_POINTS
+    assert set(SYNC_VERBS) >= NOT_IN_THE_LEDGER_SYNC
+
+
+def test_the_page_of_the_architecture_lists_every_place(tmp_path: Path) -> None:
+    page = PAGE.read_text("utf-8")
+    for place in forgotten({}, {}, tmp_path):
+        assert place.removesuffix(" (sync)").removeprefix("src/penstock/") in page, place
