@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.app.attempt import Attempt as Attempt
     from penstock.app.attempt import NoCurrentJob as NoCurrentJob
     from penstock.app.attempt import current_job as current_job
-    from penstock.app.take import Taken as Taken
+    from penstock.app.taken import Taken as Taken
     from penstock.app.task import Task as Task
     from penstock.client.handle import Handle as Handle
     from penstock.client.job_call import JobCall as JobCall
@@ -131,7 +131,7 @@ _HOMES = {
     "penstock.core.job": "AttemptError Job NewJob Progress RawJob Ref State Unkept",
     "penstock.core.limits": "QueueLimits Rate",
     "penstock.core.retry": "exponential fibonacci fixed linear polynomial steps",
-    "penstock.app.take": "Taken",
+    "penstock.app.taken": "Taken",
     "penstock.app.task": "Task",
     "penstock.core.unique": "Unique",
     "penstock.worker": "Queue Worker",

@@ -10,7 +10,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 from penstock.app.outcome_events import tell, tell_set_aside
 from penstock.app.queue import StoredQueue
 from penstock.app.registry import Registry
-from penstock.app.take import Take, Taken
+from penstock.app.take import Take
+from penstock.app.taken import Taken
 from penstock.app.task import Limits, Task
 from penstock.client.backpressure import FULL_TIMEOUT
 from penstock.client.client import Client

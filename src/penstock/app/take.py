@@ -13,37 +13,32 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from msgspec.structs import replace
-
-from penstock.app.attempt import Attempt
 from penstock.app.block_middleware import BlockMiddleware
+from penstock.app.block_watch import BlockWatch
 from penstock.app.judging import judge
 from penstock.app.outcome import outcome_of, timed_out
 from penstock.app.outcome_events import log_set_aside
+from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
 from penstock.app.task import Task
 from penstock.client.middleware import AroundAttempt
 from penstock.client.options import Options
-from penstock.codec import ANY_RESULT
 from penstock.core import clock
 from penstock.core.errors import (
     AttemptCancelled,
     AttemptLost,
     AttemptTimeout,
-    ConfigError,
     Interrupted,
-    SignatureMismatch,
     Steering,
-    StoreError,
     StoreUnavailable,
 )
 from penstock.core.ids import mint, mint_token
-from penstock.core.job import DEAD_KEPT, AttemptError, Job, Progress, read_json
+from penstock.core.job import DEAD_KEPT, AttemptError, Job
 from penstock.core.lifecycle import CANNOT_BE_READ, Place, Transition, decide, starts_on_record, too_late
 from penstock.core.outcomes import Cancelled, Outcome, Released, Returned, Unknown
-from penstock.stores.contract import Beat, Fetched, Grip, SetAside, Settled, Settlement, Share, Store
+from penstock.stores.contract import Fetched, SetAside, Settled, Settlement, Share, Store
 from penstock.stores.encrypted import why_closed
 
-__all__ = ["Take", "Taken"]
+__all__ = ["Take"]
 
 _log = logging.getLogger("penstock.take")
 
@@ -53,94 +48,6 @@ Some = TypeVar("Some", covariant=True)
 #: A wait for work is cut into pieces of this (ms), so that leases that others lost are found meanwhile.
 _LOOK = 5_000
 _AT_ONCE = 100
-
-
-class Taken(Attempt):
-    """A job in hand: the facts of its attempt, its arguments, its lease."""
-
-    __slots__ = ("_by", "_progress", "_store", "_task", "result", "value")
-
-    def __init__(
-        self, job: Job, store: Store, by: int, ends: float | None, task: Task[..., Any] | None
-    ) -> None:
-        super().__init__(job, self._keep_progress, ends)
-        self._store = store
-        self._by = by
-        self._task = task
-        self._progress: Progress | None = None
-        #: What the block has returned, and its bytes.
-        self.value: Any = None
-        self.result: bytes | None = None
-
-    @property
-    def payload(self) -> bytes:
-        """The bytes as they were enqueued."""
-        return self.job.spec.payload
-
-    def json(self) -> Any:
-        """The payload, read as JSON; raises Undecodable."""
-        return read_json(self.payload, self.id)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The positional arguments, typed as the task says. Raises Undecodable, or ConfigError."""
-        return self._call()[0]
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """The keyword arguments, likewise."""
-        return self._call()[1]
-
-    def returns(self, value: Any) -> None:
-        """Make this the job's result, for `handle.result()`; kept for as long as the job's retention says."""
-        codec = ANY_RESULT if self._task is None else self._task.result
-        self.result = codec.encode(value) if self.job.spec.retention else None
-        self.value = value
-
-    async def extend(self) -> None:
-        """Prolong the lease now, whatever the heartbeat does; raises AttemptLost if it is gone."""
-        await self._hold()
-
-    async def _hold(self, *, lasting: bool = False) -> None:
-        """As `extend`. With `lasting` the record of the start survives a power cut."""
-        if await self.beat(lasting=lasting) is Grip.LOST:
-            raise AttemptLost(_SAID[AttemptLost].format(self.id))
-
-    async def beat(self, *, lasting: bool = False) -> Grip:
-        """One heartbeat: prolong the lease, record the start, pass the progress on."""
-        said = self._progress
-        beat = Beat(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
-        try:
-            (grip,) = await self._store.extend([beat])
-        except StoreError:
-            raise
-        except Exception:  # noqa: BLE001  # boundary: the lease must hold, whatever the block says of itself
-            _log.exception("job %s: its progress cannot be stored", self.id)
-            (grip,) = await self._store.extend([replace(beat, progress=None)])
-        if grip is Grip.UNKNOWN:
-            raise StoreUnavailable(f"job {self.id}: the part of the store that has its queue is away")
-        if self._progress is said:  # else it has said more meanwhile
-            self._progress = None
-        if grip is Grip.CANCEL_ASKED:
-            self._cancelled = True
-        return grip
-
-    @property
-    def has_words(self) -> bool:
-        """Whether it has said something of its progress that is not in the store."""
-        return self._progress is not None
-
-    def _keep_progress(self, _: Job, progress: Progress) -> None:
-        self._progress = progress
-
-    def _call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self._task is None:
-            raise ConfigError(f"this app has no task {self.task!r}: read .payload or .json() instead")
-        try:
-            return self._task.args.decode(self.payload)
-        except SignatureMismatch as error:  # if the block ends with it, the job is parked
-            error.job = self.id
-            raise
 
 
 class Take(AbstractAsyncContextManager[Some]):
@@ -170,7 +77,7 @@ class Take(AbstractAsyncContextManager[Some]):
         self._worker = mint()
         self._clock = (0, 0.0)  # the store's now, and `clock.lease_seconds()` when it said so
         self._taken: Taken | None = None
-        self._guard: _Guard | None = None
+        self._watch: BlockWatch | None = None
         self._around: BlockMiddleware | None = None
         self._entered = False
 
@@ -195,7 +102,7 @@ class Take(AbstractAsyncContextManager[Some]):
         try:
             return await self._leave(error)
         finally:
-            self._taken = self._guard = self._around = None
+            self._taken = self._watch = self._around = None
             self._entered = False
 
     async def _enter(self) -> None:
@@ -204,16 +111,16 @@ class Take(AbstractAsyncContextManager[Some]):
             task = self._tasks.get(job.task)
             taken = Taken(job, self._store, self._lease, self._end_of(job), task)
             await self._record_start(taken)
-            self._taken, self._guard = taken, _Guard(taken, self._lease / 3000)
+            self._taken, self._watch = taken, BlockWatch(taken, self._lease / 3000)
             # a block that nobody leaves any more must not hold its job for ever
-            weakref.finalize(self, self._guard.abandon).atexit = False
+            weakref.finalize(self, self._watch.abandon).atexit = False
             around = self._middleware(job.queue, job.task if task is None else task.name)
             self._around = (
                 BlockMiddleware(around, taken, partial(getattr, taken, "value")) if around else None
             )
             if self._around is None or await self._begun(self._around):
                 return
-            self._taken = self._guard = self._around = None
+            self._taken = self._watch = self._around = None
 
     async def _begun(self, around: BlockMiddleware) -> bool:
         """Run the middleware up to the block. False: it did not call on, and its own outcome is stored."""
@@ -221,7 +128,7 @@ class Take(AbstractAsyncContextManager[Some]):
         try:
             if await around.begin():
                 return True
-            if self._guard is not None and self._guard.cancelled:
+            if self._watch is not None and self._watch.cancelled:
                 raise asyncio.CancelledError  # the middleware has swallowed it
             self._replace_result(around.value)
         except BaseException as raised:  # noqa: BLE001  # boundary: the outcome of middleware, which is user code
@@ -233,17 +140,17 @@ class Take(AbstractAsyncContextManager[Some]):
 
     async def _leave(self, error: BaseException | None) -> bool:
         """Store the outcome. True: the block's error is dealt with."""
-        if self._taken is None or self._guard is None:
+        if self._taken is None or self._watch is None:
             return False
-        given, error = error, self._guard.meaning(error)
+        given, error = error, self._watch.meaning(error)
         if self._around is not None:
-            error = await self._middleware_ended(self._around, self._guard, error)
-        self._guard.stop()
+            error = await self._middleware_ended(self._around, self._watch, error)
+        self._watch.stop()
         answer = await _to_the_end(self._settle(self._taken, self._outcome(self._taken.job, error)))
         if answer is not Settled.APPLIED and not isinstance(error, Interrupted):
             _log.warning("job %s (%s): its late outcome changed nothing", self._taken.id, self._taken.task)
             if error is None:
-                raise AttemptLost(_SAID[AttemptLost].format(self._taken.id))
+                raise AttemptLost(INTERRUPTED_BECAUSE[AttemptLost].format(self._taken.id))
         if error is None or isinstance(error, Steering):
             return True
         if error is not given:
@@ -251,17 +158,17 @@ class Take(AbstractAsyncContextManager[Some]):
         return False
 
     async def _middleware_ended(
-        self, around: BlockMiddleware, guard: _Guard, error: BaseException | None
+        self, around: BlockMiddleware, watch: BlockWatch, error: BaseException | None
     ) -> BaseException | None:
         """Let the middleware go on after the block; how the attempt has ended then."""
         end: BaseException | None = None
         try:
             self._replace_result(await around.end(error))
         except BaseException as raised:  # noqa: BLE001  # boundary: the outcome of middleware, which is user code
-            end = guard.meaning(raised)
-        if guard.stands(error):
+            end = watch.meaning(raised)
+        if watch.stands(error):
             return error  # whatever the middleware makes of it
-        if end is None and guard.cancelled:
+        if end is None and watch.cancelled:
             return asyncio.CancelledError()  # it came while the middleware ran, which has swallowed it
         return end
 
@@ -361,7 +268,7 @@ class Take(AbstractAsyncContextManager[Some]):
         if not starts_on_record(taken.job):
             return
         try:
-            await taken._hold(lasting=True)
+            await taken.record_start()
         except BaseException:  # boundary: whatever it was, the job has not begun, and says so
             await _to_the_end(self._settle(taken, Released(Place.OWN)))
             raise
@@ -423,89 +330,6 @@ class Take(AbstractAsyncContextManager[Some]):
         if job.spec.deadline is not None:
             spans.append(max(0, job.spec.deadline - self._now()))
         return time.monotonic() + min(spans) / 1000 if spans else None
-
-
-class _Guard:
-    """Watches over a block: its heartbeat, its time, and whether it should go on at all.
-
-    A block that must stop is cancelled, and the cancellation is turned into the reason when it arrives.
-    """
-
-    def __init__(self, taken: Taken, every: float) -> None:
-        self._taken = taken
-        self._every = every
-        owner = asyncio.current_task()
-        assert owner is not None
-        self._owner = owner
-        self._loop = asyncio.get_running_loop()
-        self._cancelled_before = owner.cancelling()
-        self._why: type[Interrupted] | None = None
-        self._told = False  # it has been said why
-        self._beating = asyncio.create_task(self._beat(), name="penstock-take")
-        left = taken.remaining()
-        self._alarm = None if left is None else self._loop.call_later(left, self._interrupt, AttemptTimeout)
-
-    def meaning(self, error: BaseException | None) -> BaseException | None:
-        """This error; if it is our own cancellation, why we cancelled."""
-        if self._why is None or self._told:
-            return error
-        self._told = True
-        if self._owner.uncancel() > self._cancelled_before or not _is_cancel(error):
-            return error
-        return self._why(_SAID[self._why].format(self._taken.id))
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether somebody else has cancelled the task of the block."""
-        return self._owner.cancelling() > self._cancelled_before
-
-    def stands(self, error: BaseException | None) -> bool:
-        """Whether an error is the end of the attempt, whatever middleware makes of it."""
-        if _is_cancel(error):  # middleware may have asked for it, as asyncio.timeout does
-            return self.cancelled
-        return isinstance(error, Interrupted) or not isinstance(error, Exception | None)
-
-    def stop(self) -> None:
-        """End the watch."""
-        self._cease()
-
-    def abandon(self) -> None:
-        """Keep the lease no longer; for any thread."""
-        if not self._beating.done() and not self._loop.is_closed():
-            _log.warning("job %s: its block was never left; its lease runs out", self._taken.id)
-            self._loop.call_soon_threadsafe(self._cease)
-
-    def _cease(self) -> None:
-        self._beating.cancel()
-        if self._alarm is not None:
-            self._alarm.cancel()
-
-    async def _beat(self) -> None:
-        while self._why is None and not self._owner.done():
-            try:
-                grip = await self._taken.beat()
-            except StoreError as error:  # the lease is ours until somebody reclaims it
-                _log.warning("the heartbeat of job %s found no store: %s", self._taken.id, error)
-                grip = Grip.HELD
-            if grip is not Grip.HELD:
-                self._interrupt(AttemptLost if grip is Grip.LOST else AttemptCancelled)
-            await asyncio.sleep(self._every)
-
-    def _interrupt(self, why: type[Interrupted]) -> None:
-        if self._why is None:
-            self._why = why
-            self._owner.cancel()
-
-
-_SAID: dict[type[Interrupted], str] = {
-    AttemptLost: "the lease of job {} is gone: nothing that this block does still counts",
-    AttemptCancelled: "job {} was cancelled while it ran",
-    AttemptTimeout: "the time of this attempt of job {} is over",
-}
-
-
-def _is_cancel(error: BaseException | None) -> bool:
-    return isinstance(error, asyncio.CancelledError)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:

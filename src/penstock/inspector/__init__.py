@@ -1,28 +1,18 @@
 """What an operator may see and do: one list for the command line, the dashboard and HTTP."""
 
+from penstock.inspector.formats import iso
 from penstock.inspector.inspector import Inspector
-from penstock.inspector.views import (
-    Bulk,
-    Change,
+from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, LaneView, UniqueView
+from penstock.inspector.queue_views import (
     EntryView,
-    ErrorView,
-    Filter,
     GroupView,
-    JobPage,
-    JobRow,
-    JobView,
-    LaneView,
     LimitsView,
     ParkedView,
     QueueStatsView,
     QueueView,
-    RunningView,
-    UniqueView,
-    WorkerView,
-    iso,
-    parse_address,
-    parse_state,
 )
+from penstock.inspector.requests import Bulk, Change, Filter, parse_address, parse_state
+from penstock.inspector.worker_views import RunningView, WorkerView
 
 __all__ = [
     "Bulk",

@@ -11,28 +11,21 @@ from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.lifecycle import OPERATOR_CANCELLED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
-from penstock.inspector.views import (
-    Bulk,
-    Change,
+from penstock.inspector.formats import iso
+from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
+from penstock.inspector.queue_views import (
     EntryView,
-    Filter,
     GroupView,
-    JobPage,
-    JobView,
     ParkedView,
     QueueStatsView,
     QueueView,
-    WorkerView,
     entry_view,
     group_view,
-    iso,
-    job_row,
-    job_view,
-    parse_address,
     queue_view,
     stats_view,
-    worker_view,
 )
+from penstock.inspector.requests import Bulk, Change, Filter, parse_address
+from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import why_closed
 

@@ -22,7 +22,7 @@ from penstock.core.text import number
 if TYPE_CHECKING:
     from penstock.core.job import Ref
     from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
-    from penstock.inspector.views import ProgressView
+    from penstock.inspector.job_views import ProgressView
 
 __all__ = ["command"]
 

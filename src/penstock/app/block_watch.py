@@ -1,0 +1,90 @@
+"""Watches over the block of a taken job: its heartbeat, its time, and whether it should go on at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
+from penstock.core.errors import AttemptCancelled, AttemptLost, AttemptTimeout, Interrupted, StoreError
+from penstock.stores.contract import Grip
+
+__all__ = ["BlockWatch"]
+
+_log = logging.getLogger("penstock.take")
+
+
+class BlockWatch:
+    """Watches over a block: its heartbeat, its time, and whether it should go on at all.
+
+    A block that must stop is cancelled, and the cancellation is turned into the reason when it arrives.
+    """
+
+    def __init__(self, taken: Taken, every: float) -> None:
+        self._taken = taken
+        self._every = every
+        owner = asyncio.current_task()
+        assert owner is not None
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._cancelled_before = owner.cancelling()
+        self._why: type[Interrupted] | None = None
+        self._told = False  # it has been said why
+        self._beating = asyncio.create_task(self._beat(), name="penstock-take")
+        left = taken.remaining()
+        self._alarm = None if left is None else self._loop.call_later(left, self._interrupt, AttemptTimeout)
+
+    def meaning(self, error: BaseException | None) -> BaseException | None:
+        """This error; if it is our own cancellation, why we cancelled."""
+        if self._why is None or self._told:
+            return error
+        self._told = True
+        if self._owner.uncancel() > self._cancelled_before or not _is_cancel(error):
+            return error
+        return self._why(INTERRUPTED_BECAUSE[self._why].format(self._taken.id))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody else has cancelled the task of the block."""
+        return self._owner.cancelling() > self._cancelled_before
+
+    def stands(self, error: BaseException | None) -> bool:
+        """Whether an error is the end of the attempt, whatever middleware makes of it."""
+        if _is_cancel(error):  # middleware may have asked for it, as asyncio.timeout does
+            return self.cancelled
+        return isinstance(error, Interrupted) or not isinstance(error, Exception | None)
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._cease()
+
+    def abandon(self) -> None:
+        """Keep the lease no longer; for any thread."""
+        if not self._beating.done() and not self._loop.is_closed():
+            _log.warning("job %s: its block was never left; its lease runs out", self._taken.id)
+            self._loop.call_soon_threadsafe(self._cease)
+
+    def _cease(self) -> None:
+        self._beating.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def _beat(self) -> None:
+        while self._why is None and not self._owner.done():
+            try:
+                grip = await self._taken.beat()
+            except StoreError as error:  # the lease is ours until somebody reclaims it
+                _log.warning("the heartbeat of job %s found no store: %s", self._taken.id, error)
+                grip = Grip.HELD
+            if grip is not Grip.HELD:
+                self._interrupt(AttemptLost if grip is Grip.LOST else AttemptCancelled)
+            await asyncio.sleep(self._every)
+
+    def _interrupt(self, why: type[Interrupted]) -> None:
+        if self._why is None:
+            self._why = why
+            self._owner.cancel()
+
+
+def _is_cancel(error: BaseException | None) -> bool:
+    return isinstance(error, asyncio.CancelledError)

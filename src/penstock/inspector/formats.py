@@ -1,0 +1,40 @@
+"""How instants, durations and bytes are shown to an operator."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import UTC, datetime
+
+import msgspec
+
+__all__ = ["instant", "iso", "json_or_base64", "seconds"]
+
+
+def iso(ms: int | None) -> str | None:
+    """An instant in the form of RFC 3339: `2026-11-20T08:30:00.250Z`."""
+    return None if ms is None else instant(ms)
+
+
+def instant(ms: int) -> str:
+    """An instant, as `iso` gives it."""
+    whole, rest = divmod(ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+    except (ValueError, OverflowError, OSError):  # a foreign producer may have stored any number
+        return f"{ms} ms since 1970"
+
+
+def seconds(begin: int | None, end: int | None) -> float | None:
+    """The seconds between two instants, where both are known."""
+    return None if begin is None or end is None else max(0, end - begin) / 1000
+
+
+def json_or_base64(data: bytes | None) -> tuple[msgspec.Raw | None, str | None]:
+    """The bytes as JSON without line breaks, so that they fit into a JSON line; else as base64."""
+    if data is None:
+        return None, None
+    try:
+        text = data.decode("utf-8")
+        return msgspec.Raw(msgspec.json.format(text, indent=-1).encode()), None
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        return None, b64encode(data).decode()

@@ -1,0 +1,223 @@
+"""Jobs as operators see them: plain structs that are JSON as they stand.
+
+Instants are ISO 8601 in UTC to the millisecond, durations are seconds; a lease's token is never shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.core.job import Job, Progress
+from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
+from penstock.core.unique import UniqueKey
+from penstock.core.unique_rules import until
+from penstock.encryption import shown_text
+from penstock.inspector.formats import instant, iso, json_or_base64, seconds
+from penstock.stores.contract import LaneInfo
+
+__all__ = [
+    "ErrorView",
+    "JobPage",
+    "JobRow",
+    "JobView",
+    "LaneView",
+    "ProgressView",
+    "UniqueView",
+    "job_row",
+    "job_view",
+    "progress_view",
+]
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """Why one attempt failed."""
+
+    attempt: int
+    at: str
+    kind: str
+    message: str
+    traceback: str
+
+
+class ProgressView(msgspec.Struct, frozen=True):
+    """How far a running attempt says that it is."""
+
+    done: float
+    of: float | None
+    note: str
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a listing: without its payload, result and tracebacks."""
+
+    queue: str
+    id: str
+    task: str
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    enqueued_at: str
+    due_at: str
+    fetched_at: str | None
+    ended_at: str | None
+    worker: str | None
+    cancel_asked: bool
+    progress: ProgressView | None
+    reason: str | None
+    error: str | None  # the last attempt's, in a line
+
+
+class UniqueView(msgspec.Struct, frozen=True):
+    """A job's unique key: while it is in one of these states it holds it, `until` then at most. Another may
+    have it, if that came first."""
+
+    key: str
+    states: tuple[str, ...]
+    until: str | None
+
+
+class LaneView(msgspec.Struct, frozen=True):
+    """A job's lane: its key, how many wait there, how many of them before the job (None: it does not wait),
+    when the first of them may start if it waits for an instant alone, and who may run: "id state"."""
+
+    key: str
+    ordered: bool
+    most: int
+    waiting: int
+    before: int | None
+    due_at: str | None
+    admitted: list[str]
+
+
+class JobView(JobRow, frozen=True, kw_only=True):
+    """All that is known of one job. `payload` and `result` are JSON where they are that, else `…_base64`
+    holds the bytes. `waited` and `ran` are seconds: of the last attempt, from due to fetched to ended."""
+
+    started: bool
+    lost: int
+    delivery: str
+    expires_at: str | None
+    deadline: str | None
+    timeout: float | None
+    retention: float
+    keep_dead: float | None  # None: as its worker says
+    retry: dict[str, Any]
+    unique: UniqueView | None
+    lane: LaneView | None
+    turn: str | None
+    group: str | None
+    batch: str | None  # the id of the batch that it is or was a member of
+    members: list[str]  # of a batch: their ids
+    waited: float | None
+    ran: float | None
+    headers: dict[str, str]
+    payload_size: int
+    payload: msgspec.Raw | None
+    payload_base64: str | None
+    closed: str | None  # why the payload cannot be read here: it is sealed with a key that is not
+    result: msgspec.Raw | None
+    result_base64: str | None
+    errors: list[ErrorView]
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """A part of a listing, newest first; `next` goes into `after` for the following part."""
+
+    jobs: list[JobRow]
+    next: str | None
+
+
+def job_row(job: Job) -> JobRow:
+    """A job in a listing."""
+    return JobRow(**_row(job))
+
+
+def job_view(job: Job, lane: LaneInfo | None = None, closed: str | None = None) -> JobView:
+    """All that is known of a job, of the lane that it is in, and why its payload is closed, if it is."""
+    spec = job.spec
+    payload, payload_base64 = json_or_base64(spec.payload)
+    result, result_base64 = json_or_base64(job.result)
+    return JobView(
+        **_row(job),
+        started=job.started,
+        lost=job.lost,
+        delivery="at-most-once" if spec.at_most_once else "at-least-once",
+        expires_at=iso(job.expires_at),
+        deadline=iso(spec.deadline),
+        timeout=None if spec.timeout is None else spec.timeout / 1000,
+        retention=spec.retention / 1000,
+        keep_dead=None if spec.keep_dead is None else spec.keep_dead / 1000,
+        retry=_retry_view(spec.retry or DEFAULT),
+        unique=None if spec.unique is None else _unique_view(job, spec.unique),
+        lane=_lane(job, lane),
+        turn=None if spec.turn is None else spec.turn.key,
+        group=None if spec.group is None else spec.group.key,
+        batch=job.batch,
+        members=list(job.members),
+        waited=seconds(job.run_at, job.fetched_at),
+        ran=seconds(job.fetched_at, job.ended_at),
+        headers=dict(spec.headers or {}),
+        payload_size=len(spec.payload),
+        payload=payload,
+        payload_base64=payload_base64,
+        closed=closed,
+        result=result,
+        result_base64=result_base64,
+        errors=[
+            ErrorView(e.attempt, instant(e.at), e.kind, shown_text(e.message), shown_text(e.traceback))
+            for e in job.errors
+        ],
+    )
+
+
+def progress_view(progress: Progress | None) -> ProgressView | None:
+    """How far a running attempt says that it is, if it says so."""
+    return None if progress is None else ProgressView(progress.done, progress.of, shown_text(progress.note))
+
+
+def _row(job: Job) -> dict[str, Any]:
+    last = job.errors[-1] if job.errors else None
+    return {
+        "queue": job.queue,
+        "id": job.id,
+        "task": job.task,
+        "state": job.state.value,
+        "priority": job.spec.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.spec.max_attempts,
+        "enqueued_at": instant(job.enqueued_at),
+        "due_at": instant(job.run_at),
+        "fetched_at": iso(job.fetched_at),
+        "ended_at": iso(job.ended_at),
+        "worker": job.worker,
+        "cancel_asked": job.cancel_asked,
+        "progress": progress_view(job.progress),
+        "reason": job.reason and shown_text(job.reason),
+        "error": None if last is None else f"{last.kind}: {shown_text(last.message)}".partition("\n")[0],
+    }
+
+
+def _unique_view(job: Job, unique: UniqueKey) -> UniqueView:
+    return UniqueView(unique.key, unique.held_in, iso(until(unique, job.enqueued_at)))
+
+
+def _retry_view(policy: RetryPolicy) -> dict[str, Any]:
+    """The policy as data; what is a duration in it, in seconds."""
+    shown = {}
+    for name, value in msgspec.to_builtins(policy).items():
+        if name in DURATIONS:
+            value = value / 1000 if isinstance(value, int) else [one / 1000 for one in value]
+        shown[name] = value
+    return shown
+
+
+def _lane(job: Job, info: LaneInfo | None) -> LaneView | None:
+    terms = job.spec.lane
+    if terms is None:
+        return None
+    info = info or LaneInfo(terms.key, [], 0)
+    admitted = [f"{one.id} {one.state}" for one in info.admitted]
+    return LaneView(terms.key, terms.ordered, terms.most, info.waiting, info.before, iso(info.due), admitted)
