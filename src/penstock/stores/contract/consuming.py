@@ -114,9 +114,9 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     - `lease`: the lease to check. A bare Ref, without a token, applies to a running job of any holder and is
       only for dialects whose protocol has no leases.
     - `result`: stored with a job that ends.
-    - `then`: jobs that follow. They are enqueued in the same step, after the transition, if the settlement
-      applies. Because they were accepted with the job that they follow, a closed or full queue takes them. A
-      job whose id or unique key is taken is left out.
+    - `then`: jobs that follow, enqueued in the same step, after the transition, if the settlement applies. A
+      closed or full queue takes them, because they were accepted with the job that they follow. A job whose
+      id or unique key is taken is left out.
     """
 
     lease: Lease | Ref
@@ -256,9 +256,9 @@ class Consuming(Protocol):
         """Make up to `limit` due jobs of these queues available, the earliest first.
 
         - Jobs of the same instant are promoted in the order of their enqueue, over all these queues.
-        - An expired job is cancelled instead. It counts for the limit, but not as moved.
-        - A group that is due becomes a batch, after the jobs of the same instant. It counts as one job,
-          whatever its size; a store may stop after a few thousand members (docs/concepts/batches.md).
+        - An expired job is cancelled instead, and counts for the limit but not as moved.
+        - A group that is due becomes a batch, after the jobs of the same instant, and counts as one job.
+          A store may stop after a few thousand members (docs/concepts/batches.md).
         - A job that joins its group counts as moved.
         - A waiting job whose partition's instant has come is admitted, before the jobs of the same instant.
         - Paused and closed queues are promoted like others.
