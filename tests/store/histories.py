@@ -171,7 +171,7 @@ class _Played:
 
     def facts(self) -> Any:
         """All that later answers may depend on: the jobs in order of enqueue, and how they stand in line."""
-        rows = list(self._store.shelf.rows.values())
+        rows = list(self._store.memory.rows.values())
         line = {place: n for n, place in enumerate(sorted({row.place for row in rows}))}
         return tuple((_bare(row.job), line[row.place], row.charged) for row in rows)
 

@@ -1,0 +1,286 @@
+"""The async and the sync face of a store, written once for all stores, over a table of its verbs.
+
+A store fills in a `VerbTable`: every verb as an operation, which runs in an event loop (`run`) and, if the
+contract has a sync form of the verb, in the caller's thread (`run_sync`). `StoreFacade` and `SyncFacade` give
+these operations the signatures of the contract. Waiting (`wait`, `ended`, `ends`), `checkup` and the life of
+a store differ from store to store and are written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
+
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.limits import LimitChange
+from penstock.core.schedule import Entry, NewEntry
+from penstock.stores.contract import (
+    Beat,
+    Due,
+    Enqueued,
+    Fetched,
+    Grip,
+    GroupInfo,
+    LaneInfo,
+    Page,
+    Parked,
+    Pruned,
+    QueueInfo,
+    QueueStats,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+    Tick,
+    Ticked,
+    Timetable,
+    WorkerInfo,
+)
+
+__all__ = ["VERBS", "AsyncOperation", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+#: The names of all verbs, read from the pages of the contract: a verb that is added there is on this list.
+VERBS = tuple(name for page in Store.mro()[1:] for name in vars(page) if not name.startswith("_"))
+
+
+class AsyncOperation(Protocol[P, R_co]):
+    """One verb of one store, for event loops."""
+
+    def run(self, *args: P.args, **options: P.kwargs) -> Awaitable[R_co]:
+        """Do it, and give the answer."""
+        ...
+
+
+class Operation(AsyncOperation[P, R_co], Protocol[P, R_co]):
+    """One verb of one store, for event loops and for threads."""
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R_co:
+        """Do it in this thread, and give the answer."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerbTable:
+    """Every verb of a store. Its arguments are those of the contract, in that order and all of them given."""
+
+    # producing
+    enqueue: Operation[[Sequence[NewJob]], list[Enqueued]]
+    get: Operation[[Sequence[Ref]], list[Job | None]]
+    cancel: Operation[[Sequence[Ref], str], list[State | None]]
+    # consuming
+    fetch: AsyncOperation[[Sequence[Share], int, int, str, str, bool], Fetched]
+    extend: AsyncOperation[[Sequence[Beat]], list[Grip]]
+    settle: AsyncOperation[[Sequence[Settlement]], list[Settled]]
+    promote: AsyncOperation[[Sequence[str], int], Due]
+    reclaim: AsyncOperation[[Sequence[str], int, int, str, str, Sequence[str] | None], Fetched]
+    # operating
+    list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
+    find: AsyncOperation[[str], list[Job]]
+    queues: Operation[[], list[QueueInfo]]
+    parked: AsyncOperation[[], list[Parked]]
+    stats: AsyncOperation[[int], list[QueueStats]]
+    settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
+    retry: Operation[[Sequence[Ref]], list[State | None]]
+    reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
+    delete: AsyncOperation[[Sequence[Ref]], list[State | None]]
+    purge: AsyncOperation[[str, Sequence[State], int], int]
+    drop: AsyncOperation[[str], bool]
+    lane: AsyncOperation[[Ref], LaneInfo | None]
+    prune: AsyncOperation[[int, int, int], Pruned]
+    announce: AsyncOperation[[WorkerInfo], None]
+    retire: AsyncOperation[[str], None]
+    workers: AsyncOperation[[], list[WorkerInfo]]
+    entries: AsyncOperation[[Sequence[str] | None], Timetable]
+    put_entries: AsyncOperation[[Sequence[NewEntry]], list[Entry]]
+    pause_entries: AsyncOperation[[Sequence[Ref], bool], list[Entry | None]]
+    delete_entries: AsyncOperation[[Sequence[Ref]], list[bool]]
+    groups: AsyncOperation[[str | None, int], list[GroupInfo]]
+    flush_group: AsyncOperation[[str, str, str], str | None]
+    tick: AsyncOperation[[Sequence[Tick]], list[Ticked]]
+
+
+class StoreFacade:
+    """The verbs of the contract for event loops."""
+
+    def __init__(self, verbs: VerbTable) -> None:
+        self._verbs = verbs
+
+    # ── producing ──
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self._verbs.enqueue.run(jobs)
+
+    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return await self._verbs.get.run(refs)
+
+    async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return await self._verbs.cancel.run(refs, reason)
+
+    # ── consuming ──
+
+    async def fetch(
+        self,
+        queues: Sequence[Share],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        charge: bool = True,
+    ) -> Fetched:
+        return await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
+
+    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+        return await self._verbs.extend.run(beats)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return await self._verbs.settle.run(settlements)
+
+    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
+        return await self._verbs.promote.run(queues, limit)
+
+    async def reclaim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        lease: int,
+        worker: str,
+        token: str,
+        of: Sequence[str] | None = None,
+    ) -> Fetched:
+        return await self._verbs.reclaim.run(queues, limit, lease, worker, token, of)
+
+    # ── operating ──
+
+    async def list_jobs(
+        self,
+        *,
+        queue: str | None = None,
+        state: State | None = None,
+        task: str | None = None,
+        worker: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        return await self._verbs.list_jobs.run(queue, state, task, worker, after, limit)
+
+    async def find(self, id: str) -> list[Job]:
+        return await self._verbs.find.run(id)
+
+    async def queues(self) -> list[QueueInfo]:
+        return await self._verbs.queues.run()
+
+    async def parked(self) -> list[Parked]:
+        return await self._verbs.parked.run()
+
+    async def stats(self, *, days: int = 7) -> list[QueueStats]:
+        return await self._verbs.stats.run(days)
+
+    async def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return await self._verbs.settings.run(queue, paused, closed, limits)
+
+    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return await self._verbs.retry.run(refs)
+
+    async def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return await self._verbs.reschedule.run(refs, delay, run_at)
+
+    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+        return await self._verbs.delete.run(refs)
+
+    async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
+        return await self._verbs.purge.run(queue, states, limit)
+
+    async def drop(self, queue: str) -> bool:
+        return await self._verbs.drop.run(queue)
+
+    async def lane(self, ref: Ref) -> LaneInfo | None:
+        return await self._verbs.lane.run(ref)
+
+    async def prune(
+        self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
+    ) -> Pruned:
+        return await self._verbs.prune.run(limit, keep_finished, keep_dead)
+
+    async def announce(self, worker: WorkerInfo) -> None:
+        await self._verbs.announce.run(worker)
+
+    async def retire(self, worker: str) -> None:
+        await self._verbs.retire.run(worker)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._verbs.workers.run()
+
+    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
+        return await self._verbs.entries.run(queues)
+
+    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
+        return await self._verbs.put_entries.run(entries)
+
+    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
+        return await self._verbs.pause_entries.run(refs, paused)
+
+    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
+        return await self._verbs.delete_entries.run(refs)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+        return await self._verbs.groups.run(queue, limit)
+
+    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return await self._verbs.flush_group.run(queue, task, key)
+
+    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+        return await self._verbs.tick.run(ticks)
+
+
+class SyncFacade:
+    """The verbs that have a sync form, for callers without an event loop, each in the caller's own thread."""
+
+    def __init__(self, verbs: VerbTable) -> None:
+        self._verbs = verbs
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._verbs.enqueue.run_sync(jobs)
+
+    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
+        return self._verbs.get.run_sync(refs)
+
+    def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
+        return self._verbs.cancel.run_sync(refs, reason)
+
+    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+        return self._verbs.retry.run_sync(refs)
+
+    def reschedule(
+        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
+    ) -> list[State | None]:
+        return self._verbs.reschedule.run_sync(refs, delay, run_at)
+
+    def queues(self) -> list[QueueInfo]:
+        return self._verbs.queues.run_sync()
+
+    def settings(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        closed: bool | None = None,
+        limits: LimitChange | None = None,
+    ) -> QueueInfo:
+        return self._verbs.settings.run_sync(queue, paused, closed, limits)

@@ -1,0 +1,107 @@
+"""The verbs of the memory store: which function does each, under the lock of the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from penstock.core.clock import Clock
+from penstock.core.errors import StoreError
+from penstock.stores.facade import VerbTable
+from penstock.stores.memory.state import MemoryState, named
+from penstock.stores.memory.verbs import (
+    fetching,
+    leases,
+    listing,
+    operating,
+    periodic,
+    producing,
+    promoting,
+    pruning,
+    settling,
+    workers,
+)
+from penstock.stores.rate_limiter import ExactGate, Gate
+
+__all__ = ["OwnedMemory", "verb_table"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class OwnedMemory:
+    """The data of one store object, for the process that made it."""
+
+    def __init__(self, name: str, namespace: str, clock: Clock, *, exact: bool) -> None:
+        self.url = f"memory://{name}"
+        self._memory = (
+            named(name, namespace, clock) if name else MemoryState(clock, ExactGate if exact else Gate)
+        )
+
+    @property
+    def memory(self) -> MemoryState:
+        """The data; refused to a fork, whose copy of it no worker would ever look at."""
+        if self._memory.pid != os.getpid():
+            raise StoreError(
+                f"{self.url} lives in one process, and this is a fork of it: what is stored here is lost; "
+                "use sqlite:///FILE to share jobs between processes"
+            )
+        return self._memory
+
+
+class _Locked(Generic[P, R]):
+    """A function of the data, run as one step."""
+
+    __slots__ = ("_act", "_owned")
+
+    def __init__(self, owned: OwnedMemory, act: Callable[Concatenate[MemoryState, P], R]) -> None:
+        self._owned = owned
+        self._act = act
+
+    async def run(self, *args: P.args, **options: P.kwargs) -> R:
+        memory = self._owned.memory
+        with memory.lock:
+            return self._act(memory, *args, **options)
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
+        memory = self._owned.memory
+        with memory.lock:
+            return self._act(memory, *args, **options)
+
+
+def verb_table(owned: OwnedMemory) -> VerbTable:
+    """The verbs, done with this data."""
+    return VerbTable(
+        enqueue=_Locked(owned, producing.enqueue),
+        get=_Locked(owned, producing.get),
+        cancel=_Locked(owned, producing.cancel),
+        fetch=_Locked(owned, fetching.fetch),
+        extend=_Locked(owned, leases.extend),
+        settle=_Locked(owned, settling.settle),
+        promote=_Locked(owned, promoting.promote),
+        reclaim=_Locked(owned, leases.reclaim),
+        list_jobs=_Locked(owned, listing.list_jobs),
+        find=_Locked(owned, listing.find),
+        queues=_Locked(owned, listing.queues),
+        parked=_Locked(owned, listing.parked),
+        stats=_Locked(owned, listing.stats),
+        settings=_Locked(owned, operating.settings),
+        retry=_Locked(owned, operating.retry),
+        reschedule=_Locked(owned, operating.reschedule),
+        delete=_Locked(owned, operating.delete),
+        purge=_Locked(owned, operating.purge),
+        drop=_Locked(owned, operating.drop),
+        lane=_Locked(owned, listing.lane),
+        prune=_Locked(owned, pruning.prune),
+        announce=_Locked(owned, workers.announce),
+        retire=_Locked(owned, workers.retire),
+        workers=_Locked(owned, workers.workers),
+        entries=_Locked(owned, periodic.entries),
+        put_entries=_Locked(owned, periodic.put_entries),
+        pause_entries=_Locked(owned, periodic.pause_entries),
+        delete_entries=_Locked(owned, periodic.delete_entries),
+        groups=_Locked(owned, listing.groups),
+        flush_group=_Locked(owned, operating.flush_group),
+        tick=_Locked(owned, periodic.tick),
+    )
