@@ -44,6 +44,11 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
+def named(page: Path) -> str:
+    """How a page is called in the names of tests: by its way from docs/."""
+    return page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else page.name
+
+
 # --- reading a page -----------------------------------------------------------------------------
 
 
@@ -333,7 +338,7 @@ def session_of(page: Path, home: Path, on_redis: Callable[[str], str]) -> tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SESSIONS, ids=named)
 def test_a_session_prints_what_its_page_shows(
     page: Path, tmp_path: Path, on_redis: Callable[[str], str]
 ) -> None:
@@ -412,7 +417,7 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKING, ids=named)
 def test_every_link_leads_somewhere(page: Path) -> None:
     lost = []
     for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
@@ -591,13 +596,13 @@ NOT_OUR_WORDS = r"""
 """
 
 
-@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKING, ids=named)
 def test_a_page_speaks_in_our_words(page: Path) -> None:
     found = re.findall(NOT_OUR_WORDS, page.read_text("utf-8"), re.X | re.I)
     assert not re.search(NOT_OUR_WORDS, page.read_text("utf-8"), re.X | re.I), f"design, Words: {found}"
 
 
-@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKING, ids=named)
 def test_a_page_begins_with_its_title_and_has_no_long_lines(page: Path) -> None:
     lines = page.read_text("utf-8").splitlines()
     assert lines[0].startswith("# ")
