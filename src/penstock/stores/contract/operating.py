@@ -78,7 +78,10 @@ class Operating(Protocol):
         ...
 
     async def find(self, id: str) -> list[Job]:
-        """Find the jobs of this id in all queues, by the queue's name."""
+        """Find the jobs of this id in all queues, in the order of the queues' names.
+
+        Errors: StoreUnavailable if there is none and a part of the store is unreachable.
+        """
         ...
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
@@ -103,16 +106,18 @@ class Operating(Protocol):
         """Give queued jobs a new time: `delay` ms from now, or the instant `run_at`.
 
         A job whose time lies in the future is SCHEDULED. A job whose time has come is AVAILABLE, at the tail
-        of its queue, even if it was AVAILABLE before. Parked, running and ended jobs do not change.
+        of its queue, even if it was AVAILABLE before. Parked, running and ended jobs do not change, nor do
+        members of a batch.
 
         Answer: one state per ref, as it was before; None: the job does not exist.
         """
         ...
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        """Remove jobs that are not running. The members of a batch are removed with it.
+        """Remove jobs that are not running. The members of a batch are removed with the batch.
 
-        Answer: one state per ref, as it was before; RUNNING: refused; None: the job does not exist.
+        Answer: one state per ref, as it was before; None: the job does not exist. RUNNING, and GROUPED for a
+        member of a batch, mean that the job is still there.
         """
         ...
 
