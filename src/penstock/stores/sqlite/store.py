@@ -1,7 +1,8 @@
 """The store in one SQLite file: durable, for several processes of one host, and nothing to install.
 
-`SqliteStore` is the door for event loops, `SqliteStore.sync` the one for threads. Both hand verbs
-(`verbs/`) to the one `Runner` of the process, which owns the connection and the transactions.
+`SqliteStore` is for event loops, `SqliteStore.sync` for threads. The verbs stand in `verb_table.py`; both
+hand them to the one `Runner` of the store, which owns the connection and the transactions. Here are waiting,
+the checkup and the life of the store.
 """
 
 from __future__ import annotations
@@ -17,37 +18,10 @@ from pathlib import Path
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import ConfigError, did_you_mean
-from penstock.core.job import Job, NewJob, Ref, State
-from penstock.core.lifecycle import ASK_CANCELLED
-from penstock.core.limits import LimitChange
+from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
-from penstock.core.schedule import Entry, NewEntry
-from penstock.stores.contract import (
-    Beat,
-    Due,
-    Enqueued,
-    Fetched,
-    Finding,
-    Grip,
-    GroupInfo,
-    LaneInfo,
-    Level,
-    Offer,
-    Page,
-    Parked,
-    Pruned,
-    QueueInfo,
-    QueueStats,
-    Settled,
-    Settlement,
-    Share,
-    SyncStore,
-    Tick,
-    Ticked,
-    Timetable,
-    Wake,
-    WorkerInfo,
-)
+from penstock.stores.contract import Finding, Level, Offer, SyncStore, Wake
+from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
 from penstock.stores.result_waiter import Ended, Endings
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.fair_write_lock import vulnerable
@@ -56,45 +30,15 @@ from penstock.stores.sqlite.notifier import ENDED, WORK, LoopListener, ThreadLis
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.transactions import Transactions
-from penstock.stores.sqlite.verbs import batches, consuming, listing, operating, periodic, producing, settling
+from penstock.stores.sqlite.verb_table import verb_table
+from penstock.stores.sqlite.verbs import consuming, listing, producing
 
 __all__ = ["SqliteStore"]
 
-_ENQUEUE = Verb(producing.enqueue)
-_GET = Verb(producing.get, reads=True)
-_CANCEL = Verb(producing.cancel)
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
 _ENDED_ONES = Verb(producing.ended_ones, reads=True)
-_FETCH = Verb(consuming.fetch, probe=consuming.probe_fetch, syncs=False)
-_EXTEND = Verb(consuming.extend, syncs=consuming.must_last)
-_SETTLE = Verb(settling.settle)
-_PROMOTE = Verb(consuming.promote, probe=consuming.probe_promote, syncs=False)
-_RECLAIM = Verb(consuming.reclaim, probe=consuming.probe_reclaim, syncs=False)
 _LOOK = Verb(consuming.look, reads=True)
-_LIST = Verb(listing.list_jobs, reads=True)
-_FIND = Verb(listing.find, reads=True)
-_LANE = Verb(listing.lane, reads=True)
-_QUEUES = Verb(listing.queues, reads=True)
 _UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
-_PARKED = Verb(listing.parked, reads=True)
-_STATS = Verb(listing.stats, reads=True)
-_WORKERS = Verb(listing.workers, reads=True)
-_SETTINGS = Verb(operating.settings)
-_RETRY = Verb(operating.retry)
-_RESCHEDULE = Verb(operating.reschedule)
-_DELETE = Verb(operating.delete)
-_PURGE = Verb(operating.purge)
-_DROP = Verb(operating.drop)
-_PRUNE = Verb(operating.prune, probe=operating.probe_prune)
-_ANNOUNCE = Verb(operating.announce, syncs=False)
-_RETIRE = Verb(operating.retire, syncs=False)
-_ENTRIES = Verb(periodic.entries, reads=True)
-_PUT_ENTRIES = Verb(periodic.put_entries, probe=periodic.probe_put_entries)
-_PAUSE_ENTRIES = Verb(periodic.pause_entries)
-_DELETE_ENTRIES = Verb(periodic.delete_entries)
-_TICK = Verb(periodic.tick)
-_GROUPS = Verb(batches.groups, reads=True)
-_FLUSH_GROUP = Verb(batches.flush_group)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
 _SAFETY = 1.0
@@ -104,7 +48,7 @@ _SHORT, _REST = 0.001, 0.1
 _DURABILITIES = ("full", "normal")
 
 
-class SqliteStore:
+class SqliteStore(StoreFacade):
     """Jobs in a SQLite file, which comes to be if it is not there; its directory does not.
 
     `durability="full"`: an acknowledged job survives a power cut. `"normal"`: it survives the crash of any
@@ -147,7 +91,8 @@ class SqliteStore:
         )
         self._listeners: PerLoop[dict[str, LoopListener]] = PerLoop()
         self._endings: PerLoop[Endings] = PerLoop()
-        self._sync = _SyncDoor(self._runner)
+        super().__init__(verb_table(self._runner))
+        self._sync = _SyncSqliteStore(self._runner, self._verbs)
         self._closer = weakref.finalize(self, self._runner.close, 1.0)
 
     @property
@@ -168,15 +113,6 @@ class SqliteStore:
         self._runner.close()
 
     # ── producing ──
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return await self._runner.ask(_ENQUEUE, jobs)
-
-    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        return await self._runner.ask(_GET, refs)
-
-    async def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
-        return await self._runner.ask(_CANCEL, refs, reason)
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         return await (await self._here_ends()).ended(refs, timeout, self.get)
@@ -202,41 +138,6 @@ class SqliteStore:
             endings = Endings(look, every=_SAFETY, listening=self._listener(ENDED).calling)
             endings = self._endings.put(loop, endings)
         return endings
-
-    # ── consuming ──
-
-    async def fetch(
-        self,
-        queues: Sequence[Share],
-        *,
-        limit: int,
-        lease: int,
-        worker: str,
-        token: str,
-        charge: bool = True,
-    ) -> Fetched:
-        return await self._runner.ask(_FETCH, queues, limit, lease, worker, token, charge)
-
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        return await self._runner.ask(_EXTEND, beats)
-
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        return await self._runner.ask(_SETTLE, settlements)
-
-    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
-        return await self._runner.ask(_PROMOTE, queues, limit)
-
-    async def reclaim(
-        self,
-        queues: Sequence[str],
-        *,
-        limit: int,
-        lease: int,
-        worker: str,
-        token: str,
-        of: Sequence[str] | None = None,
-    ) -> Fetched:
-        return await self._runner.ask(_RECLAIM, queues, limit, lease, worker, token, of)
 
     async def wait(
         self,
@@ -290,95 +191,6 @@ class SqliteStore:
             f"chmod {self._mode:o} {self._path}* (and 700 for the folder), or give mode= in the URL",
         )
 
-    async def list_jobs(
-        self,
-        *,
-        queue: str | None = None,
-        state: State | None = None,
-        task: str | None = None,
-        worker: str | None = None,
-        after: str | None = None,
-        limit: int = 50,
-    ) -> Page:
-        return await self._runner.ask(_LIST, queue, state, task, worker, after, limit)
-
-    async def find(self, id: str) -> list[Job]:
-        return await self._runner.ask(_FIND, id)
-
-    async def queues(self) -> list[QueueInfo]:
-        return await self._runner.ask(_QUEUES)
-
-    async def parked(self) -> list[Parked]:
-        return await self._runner.ask(_PARKED)
-
-    async def stats(self, *, days: int = 7) -> list[QueueStats]:
-        return await self._runner.ask(_STATS, days)
-
-    async def settings(
-        self,
-        queue: str,
-        *,
-        paused: bool | None = None,
-        closed: bool | None = None,
-        limits: LimitChange | None = None,
-    ) -> QueueInfo:
-        return await self._runner.ask(_SETTINGS, queue, paused, closed, limits)
-
-    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return await self._runner.ask(_RETRY, refs)
-
-    async def reschedule(
-        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
-    ) -> list[State | None]:
-        return await self._runner.ask(_RESCHEDULE, refs, delay, run_at)
-
-    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        return await self._runner.ask(_DELETE, refs)
-
-    async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
-        return await self._runner.ask(_PURGE, queue, states, limit)
-
-    async def drop(self, queue: str) -> bool:
-        return await self._runner.ask(_DROP, queue)
-
-    async def lane(self, ref: Ref) -> LaneInfo | None:
-        return await self._runner.ask(_LANE, ref)
-
-    async def prune(
-        self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
-    ) -> Pruned:
-        return await self._runner.ask(_PRUNE, limit, keep_finished, keep_dead)
-
-    async def announce(self, worker: WorkerInfo) -> None:
-        await self._runner.ask(_ANNOUNCE, worker)
-
-    async def retire(self, worker: str) -> None:
-        await self._runner.ask(_RETIRE, worker)
-
-    async def workers(self) -> list[WorkerInfo]:
-        return await self._runner.ask(_WORKERS)
-
-    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
-        return await self._runner.ask(_ENTRIES, queues)
-
-    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
-        return await self._runner.ask(_PUT_ENTRIES, entries)
-
-    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
-        return await self._runner.ask(_PAUSE_ENTRIES, refs, paused)
-
-    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
-        return await self._runner.ask(_DELETE_ENTRIES, refs)
-
-    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
-        return await self._runner.ask(_TICK, ticks)
-
-    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
-        return await self._runner.ask(_GROUPS, queue, limit)
-
-    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        return await self._runner.ask(_FLUSH_GROUP, queue, task, key)
-
 
 def _library() -> Finding:
     version = sqlite3.sqlite_version
@@ -393,20 +205,12 @@ def _library() -> Finding:
     )
 
 
-class _SyncDoor:
-    """The producing verbs for callers without an event loop, each in the caller's own thread."""
+class _SyncSqliteStore(SyncFacade):
+    """The verbs for callers without an event loop, each in the caller's own thread."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, verbs: VerbTable) -> None:
+        super().__init__(verbs)
         self._runner = runner
-
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self._runner.do(_ENQUEUE, jobs)
-
-    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        return self._runner.do(_GET, refs)
-
-    def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
-        return self._runner.do(_CANCEL, refs, reason)
 
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         ends = time.monotonic() + timeout / 1000
@@ -442,27 +246,6 @@ class _SyncDoor:
                     waiter = listening.enter_context(self._runner.notifiers[ENDED].listening())
                 else:
                     waiter.wait(min(left, _SAFETY))
-
-    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return self._runner.do(_RETRY, refs)
-
-    def reschedule(
-        self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
-    ) -> list[State | None]:
-        return self._runner.do(_RESCHEDULE, refs, delay, run_at)
-
-    def queues(self) -> list[QueueInfo]:
-        return self._runner.do(_QUEUES)
-
-    def settings(
-        self,
-        queue: str,
-        *,
-        paused: bool | None = None,
-        closed: bool | None = None,
-        limits: LimitChange | None = None,
-    ) -> QueueInfo:
-        return self._runner.do(_SETTINGS, queue, paused, closed, limits)
 
 
 class _News:

@@ -1,0 +1,73 @@
+"""The verbs of the SQLite store: which function does each, and how the runner is to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Generic, ParamSpec, TypeVar
+
+from penstock.stores.facade import Operation, VerbTable
+from penstock.stores.sqlite.calls import Verb
+from penstock.stores.sqlite.runner import Runner
+from penstock.stores.sqlite.verbs import batches, consuming, listing, operating, periodic, producing, settling
+
+__all__ = ["verb_table"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Asked(Generic[P, R]):
+    """A verb, asked of a runner."""
+
+    __slots__ = ("_runner", "_verb")
+
+    def __init__(self, runner: Runner, verb: Verb[P, R]) -> None:
+        self._runner = runner
+        self._verb = verb
+
+    def run(self, *args: P.args, **options: P.kwargs) -> Awaitable[R]:
+        return self._runner.ask(self._verb, *args, **options)
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
+        return self._runner.do(self._verb, *args, **options)
+
+
+def verb_table(runner: Runner) -> VerbTable:
+    """The verbs, asked of this runner."""
+
+    def ask(verb: Verb[P, R]) -> Operation[P, R]:
+        return _Asked(runner, verb)
+
+    return VerbTable(
+        enqueue=ask(Verb(producing.enqueue)),
+        get=ask(Verb(producing.get, reads=True)),
+        cancel=ask(Verb(producing.cancel)),
+        fetch=ask(Verb(consuming.fetch, probe=consuming.probe_fetch, syncs=False)),
+        extend=ask(Verb(consuming.extend, syncs=consuming.must_last)),
+        settle=ask(Verb(settling.settle)),
+        promote=ask(Verb(consuming.promote, probe=consuming.probe_promote, syncs=False)),
+        reclaim=ask(Verb(consuming.reclaim, probe=consuming.probe_reclaim, syncs=False)),
+        list_jobs=ask(Verb(listing.list_jobs, reads=True)),
+        find=ask(Verb(listing.find, reads=True)),
+        queues=ask(Verb(listing.queues, reads=True)),
+        parked=ask(Verb(listing.parked, reads=True)),
+        stats=ask(Verb(listing.stats, reads=True)),
+        settings=ask(Verb(operating.settings)),
+        retry=ask(Verb(operating.retry)),
+        reschedule=ask(Verb(operating.reschedule)),
+        delete=ask(Verb(operating.delete)),
+        purge=ask(Verb(operating.purge)),
+        drop=ask(Verb(operating.drop)),
+        lane=ask(Verb(listing.lane, reads=True)),
+        prune=ask(Verb(operating.prune, probe=operating.probe_prune)),
+        announce=ask(Verb(operating.announce, syncs=False)),
+        retire=ask(Verb(operating.retire, syncs=False)),
+        workers=ask(Verb(listing.workers, reads=True)),
+        entries=ask(Verb(periodic.entries, reads=True)),
+        put_entries=ask(Verb(periodic.put_entries, probe=periodic.probe_put_entries)),
+        pause_entries=ask(Verb(periodic.pause_entries)),
+        delete_entries=ask(Verb(periodic.delete_entries)),
+        groups=ask(Verb(batches.groups, reads=True)),
+        flush_group=ask(Verb(batches.flush_group)),
+        tick=ask(Verb(periodic.tick)),
+    )
