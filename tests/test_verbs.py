@@ -24,7 +24,7 @@ from penstock.stores.redis.store import RedisStore
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing import FaultyStore
 from penstock.verify.crash_points import CrashPoints
-from penstock.verify.ledger.watching import watched
+from penstock.verify.ledger.recording.recorded_store import watched
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"

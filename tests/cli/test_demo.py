@@ -18,7 +18,7 @@ from penstock.cli.main import cli
 from penstock.demo.conductor import Results
 from penstock.demo.survey import Survey, Totals, files_under, standard_library, survey, total
 from penstock.verify.ledger import Finding, Verdict
-from penstock.verify.ledger.history import read
+from penstock.verify.ledger.reading.history import read
 
 PACKAGES = ("asyncio", "email", "json", "importlib", "xml")
 

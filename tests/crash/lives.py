@@ -18,7 +18,7 @@ from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
 from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
-from penstock.verify.ledger.history import Run
+from penstock.verify.ledger.reading.history import Run
 
 __all__ = ["LIVES", "Life", "Producer", "left_behind"]
 

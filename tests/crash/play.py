@@ -21,7 +21,7 @@ from penstock.stores.memory.state import _states
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.check import judge, snapshot
-from penstock.verify.ledger.history import History, read
+from penstock.verify.ledger.reading.history import History, read
 from penstock.worker import Worker
 from tests.crash.lives import QUEUE, Life, Producer, left_behind
 from tests.crash.places import open_store

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.verify.fleet import Fleet
-from penstock.verify.place import Place, VerifyFailed
+from penstock.verify.run_folder import RunFolder, VerifyFailed
 from tests.servers import until
 
 
 @pytest.mark.slow
 def test_who_ends_at_once_again_and_again_is_started_later_each_time_and_then_no_more(tmp_path: Path) -> None:
-    place = Place(tmp_path, "sqlite:////nowhere/jobs.db", "verify-1")
+    place = RunFolder(tmp_path, "sqlite:////nowhere/jobs.db", "verify-1")
     place.make()
     starts: dict[int, float] = {}
     with contextlib.closing(Fleet(place, seed=1, workers=0, rate=1)) as fleet:

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from penstock.verify.conductor import conduct
-from penstock.verify.environment import Stand, Wires
-from penstock.verify.fault_types import Ground
-from penstock.verify.place import QUEUES, Place, settings_of_run
-from penstock.verify.plan import Wishes, plan
+from penstock.verify.environment import Capabilities, Environment, Proxies
+from penstock.verify.faults.plan import RunRequest, plan
 from penstock.verify.report.report import Report
+from penstock.verify.run_folder import QUEUES, RunFolder, settings_of_run
 from penstock.verify.servers.servers import PrivateCluster
 from penstock.verify.wiping import PREFIX
 from tests.servers import redis_program
@@ -71,20 +70,20 @@ def test_a_cluster_that_refuses_all_when_it_lacks_a_shard_is_found(
 
 def _run(cluster: PrivateCluster, folder: Path) -> Report:
     """With another shard lost first than that of the queue which most of its jobs are in."""
-    wishes = Wishes(12.0, ["lost-shard"], seed=5)
-    stand = Stand(
-        Ground("redis-cluster", private=True, relay=True),
+    request = RunRequest(12.0, ["lost-shard"], seed=5)
+    environment = Environment(
+        Capabilities("redis-cluster", private=True, relay=True),
         cluster.url,
         server=cluster,
-        wire=Wires(cluster.relays),
+        proxies=Proxies(cluster.relays),
     )
-    lost = int(next(plan(wishes.seed, "store", wishes.asked)).luck[0] * cluster.shards)
+    lost = int(next(plan(request.seed, "store", request.asked)).luck[0] * cluster.shards)
     homes: dict[str, int] = {"main": lost}
     while homes["main"] == lost or lost not in homes.values():
         namespace = f"{PREFIX}{secrets.token_hex(4)}"
         homes = cluster.homes(namespace, QUEUES)
-    place = Place(folder / "run", stand.url, namespace, settings=settings_of_run())
-    return conduct(place, stand, wishes, lambda progress: None)
+    place = RunFolder(folder / "run", environment.url, namespace, settings=settings_of_run())
+    return conduct(place, environment, request, lambda progress: None)
 
 
 def _stood_still(report: Report) -> None:

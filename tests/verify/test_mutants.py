@@ -15,7 +15,7 @@ import pytest
 from penstock.core.job import State
 from penstock.stores.sqlite import file
 from penstock.verify.ledger import Ledger, Verdict, check
-from penstock.verify.ledger.history import Run, read
+from penstock.verify.ledger.reading.history import Run, read
 from penstock.verify.servers import power
 from tests.system.conftest import Place, Program
 from tests.verify.ledger.account import promises

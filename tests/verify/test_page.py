@@ -103,7 +103,7 @@ def duplicate(n: int, draw: random.Random) -> dict[str, Any]:
     return {
         "queue": "default",
         "id": f"01a200e4-e040-7139-850a-{n:012}",
-        "task": "penstock.verify.tasks:slow",
+        "task": "penstock.verify.workload.tasks:slow",
         "attempt_before": 1,
         "attempt": 2,
         "cause": draw.choice(["kill-worker", "stop-worker", "restart-store"]),

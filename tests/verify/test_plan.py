@@ -13,32 +13,33 @@ import pytest
 
 from penstock import App
 from penstock.errors import ConfigError
-from penstock.verify import tasks
-from penstock.verify.environment import stand_on
-from penstock.verify.fault_injector import Done, Harm
-from penstock.verify.fault_types import KINDS, Ground, choose, possible
+from penstock.verify.environment import Capabilities, environment_on
+from penstock.verify.faults.chaos_run import ChaosRun, InjectedFault
+from penstock.verify.faults.injector import FaultInjector
+from penstock.verify.faults.plan import AREAS, PlannedFault, RunRequest, plan
+from penstock.verify.faults.types import FAULT_TYPES, choose, possible
 from penstock.verify.fleet import Fleet
 from penstock.verify.ledger import Ledger, Verdict
-from penstock.verify.ledger.history import History, read
-from penstock.verify.load import SHAPES, draw
-from penstock.verify.place import Place
-from penstock.verify.plan import LANES, Step, Wishes, plan
+from penstock.verify.ledger.reading.history import History, read
 from penstock.verify.report.report import Account, Report, Spread, report_of
+from penstock.verify.run_folder import RunFolder
+from penstock.verify.workload import tasks
+from penstock.verify.workload.load import SHAPES, draw
 
 
-@pytest.mark.parametrize("lane", LANES)
-def test_the_same_seed_draws_the_same_schedule(lane: str) -> None:
+@pytest.mark.parametrize("area", AREAS)
+def test_the_same_seed_draws_the_same_schedule(area: str) -> None:
     def first(seed: int) -> list[object]:
-        return list(islice(plan(seed, lane, list(KINDS)), 40))
+        return list(islice(plan(seed, area, list(FAULT_TYPES)), 40))
 
     assert first(7) == first(7)
     assert first(7) != first(8)
 
 
-@pytest.mark.parametrize("lane", LANES)
-def test_each_kind_has_its_turn_before_any_has_a_second_one(lane: str) -> None:
-    mine = [name for name, kind in KINDS.items() if kind.lane == lane]
-    steps = list(islice(plan(7, lane, list(KINDS)), len(mine) + 20))
+@pytest.mark.parametrize("area", AREAS)
+def test_each_kind_has_its_turn_before_any_has_a_second_one(area: str) -> None:
+    mine = [name for name, kind in FAULT_TYPES.items() if kind.area == area]
+    steps = list(islice(plan(7, area, list(FAULT_TYPES)), len(mine) + 20))
     assert sorted(step.kind for step in steps if step.first) == sorted(mine)
     assert all(step.first for step in steps[: len(mine)])
     assert {step.kind for step in steps} <= set(mine)
@@ -65,17 +66,19 @@ def test_every_shape_of_load_is_drawn_and_every_order_can_be_stored() -> None:
 
 
 def test_all_means_all_that_is_possible_there() -> None:
-    own = choose(["all"], Ground("sqlite"))
+    own = choose(["all"], Capabilities("sqlite"))
     assert {"kill-worker", "restart-store", "segfault"} <= set(own)
     assert not {"stop-store", "reset", "failover", "lost-shard", "script-flush", "disk-full"} & set(own)
-    assert set(possible(Ground("redis-cluster", private=True, relay=True))) == set(KINDS) - {"power-cut"}
+    assert set(possible(Capabilities("redis-cluster", private=True, relay=True))) == set(FAULT_TYPES) - {
+        "power-cut"
+    }
     unwired = {"power-cut", "reset", "half-open", "latency", "lost-shard"}
-    assert set(possible(Ground("redis-sentinel", private=True))) == set(KINDS) - unwired
+    assert set(possible(Capabilities("redis-sentinel", private=True))) == set(FAULT_TYPES) - unwired
 
 
 def test_each_kind_that_is_not_possible_says_why() -> None:
     with pytest.raises(ConfigError) as caught:
-        choose(["failover", "reset", "kill-worker", "wrath"], Ground("redis"))
+        choose(["failover", "reset", "kill-worker", "wrath"], Capabilities("redis"))
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert "redis-cluster" in lines[0]
@@ -85,14 +88,14 @@ def test_each_kind_that_is_not_possible_says_why() -> None:
 
 def test_a_harm_for_servers_of_the_runs_own_names_the_kind_of_server_to_start() -> None:
     with pytest.raises(ConfigError, match=r"with --private redis-sentinel$"):
-        choose(["failover"], Ground("redis-sentinel"))
+        choose(["failover"], Capabilities("redis-sentinel"))
 
 
 def test_a_lost_shard_is_a_harm_of_a_private_cluster_alone() -> None:
     with pytest.raises(ConfigError, match=r"with --private redis-cluster$"):
-        choose(["lost-shard"], Ground("redis-cluster"))
+        choose(["lost-shard"], Capabilities("redis-cluster"))
     with pytest.raises(ConfigError, match=r"it needs redis-cluster, and this is redis$"):
-        choose(["lost-shard"], Ground("redis", private=True, relay=True))
+        choose(["lost-shard"], Capabilities("redis", private=True, relay=True))
 
 
 # ── what a failover undoes ───────────────────────────────────────────────────────────────────────
@@ -109,18 +112,19 @@ class _Reigns:
 
 
 def test_a_failover_is_seen_also_when_nobody_asked_for_it(tmp_path: Path) -> None:
-    harm, server = _harm(tmp_path), _Reigns()
-    harm.server = server
-    harm.look_for_failovers()
-    harm.look_for_failovers()
-    assert harm.undone == []
+    run, server = _run(tmp_path), _Reigns()
+    run.server = server
+    injector = FaultInjector(run)
+    injector.look_for_failovers()
+    injector.look_for_failovers()
+    assert run.undone == []
     began = time.time_ns() // 1_000_000
     server.epoch += 1
-    harm.look_for_failovers()
-    ((since, until),) = harm.undone
+    injector.look_for_failovers()
+    ((since, until),) = run.undone
     assert since < began <= until
-    harm.look_for_failovers()
-    assert harm.undone == [(since, until)]
+    injector.look_for_failovers()
+    assert run.undone == [(since, until)]
 
 
 # ── what a lost shard excuses ────────────────────────────────────────────────────────────────────
@@ -137,14 +141,14 @@ class _Shards:
 
 
 def test_a_lost_shard_names_its_own_queues_and_those_that_must_go_on(tmp_path: Path) -> None:
-    harm = _harm(tmp_path)
-    harm.homes = {"main": 0, "keys": 1, "slow": 1}
-    harm.server, harm.over = _Shards(), _Skipped()
-    harm.do(Step(0.0, "lost-shard", (0.9, 0.5, 0.5), first=True))
+    run = _run(tmp_path)
+    run.homes = {"main": 0, "keys": 1, "slow": 1}
+    run.server, run.over = _Shards(), _Skipped()
+    FaultInjector(run).do(PlannedFault(0.0, "lost-shard", (0.9, 0.5, 0.5), first=True))
     (fault,) = read(tmp_path / "ledger").faults
     assert (fault.cause, fault.target, fault.queues) == ("lost-shard", 0, ("keys", "slow"))
-    assert harm.server.lost == 1
-    ((begin, end, queues),) = harm.parted
+    assert run.server.lost == 1
+    ((begin, end, queues),) = run.parted
     assert begin <= end
     assert queues == ("main",)
 
@@ -159,10 +163,10 @@ class _Skipped(threading.Event):
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _harm(folder: Path) -> Harm:
+def _run(folder: Path) -> ChaosRun:
     url = f"sqlite:///{folder / 'jobs.db'}"
-    return Harm(
-        Fleet(Place(folder, url, "verify-1"), seed=1, workers=1, rate=1),
+    return ChaosRun(
+        Fleet(RunFolder(folder, url, "verify-1"), seed=1, workers=1, rate=1),
         Ledger(folder / "ledger"),
         App(url),
         lease=3.0,
@@ -173,15 +177,15 @@ def _harm(folder: Path) -> Harm:
 
 def _report(folder: Path, *done: str, verdict: Verdict | None = None) -> Report:
     url = f"sqlite:///{folder / 'jobs.db'}"
-    harm = _harm(folder)
-    harm.done += [Done(10.5, kind, "worker 1", seconds=0.25) for kind in done]
+    run = _run(folder)
+    run.done += [InjectedFault(10.5, kind, "worker 1", seconds=0.25) for kind in done]
     return report_of(
         Account(
-            wishes=Wishes(60.0, ["kill-worker", "storm"], seed=1),
-            stand=stand_on(url),
+            request=RunRequest(60.0, ["kill-worker", "storm"], seed=1),
+            environment=environment_on(url),
             history=History([], [], {}, set(), 0),
             verdict=verdict or Verdict(completed=1),
-            harm=harm,
+            run=run,
             began=10.0,
             started_at=1_700_000_000.0,
             reasons=[],
@@ -215,5 +219,5 @@ def test_a_spread_names_the_middle_and_the_worst() -> None:
 
 
 def test_a_file_of_the_runs_own_has_a_power_cut_and_the_users_has_none() -> None:
-    assert "power-cut" in possible(Ground("sqlite", private=True))
-    assert "power-cut" not in possible(Ground("sqlite"))
+    assert "power-cut" in possible(Capabilities("sqlite", private=True))
+    assert "power-cut" not in possible(Capabilities("sqlite"))

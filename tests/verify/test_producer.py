@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.verify.producer import Producer
+from penstock.verify.workload.producer import Producer
 
 
 def _jobs(seed: str, *beats: int) -> list[tuple[str, str]]:

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from penstock import App
 from penstock.cli.main import cli
-from penstock.verify.environment import stand_on
-from penstock.verify.ledger.history import read
+from penstock.verify.environment import environment_on
+from penstock.verify.ledger.reading.history import read
 from penstock.verify.processes import family
 from tests.servers import RedisServer
 
@@ -231,6 +231,6 @@ def test_the_same_store_is_meant_wherever_processes_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stand = stand_on("sqlite:///a b.db?durability=normal")
-    assert stand.url == f"sqlite:///{tmp_path.resolve()}/a%20b.db?durability=normal"
-    assert stand.fresh
+    environment = environment_on("sqlite:///a b.db?durability=normal")
+    assert environment.url == f"sqlite:///{tmp_path.resolve()}/a%20b.db?durability=normal"
+    assert environment.fresh

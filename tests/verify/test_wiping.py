@@ -10,7 +10,7 @@ import pytest
 
 from penstock import App, Batch
 from penstock.errors import ConfigError
-from penstock.verify.environment import Stand, stand_on
+from penstock.verify.environment import Environment, environment_on
 from tests.servers import Cluster, RedisServer
 from tests.servers.shared import remove_keys
 
@@ -41,39 +41,39 @@ def _fill(url: str, namespace: str) -> App:
     return app
 
 
-def _check(stand: Stand, ours: App, others: App) -> None:
-    before = stand.left(OTHERS)
+def _check(environment: Environment, ours: App, others: App) -> None:
+    before = environment.left(OTHERS)
     assert before > 0
-    had = stand.left(OURS)
+    had = environment.left(OURS)
     assert had > 10
-    assert stand.wipe(OURS) == had
-    assert stand.left(OURS) == 0
-    assert stand.left(OTHERS) == before
+    assert environment.wipe(OURS) == had
+    assert environment.left(OURS) == 0
+    assert environment.left(OTHERS) == before
     assert others.handle("here", task="plain").status() == "available"
-    assert stand.wipe(OURS) == 0
-    for end in (ours, others, stand):
+    assert environment.wipe(OURS) == 0
+    for end in (ours, others, environment):
         end.close()
 
 
 def test_of_a_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     ours, others = _fill(url, OURS), _fill(url, OTHERS)
-    _check(stand_on(url), ours, others)
+    _check(environment_on(url), ours, others)
 
 
 def test_of_a_redis(redis: RedisServer) -> None:
     try:
         ours, others = _fill(redis.url, OURS), _fill(redis.url, OTHERS)
-        _check(stand_on(redis.url), ours, others)
+        _check(environment_on(redis.url), ours, others)
     finally:
         remove_keys([redis], "verify-ab")
 
 
 def test_of_a_cluster(cluster: Cluster) -> None:
     ours, others = _fill(cluster.url, OURS), _fill(cluster.url, OTHERS)
-    stand = stand_on(cluster.url)
-    _check(stand, ours, others)
-    assert stand.wipe(OTHERS) > 10
+    environment = environment_on(cluster.url)
+    _check(environment, ours, others)
+    assert environment.wipe(OTHERS) > 10
 
 
 @pytest.mark.parametrize("namespace", ["", "shop", "verify"])
@@ -81,33 +81,33 @@ def test_a_namespace_that_is_no_runs_own_is_never_emptied(tmp_path: Path, namesp
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     _fill(url, OTHERS).close()
     with pytest.raises(ConfigError, match="not one of verify's own"):
-        stand_on(url).wipe(namespace)
-    assert stand_on(url).left(OTHERS) > 10
+        environment_on(url).wipe(namespace)
+    assert environment_on(url).left(OTHERS) > 10
 
 
 def test_a_new_file_that_somebody_else_has_begun_to_use_stays(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    stand = stand_on(url)
+    environment = environment_on(url)
     ours, others = _fill(url, OURS), _fill(url, OTHERS)
     ours.close()
-    assert stand.fresh
-    assert stand.wipe(OURS) > 10
+    assert environment.fresh
+    assert environment.wipe(OURS) > 10
     assert others.handle("here", task="plain").status() == "available"
     others.close()
 
 
 def test_a_new_file_with_a_table_of_another_program_stays(tmp_path: Path) -> None:
     file = tmp_path / "jobs.db"
-    stand = stand_on(f"sqlite:///{file}")
-    _fill(stand.url, OURS).close()
+    environment = environment_on(f"sqlite:///{file}")
+    _fill(environment.url, OURS).close()
     with contextlib.closing(sqlite3.connect(file)) as cx:
         cx.execute("CREATE TABLE customer (name TEXT)")
-    assert stand.wipe(OURS) > 10
+    assert environment.wipe(OURS) > 10
     assert file.exists()
 
 
 def test_a_new_file_that_nobody_else_uses_goes(tmp_path: Path) -> None:
-    stand = stand_on(f"sqlite:///{tmp_path / 'jobs.db'}")
-    _fill(stand.url, OURS).close()
-    assert stand.wipe(OURS) > 10
+    environment = environment_on(f"sqlite:///{tmp_path / 'jobs.db'}")
+    _fill(environment.url, OURS).close()
+    assert environment.wipe(OURS) > 10
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from penstock.core.job import State
 from penstock.demo.place import DemoFailed, Place, Progress
 from penstock.stores.contract import Store
 from penstock.verify.ledger import Ledger
-from penstock.verify.ledger.history import read
+from penstock.verify.ledger.reading.history import read
 
 __all__ = ["QUEUES", "Killer", "wait_for", "workers"]
 

@@ -15,16 +15,18 @@ from penstock.config import load
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, State
 from penstock.stores.contract import Store
-from penstock.verify.environment import Stand
-from penstock.verify.fault_injector import STRANGER, Harm
+from penstock.verify.environment import Environment
+from penstock.verify.faults.chaos_run import ChaosRun
+from penstock.verify.faults.injector import FaultInjector
+from penstock.verify.faults.plan import AREAS, PlannedFault, RunRequest, plan
+from penstock.verify.faults.task_faults import UNKNOWN_TASK
 from penstock.verify.fleet import Fleet
 from penstock.verify.interrupts import undisturbed
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.check import judge, snapshot
-from penstock.verify.ledger.history import read
-from penstock.verify.place import Place
-from penstock.verify.plan import LANES, Step, Wishes, plan
+from penstock.verify.ledger.reading.history import read
 from penstock.verify.report.report import Account, Report, report_of
+from penstock.verify.run_folder import RunFolder
 from penstock.verify.servers import power
 
 __all__ = ["Progress", "conduct"]
@@ -52,17 +54,25 @@ class Progress:
     news: str = ""
 
 
-def conduct(place: Place, stand: Stand, wishes: Wishes, tell: Callable[[Progress], None]) -> Report:
+def conduct(
+    place: RunFolder, environment: Environment, request: RunRequest, tell: Callable[[Progress], None]
+) -> Report:
     """The whole run; `tell` hears how far it is. Raises VerifyFailed; and no process is left."""
     place.make()
-    return _Run(place, stand, wishes, tell).conduct()
+    return _Run(place, environment, request, tell).conduct()
 
 
 class _Run:
-    def __init__(self, place: Place, stand: Stand, wishes: Wishes, tell: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        place: RunFolder,
+        environment: Environment,
+        request: RunRequest,
+        tell: Callable[[Progress], None],
+    ) -> None:
         self._place = place
-        self._stand = stand
-        self._wishes = wishes
+        self._environment = environment
+        self._request = request
         self._tell = tell
         self._over = threading.Event()
         self._trouble: list[BaseException] = []
@@ -71,23 +81,24 @@ class _Run:
         self._began = time.monotonic()
         self._started_at = time.time()
         self._ledger = Ledger(place.ledger, note="the conductor")
-        if stand.file is not None and "power-cut" in wishes.asked:
-            power.begin(stand.file)
-        self._app = App(stand.url, namespace=place.namespace, name="verify")
+        if environment.file is not None and "power-cut" in request.asked:
+            power.begin(environment.file)
+        self._app = App(environment.url, namespace=place.namespace, name="verify")
         self._ledger.watch(self._app)
-        self._fleet = Fleet(place, seed=wishes.seed, workers=wishes.workers, rate=wishes.rate)
-        self._harm = Harm(
+        self._fleet = Fleet(place, seed=request.seed, workers=request.workers, rate=request.rate)
+        self._run = ChaosRun(
             self._fleet,
             self._ledger,
             self._app,
             lease=_seconds_of_lease(place),
             over=self._over,
             tell=lambda news: self._say("chaos", news=news),
-            file=stand.file,
-            server=stand.server,
-            wire=stand.wire,
-            homes=stand.homes(place.namespace),
+            file=environment.file,
+            server=environment.server,
+            proxies=environment.proxies,
+            homes=environment.homes(place.namespace),
         )
+        self._injector = FaultInjector(self._run)
 
     def conduct(self) -> Report:
         try:
@@ -112,14 +123,16 @@ class _Run:
         )  # a store that is not there is an error now, not in every process
         self._fleet.start()
         self._fleet.wait_ready(_UNTIL_READY)
-        self._harm.look_for_failovers()
+        self._injector.look_for_failovers()
         self._began, self._started_at = time.monotonic(), time.time()
 
     def _chaos(self) -> None:
         """Until the time is over and each kind has been done once."""
-        ends = time.monotonic() + self._wishes.seconds
-        first_round = [threading.Event() for _ in LANES]
-        lanes = [self._thread(self._lane, lane, done) for lane, done in zip(LANES, first_round, strict=True)]
+        ends = time.monotonic() + self._request.seconds
+        first_round = [threading.Event() for _ in AREAS]
+        injectors = [
+            self._thread(self._inject, area, done) for area, done in zip(AREAS, first_round, strict=True)
+        ]
         keeper = self._thread(self._keep)
         while not self._over.wait(_LOOK):
             self._say("chaos")
@@ -129,13 +142,13 @@ class _Run:
             if over > _OVERTIME or (over >= 0 and all(done.is_set() for done in first_round)):
                 break
         self._over.set()
-        for thread in (*lanes, keeper):
+        for thread in (*injectors, keeper):
             thread.join()
         if self._trouble:
             raise self._trouble[0]
 
-    def _lane(self, lane: str, first_round_done: threading.Event) -> None:
-        for step in plan(self._wishes.seed, lane, self._wishes.asked):
+    def _inject(self, area: str, first_round_done: threading.Event) -> None:
+        for step in plan(self._request.seed, area, self._request.asked):
             if not step.first:
                 first_round_done.set()
             if self._over.wait(step.pause):
@@ -143,11 +156,11 @@ class _Run:
             self._act(step)
         first_round_done.set()
 
-    def _act(self, step: Step) -> None:
-        done = len(self._harm.done)
-        self._harm.do(step)
-        while step.first and len(self._harm.done) == done and not self._over.wait(0.2):
-            self._harm.do(step)  # nobody was there to be harmed, or the store was away: it is still owed
+    def _act(self, step: PlannedFault) -> None:
+        done = len(self._run.done)
+        self._injector.do(step)
+        while step.first and len(self._run.done) == done and not self._over.wait(0.2):
+            self._injector.do(step)  # nobody was there to be harmed, or the store was away: it is still owed
 
     def _keep(self) -> None:
         while not self._over.wait(_LOOK):
@@ -170,9 +183,9 @@ class _Run:
         self._say("draining")
         self._fleet.end_producers()
         self._fleet.keep()
-        if any(done.kind == "two-versions" for done in self._harm.done):
+        if any(done.kind == "two-versions" for done in self._run.done):
             self._fleet.employ("lone", version="2")  # what only the new code knows is done by the new code
-        limit = _DRAIN + _DRAIN_SHARE * self._wishes.seconds
+        limit = _DRAIN + _DRAIN_SHARE * self._request.seconds
         ends = time.monotonic() + limit
         left: int | None = None
         while left != 0:
@@ -185,7 +198,7 @@ class _Run:
             self._fleet.keep()
             time.sleep(_LOOK)
         late = self._fleet.end_workers()
-        self._harm.look_for_failovers()
+        self._injector.look_for_failovers()
         self._reasons += [f"{member.name} did not end within 40 s of SIGTERM" for member in late]
 
     async def _tidy(self, store: Store) -> int:
@@ -198,14 +211,14 @@ class _Run:
             raise StoreUnavailable(away)  # nobody knows what is there
         counts = {state: sum(info.counts.get(state, 0) for info in infos) for state in State}
         if counts[State.PARKED]:
-            parked = await store.list_jobs(state=State.PARKED, task=STRANGER, limit=1_000)
+            parked = await store.list_jobs(state=State.PARKED, task=UNKNOWN_TASK, limit=1_000)
             await store.cancel([job.ref for job in parked.jobs])
         if self._misled() and (counts[State.SCHEDULED] or counts[State.RETRYABLE]):
             await self._bring_near(store)
         return sum(counts[state] for state in _UNDONE)
 
     def _misled(self) -> bool:
-        return self._stand.file is not None and any(done.kind == "clock" for done in self._harm.done)
+        return self._environment.file is not None and any(done.kind == "clock" for done in self._run.done)
 
     async def _bring_near(self, store: Store) -> None:
         """In a file its own clock counts, and a worker with a wrong one may have put a job off by an hour."""
@@ -224,18 +237,18 @@ class _Run:
         history = read(self._place.ledger)
         seen = asyncio.run(snapshot(store, history))
         account = Account(
-            wishes=self._wishes,
-            stand=self._stand,
+            request=self._request,
+            environment=self._environment,
             history=history,
             verdict=judge(
                 history,
                 seen,
-                forgiven=self._harm.forgiven,
-                undone=self._harm.undone,
-                unleased=self._harm.unleased,
-                parted=self._harm.parted,
+                forgiven=self._run.forgiven,
+                undone=self._run.undone,
+                unleased=self._run.unleased,
+                parted=self._run.parted,
             ),
-            harm=self._harm,
+            run=self._run,
             began=self._began,
             started_at=self._started_at,
             reasons=self._reasons,
@@ -243,12 +256,12 @@ class _Run:
         return report_of(account)
 
     def _say(self, phase: str, *, undone: int | None = None, news: str = "") -> None:
-        self._tell(Progress(phase, time.monotonic() - self._began, len(self._harm.done), undone, news))
+        self._tell(Progress(phase, time.monotonic() - self._began, len(self._run.done), undone, news))
 
 
 def _is_far(job: Job) -> bool:
     return job.run_at > time.time_ns() // 1_000_000 + _LATEST
 
 
-def _seconds_of_lease(place: Place) -> float:
+def _seconds_of_lease(place: RunFolder) -> float:
     return load(env=place.env()).config.lease / 1000

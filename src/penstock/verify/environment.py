@@ -16,32 +16,41 @@ from penstock.core.errors import ConfigError
 from penstock.stores.connect import check_url, connect
 from penstock.stores.contract import Store
 from penstock.verify import wiping
-from penstock.verify.fault_types import Ground
-from penstock.verify.place import QUEUES
+from penstock.verify.run_folder import QUEUES
 from penstock.verify.servers.disks import SmallDisk
 from penstock.verify.servers.proxy import Relay
 
-__all__ = ["Stand", "Wires", "private_stand", "stand_on"]
+__all__ = ["Capabilities", "Environment", "Proxies", "environment_on", "private_environment"]
 
 #: Room for the file of a run, where there may be a disk of its own (MB).
 _DISK = 512
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What a run can do to its store: which it is, whether it is its own, whether a relay is before it."""
+
+    store: str  # sqlite, redis, redis-sentinel or redis-cluster
+    private: bool = False
+    relay: bool = False
+    small_disk: bool = False
+
+
 @dataclass
-class Stand:
+class Environment:
     """A store, what can be done to it, and the traces that a run leaves in it.
 
     `url` is the conductor's way, `worker_url` that of workers and producers. `fresh`: a file that was not
     there before the run, and shall not be there after it, unless somebody else has begun to use it.
     """
 
-    ground: Ground
+    capabilities: Capabilities
     url: str
     worker_url: str = ""
     file: Path | None = None
     fresh: bool = False
     server: Any = None
-    wire: Wires | None = None
+    proxies: Proxies | None = None
 
     def open(self, namespace: str) -> Store:
         """The store, in this namespace."""
@@ -87,13 +96,13 @@ class Stand:
 
     def close(self) -> None:
         """End what was started for the run alone."""
-        for part in (self.wire, self.server):
+        for part in (self.proxies, self.server):
             if part is not None:
                 with contextlib.suppress(OSError):
                     part.close()
 
 
-def stand_on(url: str) -> Stand:
+def environment_on(url: str) -> Environment:
     """The user's own store; raises ConfigError for one that other processes cannot share."""
     check_url(url)
     scheme = urlsplit(url).scheme
@@ -106,24 +115,24 @@ def stand_on(url: str) -> Stand:
         return _on_file(url)
     mode = scheme.partition("+")[2]
     if mode:
-        return Stand(Ground(f"redis-{mode}"), url)
+        return Environment(Capabilities(f"redis-{mode}"), url)
     try:
         relay = Relay.before(url)
     except ConfigError:  # over TLS, or by a socket: without a relay, then
-        return Stand(Ground("redis"), url)
-    return Stand(Ground("redis", relay=True), url, relay.url, wire=Wires([relay]))
+        return Environment(Capabilities("redis"), url)
+    return Environment(Capabilities("redis", relay=True), url, relay.url, proxies=Proxies([relay]))
 
 
-def _on_file(url: str) -> Stand:
+def _on_file(url: str) -> Environment:
     path = Path(getattr(connect(url), "path"))  # noqa: B009 (only a store in a file has one)
     query = urlsplit(url).query
     absolute = f"sqlite:///{quote(str(path))}" + (f"?{query}" if query else "")
     if not path.parent.is_dir():
         raise ConfigError(f"{url}: there is no directory {path.parent}: make it, or name another file")
-    return Stand(Ground("sqlite"), absolute, file=path, fresh=not path.exists())
+    return Environment(Capabilities("sqlite"), absolute, file=path, fresh=not path.exists())
 
 
-def private_stand(kind: str, folder: Path) -> Stand:
+def private_environment(kind: str, folder: Path) -> Environment:
     """A store of the run's own, in this folder; `kind` is what `--private` may name."""
     if kind == "sqlite":
         return _private_file(folder)
@@ -133,29 +142,29 @@ def private_stand(kind: str, folder: Path) -> Stand:
 
     if kind == "redis-cluster":
         cluster = PrivateCluster(folder / "cluster", relayed=True)
-        ground = Ground("redis-cluster", private=True, relay=True)
-        return Stand(ground, cluster.url, server=cluster, wire=Wires(cluster.relays))
+        capabilities = Capabilities("redis-cluster", private=True, relay=True)
+        return Environment(capabilities, cluster.url, server=cluster, proxies=Proxies(cluster.relays))
     if kind == "redis-sentinel":
         watched = PrivateSentinels(folder / "sentinels")
-        return Stand(Ground("redis-sentinel", private=True), watched.url, server=watched)
+        return Environment(Capabilities("redis-sentinel", private=True), watched.url, server=watched)
     server = PrivateRedis(folder / "redis", "always" if kind == "redis-always" else "everysec")
     relay = Relay.before(server.url)
-    ground = Ground("redis", private=True, relay=True)
-    return Stand(ground, server.url, relay.url, server=server, wire=Wires([relay]))
+    capabilities = Capabilities("redis", private=True, relay=True)
+    return Environment(capabilities, server.url, relay.url, server=server, proxies=Proxies([relay]))
 
 
-def _private_file(folder: Path) -> Stand:
+def _private_file(folder: Path) -> Environment:
     """On a disk that can be filled, where such a one can be had."""
     disk = None
     with contextlib.suppress(ConfigError):
         disk = SmallDisk(folder / "disk", _DISK)
-    stand = _on_file(f"sqlite:///{quote(str((disk.folder if disk else folder) / 'jobs.db'))}")
-    stand.ground = Ground("sqlite", private=True, small_disk=disk is not None)
-    stand.server = disk
-    return stand
+    environment = _on_file(f"sqlite:///{quote(str((disk.folder if disk else folder) / 'jobs.db'))}")
+    environment.capabilities = Capabilities("sqlite", private=True, small_disk=disk is not None)
+    environment.server = disk
+    return environment
 
 
-class Wires:
+class Proxies:
     """One relay, or one before each node of a cluster, as one."""
 
     def __init__(self, relays: Sequence[Relay]) -> None:

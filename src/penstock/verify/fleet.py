@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.verify.place import ROLE, VERSION, Place, VerifyFailed
 from penstock.verify.processes import children, family
+from penstock.verify.run_folder import ROLE, VERSION, RunFolder, VerifyFailed
 
 __all__ = ["Fleet", "Member"]
 
@@ -77,7 +77,7 @@ class Member:
 class Fleet:
     """The processes of a run. `keep`, from any thread, starts those anew that should be there and are not."""
 
-    def __init__(self, place: Place, *, seed: int, workers: int, rate: float, producers: int = 2) -> None:
+    def __init__(self, place: RunFolder, *, seed: int, workers: int, rate: float, producers: int = 2) -> None:
         self._place = place
         self._seed = seed
         self._lock = threading.RLock()
@@ -120,9 +120,14 @@ class Fleet:
 
     def _worker(self, role: str, number: int, version: str, ahead: int) -> Member:
         if role == "lone":
-            command = ["-m", "penstock.verify.lone", str(ahead)]
+            command = ["-m", "penstock.verify.workload.lone", str(ahead)]
         else:
-            command = ["-m", "penstock.verify.supervised", "worker", "penstock.verify.tasks:app"]
+            command = [
+                "-m",
+                "penstock.verify.workload.supervised",
+                "worker",
+                "penstock.verify.workload.tasks:app",
+            ]
             command += ["--processes", "2", "--concurrency", "10", "--drain-timeout", "10s"]
         return self._begin(role, number, command, version)
 
@@ -131,7 +136,7 @@ class Fleet:
 
     def _produce(self) -> list[str]:
         self._lives += 1
-        return ["-m", "penstock.verify.producer", f"{self._seed}/{self._lives}", str(self._rate)]
+        return ["-m", "penstock.verify.workload.producer", f"{self._seed}/{self._lives}", str(self._rate)]
 
     def _begin(self, role: str, number: int, command: Sequence[str], version: str) -> Member:
         self._started += 1

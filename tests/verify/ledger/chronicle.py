@@ -9,7 +9,7 @@ from penstock.stores.contract import QueueInfo, QueueStats
 from penstock.verify.ledger import Verdict, facts
 from penstock.verify.ledger.check import Snapshot, judge
 from penstock.verify.ledger.facts import Fact
-from penstock.verify.ledger.history import History, tell
+from penstock.verify.ledger.reading.history import History, tell
 
 QUEUE = "q"
 #: The wall clock (ms) when the monotonic one of these histories is 0.

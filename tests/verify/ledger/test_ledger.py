@@ -17,7 +17,7 @@ from penstock.core.job import Ref
 from penstock.stores.contract import Offer, Share
 from penstock.testing import FaultyStore
 from penstock.verify.ledger import Ledger, acheck, check
-from penstock.verify.ledger.history import read
+from penstock.verify.ledger.reading.history import read
 
 VICTIM = """
 import os, signal, sys

@@ -13,7 +13,7 @@ import pytest
 from penstock import App, Batch, Queue, Unique, Worker, current_job
 from penstock.errors import DuplicateJob
 from penstock.verify.ledger import Ledger, acheck, summary
-from penstock.verify.ledger.history import read
+from penstock.verify.ledger.reading.history import read
 from tests.verify.ledger.account import promises
 
 SEED = 5

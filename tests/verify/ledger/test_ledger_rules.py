@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.job import State
 from penstock.verify.ledger import facts
-from penstock.verify.ledger.parted import Parted
+from penstock.verify.ledger.rules.lost_shards import Parted
 from penstock.verify.ledger.summary import summary
 from tests.verify.ledger.chronicle import EPOCH, QUEUE, Chronicle
 

@@ -24,9 +24,9 @@ from penstock.core.errors import StoreError
 
 if TYPE_CHECKING:  # `penstock --help` needs none of these
     from penstock.verify.conductor import Progress
-    from penstock.verify.environment import Stand
-    from penstock.verify.place import Place
+    from penstock.verify.environment import Environment
     from penstock.verify.report.report import Report, Spread
+    from penstock.verify.run_folder import RunFolder
 
 __all__ = ["command"]
 
@@ -72,9 +72,9 @@ def command(
     Exit code 0 if all promises were kept, 1 if one was broken.
     """
     from penstock.verify.conductor import conduct
-    from penstock.verify.fault_types import choose
+    from penstock.verify.faults.plan import RunRequest
+    from penstock.verify.faults.types import choose
     from penstock.verify.interrupts import interruptible
-    from penstock.verify.plan import Wishes
 
     session = Session.current()
     if "namespace" in session.options:
@@ -84,18 +84,18 @@ def command(
             raise click.UsageError(f"{option} {number} is no number")
     for file in (report_file, html):
         _can_be_written(file, workdir)
-    with interruptible(), _folder(workdir) as folder, _stand(session, private, folder) as stand:
-        asked = choose([word.strip() for word in faults.split(",")], stand.ground)
-        place = _place(folder, stand)
-        stand.check()
+    with interruptible(), _folder(workdir) as folder, _environment(session, private, folder) as environment:
+        asked = choose([word.strip() for word in faults.split(",")], environment.capabilities)
+        place = _place(folder, environment)
+        environment.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-        wishes = Wishes(minutes * 60, asked, seed, workers, rate)
+        request = RunRequest(minutes * 60, asked, seed, workers, rate)
         note(f"seed {seed}, namespace {place.namespace}, {len(asked)} kinds of faults; logs in {folder}")
         try:
-            with _display(wishes.seconds) as tell:
-                report = conduct(place, stand, wishes, tell)
+            with _display(request.seconds) as tell:
+                report = conduct(place, environment, request, tell)
         finally:
-            _clean(stand, place)
+            _clean(environment, place)
     _hand_over(report, report_file, html, json=session.json)
     if report.kept and workdir is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -130,35 +130,41 @@ def _can_be_written(file: Path | None, workdir: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _stand(session: Session, private: str | None, folder: Path) -> Iterator[Stand]:
-    from penstock.verify.environment import private_stand, stand_on
+def _environment(session: Session, private: str | None, folder: Path) -> Iterator[Environment]:
+    from penstock.verify.environment import environment_on, private_environment
 
     if private is not None and {"url", "app"} & session.options.keys():
         raise click.UsageError(f"--private {private} starts a store of its own: leave --url and --app out")
-    stand = stand_on(session.url()) if private is None else private_stand(private, folder)
+    environment = environment_on(session.url()) if private is None else private_environment(private, folder)
     try:
-        yield stand
+        yield environment
     finally:
-        stand.close()
+        environment.close()
 
 
-def _place(folder: Path, stand: Stand) -> Place:
-    from penstock.verify.place import Place, settings_of_run
+def _place(folder: Path, environment: Environment) -> RunFolder:
+    from penstock.verify.run_folder import RunFolder, settings_of_run
 
     settings = settings_of_run()
-    return Place(folder, stand.url, stand.new_namespace(), worker_url=stand.worker_url, settings=settings)
+    return RunFolder(
+        folder,
+        environment.url,
+        environment.new_namespace(),
+        worker_url=environment.worker_url,
+        settings=settings,
+    )
 
 
-def _clean(stand: Stand, place: Place) -> None:
+def _clean(environment: Environment, place: RunFolder) -> None:
     """Nothing of the run stays in the store, whatever ended it. Where that cannot be had it is said, and what
     the run has found out is not lost."""
     from penstock.verify.interrupts import undisturbed
 
     try:
         with undisturbed():
-            stand.wipe(place.namespace)
+            environment.wipe(place.namespace)
     except StoreError as error:
-        if not stand.ground.private:  # else all of it goes
+        if not environment.capabilities.private:  # else all of it goes
             note(f"the namespace {place.namespace} stays in the store, and cannot be emptied: {error}")
 
 

@@ -5,7 +5,7 @@ its promises.
 """
 
 from penstock.verify.ledger.check import acheck, check
-from penstock.verify.ledger.ledger import Ledger
+from penstock.verify.ledger.recording.ledger import Ledger
 from penstock.verify.ledger.summary import summary
 from penstock.verify.ledger.verdict import Duplicate, Finding, LedgerBroken, Verdict
 

@@ -13,18 +13,18 @@ import msgspec
 
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import QueueInfo, QueueStats, Store
-from penstock.verify.ledger import ends, rules
-from penstock.verify.ledger.batches import batches
-from penstock.verify.ledger.case import Case, broken
-from penstock.verify.ledger.causes import Again, reruns
-from penstock.verify.ledger.counters import counters
-from penstock.verify.ledger.crashes import crashes, lateness, restarts
-from penstock.verify.ledger.history import History, Story, read, uncollected
-from penstock.verify.ledger.parted import Parted, went_on
-from penstock.verify.ledger.partitions import lanes, queue_limits
-from penstock.verify.ledger.periods import periods
-from penstock.verify.ledger.trouble import Forgiven, troubles_of, word_of
-from penstock.verify.ledger.uniqueness import uniqueness
+from penstock.verify.ledger.reading.history import History, Story, read, uncollected
+from penstock.verify.ledger.rules import attempts, ends
+from penstock.verify.ledger.rules.batches import batches
+from penstock.verify.ledger.rules.case import Case, broken
+from penstock.verify.ledger.rules.causes import Again, reruns
+from penstock.verify.ledger.rules.counters import counters
+from penstock.verify.ledger.rules.faults import Forgiven, troubles_of, word_of
+from penstock.verify.ledger.rules.lost_shards import Parted, went_on
+from penstock.verify.ledger.rules.partitions import lanes, queue_limits
+from penstock.verify.ledger.rules.periodic import periods
+from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
+from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Finding, Verdict
 
 __all__ = ["Snapshot", "Span", "acheck", "check", "judge", "snapshot"]
@@ -165,10 +165,10 @@ def _judged(
         misled=seen.borrows_clock and "clock" in injected,
     )
     fates, findings = _fates(case, finished=finished)
-    too_early = [finding for story in history.stories for finding in rules.early(story, case)]
+    too_early = [finding for story in history.stories for finding in attempts.early(story, case)]
     findings += [] if case.misled else too_early
     for story in history.stories:
-        findings += chain(rules.fencing(story, case), rules.attempts(story, case))
+        findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
     findings += chain(uniqueness(case), lanes(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, parted))
     again = [one for s in history.stories for one in reruns(s, history, case.troubles, case.forgiven)]

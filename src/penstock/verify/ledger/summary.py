@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.verify.ledger.history import History
-from penstock.verify.ledger.trouble import word_of
+from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.rules.faults import word_of
 from penstock.verify.ledger.verdict import Duplicate, Finding, Verdict
 
 __all__ = ["summary"]

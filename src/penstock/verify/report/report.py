@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 import msgspec
 
 from penstock.config import mask_url
-from penstock.verify.environment import Stand
-from penstock.verify.fault_injector import TOLD_BY_TASKS, Harm
+from penstock.verify.environment import Environment
+from penstock.verify.faults.chaos_run import ChaosRun
+from penstock.verify.faults.plan import RunRequest
+from penstock.verify.faults.task_faults import TOLD_BY_TASKS
 from penstock.verify.ledger import Finding, Verdict
-from penstock.verify.ledger.history import History
+from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.summary import summary
-from penstock.verify.plan import Wishes
 
 __all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
 
@@ -125,11 +126,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Account:
     """All that a report is made of. `began` is monotonic (s), `started_at` the wall clock (s)."""
 
-    wishes: Wishes
-    stand: Stand
+    request: RunRequest
+    environment: Environment
     history: History
     verdict: Verdict
-    harm: Harm
+    run: ChaosRun
     began: float
     started_at: float
     reasons: Sequence[str]
@@ -137,19 +138,19 @@ class Account:
 
 def report_of(account: Account) -> Report:
     """The numbers, and the verdict: kept if there are no findings and all that was asked for happened."""
-    verdict, wishes = account.verdict, account.wishes
+    verdict, request = account.verdict, account.request
     numbers = summary(account.history, verdict, began=int(account.started_at * 1000))
     injected = _injected(account)
-    never = [f"{kind} was asked for and never happened" for kind in wishes.asked if not injected[kind]]
+    never = [f"{kind} was asked for and never happened" for kind in request.asked if not injected[kind]]
     idle = [] if verdict.completed else ["no job was completed: nothing was put to the test"]
     reasons = [*account.reasons, *idle, *never, *_broken(verdict.findings)]
     mine = {
-        "url": mask_url(account.stand.url),
-        "store": account.stand.ground.store,
-        "seed": wishes.seed,
+        "url": mask_url(account.environment.url),
+        "store": account.environment.capabilities.store,
+        "seed": request.seed,
         "seconds": round(time.monotonic() - account.began, 1),
         "started_at": datetime.fromtimestamp(account.started_at, UTC).isoformat(timespec="seconds"),
-        "asked": list(wishes.asked),
+        "asked": list(request.asked),
         "injected": injected,
         "faults": _faults(account),
         "reruns": verdict.reruns,
@@ -173,14 +174,14 @@ def _broken(findings: Sequence[Finding]) -> Iterator[str]:
 def _injected(account: Account) -> dict[str, int]:
     """How often each kind that was asked for was done; what tasks do, by what they have written down."""
     told = Counter(fault.cause for fault in account.history.faults)
-    done = Counter(one.kind for one in account.harm.done)
-    return {kind: (told if kind in TOLD_BY_TASKS else done)[kind] for kind in account.wishes.asked}
+    done = Counter(one.kind for one in account.run.done)
+    return {kind: (told if kind in TOLD_BY_TASKS else done)[kind] for kind in account.request.asked}
 
 
 def _faults(account: Account) -> list[FaultSeen]:
     seen = [
         FaultSeen(round(one.began - account.began, 3), one.kind, one.target, one.note, round(one.seconds, 3))
-        for one in account.harm.done
+        for one in account.run.done
     ]
     return sorted(seen, key=lambda one: one.at)
 
@@ -190,7 +191,7 @@ def _recoveries(account: Account, lone: bool) -> list[float]:
     return [
         one.seconds
         for crash in account.verdict.crashes
-        if crash.cause == "kill-worker" and (crash.pid in account.harm.lone) is lone
+        if crash.cause == "kill-worker" and (crash.pid in account.run.lone) is lone
         for one in crash.held
         if one.seconds is not None
     ]
@@ -199,7 +200,7 @@ def _recoveries(account: Account, lone: bool) -> list[float]:
 def _restarts(account: Account) -> Iterator[float]:
     """From each moment at which the store was there again to the next start of a job."""
     starts = sorted(run.start.mono for story in account.history.stories for run in story.runs)
-    for back in account.harm.back:
+    for back in account.run.back:
         i = bisect_left(starts, int(back * 1e9))
         if i < len(starts):
             yield starts[i] / 1e9 - back

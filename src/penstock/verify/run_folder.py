@@ -19,7 +19,7 @@ __all__ = [
     "ROLE",
     "URL",
     "VERSION",
-    "Place",
+    "RunFolder",
     "VerifyFailed",
     "settings_of_run",
 ]
@@ -62,7 +62,7 @@ class VerifyFailed(PenstockError):
 
 
 @dataclass(frozen=True)
-class Place:
+class RunFolder:
     """The folder of a run, the store that is put to the test, and the namespace that is the run's own.
 
     `worker_url`: how workers and producers reach the store, if that is another way, as through a relay.

@@ -1,7 +1,7 @@
 """The tasks of a run: work of every kind, and tasks that do harm.
 
-Its workers are `penstock worker penstock.verify.tasks:app`. The environment says where the jobs are, so that
-producers and workers agree. Who does harm writes it down before, as a fault of the ledger.
+Its workers are `penstock worker penstock.verify.workload.tasks:app`. The environment says where the jobs are,
+so that producers and workers agree. Who does harm writes it down before, as a fault of the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.core.errors import Snooze
 from penstock.core.retry import fixed
 from penstock.core.unique import Unique
 from penstock.verify.ledger import Ledger
-from penstock.verify.place import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
+from penstock.verify.run_folder import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
 from penstock.verify.servers import power
 
 __all__ = ["Clumsy", "app"]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from penstock.verify.ledger.case import Case
-from penstock.verify.ledger.lasting import FOR_EVER
-from penstock.verify.ledger.story import Story
-from penstock.verify.ledger.trouble import with_parents
+from penstock.verify.ledger.reading.story import Story
+from penstock.verify.ledger.rules.case import Case
+from penstock.verify.ledger.rules.faults import with_parents
+from penstock.verify.ledger.rules.spans import FOR_EVER
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["Parted", "went_on"]

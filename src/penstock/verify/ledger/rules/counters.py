@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import QueueInfo, QueueStats
-from penstock.verify.ledger.story import Story
+from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["counters"]

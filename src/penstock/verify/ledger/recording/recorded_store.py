@@ -28,9 +28,10 @@ from penstock.stores.contract import (
     Verdict,
     Wake,
 )
-from penstock.verify.ledger import facts, noting
+from penstock.verify.ledger import facts
 from penstock.verify.ledger.facts import Fact
-from penstock.verify.ledger.noting import timestamp
+from penstock.verify.ledger.recording import store_calls
+from penstock.verify.ledger.recording.store_calls import timestamp
 
 __all__ = ["watched"]
 
@@ -187,7 +188,7 @@ class _Clerk:
     @contextmanager
     def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_Answer[Enqueued]]:
         before = timestamp()
-        self._pen.write_all([noting.offered(job) for job in jobs])
+        self._pen.write_all([store_calls.offered(job) for job in jobs])
         answer, otherwise = _Answer[Enqueued](), "unknown"
         try:
             yield answer
@@ -203,23 +204,25 @@ class _Clerk:
                 for job, one in pairs:
                     if one.verdict is Verdict.REPLACED and job.unique and job.unique.replaces_run_at:
                         moved = (job.queue, one.id, "reschedule")
-                        due = noting.start_of(job, before[0])
+                        due = store_calls.start_of(job, before[0])
                         self._pen.write_all(
                             [facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")]
                         )
-                told = [noting.answered(now, job, one) for job, one in pairs]
+                told = [store_calls.answered(now, job, one) for job, one in pairs]
             self._pen.write_all(told)
 
     @contextmanager
     def settle(self, settlements: Sequence[Settlement]) -> Iterator[_Answer[Settled]]:
         now = timestamp()
-        self._pen.write_all([noting.settling(now, one.lease, one.transition) for one in settlements])
-        self._pen.write_all([noting.offered(job, follows=True) for one in settlements for job in one.then])
+        self._pen.write_all([store_calls.settling(now, one.lease, one.transition) for one in settlements])
+        self._pen.write_all(
+            [store_calls.offered(job, follows=True) for one in settlements for job in one.then]
+        )
         answer = _Answer[Settled]()
         try:
             yield answer
         finally:
-            self._pen.write_all(noting.settled(settlements, answer.given))
+            self._pen.write_all(store_calls.settled(settlements, answer.given))
 
     @contextmanager
     def operate(self, verb: str, refs: Sequence[Ref], due: int = 0) -> Iterator[_Answer[Any]]:
@@ -251,7 +254,7 @@ class _Clerk:
     @contextmanager
     def tick(self, ticks: Sequence[Tick]) -> Iterator[_Answer[Ticked]]:
         now = timestamp()
-        self._pen.write_all([fact for tick in ticks for fact in noting.ticking(now, tick)])
+        self._pen.write_all([fact for tick in ticks for fact in store_calls.ticking(now, tick)])
         answer = _Answer[Ticked]()
         try:
             yield answer
@@ -259,11 +262,11 @@ class _Clerk:
             now = timestamp()
             given = [None] * len(ticks) if answer.given is None else answer.given
             pairs = zip(ticks, given, strict=True)
-            self._pen.write_all([fact for tick, one in pairs for fact in noting.ticked(now, tick, one)])
+            self._pen.write_all([fact for tick, one in pairs for fact in store_calls.ticked(now, tick, one)])
 
     def leased(self, by: str, fetched: Fetched, sent: int, lease: int, offered: int = 0) -> Fetched:
         now = timestamp()
-        self._pen.write_all([noting.leased(now, job, by, sent, lease, offered) for job in fetched.jobs])
+        self._pen.write_all([store_calls.leased(now, job, by, sent, lease, offered) for job in fetched.jobs])
         return fetched
 
     def handing_over(self, offer: Offer) -> Offer:

@@ -1,4 +1,4 @@
-"""A process that enqueues until it is told to stop: `python -m penstock.verify.producer SEED RATE`."""
+"""Enqueues until it is told to stop: `python -m penstock.verify.workload.producer SEED RATE`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from penstock.client.handle import Handle
 from penstock.client.job_call import JobCall
 from penstock.core.errors import EnqueueManyError, PenstockError
 from penstock.core.job import State
-from penstock.verify import tasks
-from penstock.verify.load import Order, draw
-from penstock.verify.place import OWNER
+from penstock.verify.run_folder import OWNER
+from penstock.verify.workload import tasks
+from penstock.verify.workload.load import Order, draw
 
 __all__ = ["Producer", "main"]
 
-_log = logging.getLogger("penstock.verify.producer")
+_log = logging.getLogger("penstock.verify.workload.producer")
 #: So often it looks how many jobs are due (s).
 _BEAT = 0.05
 #: Of a second that it could not enqueue so much is made up for, at most.

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from penstock.verify.ledger.facts import Fault
-from penstock.verify.ledger.history import History
+from penstock.verify.ledger.reading.history import History
 
 __all__ = ["ENDS_A_PROCESS", "Forgiven", "Loan", "Troubles", "troubles_of", "with_parents", "word_of"]
 

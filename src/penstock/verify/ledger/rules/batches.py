@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from penstock.core.job import Ref
-from penstock.verify.ledger.case import Case, broken
-from penstock.verify.ledger.story import Story
+from penstock.verify.ledger.reading.story import Story
+from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["batches"]

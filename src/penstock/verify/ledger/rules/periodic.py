@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.verify.ledger.case import Case, broken
 from penstock.verify.ledger.facts import Ticked, Ticking
-from penstock.verify.ledger.story import Story
+from penstock.verify.ledger.reading.story import Story
+from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["periods"]

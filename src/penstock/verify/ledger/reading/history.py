@@ -36,7 +36,7 @@ from penstock.verify.ledger.facts import (
     Told,
     decoder,
 )
-from penstock.verify.ledger.story import TERMINAL_STATES, Act, Operation, Run, Story
+from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, Operation, Run, Story
 
 __all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "read", "tell", "uncollected"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config import load
-from penstock.verify.place import QUEUES, settings_of_run
+from penstock.verify.run_folder import QUEUES, settings_of_run
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A worker without a supervisor, as a program embeds it: `python -m penstock.verify.lone [SECONDS]`.
+"""A worker without a supervisor, as a program embeds it: `python -m penstock.verify.workload.lone [SECONDS]`.
 
 With a number, its wall clock is that many seconds ahead of the true one, or behind.
 """
@@ -12,7 +12,7 @@ import sys
 import time
 
 from penstock.config import load
-from penstock.verify.tasks import app
+from penstock.verify.workload.tasks import app
 from penstock.worker import Worker
 
 __all__ = ["main"]

@@ -8,10 +8,10 @@ from heapq import heappush
 
 from penstock.core.job import Ref, State
 from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING
-from penstock.verify.ledger.case import Case, broken
-from penstock.verify.ledger.ends import is_forgiven
-from penstock.verify.ledger.lasting import FOR_EVER, Span, leases_of, open_until
-from penstock.verify.ledger.story import Story
+from penstock.verify.ledger.reading.story import Story
+from penstock.verify.ledger.rules.case import Case, broken
+from penstock.verify.ledger.rules.ends import is_forgiven
+from penstock.verify.ledger.rules.spans import FOR_EVER, Span, leases_of, open_until
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["uniqueness"]

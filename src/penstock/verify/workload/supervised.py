@@ -1,5 +1,5 @@
 """`penstock worker`, as a user starts it, with an eye on what its supervisor syncs:
-`python -m penstock.verify.supervised worker …`.
+`python -m penstock.verify.workload.supervised worker …`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.job import Job, Ref
-from penstock.verify.ledger.history import History
-from penstock.verify.ledger.story import Story
-from penstock.verify.ledger.trouble import Forgiven, Troubles
+from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.reading.story import Story
+from penstock.verify.ledger.rules.faults import Forgiven, Troubles
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["Case", "broken"]

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.verify.ledger.case import Case
 from penstock.verify.ledger.facts import Fault
-from penstock.verify.ledger.history import History
-from penstock.verify.ledger.story import Run, Story
-from penstock.verify.ledger.trouble import Loan, word_of
+from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.reading.story import Run, Story
+from penstock.verify.ledger.rules.case import Case
+from penstock.verify.ledger.rules.faults import Loan, word_of
 from penstock.verify.ledger.verdict import Crash, Rerun
 
 __all__ = ["Late", "crashes", "lateness", "restarts"]

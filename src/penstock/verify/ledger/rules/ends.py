@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.job import Job
-from penstock.verify.ledger.case import Case, broken
 from penstock.verify.ledger.facts import Answered
-from penstock.verify.ledger.story import TERMINAL_STATES, Act, Operation, Story
+from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, Operation, Story
+from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["end_of", "is_forgiven"]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from penstock.verify.ledger.case import Case, broken
-from penstock.verify.ledger.causes import cause_of, effective
-from penstock.verify.ledger.story import Act, Run, Story
+from penstock.verify.ledger.reading.story import Act, Run, Story
+from penstock.verify.ledger.rules.case import Case, broken
+from penstock.verify.ledger.rules.causes import cause_of, effective
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["attempts", "cause_of", "early", "fencing"]

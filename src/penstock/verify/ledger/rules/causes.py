@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.verify.ledger.facts import Fault
-from penstock.verify.ledger.history import History
-from penstock.verify.ledger.story import Act, Run, Story
-from penstock.verify.ledger.trouble import Forgiven, Loan, Troubles, troubles_of, word_of
+from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.reading.story import Act, Run, Story
+from penstock.verify.ledger.rules.faults import Forgiven, Loan, Troubles, troubles_of, word_of
 from penstock.verify.ledger.verdict import Duplicate, Finding
 
 __all__ = ["Again", "cause_of", "effective", "reruns"]

@@ -9,10 +9,10 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import NamedTuple
 
-from penstock.verify.ledger.case import Case, broken
 from penstock.verify.ledger.facts import Limited
-from penstock.verify.ledger.lasting import FOR_EVER, Span, leases_of
-from penstock.verify.ledger.story import Story
+from penstock.verify.ledger.reading.story import Story
+from penstock.verify.ledger.rules.case import Case, broken
+from penstock.verify.ledger.rules.spans import FOR_EVER, Span, leases_of
 from penstock.verify.ledger.verdict import Finding
 
 __all__ = ["lanes", "queue_limits"]

@@ -14,7 +14,7 @@ from penstock.app.app import App
 from penstock.app.attempt import Attempt
 from penstock.core.job import Job, Ref
 from penstock.verify.ledger.facts import Asked, Ended, Fact, Fault, Healed, Opened, Started, Told, encode
-from penstock.verify.ledger.watching import watched
+from penstock.verify.ledger.recording.recorded_store import watched
 
 __all__ = ["Ledger"]
 

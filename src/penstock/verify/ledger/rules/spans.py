@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import NamedTuple
 
-from penstock.verify.ledger.case import Case
 from penstock.verify.ledger.facts import Leased
-from penstock.verify.ledger.story import Run, Story
+from penstock.verify.ledger.reading.story import Run, Story
+from penstock.verify.ledger.rules.case import Case
 
 __all__ = ["FOR_EVER", "Span", "leases_of", "open_until"]
 

@@ -1,0 +1,1 @@
+"""Reads facts and sorts them into one story per job."""

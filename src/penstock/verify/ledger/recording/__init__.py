@@ -1,0 +1,1 @@
+"""Writes facts: what producers, workers and a store do and answer."""
