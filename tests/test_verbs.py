@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.core.errors import ConfigError
 from penstock.encryption import Keyring, Sealer
 from penstock.stores.contract import Store, SyncStore
 from penstock.stores.encrypted import vault
+from penstock.stores.facade import StoreFacade, SyncFacade
 from penstock.stores.memory import MemoryStore
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.sqlite import SqliteStore
@@ -49,6 +50,9 @@ SYNC_VERBS = methods_of(SyncStore)
 
 #: `ends` gives its news bit by bit and has no one moment at which it is done; `ended` has.
 WITHOUT_CRASH_POINTS = {"ends"}
+
+#: Every store waits in a way of its own, in both doors.
+WAITS = {"ended", "ends"}
 
 #: These change no job, or only what the ledger has from another verb; the ledger lets them pass.
 NOT_IN_THE_LEDGER = {
@@ -88,6 +92,13 @@ def shape_of(verb: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
     return [(one.name, one.kind, one.default is not one.empty) for one in arguments]
 
 
+def without_facade(verbs: Iterable[str], facade: type, kinds: list[type]) -> list[str]:
+    """The verbs that are neither written once for all stores nor by each store for itself."""
+    return [
+        name for name in verbs if name not in vars(facade) and not all(name in vars(kind) for kind in kinds)
+    ]
+
+
 def refused(verbs: dict[str, Callable[..., Any]], use: Callable[[str], object]) -> list[str]:
     """The verbs that a double of a store says it does not know."""
     found = []
@@ -124,6 +135,10 @@ def forgotten(
         with closing(store):
             found[place] = lacking(type(store), verbs)
             found[f"{place} (sync)"] = lacking(type(store.sync), sync_verbs)
+    found["src/penstock/stores/facade.py"] = [
+        *without_facade(verbs, StoreFacade, [MemoryStore, SqliteStore, RedisStore]),
+        *(name for name in sync_verbs if name not in WAITS and name not in vars(SyncFacade)),
+    ]
     noted = watched(MemoryStore(), Pen())
     found["src/penstock/verify/ledger/watching.py"] = [
         *(verbs.keys() - vars(type(noted)).keys() - NOT_IN_THE_LEDGER),
