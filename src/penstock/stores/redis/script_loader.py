@@ -1,4 +1,13 @@
-"""Assemble each Lua script from its own file and the shared parts that it includes."""
+"""Assemble each Lua script from its own file and the shared parts in `scripts/lib/`.
+
+A line `-- include: clock states queue` stands for these parts, in this order. A part may include others in
+its turn. An include inside of a function keeps the names of its parts local to that function: they are
+defined when the function is called, so that a script pays for seldom needed parts only if it needs them (and
+Lua allows 200 local names per function at most).
+
+Parts are included in the order of `ORDER`, each after the parts that its header names (`-- needs: …`);
+`tests/stores/redis/test_scripts.py` checks this, and that no assembled script uses an undefined name.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +16,34 @@ import re
 from penstock.stores.redis.wire.calls import Script
 from penstock.stores.statements import Statements
 
-__all__ = ["SCRIPTS"]
+__all__ = ["INCLUDE", "ORDER", "SCRIPTS"]
 
-#: What stands where this stands. Inside of a function: what is seldom needed, and costs nothing until then.
-_INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
+#: All shared parts, in the order in which scripts include them.
+ORDER = (
+    "size_check",
+    "clock",
+    "states",
+    "status_codes",
+    "queue",
+    "limits",
+    "profiles",
+    "record",
+    "lanes",
+    "places",
+    "aside",
+    "groups",
+    "replacing",
+    "insert",
+    "lease",
+    "lookup",
+    "cancelling",
+    "listing",
+    "periodic",
+    "days",
+    "promote_groups",
+)
+INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
+#: Redis keeps the text of a script: comments would cost memory there, and nobody reads them.
 _COMMENTS = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
@@ -20,10 +53,10 @@ def _scripts() -> dict[str, Script]:
     found = {}
     for key in files:
         name = key.partition(".")[0]
-        whole = files[key]
-        while _INCLUDE.search(whole):  # what is included may include in its turn
-            whole = _INCLUDE.sub(lambda line: "\n".join(shared[part] for part in line[1].split()), whole)
-        found[name] = Script(name, _COMMENTS.sub("", whole))
+        text = files[key]
+        while INCLUDE.search(text):
+            text = INCLUDE.sub(lambda line: "\n".join(shared[part] for part in line[1].split()), text)
+        found[name] = Script(name, _COMMENTS.sub("", text))
     return found
 
 

@@ -1,5 +1,5 @@
 -- A worker lives.
 -- KEYS: the workers.  ARGV: clock, id, what it says of itself.  Returns nothing.
--- include: room clock
+-- include: size_check clock
 redis.call('HSET', KEYS[1], ARGV[2], struct.pack('<d', now) .. ARGV[3])
 return false

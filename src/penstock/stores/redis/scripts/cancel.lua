@@ -1,7 +1,7 @@
 -- Cancel queued jobs, ask running ones to stop.
 -- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {how many running ones were asked anew, a letter per
 -- job: its state, - for none}.
--- include: room clock states record queue lanes places lease letters cancelling
+-- include: size_check clock states queue record lanes places lease lookup cancelling
 local asked, letters = 0, {}
 for i = 3, #ARGV do
   if work >= 2000 then break end    -- the rest is asked again

@@ -1,6 +1,6 @@
 -- Remove jobs that are not running.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns a letter per job: its state before, - for none.
--- include: clock states record queue lanes places lease letters
+-- include: clock states queue record lanes places lease lookup
 local letters = {}
 for i = 2, #ARGV do
   if work >= 2000 then break end    -- the rest is asked again

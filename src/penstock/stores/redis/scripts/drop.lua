@@ -1,8 +1,9 @@
 -- Forget an empty queue.
 -- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused, closed or limited, or
 -- had periodic entries.
--- include: clock states record queue lanes places
-if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return -1 end
+-- include: clock states queue record lanes places
+local HOLDS_JOBS, GONE, GONE_WITH_SETTINGS = -1, 0, 1
+if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return HOLDS_JOBS end
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- who waits for its next job waits on: the key of the waiters goes by itself
@@ -13,4 +14,4 @@ for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
 if m.fair then
   for priority = -100, 100 do redis.call('UNLINK', KEYS[1] .. ':turns/' .. priority) end
 end
-return (m.paused or m.closed or m.limits or entries == 1) and 1 or 0
+return (m.paused or m.closed or m.limits or entries == 1) and GONE_WITH_SETTINGS or GONE

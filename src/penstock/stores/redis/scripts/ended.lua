@@ -1,7 +1,7 @@
 -- Which of these jobs have not ended, and who wants to hear of their end.
--- KEYS: the queues.  ARGV: clock, channel, for how long (ms), then per queue how many, and their ids.  Returns
--- per queue the ids that are still open.
--- include: room clock states record queue lanes places
+-- KEYS: the queues.  ARGV: clock, channel, for how long (ms), then per queue how many, and their ids.
+-- Returns per queue the ids that are still open.
+-- include: size_check clock states queue record lanes places
 local MOST = 8192    -- bytes of channels for one job
 local channel, wanted = ARGV[2], tonumber(ARGV[3])
 

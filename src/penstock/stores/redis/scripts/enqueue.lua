@@ -4,10 +4,10 @@
 -- then per job: id, form, tail.
 -- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
 -- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
--- Returns {the highest generation, numbers of the queues that were new, a letter per job (n new, x exists,
--- c closed, d duplicate, r replaced, f full), then for each of d and r the holder's id, and for each that finds its
+-- Returns {the highest generation, numbers of the queues that were new, a letter per job (NEW, EXISTS,
+-- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each of d and r the holder's id, and for each that finds its
 -- queue full what that means (see limits.lua)}.
--- include: clock states queue new
+-- include: clock states status_codes queue profiles
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
 local inline_profile = profile_keeper(5, profiles)
@@ -32,7 +32,7 @@ end
 local unusual
 local function unusually()
   if unusual then return unusual end
-  -- include: record lanes places replacing newcomer
+  -- include: record lanes places replacing insert
   unusual = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
   return unusual
 end
@@ -57,16 +57,16 @@ for i = first, #ARGV, 3 do
   local queue = KEYS[q]
   local verdict, has
   if taken[q][id] then
-    verdict = 'x'
+    verdict = EXISTS
   elseif #form == 2 then
     local m = meta(queue)
     has = m.limited and not m.closed and limiting().full(queue, m) or nil
-    verdict = m.closed and 'c' or has and 'f' or 'n'
+    verdict = m.closed and CLOSED or has and FULL or NEW
   else
     verdict, has = unusually().verdict_on(queue, form, false)
-    if verdict == 'r' then unusual.replace_holder(queue, has, form, tail) end
+    if verdict == REPLACED then unusual.replace_holder(queue, has, form, tail) end
   end
-  if verdict == 'n' then
+  if verdict == NEW then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
     local generation
     if places == '' then
@@ -88,9 +88,11 @@ for i = first, #ARGV, 3 do
   holders[#holders + 1] = has
 end
 
--- A single job goes to who waits with an offer, if nothing else is ready: leased to him, and told with the
--- wake-up. Who has got one waits no more, in whatever queue.
-local function handed_over(queue, m, id, record)
+local DISPATCH_MESSAGE = 'h'    -- as subscriber.py reads it
+
+-- Direct dispatch: a single job goes to a worker that waits with an offer, if nothing else is ready. The job is
+-- leased to it, and travels with the wake-up; the worker waits no more, in any queue.
+local function dispatch_directly(queue, m, id, record)
   if clustered or m.paused or m.limited or #record > 65536 or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
     return false
   end
@@ -112,7 +114,7 @@ local function handed_over(queue, m, id, record)
   end
   local name = name_of(queue)
   redis.call('PUBLISH', channel,
-    'h' .. struct.pack('>BBBd', #name, #id, #token, now) .. name .. id .. token .. record)
+    DISPATCH_MESSAGE .. struct.pack('>BBBd', #name, #id, #token, now) .. name .. id .. token .. record)
   return true
 end
 
@@ -122,9 +124,9 @@ for q, queue in ipairs(KEYS) do
   if count[q] > 0 then
     if m.new then new[#new + 1] = q end
     m.enqueued = m.enqueued + count[q]
-    local handed = count[q] == 1 and #records[q] == 2 and handed_over(queue, m, records[q][1], records[q][2])
-    if not handed then in_steps('HSET', queue .. ':jobs', records[q]) end
-    for priority, list in pairs(handed and {} or fresh[q]) do
+    local dispatched = count[q] == 1 and #records[q] == 2 and dispatch_directly(queue, m, records[q][1], records[q][2])
+    if not dispatched then in_steps('HSET', queue .. ':jobs', records[q]) end
+    for priority, list in pairs(dispatched and {} or fresh[q]) do
       push_ready(queue, priority, list.first, list)
       m.fresh = m.fresh + #list
       made_ready[queue] = true

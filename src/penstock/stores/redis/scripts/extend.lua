@@ -1,8 +1,8 @@
 -- Prolong leases that still hold, and put down what the attempts say of themselves.
 -- KEYS: the queues.  ARGV: clock, then per beat: number of the queue, id, what the lease begins with,
 -- by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
--- Returns a letter per beat: h held, l lost, c held and asked to cancel.
--- include: room clock states queue
+-- Returns a letter per beat: HELD, LOST or CANCEL_ASKED of status_codes.lua.
+-- include: size_check clock states status_codes queue
 local rare
 local function rarely()
   if rare then return rare end
@@ -19,13 +19,13 @@ for i = 2, #ARGV, 7 do
   if boot then rarely().notice_reboot(queue) end
   local held = redis.call('HGET', queue .. ':held', id)
   if not held or string.sub(held, 1, #shown) ~= shown then
-    letters[#letters + 1] = 'l'
+    letters[#letters + 1] = LOST
   else
     ends[q][#ends[q] + 1] = steady + tonumber(ARGV[i + 3])
     ends[q][#ends[q] + 1] = string.sub(held, 1, 7) .. id
     local flags_at = 17 + string.byte(held, 8)
     local flags = string.byte(held, flags_at) or 0
-    letters[#letters + 1] = bit.band(flags, ASKED) ~= 0 and 'c' or 'h'
+    letters[#letters + 1] = bit.band(flags, ASKED) ~= 0 and CANCEL_ASKED or HELD
     if ARGV[i + 4] == '1' and bit.band(flags, STARTED) == 0 and #held >= flags_at then
       redis.call('HSET', queue .. ':held', id,
         string.sub(held, 1, flags_at - 1) .. string.char(flags + STARTED) .. string.sub(held, flags_at + 1))

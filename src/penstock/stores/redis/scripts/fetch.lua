@@ -258,7 +258,7 @@ local function lend(q, queue, ids, records)
   for i = 1, #ids do
     local id, record = ids[i], records[i]
     local flags, start = common, now
-    if record and (bit.band(string.byte(record) or 0, 207) ~= 65 or #record < 13) then
+    if record and (bit.band(string.byte(record) or 0, PLAIN_MASK) ~= PLAIN or #record < 13) then
       local expires, has
       record, expires, has = looked_through(queue, id, record)
       if record and has >= ASKED_TO_STOP then flags = flags + ASKED end

@@ -1,7 +1,7 @@
 -- The groups of a queue that are no batches yet, those that are due first before others.
 -- KEYS: the queue.  ARGV: clock, limit.
 -- Returns 4 entries each: name (task, zero, key), how many, since when the first, when due ('' if never).
--- include: clock states record queue
+-- include: clock
 local queue, limit, answer = KEYS[1], tonumber(ARGV[2]), {}
 
 local function show(name, due)

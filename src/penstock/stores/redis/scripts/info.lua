@@ -1,7 +1,7 @@
 -- What there is of a queue.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
 -- (run_at; '' if none), limits, held until ('' if not), then how many of each state, in the order of their numbers}.
--- include: clock states record queue lanes places listing
+-- include: clock states queue record lanes places listing
 local queue = KEYS[1]
 local m = meta(queue)
 local oldest
@@ -33,5 +33,5 @@ for state = SCHEDULED, PARKED do
 end
 answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
 for state = WAITING, GROUPED do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
-answer[#answer] = answer[#answer] + redis.call('ZCARD', queue .. ':state/9+')    -- members of batches
+answer[#answer] = answer[#answer] + redis.call('ZCARD', queue .. IN_BATCH)    -- members of batches
 return answer

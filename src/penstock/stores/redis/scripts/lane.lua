@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, id, how many of those admitted are wanted.  Returns nothing, or {key, how many
 -- wait, how many of these stand before it ('' : it does not wait), when the first is due ('' : other than by time
 -- alone), then 3 entries each of those admitted: id, record, lease or nothing}.
--- include: clock states record queue lanes places lease letters
+-- include: clock states queue record lanes places lease lookup
 local queue, id = KEYS[1], ARGV[2]
 local record = redis.call('HGET', queue .. ':jobs', id)
 local is_read, job = pcall(read, record)

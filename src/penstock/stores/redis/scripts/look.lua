@@ -3,7 +3,8 @@
 -- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues), and the numbers of
 -- those queues whose parked jobs are work for who asks.
 -- Returns {1 for work or 0, till, news: requests to stop, changed settings}.
--- include: room clock queue
+-- include: size_check clock states queue
+local WORK, NO_WORK = 1, 0
 local queues = {unpack(KEYS)}
 local news = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
 local till = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3])
@@ -12,17 +13,17 @@ local knows = {}
 for i = 6, #ARGV do knows[queues[tonumber(ARGV[i])]] = true end
 for _, queue in ipairs(queues) do
   local due = first_due(queue)
-  if due and (due <= now or due < till) then return {1, said, news} end
+  if due and (due <= now or due < till) then return {WORK, said, news} end
   if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then
-    if not meta(queue).limited then return {1, said, news} end
+    if not meta(queue).limited then return {WORK, said, news} end
     local room, opens = limiting().room_of(queue, meta(queue))
-    if room > 0 or (opens and opens < till) then return {1, said, news} end
+    if room > 0 or (opens and opens < till) then return {WORK, said, news} end
   end
 end
 for queue in pairs(knows) do
   if redis.call('EXISTS', queue .. ':parked') == 1 and not meta(queue).paused
     and (not meta(queue).limited or limiting().room_of(queue, meta(queue)) > 0) then
-    return {1, said, news}
+    return {WORK, said, news}
   end
 end
 local long_gone = string.format('(%.0f', now - 60000)
@@ -42,4 +43,4 @@ for _, queue in ipairs(queues) do
     redis.call('PEXPIRE', queue .. ':offers', 60000 + ARGV[2])
   end
 end
-return {0, said, news}
+return {NO_WORK, said, news}

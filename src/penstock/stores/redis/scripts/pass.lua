@@ -1,8 +1,8 @@
 -- A wake-up came to one who no longer waits: the next one shall have it, if there is a reason still.
 -- KEYS: the queue.  ARGV: clock, what the message said (w: work, d: a job that is due soon).  Returns nothing.
--- include: clock queue
+-- include: clock states queue
 local queue = KEYS[1]
-if ARGV[2] == 'd' then
+if ARGV[2] == DUE_MESSAGE then
   local due = first_due(queue)
   if due then wake_for(queue, due) end
 else

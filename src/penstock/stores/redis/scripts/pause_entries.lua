@@ -1,7 +1,7 @@
 -- Pause periodic entries, or let them go on: then what they have slept through is not made up for.
 -- KEYS: the queue.  ARGV: clock, paused (1 or 0), names.
 -- Returns {how many have changed, each as it is then ('' : not there)}.
--- include: room clock periodic
+-- include: size_check clock periodic
 local queue, paused, changed, answer = KEYS[1], tonumber(ARGV[2]), 0, {}
 for i = 3, #ARGV do
   local entry, text = entry_of(queue, ARGV[i])

@@ -2,7 +2,7 @@
 -- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
 -- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation, then what was set
 -- aside: 3 entries each}. A lane whose instant has come stands among the jobs, and counts as one.
--- include: room clock states record queue lanes places
+-- include: size_check clock states queue record lanes places
 local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
 minted = tonumber(ARGV[3])
 

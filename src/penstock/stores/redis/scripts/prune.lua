@@ -3,7 +3,7 @@
 -- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle ties too.
 -- Returns {ended jobs that went, expired jobs that were cancelled, what else went out of its order, then what was
 -- set aside: 3 entries each}.
--- include: room clock states record queue lanes places lease days
+-- include: size_check clock states queue record lanes places lease days
 local queue = KEYS[1]
 local finished, expired, others = 0, 0, 0
 

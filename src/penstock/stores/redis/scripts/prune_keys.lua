@@ -1,6 +1,6 @@
 -- Take away unique keys whose period is over: they are free already.
 -- KEYS: the queue.  ARGV: clock, how many at most.  Returns how many went.
--- include: room clock
+-- include: size_check clock
 local ends = KEYS[1] .. ':unique/until'
 local over = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, tonumber(ARGV[2]))
 for i = 1, #over, 4000 do

@@ -1,7 +1,7 @@
 -- Remove the oldest jobs of some states, never running ones.
 -- KEYS: the queue.  ARGV: clock, limit, states (numbers, by commas).  Returns how many went, below zero if there
 -- may be more: they had so many members that the rest shall go in another script.
--- include: clock states record queue lanes places listing
+-- include: clock states queue record lanes places listing
 local limit, found = tonumber(ARGV[2]), {}
 for state in string.gmatch(ARGV[3], '%d') do
   for _, one in ipairs(of_state(KEYS[1], tonumber(state), 2 ^ 53, limit, false)) do found[#found + 1] = one end

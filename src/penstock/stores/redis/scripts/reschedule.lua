@@ -1,7 +1,7 @@
 -- Give queued jobs a new time.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), delay, run_at ('' : now + delay), ids.
 -- Returns {0, a letter per job: its state before, - for none, the highest generation}.
--- include: room clock states record queue lanes places lease letters
+-- include: size_check clock states queue record lanes places lease lookup
 local due, letters = ARGV[4] == '' and now + tonumber(ARGV[3]) or tonumber(ARGV[4]), {}
 minted = tonumber(ARGV[2])
 for i = 5, #ARGV do

@@ -1,7 +1,7 @@
 -- Make ended or queued jobs available now, as new.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), ids.
 -- Returns {0, a letter per job: its state before, - for none, the highest generation}.
--- include: room clock states record queue lanes places lease letters
+-- include: size_check clock states queue record lanes places lease lookup
 local queue, letters = KEYS[1], {}
 minted = tonumber(ARGV[2])
 

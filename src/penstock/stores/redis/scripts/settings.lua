@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is), hold ('' : as it is; 0: none; ms
 -- from now), then the limits in the order of limits.lua (each a number, or '' : as it is).
 -- Returns {1 if anything changed, 1 if the queue was new}.
--- include: room clock states record queue lanes places lease
+-- include: size_check clock states queue record lanes places lease
 local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
 for i, name in ipairs({'paused', 'closed'}) do
   local wanted = ARGV[i + 1]
@@ -24,6 +24,8 @@ local function mark_leases()
   end
 end
 
+local COUNT, BURST = 4, 6    -- of limits.lua's RULES
+
 local function change_limits()
   local limits = limiting()
   local values = {limits.UNSET, 0}
@@ -34,7 +36,7 @@ local function change_limits()
   for i = 1, #limits.RULES do
     if ARGV[4 + i] ~= '' then values[i] = tonumber(ARGV[4 + i]) end
   end
-  if values[4] ~= limits.UNSET and values[6] == limits.UNSET then values[6] = 1 end    -- a rate without a burst
+  if values[COUNT] ~= limits.UNSET and values[BURST] == limits.UNSET then values[BURST] = 1 end    -- a rate without a burst
   local packed = struct.pack(limits.PACKED, unpack(values, 1, #limits.RULES))
   if packed == (m.limits or none) then return end
   changed = 1

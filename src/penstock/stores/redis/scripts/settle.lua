@@ -6,11 +6,12 @@
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its lane is held,
 -- error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
--- Returns {a letter per settlement (a applied, s stale, g gone, l ask again: so many members of batches have
+-- Returns {a letter per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: ask again, for so many members of batches have
 -- ended that the rest shall come in another script), the highest generation, names in `out` of
 -- jobs that lie there}.
--- include: room clock states queue new
+-- include: size_check clock states status_codes queue profiles
 local DAY = 86400000
+local HEAD, TAIL, OWN = 0, 1, 2    -- where a job goes, as layout.py numbers it
 local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local inline_profile = profile_keeper(5, profiles)
 local at = 5 + 2 * profiles
@@ -35,7 +36,7 @@ do
   local i = at
   while i <= #ARGV do
     local q, t, n, plain = struct.unpack('<BI2I2B', ARGV[i])
-    if transitions[t].place == 0 then heads[q] = (heads[q] or 0) + n end
+    if transitions[t].place == HEAD then heads[q] = (heads[q] or 0) + n end
     i = i + 1 + n * (plain == 1 and 2 or 4)
   end
   for q, n in pairs(heads) do
@@ -61,18 +62,18 @@ end
 local other
 local function otherwise()
   if other then return other end
-  -- include: record lanes places replacing newcomer
+  -- include: record lanes places replacing insert
 
   local function apply(q, queue, id, job, lease, t, result)
     local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
-    if t.place == 0 then
+    if t.place == HEAD then
       job.place = heads[q]
       heads[q] = heads[q] + 1
-    elseif t.place == 1 then
+    elseif t.place == TAIL then
       job.place, job.at_tail = count_up(meta(queue)), true
     end
     if t.hold_lane > 0 and job.lane then hold_lane(queue, id, job, now + t.hold_lane, t.state == AVAILABLE) end
-    -- who asked it to stop has said why, and that stays until it has stopped (wording.reason_after)
+    -- who asked it to stop has said why, and that stays until it has stopped (text_encoding.reason_after)
     local stays = asked and t.state ~= COMPLETED and t.state ~= DEAD and (job.reason or t.state ~= CANCELLED)
     if not stays then job.reason = t.reason end
     job.state, job.asked, job.fresh = t.state, asked, false
@@ -81,7 +82,7 @@ local function otherwise()
     if t.error then add_error(job, t.error, most_errors) end
     if t.state == SCHEDULED or t.state == RETRYABLE then
       job.run = now + t.delay
-    elseif t.state == AVAILABLE and t.place ~= 2 then
+    elseif t.state == AVAILABLE and t.place ~= OWN then
       job.run = now
     end
     job.ended, job.result = nil, nil
@@ -110,9 +111,9 @@ local function otherwise()
         local to = KEYS[q]
         local verdict, has
         if redis.call('HEXISTS', to .. ':jobs', id) == 0 then verdict, has = verdict_on(to, form, true) end
-        if verdict == 'r' then
+        if verdict == REPLACED then
           replace_holder(to, has, form, tail)
-        elseif verdict == 'n' then
+        elseif verdict == NEW then
           local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
           floor = count_up(meta(to), floor)
           store_new(to, id, form, floor, flags, stored)
@@ -154,9 +155,9 @@ while at <= #ARGV do
     local letter
     if not lease or seen[id] or string.sub(lease, 1, #shown) ~= shown then
       if seen[id] == 'removed' then
-        letter = 'g'
+        letter = GONE
       else
-        letter = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and 's' or 'g'
+        letter = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and STALE or GONE
       end
     else
       local token, flags = facts_of(lease)
@@ -164,15 +165,15 @@ while at <= #ARGV do
       if limited then flags = flags - LIMITED end
       local keyed = flags >= KEYED
       if keyed and work >= 2000 and t.ends then
-        letter = 'l'
+        letter = LATER
       else
-        letter, done = 'a', done + 1
+        letter, done = APPLIED, done + 1
         tokens[token] = (tokens[token] or 0) + 1
         orders[#orders + 1] = string.sub(lease, 1, 7) .. id
         gone[#gone + 1] = id
         if limited then made_room[queue] = true end
       end
-      if letter == 'l' then
+      if letter == LATER then
         seen[id] = nil
       elseif quick and not keyed then
         seen[id] = 'removed'
@@ -182,7 +183,7 @@ while at <= #ARGV do
         local job, known
         if record then job, known = otherwise().known(queue, id, record, lease) end
         if record and not job then    -- it is dead, and its lease is gone
-          letter, done, tokens[token] = 's', done - 1, tokens[token] - 1
+          letter, done, tokens[token] = STALE, done - 1, tokens[token] - 1
         elseif record then
           other.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
           local following = plain == 1 and '' or ARGV[at + 4 + (k - 1) * width]
@@ -192,7 +193,7 @@ while at <= #ARGV do
             other.follow(queue, known.generation, following)
           end
         else    -- somebody has deleted it: its lease goes, and the outcomes beside its own apply
-          letter, done, seen[id] = 'g', done - 1, 'removed'
+          letter, done, seen[id] = GONE, done - 1, 'removed'
         end
       end
     end

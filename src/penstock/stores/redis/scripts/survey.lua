@@ -3,7 +3,7 @@
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
 -- ones are kept, expired jobs (likewise), 1 if there are old days or ties, names in `out`, how many unique keys are
 -- over, what other scripts have set aside (see queue.lua)}.
--- include: clock states record queue lanes places days
+-- include: clock states queue record lanes places days
 local limit, answer = tonumber(ARGV[2]), {}
 
 local function past(order)

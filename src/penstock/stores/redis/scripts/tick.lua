@@ -2,22 +2,23 @@
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), name,
 -- revision, watermark, the new one, not before, overlap (0 allow, 1 skip, 2 replace), the reason of a job that
 -- is replaced, then per job: id, form, tail (as of enqueue).
--- Returns {a applied, s stale, e early, g gone; the highest generation; how many were asked to stop; n new,
--- - skipped, a letter per job}.
--- include: clock states record queue lanes places new replacing newcomer lease letters cancelling periodic
+-- Returns {APPLIED, STALE, EARLY or GONE of status_codes.lua; the highest generation; how many were asked to stop;
+-- NEW or - (skipped), a letter per job}.
+-- include: clock states status_codes queue profiles record lanes places replacing insert lease lookup cancelling periodic
 local function tick()    -- a script has 200 names of its own at most, and what is included has most of them
+  local ALLOW, SKIP, SKIPPED = '0', '1', '-'
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
   local inline_profile = profile_keeper(4, tonumber(ARGV[3]))
   local name, overlap, reason = ARGV[at], ARGV[at + 5], ARGV[at + 6]
   local entry = entry_of(queue, name)
-  if not entry then return {'g', ARGV[2], 0, ''} end
+  if not entry then return {GONE, ARGV[2], 0, ''} end
   if entry.paused == 1 or entry.revision ~= tonumber(ARGV[at + 1]) or entry.watermark ~= tonumber(ARGV[at + 2]) then
-    return {'s', ARGV[2], 0, ''}
+    return {STALE, ARGV[2], 0, ''}
   end
-  if now < tonumber(ARGV[at + 4]) then return {'e', ARGV[2], 0, ''} end
+  if now < tonumber(ARGV[at + 4]) then return {EARLY, ARGV[2], 0, ''} end
 
   local function last_is_open()
-    if overlap == '0' or entry.last == '' then return false end
+    if overlap == ALLOW or entry.last == '' then return false end
     local state = look_at(queue, entry.last)
     return state and not ended_state(state)
   end
@@ -26,7 +27,7 @@ local function tick()    -- a script has 200 names of its own at most, and what 
   for i = at + 7, #ARGV, 3 do
     local id, form, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local open, wanted = last_is_open(), true
-    if open and overlap == '1' then
+    if open and overlap == SKIP then
       wanted = false
     elseif open then
       local _, anew = cancel_job(queue, entry.last, reason)
@@ -36,25 +37,25 @@ local function tick()    -- a script has 200 names of its own at most, and what 
     local verdict, has
     if wanted and redis.call('HEXISTS', queue .. ':jobs', id) == 0 then
       verdict, has = verdict_on(queue, form, false)
-      if verdict == 'r' then replace_holder(queue, has, form, tail) end
+      if verdict == REPLACED then replace_holder(queue, has, form, tail) end
     end
-    if verdict == 'n' then
+    if verdict == NEW then
       local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
       floor = count_up(meta(queue), floor)
       store_new(queue, id, form, floor, flags, stored)
       floor = math.max(floor, minted)
       meta(queue).enqueued = meta(queue).enqueued + 1
       entry.last, entry.enqueued = id, entry.enqueued + 1
-      letters[#letters + 1] = 'n'
+      letters[#letters + 1] = NEW
     else
       entry.skipped = entry.skipped + 1
-      letters[#letters + 1] = '-'
+      letters[#letters + 1] = SKIPPED
     end
   end
   entry.watermark = tonumber(ARGV[at + 3])
   keep_entry(queue, name, entry)
   finish()
-  return {'a', string.format('%.0f', floor), asked, table.concat(letters)}
+  return {APPLIED, string.format('%.0f', floor), asked, table.concat(letters)}
 end
 
 return tick()

@@ -1,6 +1,6 @@
 -- Where jobs stand as the orders have it, for those whose records cannot be read.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns 2 entries each: state, by number (7: running), and generation.
--- include: clock states record queue lanes places listing
+-- include: clock states queue record lanes places listing
 local queue, answer = KEYS[1], {}
 
 local function in_lists(id)
@@ -17,12 +17,12 @@ end
 
 local function stands(id)
   local held = redis.call('HGET', queue .. ':held', id)
-  if held then return 7, generation_of_held(queue, id, held) end
+  if held then return RUNNING, generation_of_held(queue, id, held) end
   for state = SCHEDULED, GROUPED do
     local generation = redis.call('ZSCORE', queue .. ':state/' .. state, id)
     if generation then return state, tonumber(generation) end
   end
-  local generation = redis.call('ZSCORE', queue .. ':state/9+', id)
+  local generation = redis.call('ZSCORE', queue .. IN_BATCH, id)
   if generation then return GROUPED, tonumber(generation) end
   return AVAILABLE, in_lists(id)
 end
@@ -30,7 +30,7 @@ end
 for i = 2, #ARGV do
   local state, generation = stands(ARGV[i])
   local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', ARGV[i]))
-  if ok and state ~= 7 then generation = job.generation end
+  if ok and state ~= RUNNING then generation = job.generation end
   answer[#answer + 1] = state
   answer[#answer + 1] = string.format('%.0f', generation or 0)
 end

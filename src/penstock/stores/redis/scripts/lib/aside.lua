@@ -2,6 +2,7 @@
 -- record that can be read, with the bytes of the old one as its payload, stands in its place. It leaves every
 -- order that can be known. Where its lane or its unique key cannot, its id joins `ghosts`: who finds a lane full,
 -- or a key held, looks there.
+-- needs: clock states queue record lanes places
 
 local DEAD_KEPT, MOST_CAUSE = 7776000000, 250
 
@@ -79,7 +80,7 @@ local function uproot(queue, id, job, taken)
   for number = SCHEDULED, GROUPED do
     if redis.call('ZREM', queue .. ':state/' .. number, id) == 1 then state = number end
   end
-  if redis.call('ZREM', queue .. ':state/9+', id) == 1 then return GROUPED end
+  if redis.call('ZREM', queue .. IN_BATCH, id) == 1 then return GROUPED end
   if job then forget_traces(queue, id, order(job, id)) end
   if state == PARKED then leave_parked(queue, id) end
   if state == GROUPED then leave_group(queue, id) end
@@ -116,10 +117,10 @@ end
 
 -- The members of a batch end as it does, and are its members no more.
 local function end_its_members(queue, id, over, reason)
-  for _, member_id in ipairs(redis.call('ZRANGE', queue .. ':state/9+', 0, -1)) do
+  for _, member_id in ipairs(redis.call('ZRANGE', queue .. IN_BATCH, 0, -1)) do
     local ok, member = pcall(read, redis.call('HGET', queue .. ':jobs', member_id))
     if ok and member.group and groups().batch_of(member) == id then
-      redis.call('ZREM', queue .. ':state/9+', member_id)
+      redis.call('ZREM', queue .. IN_BATCH, member_id)
       member.state, member.ended, member.reason = DEAD, now, reason
       member.group = groups().with_part(member, '')
       put(queue, member_id, member, over)
@@ -135,7 +136,7 @@ local function count_failure(queue)
   end
 end
 
--- A record of its own kind: its profile is in it, as records.Profiles would write it.
+-- A record of its own kind: its profile is in it, as profiles.Profiles would write it.
 local UNREADABLE_TASK = '(unreadable record)'
 local PROFILE = struct.pack('<dI2c0', 600000, #UNREADABLE_TASK, UNREADABLE_TASK)
   .. '\151' .. string.char(160 + #UNREADABLE_TASK) .. UNREADABLE_TASK .. '\192\1\192\0\194\192'

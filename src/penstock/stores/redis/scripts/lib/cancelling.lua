@@ -1,5 +1,6 @@
 -- One job is cancelled if it waits, asked to stop if it runs: its record keeps why, until it has stopped. Its state then (nil: not there), and whether it
 -- was asked anew.
+-- needs: states queue record lanes places lookup
 
 local function cancel_job(queue, id, reason)
   local state, job, held = look_at(queue, id)

@@ -4,8 +4,9 @@
 local EPOCH = 1577836800000  -- 2020-01-01: generations count from here (see keys.py)
 local PER_MS = 4096          -- generations that fit into one millisecond
 
-local clustered = string.sub(ARGV[1], 1, 1) == 'c'
-local KEYS = clustered and {KEYS[1]} or KEYS    -- the others are for the server: see ground.py
+local CLUSTERED = 'c'
+local clustered = string.sub(ARGV[1], 1, 1) == CLUSTERED
+local KEYS = clustered and {KEYS[1]} or KEYS    -- the others are for the server: see context.py
 local now, steady, boot
 
 if #ARGV[1] < 2 then

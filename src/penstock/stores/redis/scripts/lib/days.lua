@@ -1,4 +1,5 @@
 -- The daily counts: fields "day/processed" and "day/failed", the day as its number since 1970.
+-- needs: clock
 
 local function old_days(queue)
   local oldest, found = math.floor(now / 86400000) - 90, {}

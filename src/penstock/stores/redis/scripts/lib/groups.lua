@@ -2,8 +2,11 @@
 -- last and the first have joined; `group/NAME` its members, by place; in `due` a group stands as NAME behind
 -- bytes that no generation has. A job's tie: size, wait, grace, key, and its part: nothing, "m" and the id of
 -- its batch, or "b" and its members' ids, each with its size. Members of a batch stand in `state/9+`.
+-- needs: clock states queue record lanes places
 
 local IN_DUE = string.rep('\255', 7)
+local MEMBER, BATCH = 'm', 'b'    -- what a part begins with
+local MEMBER_BYTE, BATCH_BYTE = string.byte(MEMBER), string.byte(BATCH)
 
 local function part_at(job)
   return 21 + struct.unpack('<I2', job.group, 19)
@@ -18,17 +21,17 @@ local function with_part(job, part)
 end
 
 local function is_batch(job)
-  return string.byte(job.group, part_at(job)) == 98
+  return string.byte(job.group, part_at(job)) == BATCH_BYTE
 end
 
 -- The stored id of the batch that it is or was a member of, or nothing.
 local function batch_of(job)
   local part = part_of(job)
-  if string.byte(part) == 109 then return string.sub(part, 2) end
+  if string.byte(part) == MEMBER_BYTE then return string.sub(part, 2) end
 end
 
 local function in_batch(job)
-  return job.state == GROUPED and string.byte(job.group, part_at(job)) == 109
+  return job.state == GROUPED and string.byte(job.group, part_at(job)) == MEMBER_BYTE
 end
 
 local names = {}    -- by queue and profile, and key
@@ -90,7 +93,7 @@ end
 
 local function put_grouped(queue, id, job)
   if in_batch(job) then
-    redis.call('ZADD', queue .. ':state/9+', job.generation, id)
+    redis.call('ZADD', queue .. IN_BATCH, job.generation, id)
   else
     redis.call('ZADD', queue .. ':group/' .. name_of_group(queue, job), job.place, id)
     redis.call('ZADD', queue .. ':state/' .. GROUPED, job.generation, id)
@@ -101,7 +104,7 @@ end
 
 local function take_grouped(queue, id, job)
   if in_batch(job) then
-    redis.call('ZREM', queue .. ':state/9+', id)
+    redis.call('ZREM', queue .. IN_BATCH, id)
     return
   end
   local name = name_of_group(queue, job)
@@ -140,7 +143,7 @@ local function tail_parts(job)
   return head, extra, string.sub(job.tail, at)
 end
 
--- What scripts carry along unread, and a member hands on to its batch: the types of records.Profile and _Extra.
+-- What scripts carry along unread, and a member hands on to its batch: the types of profiles.Profile and profiles.Extra.
 local PROFILE_TYPES = {'string', 'number?', 'number', 'kind?', 'number', 'boolean', 'number?'}
 local EXTRA_TYPES = {
   'number?', 'number?', 'number?', 'number?', 'number?', 'named?', 'texts?', 'named?', 'named?',
@@ -181,7 +184,7 @@ local function reads_well(queue, job)
   return sound_profiles[key]
 end
 
--- The tail of a batch: its first member's profile and headers (the seventh of records._Extra), all payloads.
+-- The tail of a batch: its first member's profile and headers (the seventh of profiles.Extra), all payloads.
 local function tail_of_batch(members)
   local first = members[1][2]
   local head, extra = tail_parts(first)
@@ -205,7 +208,7 @@ local function make_batch(queue, members)
   local flags, tail = tail_of_batch(members)
   for i, member in ipairs(members) do
     local job = member[2]
-    job.state, job.expires, job.group = GROUPED, nil, with_part(job, 'm' .. id)
+    job.state, job.expires, job.group = GROUPED, nil, with_part(job, MEMBER .. id)
     job.fresh, job.moved = false, false
     priority = math.max(priority, job.priority)
     ids[i] = string.char(#member[1]) .. member[1]
@@ -213,12 +216,12 @@ local function make_batch(queue, members)
     by_age[2 * i - 1], by_age[2 * i] = job.generation, member[1]
   end
   in_steps('HSET', queue .. ':jobs', written)
-  in_steps('ZADD', queue .. ':state/9+', by_age)
+  in_steps('ZADD', queue .. IN_BATCH, by_age)
   minted = count_up(meta(queue), minted)
   put(queue, id, {
     state = AVAILABLE, generation = minted, priority = priority, enqueued = now, run = now, place = minted,
     attempt = 0, lost = 0, tail_flags = flags, tail = tail, at_tail = true,
-    group = with_part(members[1][2], 'b' .. table.concat(ids)),
+    group = with_part(members[1][2], BATCH .. table.concat(ids)),
   })
   work = work + #members
   return id
@@ -306,7 +309,7 @@ local function end_members(queue, id, batch, over)
     if member.unique then shift_key(queue, member_id, member, QUEUED_PHASE, phase_of(batch.state)) end
     put(queue, member_id, member, over)
   end)
-  in_steps('ZREM', queue .. ':state/9+', gone)
+  in_steps('ZREM', queue .. IN_BATCH, gone)
 end
 
 local function remove_members(queue, id, batch, forgotten)

@@ -5,8 +5,9 @@
 --   due          among the jobs, by generation 0 and its key: a lane whose first has only to wait for an instant
 --   turns        now/P, tail/P: of priority P the greatest place that was fetched, where a key that comes anew
 --                stands; turns/P: key → the place that it gets next
+-- needs: clock states queue record
 
-local STEP = 7680    -- as in lane.py
+local STEP = 7680    -- as in partition.py
 local NOBODY = string.rep('\0', 7)
 local put, take, end_queued    -- places.lua has them
 

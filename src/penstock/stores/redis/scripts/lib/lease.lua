@@ -1,4 +1,5 @@
 -- Leases: how one is looked up, and what voids it.
+-- needs: clock queue
 
 -- Only a steered clock knows of reboots: a server's clock goes on through one, and so do its leases.
 local function notice_reboot(queue)

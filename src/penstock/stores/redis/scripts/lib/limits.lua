@@ -1,5 +1,6 @@
 -- A queue's limits: how many jobs it may give now and when the next, whether it takes one more. The arithmetic
--- is that of stores/gates.py, which says why. `limits` in its meta are ten doubles, as records.py names them.
+-- is that of stores/rate_limiter.py, which says why. `limits` in its meta are ten doubles, as stored_limits.py names them.
+-- needs: clock states queue
 
 local AHEAD, LEAD, NOISE = 20, 10, 0.001
 local SPAN, LEAST, SOONEST, LATEST, NOTHING_KNOWN = 5000, 200, 10, 60000, 1000
@@ -109,7 +110,7 @@ local function full(queue, m)
   if not rules.max_size then return nil end
   if not m.size then
     m.size = redis.call('HLEN', queue .. ':jobs') - redis.call('HLEN', queue .. ':held')
-    for state = 3, 5 do m.size = m.size - redis.call('ZCARD', queue .. ':ended/' .. state) end
+    for state = COMPLETED, DEAD do m.size = m.size - redis.call('ZCARD', queue .. ':ended/' .. state) end
   end
   if m.size < rules.max_size then
     m.size = m.size + 1
@@ -129,7 +130,7 @@ end
 
 -- How many ended jobs of a state are one too many or too old.
 local function beyond(queue, m, state, keep_finished, keep_dead)
-  local rules, dead, ended = rules_of(m), state == 5, queue .. ':ended/' .. state
+  local rules, dead, ended = rules_of(m), state == DEAD, queue .. ':ended/' .. state
   local keep = dead and (rules.keep_dead or keep_dead) or (not dead and (rules.keep_finished or keep_finished))
   local age = dead and rules.dead_for or (not dead and rules.finished_for)
   local many = redis.call('ZCARD', ended) - math.max(0, keep)

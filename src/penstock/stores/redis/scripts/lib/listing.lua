@@ -1,4 +1,5 @@
 -- The jobs of one state in order of enqueue, from the orders that the queue keeps anyway.
+-- needs: states queue record lanes places
 
 -- The priorities that have available jobs.
 local function bands(queue)
@@ -77,10 +78,10 @@ local function add_running(queue, into, before)
   end
 end
 
--- Up to n jobs of a state (7: running) that are older than `before`, the newest or the oldest of them first.
+-- Up to n jobs of a state that are older than `before`, the newest or the oldest of them first.
 local function of_state(queue, state, before, n, newest)
   local found = {}
-  if state == 7 then
+  if state == RUNNING then
     add_running(queue, found, before)
   else
     local index, limit = queue .. ':state/' .. state, string.format('(%.0f', before)
@@ -88,7 +89,7 @@ local function of_state(queue, state, before, n, newest)
       or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
     add_ids(queue, found, ids, index)
     if state == GROUPED and newest then    -- the oldest are for purge, which leaves those in batches alone
-      index = queue .. ':state/9+'
+      index = queue .. IN_BATCH
       add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
     end
     if state == AVAILABLE then

@@ -1,5 +1,6 @@
 -- Periodic entries: a hash of the queue, name → revision, watermark, how many were enqueued and skipped, whether
 -- paused, the schedule, the id of the newest job ('' if none), and the entry as it was written.
+-- needs: clock
 
 local function read_entry(text)
   local entry, at = {}, nil

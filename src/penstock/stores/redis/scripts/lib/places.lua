@@ -1,4 +1,5 @@
 -- The orders that a queue keeps besides its ready lists, and how a job enters and leaves each.
+-- needs: clock states queue record lanes
 
 local function first_place_of(name)
   return tonumber(string.match(name, '^[^/]+/[^/]+/([^/]+)'))
@@ -87,7 +88,7 @@ end
 -- ── unique keys: key → generation of its holder, until when, and the holder's id; with an end also by that ──
 -- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
-local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as unique.py has them
+local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as unique_rules.py has them
 
 local function rule_of(unique)
   local period, phases, replaces = struct.unpack('<dBB', unique)
@@ -164,6 +165,8 @@ local function outlives(job)
   return holds_on(job) and struct.unpack('<d', job.unique) ~= NONE
 end
 
+local END_MESSAGE, TOO_LARGE = 'e', 'l'    -- as subscriber.py reads them
+
 -- Tell those who wait for this job's end; the record goes with the message and saves them a question.
 local function tell_ended(queue, id, record)
   local watchers = queue .. ':watchers'
@@ -171,7 +174,7 @@ local function tell_ended(queue, id, record)
   if not channels then return end
   redis.call('HDEL', watchers, id)
   local name = name_of(queue)
-  local said = 'e' .. struct.pack('>BB', #name, #id) .. name .. id .. (#record <= 65536 and record or 'l')
+  local said = END_MESSAGE .. struct.pack('>BB', #name, #id) .. name .. id .. (#record <= 65536 and record or TOO_LARGE)
   for channel in string.gmatch(channels, '[^ ]+') do redis.call('PUBLISH', channel, said) end
 end
 

@@ -1,5 +1,6 @@
 -- Promotion where some join groups, and some groups are due: one by one over all queues, in the order of their
 -- times, for a member that joins may put its group off, or complete it.
+-- needs: clock states queue record lanes places
 
 local function promote_one(queue, id, member)
   if string.sub(member, 1, 7) == NOBODY then return advance(queue, id) end    -- a lane

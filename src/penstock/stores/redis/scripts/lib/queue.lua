@@ -1,4 +1,5 @@
--- The counters of a queue, its ready lists, and who is to be told: what the quick ways need, too.
+-- The counters of a queue, its ready lists, and the waiters that are woken: what every script needs.
+-- needs: clock states
 
 local SEGMENT = 1000   -- ids in one list of the ready index: what taking one from its middle may cost
 local BAND = 2 ^ 40    -- segments of one priority
@@ -141,6 +142,9 @@ end
 
 -- ── waking ──
 
+-- The kinds of messages to waiters, which subscriber.py reads: there is work; a job is due soon.
+local WORK_MESSAGE, DUE_MESSAGE = 'w', 'd'
+
 local function name_of(queue)
   return string.match(queue, '/([^}]*)}$')
 end
@@ -153,7 +157,7 @@ local function wake(queue, of)
     if not waiter[1] then return end
     redis.call('HDEL', queue .. ':offers', waiter[1])
     if tonumber(waiter[2]) > now then
-      local heard = redis.call('PUBLISH', waiter[1], 'w' .. name_of(queue))
+      local heard = redis.call('PUBLISH', waiter[1], WORK_MESSAGE .. name_of(queue))
       if heard > 0 or clustered then return end
     end
   end
@@ -166,7 +170,7 @@ local function wake_for(queue, due)
     local waiter = redis.call('ZRANGEBYSCORE', waiters, after, '+inf', 'LIMIT', 0, 1)[1]
     if not waiter then return end
     redis.call('ZREM', waiters, waiter)
-    if redis.call('PUBLISH', waiter, 'd' .. name_of(queue)) > 0 or clustered then return end
+    if redis.call('PUBLISH', waiter, DUE_MESSAGE .. name_of(queue)) > 0 or clustered then return end
   end
 end
 

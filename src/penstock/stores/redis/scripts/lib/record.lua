@@ -1,8 +1,9 @@
 -- A job as bytes, as records.py draws it: flags, generation, priority, what has become of it (if anything
 -- has), and a tail that no script looks into but for its profile.
+-- needs: clock states
 
 local TAIL_FLAGS = 48
-local TIES = {'unique', 'lane', 'turn', 'group'}    -- what ties a job to others, as records.py writes it
+local TIES = {'unique', 'lane', 'turn', 'group'}    -- what ties a job to others, as script_arguments.py writes it
 local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(TIES)}
 
 local function some(number)
@@ -11,7 +12,7 @@ end
 
 -- Whether it is the record of a job that was enqueued and nothing more, as most are.
 local function is_plain(record)
-  return #record >= 13 and bit.band(string.byte(record), 207) == AVAILABLE + FRESH
+  return #record >= 13 and bit.band(string.byte(record), PLAIN_MASK) == PLAIN
 end
 
 -- The least that a tie can be.
@@ -85,7 +86,7 @@ local function write(job)
       parts[#parts + 1] = struct.pack('<I4c0', #job[part], job[part])
     end
   end
-  local list = job.state >= 8 and HIGH or job.fresh and FRESH or job.moved and MOVED or 0
+  local list = job.state >= WAITING and HIGH or job.fresh and FRESH or job.moved and MOVED or 0
   local flags = job.state % 8 + LONG + job.tail_flags + list
   parts = table.concat(parts)
   return struct.pack('>BI7B', flags, job.generation, job.priority + 128)

@@ -1,8 +1,9 @@
 -- A queued job is given what a second one of its unique key asks for: unique_rules.replaced.
+-- needs: clock states queue record lanes places
 
 local EXTRA, INLINE = 16, 32    -- flags of a tail
 local REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2
-local TIMES = 5    -- how many of the first fields of what only some jobs have (records.py) say when
+local TIMES = 5    -- how many of the first fields of what only some jobs have (profiles.Extra) say when
 
 -- The parts of a tail: profile, what only some jobs have (a msgpack array), payload.
 local function tail_parts(flags, tail)

@@ -1,4 +1,4 @@
--- A new job: its profile, its first facts, whether it may be stored.
+-- The profile of a new job: kept by its queue, or carried along in its tail.
 
 -- profiles: n pairs (digest, profile) from ARGV[at] on; the queue keeps up to 1000 of them, and a job whose
 -- profile it does not keep carries it along.

@@ -1,6 +1,7 @@
 -- The state of a job by its id, and as one letter of an answer.
+-- needs: states queue record lanes places
 
-local RUNNING = 7
+local NOT_THERE = '-'
 
 -- State (nil: not there), job, lease.
 local function look_at(queue, id)
@@ -17,5 +18,5 @@ local function look_at(queue, id)
 end
 
 local function letter_of(state)
-  return state and tostring(state) or '-'
+  return state and tostring(state) or NOT_THERE
 end

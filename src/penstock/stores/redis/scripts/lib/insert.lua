@@ -1,4 +1,5 @@
--- A new job that is not the usual one: what may keep it out, and its first facts.
+-- Insert a job that is not the usual one: what may keep it out, and its first facts.
+-- needs: clock states status_codes queue record lanes places replacing
 
 -- What a form says beyond queue and priority: times, and what ties the job to others (see record.lua).
 local function read_form(form)
@@ -33,25 +34,25 @@ local function replace_holder(queue, id, form, tail)
   replace_job(queue, id, replaces, tail, said, first_times(said))
 end
 
--- Whether the job may be stored: n (new), c (closed), d (its key is held, and by whom), r (that one can be
--- replaced), f (full, and what that means).
+-- Whether the job may be stored: NEW, CLOSED, DUPLICATE (its key is held, and by whom), REPLACED (that one can
+-- be replaced), FULL (and what that means).
 local function verdict_on(queue, form, follows)
-  if meta(queue).closed and not follows then return 'c' end
+  if meta(queue).closed and not follows then return CLOSED end
   local unique = read_form(form).unique
   if unique then
     local _, _, replaces, key = rule_of(unique)
     local has, generation = holder(queue, key)
     if has and replaces ~= 0 then
-      if replaceable(queue, has, generation) then return 'r', has end
+      if replaceable(queue, has, generation) then return REPLACED, has end
       has = holder(queue, key)    -- not, if it could not be read
     end
-    if has then return 'd', has end
+    if has then return DUPLICATE, has end
   end
   if meta(queue).limited and not follows then
     local no_room = limiting().full(queue, meta(queue))
-    if no_room then return 'f', no_room end
+    if no_room then return FULL, no_room end
   end
-  return 'n'
+  return NEW
 end
 
 local function first_facts(generation, form)
