@@ -1,6 +1,8 @@
-"""Find the free names of a Lua 5.1 script: those that no `local`, parameter or loop variable declares.
+"""Read the names of a Lua 5.1 script: which are free, and how many each function has.
 
-A name that is read before its `local` statement is free, too: Lua would look it up among the globals.
+A name is free if no `local`, parameter or loop variable declares it before it is used: Lua would look it up
+among the globals. Lua refuses a function with more than 200 local names at once, or more than 60 names of
+the functions around it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Token", "free_names", "tokens"]
+__all__ = ["Names", "names_of", "tokens"]
 
 KEYWORDS = frozenset(
     [
@@ -49,6 +51,10 @@ _TOKEN = re.compile(
 )
 
 
+#: A loop has three names of its own, which no script can use.
+_HIDDEN = ("(a)", "(b)", "(c)")
+
+
 class Token(NamedTuple):
     kind: str  # string, number, name, keyword, sign, end
     text: str
@@ -69,11 +75,29 @@ def tokens(script: str) -> Iterator[Token]:
         at = found.end()
 
 
-def free_names(script: str) -> dict[str, int]:
-    """Each free name with the line where it is used first."""
+class Names(NamedTuple):
+    free: dict[str, int]  # by name the line where it is used first
+    most_locals: int  # of one function, at once
+    most_outer: int  # of one function, from those around it
+
+
+def names_of(script: str) -> Names:
     reader = _Reader(list(tokens(script)))
     reader.chunk()
-    return reader.free
+    return Names(reader.free, reader.most_locals, reader.most_outer)
+
+
+class _Scope(NamedTuple):
+    names: set[str]
+    function: _Function
+
+
+class _Function:
+    """One function of the script, or the script itself."""
+
+    def __init__(self) -> None:
+        self.locals = 0
+        self.outer: set[tuple[int, str]] = set()
 
 
 class _Reader:
@@ -82,8 +106,11 @@ class _Reader:
     def __init__(self, found: list[Token]) -> None:
         self._tokens = [*found, Token("end", "", found[-1].line if found else 1)]
         self._at = 0
-        self._scopes: list[set[str]] = []
+        self._functions = [_Function()]
+        self._scopes: list[_Scope] = []
         self.free: dict[str, int] = {}
+        self.most_locals = 0
+        self.most_outer = 0
 
     def chunk(self) -> None:
         self._block()
@@ -122,18 +149,37 @@ class _Reader:
     # ── names ──
 
     def _declare(self, *names: str) -> None:
-        self._scopes[-1].update(names)
+        self._scopes[-1].names.update(names)
+        function = self._functions[-1]
+        function.locals += len(names)
+        self.most_locals = max(self.most_locals, function.locals)
 
     def _use(self, name: str, line: int) -> None:
-        if not any(name in scope for scope in self._scopes):
+        at = next((n for n in reversed(range(len(self._scopes))) if name in self._scopes[n].names), None)
+        if at is None:
             self.free.setdefault(name, line)
+            return
+        owner = self._functions.index(self._scopes[at].function)
+        for function in self._functions[owner + 1 :]:
+            function.outer.add((at, name))
+            self.most_outer = max(self.most_outer, len(function.outer))
+
+    def _enter(self) -> int:
+        """Open a scope; how many locals its function has so far."""
+        self._scopes.append(_Scope(set(), self._functions[-1]))
+        return self._functions[-1].locals
+
+    def _leave(self, before: int) -> None:
+        self._scopes.pop()
+        self._functions[-1].locals = before
 
     # ── statements ──
 
     def _block(self, *declared: str) -> None:
-        self._scopes.append(set(declared))
+        before = self._enter()
+        self._declare(*declared)
         self._statements()
-        self._scopes.pop()
+        self._leave(before)
 
     def _statements(self) -> None:
         while self._next.kind != "end" and self._next.text not in ("end", "else", "elseif", "until"):
@@ -161,11 +207,11 @@ class _Reader:
             case "for":
                 self._for()
             case "repeat":
-                self._scopes.append(set())
+                before = self._enter()
                 self._statements()
                 self._expect("until")
                 self._expression()  # it sees what the block has declared
-                self._scopes.pop()
+                self._leave(before)
             case "do":
                 self._block()
                 self._expect("end")
@@ -221,7 +267,7 @@ class _Reader:
             raise self._wrong("'=' or 'in'")
         self._expressions()
         self._expect("do")
-        self._block(*names)
+        self._block(*_HIDDEN, *names)
         self._expect("end")
 
     def _function_body(self) -> None:
@@ -231,8 +277,10 @@ class _Reader:
             if not self._accept("..."):
                 names.append(self._name())
             self._accept(",")
+        self._functions.append(_Function())
         self._block(*names)
         self._expect("end")
+        self._functions.pop()
 
     # ── expressions ──
 

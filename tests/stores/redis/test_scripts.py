@@ -9,7 +9,7 @@ from itertools import takewhile
 import pytest
 
 from penstock.stores.redis.script_loader import INCLUDE, ORDER, SCRIPTS
-from tests.stores.redis.lua_names import free_names
+from tests.stores.redis.lua_names import names_of
 
 FOLDER = resources.files("penstock.stores.redis") / "scripts"
 FILES = {
@@ -45,7 +45,7 @@ BARE = re.compile(
 
 
 def free(script: str) -> dict[str, int]:
-    return {name: line for name, line in free_names(script).items() if name not in GLOBALS}
+    return {name: line for name, line in names_of(script).free.items() if name not in GLOBALS}
 
 
 def needs(part: str) -> list[str]:
@@ -69,6 +69,13 @@ def in_order(text: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_a_script_uses_no_name_that_nobody_defines(name: str) -> None:
     assert free(SCRIPTS[name].text) == {}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_no_function_has_more_names_than_lua_allows(name: str) -> None:
+    names = names_of(SCRIPTS[name].text)
+    assert names.most_locals <= 200
+    assert names.most_outer <= 60
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -126,10 +133,23 @@ def test_states_and_answers_have_names(name: str) -> None:
     ],
 )
 def test_free_names_are_those_that_no_scope_declares(script: str, found: dict[str, int]) -> None:
-    assert free_names(script) == found
+    assert names_of(script).free == found
+
+
+@pytest.mark.parametrize(
+    ("script", "most_locals", "most_outer"),
+    [
+        ("local a, b do local c end do local d, e end", 4, 0),
+        ("local a local function f(b) local c return function() return a + b + c end end", 2, 3),
+        ("for i = 1, 2 do local a end for k, v in x do end", 5, 0),
+        ("local a, b local a", 3, 0),
+    ],
+)
+def test_names_are_counted_as_lua_counts_them(script: str, most_locals: int, most_outer: int) -> None:
+    assert names_of(script)[1:] == (most_locals, most_outer)
 
 
 @pytest.mark.parametrize("script", ["local = 1", "if a then", "return )", "a $ b", "end"])
 def test_what_is_no_lua_is_refused(script: str) -> None:
     with pytest.raises(ValueError, match="line 1"):
-        free_names(script)
+        names_of(script)

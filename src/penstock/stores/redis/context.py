@@ -28,22 +28,22 @@ __all__ = ["CallPlan", "Context", "command", "int_or_zero", "raise_errors"]
 
 R = TypeVar("R")
 
-#: A verb on its way: it yields calls, gets their answers, and returns its own.
+#: A verb as a generator: it yields calls, is sent their answers, and returns the answer of the verb.
 CallPlan = Generator[list[Call], list[Any], R]
-#: The queues that the last tokens of this process were used for, whatever store object used them: one that
-#: comes again is looked for in all of them.
+#: The queues for which the last tokens of this process were used, by any store object: a repeated token is
+#: looked for in all of them.
 _used: dict[tuple[bytes, str], tuple[str, ...]] = {}
 _used_lock = forks.lock()
 _MOST_USED = 1_024
 
 
 class Context:
-    """Of one store object."""
+    """What one store object knows: names of keys, the clock, profiles, queues that cannot be used."""
 
     def __init__(self, keys: Keys, clock: Clock | None, *, clustered: bool, replicas: int) -> None:
         self.keys = keys
         self.clustered = clustered
-        self.replicas = replicas  # an enqueue is acknowledged by so many of them
+        self.replicas = replicas  # how many of them have to acknowledge an enqueue
         self.profiles = Profiles()
         #: The highest generation seen: what is enqueued after it, anywhere, shall count as later.
         self.floor = 0
@@ -54,14 +54,14 @@ class Context:
         self.met: set[str] = set()
         self.outages = Outages()
         self.spoiled = Spoiled()
-        #: Queues of which we have said that their settings cannot be read.
+        #: Queues whose unreadable settings have been reported.
         self.unread: set[str] = set()
         self._clock = clock
         self._told = b"c" if clustered else b""
 
     @property
     def apart(self) -> bool:
-        """Whether verbs over several queues have to go queue by queue."""
+        """Whether a verb over several queues needs one call per queue."""
         return self.clustered or self.spoiled.apart
 
     def why(self, queue: str) -> StoreError | None:
@@ -70,11 +70,11 @@ class Context:
 
     @property
     def steered(self) -> bool:
-        """Whether somebody else than the server says what time it is."""
+        """Whether a test steers the clock; else the server's clock rules."""
         return self._clock is not None
 
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
-        """The other queues that this token was used for, which it is from now on for these."""
+        """The other queues for which this token was used before; remembers these queues for it."""
         with _used_lock:
             before = _used.get((self.keys.news, token), ())
             others = [queue for queue in before if queue not in queues]
@@ -84,14 +84,14 @@ class Context:
         return others
 
     def unavailable(self, queues: Iterable[str]) -> StoreError:
-        """Why none of these can be reached."""
+        """The error that says why none of these queues can be used."""
         for queue in queues:
             if error := self.why(queue):
                 return (StoreCorrupt if isinstance(error, StoreCorrupt) else StoreUnavailable)(str(error))
         return StoreUnavailable("the Cluster does not answer")
 
     def now_told(self) -> bytes:
-        """The clock, as scripts read it: nothing said, the server's counts."""
+        """The first argument of every script: a steered clock, or nothing where the server's clock rules."""
         if self._clock is None:
             return self._told
         clock = self._clock
@@ -106,7 +106,7 @@ class Context:
         repeatable: bool = True,
         replicas: int = 0,
     ) -> Call:
-        """A script over these queues."""
+        """A call of a script over these queues."""
         keys = tuple(map(self.keys.queue, queues))
         if self.clustered and keys:
             # A node that is giving a slot away judges by the keys that are named. If none is there it sends
@@ -116,31 +116,31 @@ class Context:
         return Call(SCRIPTS[name], keys, [self.now_told(), *args], repeatable, replicas)
 
     def shared_call(self, name: str, key: bytes, args: Iterable[bytes | str | int]) -> Call:
-        """A script over a key of the whole namespace."""
+        """A call of a script over a key of the whole namespace."""
         return Call(SCRIPTS[name], (key,), [self.now_told(), *args])
 
     def servers(self, queues: Sequence[str]) -> list[list[str]]:
-        """The queues, in groups that one script can span: all of them, or on a Cluster each alone."""
+        """Groups of queues that one script can span: all of them, or on a Cluster each alone."""
         if self.apart:
             return [[queue] for queue in queues]
         return [list(queues)] if queues else []
 
     def read(self, queue: str, id: bytes, record: bytes) -> Job | None:
-        """A job from its record, if all is here that it takes to read it."""
+        """Read a job from its record; None if its profile is unknown here or the record is damaged."""
         try:
             return job_of(self.profiles, queue, id, record, None)
         except (UnknownProfile, *UNDECODABLE):
             return None
 
     def note_set_aside(self, facts: Sequence[bytes]) -> None:
-        """A script has set these aside: 3 entries each, the queue's key, stored id, cause."""
+        """Note what a script has set aside: 3 entries each, the queue's key, stored id, cause."""
         for key, id, cause in zip(facts[0::3], facts[1::3], facts[2::3], strict=True):
             queue = key.decode().rpartition("/")[2].removesuffix("}")
             self.set_asides.add(SetAside("job", queue, id_of(id), cause.decode(errors="backslashreplace")))
 
 
 class SetAsides:
-    """What a store object has set aside, and has not said yet; the newest, if nobody asks."""
+    """Jobs that were set aside and are not reported yet; at most the newest 1 000."""
 
     def __init__(self) -> None:
         self._found: deque[SetAside] = deque(maxlen=1_000)
@@ -149,7 +149,7 @@ class SetAsides:
         self._found.append(one)
 
     def take(self) -> tuple[SetAside, ...]:
-        """From any thread: each is said once."""
+        """Take what is not reported yet; safe from any thread, each is returned once."""
         found = []
         while self._found:
             with contextlib.suppress(IndexError):
@@ -158,12 +158,12 @@ class SetAsides:
 
 
 def command(key: bytes, *words: bytes | str | int) -> Call:
-    """A plain command about this key."""
+    """A plain Redis command about this key, as a call."""
     return Call(None, (key,), [], True, 0, words)
 
 
 def int_or_zero(text: bytes | None) -> int:
-    """A number as the server keeps it; 0 if there is none."""
+    """A number as the server keeps it; 0 if it is missing or damaged."""
     try:
         return int(text or 0)
     except ValueError:
@@ -171,7 +171,7 @@ def int_or_zero(text: bytes | None) -> int:
 
 
 def raise_errors(answers: list[Any]) -> list[Any]:
-    """The answers, none of which may be an error."""
+    """Raise the first error among the answers, else return them."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

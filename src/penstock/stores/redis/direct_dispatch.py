@@ -1,7 +1,7 @@
-"""Jobs that came leased with the wake-up call: kept until the fetch that they were leased for asks for them.
+"""Direct dispatch: jobs that arrive with the wake-up, already leased to the worker that waits.
 
-A wait with an offer may be told of a job that is its own already (`scripts/enqueue.lua`). Who made the offer
-fetches next; what nobody comes for goes back to the head of its queue.
+A producer may lease a job to a waiting worker's offer (`dispatch_directly` in `scripts/enqueue.lua`). The
+job is kept here until the worker's next fetch; a job that is not fetched goes back to the head of its queue.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from penstock.stores.redis.keys import id_of
 __all__ = ["DirectDispatch", "DispatchedJob", "read_dispatched"]
 
 _SIZES = struct.Struct(">BBBd")
-#: How long a job waits for its fetch (s); it follows the wake-up at once, unless its worker is stopping.
+#: Seconds that a job waits for its fetch, which follows the wake-up at once unless the worker is stopping.
 _PATIENCE = 0.25
-#: So many offers, and what became of them, are remembered.
+#: Number of offers that are remembered.
 _REMEMBERED = 64
 
 
 class DispatchedJob(NamedTuple):
-    """A job as it came."""
+    """A dispatched job as it arrived."""
 
     queue: str
     stored: bytes  # its id
@@ -39,7 +39,7 @@ class DispatchedJob(NamedTuple):
 
 
 def read_dispatched(message: bytes) -> DispatchedJob:
-    """What `handed_over` in `enqueue.lua` has published."""
+    """Read a message of `dispatch_directly` in `enqueue.lua`."""
     name, id, token, now = _SIZES.unpack_from(message, 1)
     at = 1 + _SIZES.size
     queue = message[at : at + name].decode()
@@ -50,7 +50,7 @@ def read_dispatched(message: bytes) -> DispatchedJob:
 
 
 class _Fetch:
-    """What is known of the fetch that an offer is for."""
+    """The fetch that belongs to an offer."""
 
     __slots__ = ("failed", "found", "meanwhile", "under_way")
 
@@ -62,7 +62,7 @@ class _Fetch:
 
 
 class DirectDispatch:
-    """Those of one event loop, by token."""
+    """Dispatched jobs of one event loop, by token."""
 
     def __init__(self, give_back: Callable[[Sequence[DispatchedJob]], None]) -> None:
         self._give_back = give_back
@@ -70,16 +70,16 @@ class DirectDispatch:
         self._fetches: dict[str, _Fetch] = {}  # of the last tokens that were offered
 
     def offer(self, token: str) -> None:
-        """Jobs may come that are leased under this token."""
+        """Expect jobs that are leased under this token."""
         if token not in self._fetches:
             while len(self._fetches) >= _REMEMBERED:
                 self._fetches.pop(next(iter(self._fetches)))
             self._fetches[token] = _Fetch()
 
     def came(self, one: DispatchedJob, *, wanted: bool) -> None:
-        """A message, perhaps long after what it tells of: what a fetch has brought is not given back.
+        """A dispatched job has arrived, perhaps late: one that a fetch has brought is not given back.
 
-        `wanted`: whoever offered still waits, and fetches next.
+        `wanted`: the worker that made the offer still waits, and fetches next.
         """
         fetch = self._fetches.get(one.token)
         if fetch is not None and fetch.under_way:
@@ -92,13 +92,13 @@ class DirectDispatch:
             self._give_back([one])
 
     def take(self, token: str) -> list[DispatchedJob]:
-        """What was leased under this token, if the server need not be asked for more of it."""
+        """Jobs leased under this token; none if the server has to be asked after a failed fetch."""
         kept, fetch = self._kept.pop(token, []), self._fetches.get(token)
         return [] if fetch is not None and fetch.failed else kept
 
     @contextmanager
     def fetching(self, token: str) -> Iterator[list[Job]]:
-        """While a fetch with this token asks the server; what it finds is to be put into the list."""
+        """The time while a fetch with this token asks the server; the caller fills the list with its jobs."""
         found: list[Job] = []
         fetch = self._fetches.get(token)
         if fetch is None:  # it was never offered

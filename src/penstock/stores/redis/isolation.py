@@ -21,14 +21,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: In place of an answer: the part of the Cluster that would give it is away, or its queue is spoiled, and
-#: others may be there.
+#: Stands for an answer that is missing because its queue cannot be used now.
 AWAY: Any = object()
 
 
 def each(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
-    """The answers to calls about queues (or SHARED). AWAY stands for those that do not come: on a Cluster, or
-    once a step over several queues has failed by one."""
+    """Send calls about queues (or SHARED) and return their answers, AWAY for each that is missing.
+
+    A single server's error is raised, until a step over several queues has failed because of one of them.
+    """
     if not context.apart:
         return raise_errors((yield [call for _, call in asked]))
     answers: list[Any] = [AWAY] * len(asked)
@@ -46,7 +47,7 @@ def each(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[A
 
 
 def any_of(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
-    """As `each`. Raises StoreError if all are AWAY: then it is the store that is."""
+    """As `each`; raises StoreError if all answers are AWAY."""
     answers = yield from each(context, asked)
     if answers and all(answer is AWAY for answer in answers):
         raise context.unavailable(queue for queue, _ in asked)
@@ -54,9 +55,9 @@ def any_of(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list
 
 
 def alone(context: Context, queue: str, plan: CallPlan[T]) -> CallPlan[T]:
-    """What one verb does with one queue of several; AWAY as in `each`.
+    """Run a plan that concerns one queue of several; returns AWAY if that queue cannot be used.
 
-    Raises ReplyLost where something may have been done: the verb is repeated, and finds it or goes without.
+    Raises ReplyLost if the server may have acted: the caller repeats the verb, which finds what was done.
     """
     if not context.apart:
         return (yield from plan)
@@ -75,7 +76,7 @@ def alone(context: Context, queue: str, plan: CallPlan[T]) -> CallPlan[T]:
 
 
 def _lost(context: Context, queue: str, error: Exception) -> None:
-    """This queue is left out for a while; raises what is no such thing."""
+    """Leave this queue out for a while; raises any error that does not concern one queue alone."""
     if isinstance(error, StoreCorrupt):
         context.spoiled.lost(queue, error)
     elif isinstance(error, StoreUnavailable) and context.clustered:
@@ -88,7 +89,7 @@ _Verb = Callable[Concatenate[Context, P], CallPlan[T]]
 
 
 def isolated(verb: _Verb[P, T]) -> _Verb[P, T]:
-    """A verb over several queues that can be repeated: if one is spoiled it does without that one."""
+    """Decorate a repeatable verb over several queues: it leaves out a queue whose keys are spoiled."""
 
     @wraps(verb)
     def isolating(context: Context, *args: P.args, **options: P.kwargs) -> CallPlan[T]:
@@ -104,6 +105,7 @@ def isolated(verb: _Verb[P, T]) -> _Verb[P, T]:
 
 
 def _briefly(plan: CallPlan[T]) -> CallPlan[T]:
+    """Run a plan with each call tried for a second at most."""
     try:
         calls = next(plan)
         while True:

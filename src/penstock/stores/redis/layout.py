@@ -30,11 +30,14 @@ __all__ = [
     "UNWRITABLE",
 ]
 
+#: Stands for a missing number.
 NONE = float(-(2**53))
+#: Flags of a record.
 LONG, EXTRA, INLINE, HIGH = 8, 16, 32, 192
-ASKED_TO_STOP = 32_768
+#: The bits of a long record that say what it has: these parts, and whether its job was asked to stop.
 PARTS = 9
-#: States by their number in a record; a running one is known by its lease.
+ASKED_TO_STOP = 32_768
+#: States by their number in a record. A running job is known by its lease, its number is only in answers.
 STATES = (
     State.SCHEDULED,
     State.AVAILABLE,
@@ -48,12 +51,14 @@ STATES = (
     State.GROUPED,
 )
 NUMBER = {state: number for number, state in enumerate(STATES)}
+#: Queue positions by their number in a transition (see settle.lua).
 POSITIONS = {Place.HEAD: 0, Place.TAIL: 1, Place.OWN: 2}
+#: Flags of a lease.
 CHARGED, STARTED, ASKED = 1, 2, 4
 HISTORY = struct.Struct("<IddddddIIH")
 LEASE = struct.Struct("<dBH")
 GROUP = struct.Struct("<HddH")
-#: What reading bytes that are no record raises.
+#: Exceptions of reading damaged bytes.
 UNDECODABLE = (struct.error, IndexError, TypeError, ValueError, OverflowError, msgspec.DecodeError)
-#: What writing values that are none of their types raises.
+#: Exceptions of writing values of wrong types.
 UNWRITABLE = (*UNDECODABLE, AttributeError)

@@ -43,8 +43,8 @@ ORDER = (
     "promote_groups",
 )
 INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
-#: Redis keeps the text of a script: comments would cost memory there, and nobody reads them.
-_COMMENTS = re.compile(r"^\s*--.*\n", re.MULTILINE)
+#: Comments: Redis would keep them in memory with the text of a script.
+_COMMENTS = re.compile(r"^\s*--.*\n|[ \t]+-- .*$", re.MULTILINE)
 
 
 def _scripts() -> dict[str, Script]:

@@ -1,6 +1,6 @@
-"""What a store object hears in one event loop, and who of those who wait here it concerns.
+"""Messages to one event loop of a store object, and the waits that they concern.
 
-A message that reaches nobody was meant for one who has stopped waiting: a wake-up is passed on.
+A wake-up that concerns no wait any more is passed on to another waiter of its queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from penstock.stores.result_waiter import Endings
 
 __all__ = ["Subscriber", "Waiter", "read_end"]
 
-#: A record that was too large to travel with the message of its job's end.
+#: The kinds of messages, by their first byte (see enqueue.lua, places.lua and queue.lua).
+_END, _DISPATCH, _WORK = b"e", b"h", b"w"
+#: In place of a record that was too large to travel with the message of its job's end.
 _LARGE = b"l"
 
 
@@ -28,15 +30,17 @@ class Waiter:
 
     def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
-        self.offer: str | None = None  # the token that jobs may be leased under
-        self.take: Callable[[DispatchedJob], bool] = lambda _: False  # whether it has taken this one on
+        self.offer: str | None = None  # the token of jobs that are leased to this wait
+        self.take: Callable[[DispatchedJob], bool] = lambda _: (
+            False
+        )  # whether the worker has accepted this job
         self.event = asyncio.Event()
-        self.work = False  # there is some: no need to look
+        self.work = False  # there is work for certain
         self.told: set[bytes] = set()  # the messages so far
 
 
 class Subscriber:
-    """Of one event loop: messages come in, waiters and those who wait for ends are woken."""
+    """The subscriber of one event loop: it receives messages and wakes the waits that they concern."""
 
     def __init__(
         self,
@@ -57,25 +61,25 @@ class Subscriber:
         self.endings: Endings | None = None
 
     def on_message(self, message: bytes) -> None:
-        """A message for this store object alone."""
+        """A message on the channel of this event loop."""
         kind = message[:1]
-        if kind == b"e":
+        if kind == _END:
             self._ended(message)
             return
-        if kind == b"h":
+        if kind == _DISPATCH:
             self._on_dispatched(read_dispatched(message))
             return
         queue = message[1:].decode()
         concerned = [waiter for waiter in self._waiters if queue in waiter.queues]
         for waiter in concerned:
-            waiter.work = waiter.work or kind == b"w"
+            waiter.work = waiter.work or kind == _WORK
             waiter.told.add(message)
             waiter.event.set()
         if not concerned:
             self._pass_on(queue, kind)
 
     def age_of(self, came: Sequence[DispatchedJob]) -> float:
-        """How long ago (ms) the oldest of them was leased."""
+        """Age (ms) of the oldest of these leases."""
         return time.monotonic() * 1000 + self.ahead - min(one.now for one in came)
 
     def _on_dispatched(self, one: DispatchedJob) -> None:
@@ -91,12 +95,12 @@ class Subscriber:
             waiter.event.set()
 
     def on_news(self, _: bytes) -> None:
-        """A request to stop, or changed settings: everybody looks."""
+        """A stop request, or changed settings: every wait checks."""
         for waiter in self._waiters:
             waiter.event.set()
 
     def on_messages_lost(self) -> None:
-        """Messages may have been missed: everybody looks for himself."""
+        """Messages may have been missed: every wait checks."""
         self.on_news(b"")
         if self.endings is not None:
             self.endings.doubt()
@@ -113,6 +117,7 @@ class Subscriber:
 
     @contextmanager
     def waiting(self, queues: frozenset[str]) -> Iterator[Waiter]:
+        """Receive messages about these queues while the block runs."""
         waiter = Waiter(queues)
         self._waiters.add(waiter)
         try:
@@ -125,13 +130,13 @@ class Subscriber:
             self._waiters.discard(waiter)
 
     def offers(self, waiter: Waiter, token: str) -> None:
-        """Jobs may come that are leased to this waiter under this token."""
+        """Expect jobs that are leased to this waiter under this token."""
         waiter.offer = token
         self.direct_dispatch.offer(token)
 
 
 def read_end(message: bytes) -> tuple[Ref, bytes, bytes | None]:
-    """Which job has ended, its stored id, and its record: empty if it is gone, None if it did not travel."""
+    """The ref, stored id and record of a job that has ended; b"" if it is gone, None if it was too large."""
     name, id = message[1], message[2]
     at = 3 + name + id
     stored, record = message[3 + name : at], message[at:]

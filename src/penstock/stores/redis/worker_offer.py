@@ -1,4 +1,4 @@
-"""What one wait offers to those who enqueue: from one job that it is handed to the next."""
+"""A worker's standing offer: producers may lease jobs to the worker while it waits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.stores.redis.verbs import fetching, waiting
 
 __all__ = ["StandingOffer", "is_fresh"]
 
-#: A job that was leased with a wake-up call is begun if the call took no longer than this (ms).
+#: Most milliseconds from the lease of a dispatched job until its start; an older one goes back.
 _FRESH = 1_000
 
 
 class StandingOffer:
-    """Its jobs go to the waiter as soon as they are here; those that cannot are left to his next fetch."""
+    """The offer of one wait: jobs go to the worker on arrival, or else to its next fetch."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class StandingOffer:
 
     def _put_down(self, offer: Offer | None) -> None:
         self._offer = offer
-        #: As producers read it; empty if there is nothing to offer.
+        #: The offer as producers read it; empty without an offer.
         self.said = "" if offer is None else waiting.offer_of(self._context, self._queues, offer)
         if offer is not None:
             self._subscriber.offers(self._waiter, offer.token)
@@ -57,5 +57,5 @@ class StandingOffer:
 
 
 def is_fresh(context: Context, subscriber: Subscriber, came: Sequence[DispatchedJob]) -> bool:
-    """Whether most of the lease is still to come."""
+    """Whether most of the lease is left."""
     return context.steered or subscriber.age_of(came) <= _FRESH

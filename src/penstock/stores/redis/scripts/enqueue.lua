@@ -5,8 +5,8 @@
 -- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
 -- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
 -- Returns {the highest generation, numbers of the queues that were new, a letter per job (NEW, EXISTS,
--- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each of d and r the holder's id, and for each that finds its
--- queue full what that means (see limits.lua)}.
+-- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each DUPLICATE and REPLACED the holder's id, and
+-- for each FULL what that means (see limits.lua)}.
 -- include: clock states status_codes queue profiles
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles

@@ -6,9 +6,8 @@
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its lane is held,
 -- error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
--- Returns {a letter per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: ask again, for so many members of batches have
--- ended that the rest shall come in another script), the highest generation, names in `out` of
--- jobs that lie there}.
+-- Returns {a letter per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: so many members of batches have
+-- ended that the rest shall come in another script), the highest generation, names in `out` of jobs that lie there}.
 -- include: size_check clock states status_codes queue profiles
 local DAY = 86400000
 local HEAD, TAIL, OWN = 0, 1, 2    -- where a job goes, as layout.py numbers it

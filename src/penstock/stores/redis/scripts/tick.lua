@@ -4,8 +4,9 @@
 -- is replaced, then per job: id, form, tail (as of enqueue).
 -- Returns {APPLIED, STALE, EARLY or GONE of status_codes.lua; the highest generation; how many were asked to stop;
 -- NEW or - (skipped), a letter per job}.
--- include: clock states status_codes queue profiles record lanes places replacing insert lease lookup cancelling periodic
-local function tick()    -- a script has 200 names of its own at most, and what is included has most of them
+-- include: clock states status_codes queue profiles record lanes places
+local function tick()    -- a function has 200 local names at most, and what is included above has most of them
+  -- include: replacing insert lease lookup cancelling periodic
   local ALLOW, SKIP, SKIPPED = '0', '1', '-'
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
   local inline_profile = profile_keeper(4, tonumber(ARGV[3]))

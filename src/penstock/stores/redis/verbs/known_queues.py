@@ -10,14 +10,14 @@ from penstock.stores.redis.isolation import AWAY, each
 from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.wire.calls import Call
 
-__all__ = ["highest", "known", "listing", "now_of", "probes", "register"]
+__all__ = ["highest", "known", "now_of", "probes", "register", "register_call"]
 
-#: What a queue may be called.
+#: The names that a queue may have.
 _NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,128}").fullmatch
 
 
 def known(context: Context) -> CallPlan[list[str]]:
-    """All queues, by name. Where the list of a Cluster is away, those that this store object has met."""
+    """Names of all queues, sorted; while the list is away, of those that this store object has used."""
     key = context.keys.queues
     (names,) = yield from each(context, [(SHARED, command(key, "SMEMBERS", key))])
     if names is AWAY:
@@ -29,13 +29,15 @@ def known(context: Context) -> CallPlan[list[str]]:
 
 
 def _is_name(name: bytes) -> bool:
-    """What else is on the list is none of ours."""
+    """Whether this is a queue's name: the list may hold entries that Penstock did not write."""
     return _NAME(name) is not None
 
 
 def highest(context: Context) -> CallPlan[None]:
-    """Learn the highest generation of all queues. It is time that orders jobs over queues; where a test has
-    stopped it, this does."""
+    """Learn the highest generation of all queues.
+
+    Time orders jobs over queues; this does so where a test has stopped the clock.
+    """
     names = yield from known(context)
     calls = []
     for name in names:
@@ -46,36 +48,37 @@ def highest(context: Context) -> CallPlan[None]:
 
 
 def register(context: Context, queues: set[str]) -> CallPlan[None]:
-    """Put names on the list of all queues. Where that is away, who asks for its return does it then."""
-    (done,) = yield from each(context, [(SHARED, listing(context, queues))])
+    """Put names on the list of all queues; if the list is away, the prober does it once the list is back."""
+    (done,) = yield from each(context, [(SHARED, register_call(context, queues))])
     if done is AWAY:
         context.met |= queues
     else:
         context.listed |= queues
 
 
-def listing(context: Context, queues: set[str]) -> Call:
+def register_call(context: Context, queues: set[str]) -> Call:
+    """The call that puts names on the list of all queues."""
     return command(context.keys.queues, "SADD", context.keys.queues, *sorted(queues))
 
 
 def probes(context: Context, names: Sequence[str]) -> list[Call]:
-    """Whether these queues are served; where the list of all was away, it learns what we know."""
+    """Calls that succeed if these queues are served again; the list of all queues learns the missed names."""
     calls = []
     for name in names:
         if name == SHARED and (met := (context.met | context.listed) - {SHARED}):
-            calls.append(listing(context, met))
+            calls.append(register_call(context, met))
         else:
             key = context.keys.news if name == SHARED else context.keys.queue(name) + b":meta"
             calls.append(command(key, "EXISTS", key))
     return [call._replace(brief=True) for call in calls]
 
 
-#: So many queues are asked what time it is, if the namespace's own server does not say.
+#: Most queues that are asked for the time if the server of the namespace does not answer.
 _CLOCKS = 5
 
 
 def now_of(context: Context) -> CallPlan[int]:
-    """By the server of the namespace; where that is away, by any other."""
+    """The time of the namespace's server, or of any other server while that one is away."""
     keys = [(SHARED, context.keys.news)]
     keys += [
         (queue, context.keys.queue(queue) + b":meta") for queue in sorted(context.met - {SHARED})[:_CLOCKS]

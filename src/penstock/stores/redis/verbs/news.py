@@ -1,4 +1,4 @@
-"""Notices to all who wait: how many stop requests and changes of settings there have been."""
+"""Notices to all waiters: how many stop requests and changes of settings there have been."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ __all__ = ["begin", "news_call", "tell_news"]
 
 
 def news_call(context: Context) -> Call:
-    """How many requests to stop, and changes of settings, there have been."""
+    """The call that reads how many stop requests and changes of settings there have been."""
     key = context.keys.news
     return command(key, "HMGET", key, "cancels", "changes")
 
 
 def tell_news(context: Context, what: str) -> CallPlan[None]:
-    """Count it, then tell all who wait. If we die before that, heartbeats and safety looks find it out."""
+    """Count a stop request or a change, then notify all waiters.
+
+    If this process dies in between, heartbeats and the waiters' own checks find it.
+    """
     keys = context.keys
     count = command(keys.news, "HINCRBY", keys.news, what, 1)
     tell = command(keys.news, "PUBLISH", keys.news_channel, what)
@@ -37,7 +40,7 @@ def tell_news(context: Context, what: str) -> CallPlan[None]:
 
 
 def begin(context: Context) -> CallPlan[Any]:
-    """What a store object asks first of all: the news that there have been, which it will not tell."""
+    """The first question of a store object: the counts so far, of which no wait reports anything."""
     (news,) = yield from each(context, [(SHARED, news_call(context))])
     if context.steered:
         yield from highest(context)

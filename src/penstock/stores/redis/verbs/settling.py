@@ -25,7 +25,7 @@ from penstock.stores.redis.script_arguments import (
     tail_of,
     transition_bytes,
 )
-from penstock.stores.redis.verbs.known_queues import listing, register
+from penstock.stores.redis.verbs.known_queues import register, register_call
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.wire.calls import Call
 
@@ -74,7 +74,7 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
     if following - context.listed:
         yield from register(context, following)
     if following:  # again, behind the jobs: somebody may have dropped a queue since it was put on the list
-        calls.append((SHARED, listing(context, following)))
+        calls.append((SHARED, register_call(context, following)))
     if calls:
         lying: list[tuple[str, bytes]] = []
         later: list[int] = []  # they would have made the script too long

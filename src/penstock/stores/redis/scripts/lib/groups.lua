@@ -143,7 +143,7 @@ local function tail_parts(job)
   return head, extra, string.sub(job.tail, at)
 end
 
--- What scripts carry along unread, and a member hands on to its batch: the types of profiles.Profile and profiles.Extra.
+-- What scripts carry along unread, and a member hands on to its batch: the types of profiles.Profile and Extra.
 local PROFILE_TYPES = {'string', 'number?', 'number', 'kind?', 'number', 'boolean', 'number?'}
 local EXTRA_TYPES = {
   'number?', 'number?', 'number?', 'number?', 'number?', 'named?', 'texts?', 'named?', 'named?',

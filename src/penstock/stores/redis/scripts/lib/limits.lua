@@ -1,5 +1,6 @@
 -- A queue's limits: how many jobs it may give now and when the next, whether it takes one more. The arithmetic
--- is that of stores/rate_limiter.py, which says why. `limits` in its meta are ten doubles, as stored_limits.py names them.
+-- is that of stores/rate_limiter.py, which says why. `limits` in its meta are ten doubles, as stored_limits.py has
+-- them.
 -- needs: clock states queue
 
 local AHEAD, LEAD, NOISE = 20, 10, 0.001

@@ -174,7 +174,8 @@ local function tell_ended(queue, id, record)
   if not channels then return end
   redis.call('HDEL', watchers, id)
   local name = name_of(queue)
-  local said = END_MESSAGE .. struct.pack('>BB', #name, #id) .. name .. id .. (#record <= 65536 and record or TOO_LARGE)
+  local said = END_MESSAGE .. struct.pack('>BB', #name, #id) .. name .. id
+    .. (#record <= 65536 and record or TOO_LARGE)
   for channel in string.gmatch(channels, '[^ ]+') do redis.call('PUBLISH', channel, said) end
 end
 

@@ -1,3 +1,4 @@
--- Let a script through on a server whose memory is full, which refuses the first write of a script if it needs memory; after a write that
--- needs none the rest goes through. What drains the store, or keeps leases, must go through.
+-- Let a script run on a server whose memory is full.
+-- Such a server refuses the first write of a script if that write needs memory; after a write that needs none the
+-- rest goes through. Scripts that drain the store, or keep leases, begin with such a write.
 if KEYS[1] then redis.call('HDEL', KEYS[1], '') end
