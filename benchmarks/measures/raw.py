@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.stores.migrate import migrations
-from penstock.stores.sqlite.rows import AVAILABLE, RUNNING
+from penstock.stores.sqlite.states import AVAILABLE, RUNNING
 
 __all__ = ["RawTable", "stored_rows"]
 

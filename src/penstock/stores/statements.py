@@ -3,26 +3,31 @@
 A file holds one or more statements; each begins with a line `-- name: …` (Lua: the whole file is one
 script, named as the file). What stands before the first name is the file's header, for readers.
 `Statements("penstock.stores.sqlite", "queries")["fetch.lease"]` is the statement `lease` of `fetch.sql`.
+With `words`, a statement may name a constant as `{name}`; it is put in when the file is read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 
 __all__ = ["Statements"]
 
 _NAME = re.compile(r"^-- name: *([a-z_]+) *$", re.MULTILINE)
+_WORD = re.compile(r"\{([a-z_]+)\}")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 class Statements:
     """The statements of one folder, by `file.name`; each file is read once, at its first use."""
 
-    def __init__(self, package: str, folder: str, suffix: str = ".sql") -> None:
+    def __init__(
+        self, package: str, folder: str, suffix: str = ".sql", *, words: Mapping[str, str] | None = None
+    ) -> None:
         self._folder = resources.files(package) / folder
         self._suffix = suffix
+        self._words = words
         self._files: dict[str, dict[str, str]] = {}
 
     def __getitem__(self, key: str) -> str:
@@ -43,8 +48,18 @@ class Statements:
         found = self._files.get(file)
         if found is None:
             text = (self._folder / f"{file}{self._suffix}").read_text("utf-8")
+            if self._words is not None:
+                text = _expanded(text, self._words, file)
             found = self._files[file] = _split(file, text)
         return found
+
+
+def _expanded(text: str, words: Mapping[str, str], file: str) -> str:
+    """The text with a constant in the place of each `{name}`."""
+    try:
+        return _WORD.sub(lambda match: words[match[1]], text)
+    except KeyError as error:
+        raise ValueError(f"{file}: nothing is called {{{error.args[0]}}}") from None
 
 
 def _split(file: str, text: str) -> dict[str, str]:

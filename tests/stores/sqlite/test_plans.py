@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.transaction_context import SQL
+from penstock.stores.sqlite.sql import SQL
 
 #: What may be walked: the running jobs, which are as many as there are slots; and listings, which stop at
 #: their limit. `purge` walks its way from the oldest job.

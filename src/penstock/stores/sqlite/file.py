@@ -14,7 +14,7 @@ from penstock.stores.sqlite.checkpoint import LOG_LIMIT
 from penstock.stores.sqlite.fair_write_lock import vulnerable
 from penstock.stores.sqlite.faults import cannot_open
 from penstock.stores.sqlite.modes import create, fit
-from penstock.stores.sqlite.transaction_context import SQL
+from penstock.stores.sqlite.sql import SQL
 
 __all__ = ["MIGRATIONS", "is_ready", "open_file", "prepare", "sidecar", "version_of"]
 

@@ -1,18 +1,19 @@
-"""Lanes and turns: what a job's step means for the others of its key. Queues without them never come here."""
+"""Partitions: what a change of one job means for the others of its key. Other queues never come here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from penstock.core.job import NewJob
-from penstock.core.partition import Lane, Turn
-from penstock.stores.sqlite.rows import AVAILABLE, CANCELLED, PARKED, RUNNING, WAITING, Row, numbers, spec_of
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.core.partition import Lane
+from penstock.stores.sqlite import fair_share
+from penstock.stores.sqlite.rows import LeasedRow, Row, RowBefore, numbers, spec_of
+from penstock.stores.sqlite.sql import ADMITTED, ADMITTED_UNSTARTED, SQL
+from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, PARKED, RETRYABLE, RUNNING, SCHEDULED, WAITING
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 
 __all__ = [
-    "RowBefore",
     "advance",
     "became",
     "drop",
@@ -27,21 +28,21 @@ __all__ = [
     "look",
     "next_due",
     "prune",
-    "to_lane",
     "to_tail",
+    "wait_in_line",
 ]
 
 _LOOK = SQL["partitions.look"]
 _LANED = SQL["partitions.laned"]
 _JOIN = SQL["partitions.join"]
-_ADMITTED = SQL["partitions.admitted"]
+_ADMIT = SQL["partitions.admit"]
 _AVAILABLE = SQL["partitions.available"]
 _WAIT = SQL["partitions.wait"]
 _TO_PLACE = SQL["partitions.to_place"]
 _PROMOTE = SQL["partitions.promote"]
 _FIRST = SQL["partitions.first"]
 _COUNT = SQL["partitions.count"]
-_READY = SQL["partitions.ready"]
+_UNSTARTED = SQL["partitions.unstarted"]
 _RATES = SQL["partitions.rates"]
 _KEY = SQL["partitions.key"]
 _REMEMBER = SQL["partitions.remember"]
@@ -51,52 +52,21 @@ _LANES_DUE = SQL["partitions.lanes_due"]
 _NEXT_DUE = SQL["partitions.next_due"]
 _OVER = SQL["partitions.over"]
 _FORGET = SQL["partitions.forget"]
-_FAIR = SQL["partitions.fair"]
-_TURNS = SQL["partitions.turns"]
-_TURN = SQL["partitions.turn"]
-_TAIL = SQL["partitions.tail"]
-_NEXT_PLACE = SQL["partitions.next_place"]
-_DROP_TURN = SQL["partitions.drop_turn"]
-_FETCHED = SQL["partitions.fetched"]
-_PAST = SQL["partitions.past"]
-_ANY_TURN = SQL["partitions.any_turn"]
-_REST = SQL["partitions.rest"]
-_DROPS = [SQL["partitions.drop_turns"], SQL["partitions.drop_now"], SQL["partitions.drop_lanes"]]
+_DROP = SQL["partitions.drop"]
 
-_NO_TURN = Turn("")  # where turns are taken, jobs without one are those of one key
-
-
-class RowBefore(NamedTuple):
-    """A job before a step of its own."""
-
-    seq: int
-    state: int | None  # None: it is new
-    priority: int
-    place: int
-    lane: str | None
-    admitted: int | None
-    spec: bytes
-
-    @property
-    def terms(self) -> Lane:
-        lane = spec_of(self.seq, self.spec).lane
-        assert lane is not None
-        return lane
-
-    @property
-    def turn(self) -> Turn:
-        return spec_of(self.seq, self.spec).turn or _NO_TURN
+#: Ordered jobs keep their room in the partition through these states.
+_COMES_BACK = (SCHEDULED, RETRYABLE, PARKED)
 
 
 def look(tx: TransactionContext, seq: int) -> RowBefore:
-    return RowBefore(*tx.execute(_LOOK, (seq,)).fetchone())
+    """What is known of a job that is there."""
+    return RowBefore._make(tx.execute(_LOOK, (seq,)).fetchone())
 
 
-def join(tx: TransactionContext, queue: Queue, seq: int, job: NewJob, place: int) -> None:
-    """A new job has a lane or a turn."""
-    if job.turn is not None and queue.fair is None:
-        queue.fair = place
-        tx.execute(_FAIR, (queue.qid, queue.fair))
+def join(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, place: int) -> None:
+    """A new job has a partition or a fair share."""
+    if job.turn is not None:
+        fair_share.begin(tx, queue, place)
     if job.lane is not None:
         if not queue.laned:
             queue.laned = True
@@ -104,20 +74,23 @@ def join(tx: TransactionContext, queue: Queue, seq: int, job: NewJob, place: int
         tx.execute(_JOIN, (seq, job.lane.key, job.lane.rank(job.priority)))
 
 
-def leave(tx: TransactionContext, queue: Queue, seq: int) -> RowBefore:
-    """A queued job is of no lane any more, and gives its turn back; as it was. `advance` its lane then."""
+def leave(tx: TransactionContext, queue: QueueContext, seq: int) -> RowBefore:
+    """Take a queued job out of its partition and give its place back; returns it as it was.
+
+    The caller calls `advance` of that partition.
+    """
     before = look(tx, seq)
     if before.state == AVAILABLE:
-        _give_back(tx, queue, before)
+        fair_share.give_back(tx, queue, before)
     if before.lane is not None:
         tx.execute(_JOIN, (seq, None, None))
-        tx.execute(_ADMITTED, (seq, None))
+        tx.execute(_ADMIT, (seq, None))
     return before
 
 
 def became(
     tx: TransactionContext,
-    queue: Queue,
+    queue: QueueContext,
     before: RowBefore,
     code: int | None,
     place: int,
@@ -130,17 +103,17 @@ def became(
     is admitted.
     """
     if before.state == AVAILABLE and code != RUNNING:
-        _give_back(tx, queue, before)
+        fair_share.give_back(tx, queue, before)
     if before.lane is not None:
         code = _entered(tx, queue, before, code, place)
     if code == AVAILABLE and at_tail and queue.fair is not None:
-        tx.execute(_TO_PLACE, (before.seq, _draw(tx, queue, before)))
+        tx.execute(_TO_PLACE, (before.seq, fair_share.draw(tx, queue, before)))
     if before.lane is not None:
         advance(tx, queue, before.lane)
     return code
 
 
-def to_tail(tx: TransactionContext, queue: Queue, seq: int) -> None:
+def to_tail(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
     """A job that is due becomes available."""
     before = look(tx, seq)
     place = tx.tails(queue, 1) + 1
@@ -148,7 +121,7 @@ def to_tail(tx: TransactionContext, queue: Queue, seq: int) -> None:
     tx.move(queue, before.state, became(tx, queue, before, AVAILABLE, place, at_tail=True))
 
 
-def to_lane(tx: TransactionContext, queue: Queue, seq: int) -> None:
+def wait_in_line(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
     """A parked job for which there is no room waits, at its own place."""
     before = look(tx, seq)
     tx.execute(_PROMOTE, (seq, before.place))
@@ -156,7 +129,7 @@ def to_lane(tx: TransactionContext, queue: Queue, seq: int) -> None:
 
 
 def end_queued(
-    tx: TransactionContext, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str
+    tx: TransactionContext, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
 ) -> None:
     """A job that was not running is cancelled, in whatever queue."""
     if not queue.has_dependents:
@@ -172,7 +145,7 @@ def end_queued(
 
 
 def _entered(
-    tx: TransactionContext, queue: Queue, before: RowBefore, code: int | None, place: int
+    tx: TransactionContext, queue: QueueContext, before: RowBefore, code: int | None, place: int
 ) -> int | None:
     """What the job's new state means for its lane."""
     if code == AVAILABLE:
@@ -181,35 +154,51 @@ def _entered(
             return WAITING
         _admit(tx, before.seq, before.terms)
     elif before.admitted and code is not None:
-        stays = code <= PARKED and before.terms.ordered
-        tx.execute(_ADMITTED, (before.seq, 1 if stays else None))
+        stays = code in _COMES_BACK and before.terms.ordered
+        tx.execute(_ADMIT, (before.seq, ADMITTED if stays else None))
     return code
 
 
-def _may_enter(tx: TransactionContext, queue: Queue, before: RowBefore, place: int) -> bool:
+def _may_enter(tx: TransactionContext, queue: QueueContext, before: RowBefore, place: int) -> bool:
     terms = before.terms
-    first = tx.execute(_FIRST, (queue.qid, terms.key)).fetchone()
-    if first is not None and (first[7], first[3]) < (terms.rank(before.priority), place):
-        return False
+    waiting = _first_waiting(tx, queue, terms.key)
+    if waiting is not None:
+        first, rank = waiting
+        if (rank, first.place) < (terms.rank(before.priority), place):
+            return False
     at = _allowed_at(tx, queue, terms)
     return at is not None and at <= tx.now
 
 
-def _allowed_at(tx: TransactionContext, queue: Queue, terms: Lane) -> int | None:
+def _first_waiting(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[RowBefore, int] | None:
+    """The next job that a partition admits, and its rank; None if none waits."""
+    found = tx.execute(_FIRST, (queue.qid, key)).fetchone()
+    if found is None:
+        return None
+    *row, rank = found
+    return RowBefore._make(row), rank
+
+
+def _allowed_at(tx: TransactionContext, queue: QueueContext, terms: Lane) -> int | None:
     """From when on one more of these terms may be admitted; None: not before another one leaves or starts."""
     cx, name = tx.cx, (queue.qid, terms.key)
-    if cx.execute(_COUNT, name).fetchone()[0] >= terms.most:
+    (admitted,) = cx.execute(_COUNT, name).fetchone()
+    if admitted >= terms.most:
         return None
     spent, held, _ = cx.execute(_KEY, name).fetchone() or (0.0, 0, None)
-    ready = 0 if terms.rate is None else cx.execute(_READY, name).fetchone()[0]
-    return terms.allowed_at(ready, spent, held, tx.now)
+    (unstarted,) = (0,) if terms.rate is None else cx.execute(_UNSTARTED, name).fetchone()
+    return terms.allowed_at(unstarted, spent, held, tx.now)
 
 
 def _admit(tx: TransactionContext, seq: int, terms: Lane) -> None:
-    tx.execute(_ADMITTED, (seq, 1 if terms.rate is None else 2))
+    tx.execute(_ADMIT, (seq, _admitted(terms)))
 
 
-def has_room(tx: TransactionContext, queue: Queue, seq: int) -> bool:
+def _admitted(terms: Lane) -> int:
+    return ADMITTED if terms.rate is None else ADMITTED_UNSTARTED
+
+
+def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
     """Whether its lane, if it has one, lets this parked job start at once; then it is admitted there."""
     before = look(tx, seq)
     if before.lane is None:
@@ -220,19 +209,19 @@ def has_room(tx: TransactionContext, queue: Queue, seq: int) -> bool:
     return True
 
 
-def advance(tx: TransactionContext, queue: Queue, key: str) -> int:
+def advance(tx: TransactionContext, queue: QueueContext, key: str) -> int:
     """Admit who may be; how many they were. Then note when the next one may."""
     cx, name, admitted, due = tx.cx, (queue.qid, key), 0, None
-    while (row := cx.execute(_FIRST, name).fetchone()) is not None:
-        before = RowBefore(*row[:7])
+    while (waiting := _first_waiting(tx, queue, key)) is not None:
+        before, _ = waiting
         terms = before.terms
         due = _allowed_at(tx, queue, terms)
         if due is None or due > tx.now:
             break
         due = None
-        cx.execute(_AVAILABLE, (before.seq, 1 if terms.rate is None else 2))
+        cx.execute(_AVAILABLE, (before.seq, _admitted(terms)))
         if queue.fair is not None:
-            cx.execute(_TO_PLACE, (before.seq, _draw(tx, queue, before)))
+            cx.execute(_TO_PLACE, (before.seq, fair_share.draw(tx, queue, before)))
         tx.move(queue, WAITING, AVAILABLE)
         admitted += 1
     if due is None:
@@ -244,121 +233,76 @@ def advance(tx: TransactionContext, queue: Queue, key: str) -> int:
 
 
 def hold(
-    tx: TransactionContext, queue: Queue, before: RowBefore, key: str, until: int, *, back: bool
+    tx: TransactionContext, queue: QueueContext, before: RowBefore, key: str, until: int, *, back: bool
 ) -> RowBefore:
     """Nobody of it is admitted before this instant, nor this job where it comes back at once."""
     spent, held, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
     _remember(tx, queue, key, spent, max(held, until))
     if not back:
         return before
-    tx.execute(_ADMITTED, (before.seq, None))
+    tx.execute(_ADMIT, (before.seq, None))
     return before._replace(admitted=None)
 
 
-def _remember(tx: TransactionContext, queue: Queue, key: str, spent: float, held: int) -> None:
+def _remember(tx: TransactionContext, queue: QueueContext, key: str, spent: float, held: int) -> None:
     tx.execute(_REMEMBER, (queue.qid, key, spent, held, max(math.ceil(spent), held)))
 
 
-def lanes_due(tx: TransactionContext, queue: Queue, limit: int) -> list[Row]:
+def lanes_due(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
     """Lanes whose first waits for time alone, and the time has come: when, and the key."""
     return tx.execute(_LANES_DUE, (queue.qid, tx.now, limit)).fetchall() if queue.laned else []
 
 
-def next_due(tx: TransactionContext, queue: Queue) -> int | None:
+def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
     if not queue.laned:
         return None
-    due: int | None = tx.execute(_NEXT_DUE, (queue.qid,)).fetchone()[0]
+    due: int | None
+    (due,) = tx.execute(_NEXT_DUE, (queue.qid,)).fetchone()
     return due
 
 
-# ── turns ────────────────────────────────────────────────────────────────────────────────────────
+def fetched(tx: TransactionContext, queue: QueueContext, rows: Sequence[Row]) -> None:
+    """Jobs were leased: rows of LeasedRow."""
+    leased = [LeasedRow._make(row) for row in rows]
+    if queue.laned and leased:
+        _started(tx, queue, [row.seq for row in leased])
+    if queue.fair is not None:
+        fair_share.fetched(tx, queue, leased)
 
 
-def fetched(tx: TransactionContext, queue: Queue, rows: Iterable[Row]) -> None:
-    """Jobs were leased: (-priority, place, seq, …) each."""
-    rows = list(rows)
-    if queue.laned and rows:
-        _started(tx, queue, [row[2] for row in rows])
-    if queue.fair is None:
-        return
-    last: dict[int, int] = {}
-    for minus, place, *_ in rows:
-        if place > last.get(-minus, queue.fair):
-            last[-minus] = place
-    for priority, place in last.items():
-        if tx.execute(_FETCHED, (queue.qid, priority, place)).rowcount:
-            tx.execute(_PAST, (queue.qid, priority, place, 2 * len(rows) + 16))
-
-
-def _started(tx: TransactionContext, queue: Queue, seqs: list[int]) -> None:
+def _started(tx: TransactionContext, queue: QueueContext, seqs: list[int]) -> None:
     """Those with a rate count against it from now on."""
-    found = {row[0]: row for row in tx.execute(_RATES, (numbers(seqs),)).fetchall()}
-    for seq, key, spec in [found[seq] for seq in seqs if seq in found]:
+    found = {seq: (key, spec) for seq, key, spec in tx.execute(_RATES, (numbers(seqs),)).fetchall()}
+    for seq, (key, spec) in [(seq, found[seq]) for seq in seqs if seq in found]:
         terms = spec_of(seq, spec).lane
         assert terms is not None
         spent, held, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
         _remember(tx, queue, key, terms.after_start(spent, tx.now), held)
     for seq in found:
-        tx.execute(_ADMITTED, (seq, 1))
-    for key in dict.fromkeys(row[1] for row in found.values()):
+        tx.execute(_ADMIT, (seq, ADMITTED))
+    for key in dict.fromkeys(key for key, _ in found.values()):
         advance(tx, queue, key)
-
-
-def _draw(tx: TransactionContext, queue: Queue, before: RowBefore) -> int:
-    """A place at the tail of its key."""
-    assert queue.fair is not None
-    cx, of, turn = tx.cx, (queue.qid, before.priority), before.turn
-    now, tail = cx.execute(_TURNS, of).fetchone() or (queue.fair, 0)
-    first: int = max(tail, now + 1)
-    found = cx.execute(_TURN, (*of, turn.key)).fetchone()
-    place: int = first if found is None else max(first, found[0])
-    if place == first:
-        cx.execute(_TAIL, (*of, now, first + 1))
-    cx.execute(_NEXT_PLACE, (*of, turn.key, place + turn.step))
-    return place
-
-
-def _give_back(tx: TransactionContext, queue: Queue, before: RowBefore) -> None:
-    """An available job goes, and was not fetched."""
-    if queue.fair is None or before.place <= queue.fair:
-        return
-    cx, of, turn = tx.cx, (queue.qid, before.priority), before.turn
-    found = cx.execute(_TURN, (*of, turn.key)).fetchone()
-    if found is None:
-        return
-    now, tail = cx.execute(_TURNS, of).fetchone()
-    place = found[0] - turn.step + 1  # not quite: another job of the key may stand there
-    if place < max(tail, now + 1):
-        cx.execute(_DROP_TURN, (*of, turn.key))
-    else:
-        cx.execute(_NEXT_PLACE, (*of, turn.key, place))
 
 
 # ── what nobody has a use for any more ───────────────────────────────────────────────────────────
 
 
-def has_idle(tx: TransactionContext, queue: Queue) -> bool:
+def has_idle(tx: TransactionContext, queue: QueueContext) -> bool:
     cx = tx.cx
     if queue.laned and cx.execute(_OVER, (queue.qid, tx.now)).fetchone():
         return True
-    return _rests(tx, queue)
+    return fair_share.is_idle(tx, queue)
 
 
-def prune(tx: TransactionContext, queue: Queue) -> None:
-    """Keys whose rate is as it was; and where nobody is ready all begin alike."""
+def prune(tx: TransactionContext, queue: QueueContext) -> None:
+    """Forget keys whose rate is as it was, and the places of a queue where no job is available."""
     if queue.laned:
         tx.execute(_FORGET, (queue.qid, tx.now))
-    if _rests(tx, queue):
-        tx.execute(_REST, (queue.qid,))
-        tx.execute(_DROPS[0], (queue.qid,))
+    fair_share.prune(tx, queue)
 
 
-def _rests(tx: TransactionContext, queue: Queue) -> bool:
-    if queue.fair is None or queue.count(AVAILABLE):
-        return False
-    return tx.execute(_ANY_TURN, (queue.qid,)).fetchone() is not None
-
-
-def drop(tx: TransactionContext, queue: Queue) -> None:
-    for statement in _DROPS if queue.has_dependents else ():
-        tx.execute(statement, (queue.qid,))
+def drop(tx: TransactionContext, queue: QueueContext) -> None:
+    """Forget all partitions and fair shares of a queue."""
+    if queue.has_dependents:
+        tx.execute(_DROP, (queue.qid,))
+        fair_share.drop(tx, queue)

@@ -31,13 +31,13 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.verb_table import verb_table
-from penstock.stores.sqlite.verbs import consuming, listing, producing
+from penstock.stores.sqlite.verbs import listing, producing, waiting
 
 __all__ = ["SqliteStore"]
 
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
 _ENDED_ONES = Verb(producing.ended_ones, reads=True)
-_LOOK = Verb(consuming.look, reads=True)
+_LOOK = Verb(waiting.look, reads=True)
 _UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
 
 #: Whoever waits looks for himself this often, whatever he heard (seconds).
@@ -252,20 +252,20 @@ class _News:
     """What the waits of a store object have told of requests to stop and changes of settings."""
 
     def __init__(self) -> None:
-        self.heard: consuming.Heard | None = None
+        self.heard: waiting.Heard | None = None
 
     def begin(self, tx: TransactionContext) -> None:
         """At the first opening: what happened before is not told."""
         if self.heard is None:
-            self.heard = consuming.heard(tx)
+            self.heard = waiting.heard(tx)
 
-    def told(self, now: consuming.Heard) -> None:
+    def told(self, now: waiting.Heard) -> None:
         """Several waits may end at once: the latest news count."""
         before = self.heard or now
-        self.heard = consuming.Heard(*map(max, zip(before, now, strict=True)))
+        self.heard = waiting.Heard(*map(max, zip(before, now, strict=True)))
 
 
-def _baseline(_: TransactionContext, news: _News) -> consuming.Heard:
+def _baseline(_: TransactionContext, news: _News) -> waiting.Heard:
     assert news.heard is not None
     return news.heard
 

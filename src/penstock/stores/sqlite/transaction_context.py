@@ -16,21 +16,12 @@ from penstock.core.lifecycle import kept
 from penstock.stores.contract import SetAside
 from penstock.stores.rate_limiter import Drain, Gate
 from penstock.stores.sqlite.blobs import limits_of
-from penstock.stores.sqlite.rows import (
-    CANCELLED,
-    ENDED,
-    RUNNING,
-    STATES,
-    Unreadable,
-    numbers,
-    spec_of,
-)
-from penstock.stores.statements import Statements
+from penstock.stores.sqlite.rows import Unreadable, numbers, spec_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, ENDED, RUNNING, SCHEDULED, STATES
 from penstock.stores.text_encoding import storable
 
-__all__ = ["SQL", "Queue", "TransactionContext", "counts_of"]
-
-SQL = Statements("penstock.stores.sqlite", "queries")
+__all__ = ["QueueContext", "TransactionContext"]
 
 _QUEUE = SQL["counters.queue"]
 _OPEN_QUEUE = SQL["counters.open_queue"]
@@ -48,12 +39,12 @@ _END = SQL["cancel.end"]
 _FREE = SQL["keys.free"]
 
 _DAY = 86_400_000
-#: What most new jobs are, and `counters.new` counts: scheduled, available.
-_FIRST = (0, 3)
+#: What most new jobs are, and `counters.new` counts.
+_FIRST = (SCHEDULED, AVAILABLE)
 _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
 
 
-class Queue:
+class QueueContext:
     """A queue as the transaction found it, and what the transaction changes of its counters."""
 
     __slots__ = (
@@ -68,6 +59,7 @@ class Queue:
         "miscounted",
         "mixed",
         "name",
+        "newest",
         "paused",
         "qid",
         "refused",
@@ -78,17 +70,20 @@ class Queue:
         self._cx = cx
         self._counts: Sequence[int] | None = None
         self.name = name
-        self.qid: int = row[0]
-        self.tail: int = row[3]
-        self.head: int = row[4]
-        self.laned = row[12] == 1
-        self.fair: int | None = row[13]  # places of turns lie behind this one, if they are taken here
-        paused, closed, limits, held_until = row[1], row[2], row[6], row[7]
+        qid, paused, closed, tail, head, newest, limits, held_until, tat, count, at, since, laned, fair = row
+        self.qid: int = qid
+        self.tail: int = tail
+        self.head: int = head
+        self.newest: int = newest  # generation of the newest job of the file
+        self.laned = laned == 1
+        self.fair: int | None = fair  # places of fair share lie behind this one; None: it has none
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
         #: What may keep its jobs from starting, or new ones from entering; None: nothing.
-        self.gate = None if limits is None and held_until <= now else _gate(*row[6:12])
+        self.gate: Gate | None = None
+        if limits is not None or held_until > now:
+            self.gate = Gate(limits_of(limits), held_until, tat, Drain(count, at, since))
         self.refused = 0  # how many new jobs this transaction has found no room for
         self.miscounted = False  # whether its counts were seen to be untrue
         self.mixed = False  # whether the deltas are more than those of new jobs
@@ -109,10 +104,6 @@ class Queue:
     def count(self, state: int) -> int:
         """How many jobs of this state there are, with what this transaction has done so far."""
         return self.counts[state] + (0 if self.deltas is None else self.deltas[state])
-
-
-def _gate(limits: bytes | None, held_until: int, tat: float, drained: float, at: int, since: int) -> Gate:
-    return Gate(limits_of(limits), held_until, tat, Drain(drained, at, since))
 
 
 class TransactionContext:
@@ -140,7 +131,7 @@ class TransactionContext:
         self.execute = cx.execute
         self.namespace = namespace
         self.clock = clock
-        self._queues: dict[str, Queue | None] = {}
+        self._queues: dict[str, QueueContext | None] = {}
         self.found: list[SetAside] = []  # set aside, and not told yet
         self.start()
         self.begin()
@@ -168,20 +159,20 @@ class TransactionContext:
 
     # ── queues ──
 
-    def queue(self, name: str) -> Queue | None:
+    def queue(self, name: str) -> QueueContext | None:
         """The queue of this name, None if there is none."""
         if name in self._queues:
             return self._queues[name]
         row = self.execute(_QUEUE, (self.namespace, name)).fetchone()
         found = None
         if row is not None:
+            found = QueueContext(self.cx, name, row, self.now)
             if self._generation < 0:
-                self._generation = row[5]
-            found = Queue(self.cx, name, row, self.now)
+                self._generation = found.newest
         self._queues[name] = found
         return found
 
-    def some_queue(self, name: str) -> Queue:
+    def some_queue(self, name: str) -> QueueContext:
         """The queue of this name, which comes to be if it was not there."""
         queue = self.queue(name)
         if queue is None:
@@ -191,14 +182,14 @@ class TransactionContext:
             assert queue is not None
         return queue
 
-    def known(self, names: Sequence[str]) -> list[Queue]:
+    def known(self, names: Sequence[str]) -> list[QueueContext]:
         """Those of these queues that there are."""
         found = [self.queue(name) for name in names]
         return [queue for queue in found if queue is not None]
 
     # ── counts ──
 
-    def move(self, queue: Queue, old: int | None, new: int | None, n: int = 1) -> None:
+    def move(self, queue: QueueContext, old: int | None, new: int | None, n: int = 1) -> None:
         """n jobs went from one state to another; None is not being there."""
         deltas = self._deltas(queue)
         queue.mixed = True
@@ -213,7 +204,7 @@ class TransactionContext:
         if new is not None:
             deltas[new] += n
 
-    def enqueued(self, queue: Queue, state: int, n: int) -> None:
+    def enqueued(self, queue: QueueContext, state: int, n: int) -> None:
         """n new jobs, of the generations from `generation() + 1` on."""
         deltas = self._deltas(queue)
         deltas[state] += n
@@ -222,7 +213,7 @@ class TransactionContext:
         self._generation += n
         self.work = True
 
-    def settled(self, queue: Queue, processed: int, failed: int) -> None:
+    def settled(self, queue: QueueContext, processed: int, failed: int) -> None:
         """For the statistics."""
         deltas = self._deltas(queue)
         queue.mixed = True
@@ -240,14 +231,14 @@ class TransactionContext:
         self._minted += 1
         return self._generation
 
-    def tails(self, queue: Queue, n: int) -> int:
+    def tails(self, queue: QueueContext, n: int) -> int:
         """Draws n places at the tail: those after the one returned."""
         before = queue.tail
         queue.tail += n
         self._deltas(queue)[_TAIL] += n
         return before
 
-    def heads(self, queue: Queue, n: int) -> int:
+    def heads(self, queue: QueueContext, n: int) -> int:
         """Draws n places at the head, of which the first is returned; the others follow it."""
         queue.head -= n
         queue.mixed = True
@@ -269,10 +260,10 @@ class TransactionContext:
             self.work = True
             self.execute(_SIGNAL, (self.namespace, self.cancels, self.changes))
 
-    def _flush(self, queue: Queue, deltas: list[int]) -> int:
+    def _flush(self, queue: QueueContext, deltas: list[int]) -> int:
         new = deltas[_ENQUEUED]
         if new and not queue.mixed:
-            self.execute(_NEW, (deltas[0], deltas[3], new, queue.qid))
+            self.execute(_NEW, (deltas[SCHEDULED], deltas[AVAILABLE], new, queue.qid))
         else:
             self.execute(_TALLY, (*deltas, queue.qid))
         if deltas[_PROCESSED] or deltas[_FAILED]:
@@ -280,7 +271,7 @@ class TransactionContext:
             self.execute(_DAY_COUNT, (queue.qid, day, deltas[_PROCESSED], deltas[_FAILED]))
         return new
 
-    def _deltas(self, queue: Queue) -> list[int]:
+    def _deltas(self, queue: QueueContext) -> list[int]:
         deltas = queue.deltas
         if deltas is None:
             deltas = queue.deltas = [0] * (len(STATES) + 5)
@@ -296,7 +287,9 @@ class TransactionContext:
         self.found.clear()
         return found
 
-    def end_queued(self, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str) -> None:
+    def end_queued(
+        self, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
+    ) -> None:
         """A job that was not running is cancelled."""
         if isinstance(spec, bytes):
             spec = spec_of(seq, spec)
@@ -312,15 +305,10 @@ class TransactionContext:
     def same_boot(self) -> bool:
         """Whether the leases in the file are on this machine's running clock."""
         row = self.execute(_BOOT).fetchone()
-        return row is not None and row[0] == self.clock.boot_id()
+        return row is not None and row == (self.clock.boot_id(),)
 
     def notice_reboot(self) -> None:
         """A lease of another run of the machine is void: its clock says nothing any more."""
         if not self.same_boot():
             self.execute(_VOID)
             self.execute(_NEW_BOOT, (self.clock.boot_id(),))
-
-
-def counts_of(row: Sequence[Any]) -> dict[State, int]:
-    """The counts by state, a column each; states without jobs are absent."""
-    return {state: n for state, n in zip(STATES, row, strict=True) if n}

@@ -8,7 +8,17 @@ from typing import Generic, ParamSpec, TypeVar
 from penstock.stores.facade import Operation, VerbTable
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
-from penstock.stores.sqlite.verbs import batches, consuming, listing, operating, periodic, producing, settling
+from penstock.stores.sqlite.verbs import (
+    batches,
+    fetching,
+    leases,
+    listing,
+    operating,
+    periodic,
+    producing,
+    promoting,
+    settling,
+)
 
 __all__ = ["verb_table"]
 
@@ -42,11 +52,11 @@ def verb_table(runner: Runner) -> VerbTable:
         enqueue=ask(Verb(producing.enqueue)),
         get=ask(Verb(producing.get, reads=True)),
         cancel=ask(Verb(producing.cancel)),
-        fetch=ask(Verb(consuming.fetch, probe=consuming.probe_fetch, syncs=False)),
-        extend=ask(Verb(consuming.extend, syncs=consuming.must_last)),
+        fetch=ask(Verb(fetching.fetch, probe=fetching.probe_fetch, syncs=False)),
+        extend=ask(Verb(leases.extend, syncs=leases.must_last)),
         settle=ask(Verb(settling.settle)),
-        promote=ask(Verb(consuming.promote, probe=consuming.probe_promote, syncs=False)),
-        reclaim=ask(Verb(consuming.reclaim, probe=consuming.probe_reclaim, syncs=False)),
+        promote=ask(Verb(promoting.promote, probe=promoting.probe_promote, syncs=False)),
+        reclaim=ask(Verb(leases.reclaim, probe=leases.probe_reclaim, syncs=False)),
         list_jobs=ask(Verb(listing.list_jobs, reads=True)),
         find=ask(Verb(listing.find, reads=True)),
         queues=ask(Verb(listing.queues, reads=True)),

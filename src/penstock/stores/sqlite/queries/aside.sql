@@ -8,7 +8,7 @@ FROM penstock_job AS j JOIN penstock_queue AS q ON q.qid = j.queue WHERE j.seq =
 -- name: end
 -- It is dead, and tied to nothing.  ?1 seq  ?2 now  ?3 kept until  ?4 reason  ?5 its stand-in  ?6 the stand-in's task
 UPDATE penstock_job
-SET state = 7, ended_at = ?2, keep_until = ?3, reason = ?4, spec = ?5, task = ?6, token = NULL, worker = NULL,
+SET state = {dead}, ended_at = ?2, keep_until = ?3, reason = ?4, spec = ?5, task = ?6, token = NULL, worker = NULL,
     lease_until = NULL, started = 0, expires_at = NULL, tied = NULL, lane = NULL, rank = NULL, admitted = NULL,
     gkey = NULL, batch = NULL, members = NULL
 WHERE seq = ?1

@@ -6,7 +6,7 @@ UPDATE penstock_job SET gkey = ?2 WHERE seq = ?1
 
 -- name: enter
 -- A member that was there becomes one that waits in its group.  ?1 seq  ?2 place  ?3 now
-UPDATE penstock_job SET state = 9, place = ?2, due = ?3 WHERE seq = ?1
+UPDATE penstock_job SET state = {grouped}, place = ?2, due = ?3 WHERE seq = ?1
 
 -- name: join
 -- One more; the last one's terms count.  ?1 qid  ?2 task  ?3 key  ?4 size  ?5 wait  ?6 grace  ?7 now  ?8 due if it is the first
@@ -26,7 +26,7 @@ SELECT size, wait, grace, n, last, due FROM penstock_group WHERE queue = ?1 AND 
 -- name: first
 -- When the first that is left has joined.  ?1 qid  ?2 task  ?3 key
 SELECT due FROM penstock_job INDEXED BY penstock_gathered
-WHERE queue = ?1 AND task = ?2 AND gkey = ?3 AND state = 9 AND batch IS NULL ORDER BY place LIMIT 1
+WHERE queue = ?1 AND task = ?2 AND gkey = ?3 AND state = {grouped} AND batch IS NULL ORDER BY place LIMIT 1
 
 -- name: shrink
 -- ?1 qid  ?2 task  ?3 key  ?4 how many are left  ?5 first  ?6 due
@@ -48,23 +48,23 @@ SELECT min(due) FROM penstock_group INDEXED BY penstock_ripe WHERE queue = ?1 AN
 -- name: members
 -- The first of a group.  ?1 qid  ?2 task  ?3 key  ?4 limit
 SELECT seq, expires_at, spec FROM penstock_job INDEXED BY penstock_gathered
-WHERE queue = ?1 AND task = ?2 AND gkey = ?3 AND state = 9 AND batch IS NULL ORDER BY place LIMIT ?4
+WHERE queue = ?1 AND task = ?2 AND gkey = ?3 AND state = {grouped} AND batch IS NULL ORDER BY place LIMIT ?4
 
 -- name: insert_batch
 -- ?1 seq  ?2 qid  ?3 id  ?4 priority  ?5 place  ?6 now  ?7 task  ?8 spec  ?9 members
 INSERT INTO penstock_job (seq, queue, id, state, priority, place, due, task, enqueued_at, spec, members)
-VALUES (?1, ?2, ?3, 3, ?4, ?5, ?6, ?7, ?6, ?8, ?9)
+VALUES (?1, ?2, ?3, {available}, ?4, ?5, ?6, ?7, ?6, ?8, ?9)
 ON CONFLICT (queue, id) DO NOTHING
 
 -- name: assign
 -- These are its members; they expire no more.  ?1 JSON list of seq  ?2 batch
-UPDATE penstock_job SET state = 9, batch = ?2, expires_at = NULL WHERE seq IN (SELECT value FROM json_each(?1))
+UPDATE penstock_job SET state = {grouped}, batch = ?2, expires_at = NULL WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: end
 -- The members end as their batch.  ?1 qid  ?2 batch  ?3 state  ?4 now  ?5 kept until  ?6 reason
 UPDATE penstock_job
 SET state = ?3, ended_at = ?4, keep_until = ?5, reason = ?6
-WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL AND state = 9 RETURNING seq, tied
+WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL AND state = {grouped} RETURNING seq, tied
 
 -- name: remove
 -- They go with it, whatever has become of them.  ?1 qid  ?2 batch
@@ -73,12 +73,12 @@ DELETE FROM penstock_job WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL R
 -- name: ended
 -- Those of a batch that have ended.  ?1 qid  ?2 batch
 SELECT seq, state, spec FROM penstock_job INDEXED BY penstock_batched
-WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL AND state <> 9
+WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL AND state <> {grouped}
 
 -- name: revive
 -- Back with its batch.  ?1 seq
 UPDATE penstock_job
-SET state = 9, ended_at = NULL, keep_until = NULL, reason = NULL
+SET state = {grouped}, ended_at = NULL, keep_until = NULL, reason = NULL
 WHERE seq = ?1
 
 -- name: show
@@ -89,12 +89,12 @@ ORDER BY g.due IS NULL, g.due, g.task, g.key, q.name LIMIT ?3
 
 -- name: alone
 -- Those that are part of no batch.  ?1 qid
-SELECT seq FROM penstock_job INDEXED BY penstock_gathered WHERE queue = ?1 AND state = 9 AND batch IS NULL
+SELECT seq FROM penstock_job INDEXED BY penstock_gathered WHERE queue = ?1 AND state = {grouped} AND batch IS NULL
 
 -- name: grouped
 -- All that are grouped.  ?1 qid  ?2 state
 SELECT seq FROM penstock_job INDEXED BY penstock_gathered
-WHERE queue = ?1 AND state = 9 AND batch IS NULL AND state = ?2
+WHERE queue = ?1 AND state = {grouped} AND batch IS NULL AND state = ?2
 UNION ALL
 SELECT seq FROM penstock_job INDEXED BY penstock_batched
-WHERE queue = ?1 AND batch IS NOT NULL AND state = 9 AND state = ?2
+WHERE queue = ?1 AND batch IS NOT NULL AND state = {grouped} AND state = ?2

@@ -7,7 +7,7 @@ SELECT seq, state, spec, cancel_asked, batch FROM penstock_job WHERE queue = ?1 
 -- name: end
 -- A queued job is cancelled.  ?1 seq  ?2 now  ?3 kept until  ?4 reason
 UPDATE penstock_job
-SET state = 6, ended_at = ?2, keep_until = ?3, reason = ?4
+SET state = {cancelled}, ended_at = ?2, keep_until = ?3, reason = ?4
 WHERE seq = ?1
 
 -- name: ask

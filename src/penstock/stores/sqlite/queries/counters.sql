@@ -29,10 +29,10 @@ WHERE qid = ?16
 -- name: recount
 -- The counts as they are.  ?1 qid
 UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped) = (
-    SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
-           count(*) FILTER (WHERE state = 3), count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
-           count(*) FILTER (WHERE state = 6), count(*) FILTER (WHERE state = 7), count(*) FILTER (WHERE state = 8),
-           count(*) FILTER (WHERE state = 9)
+    SELECT count(*) FILTER (WHERE state = {scheduled}), count(*) FILTER (WHERE state = {retryable}), count(*) FILTER (WHERE state = {parked}),
+           count(*) FILTER (WHERE state = {available}), count(*) FILTER (WHERE state = {running}), count(*) FILTER (WHERE state = {completed}),
+           count(*) FILTER (WHERE state = {cancelled}), count(*) FILTER (WHERE state = {dead}), count(*) FILTER (WHERE state = {waiting}),
+           count(*) FILTER (WHERE state = {grouped})
     FROM penstock_job WHERE queue = ?1
 )
 WHERE qid = ?1
@@ -40,12 +40,12 @@ WHERE qid = ?1
 -- name: miscounted
 -- Whether there are jobs of a state that counts none, which nobody would look for.  ?1 qid
 SELECT 1 FROM penstock_queue WHERE qid = ?1 AND (
-    (available <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = 3))
+    (available <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = {available}))
     OR (scheduled <= 0 AND retryable <= 0
-        AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_due WHERE queue = ?1 AND state < 2))
-    OR (parked <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_parked WHERE queue = ?1 AND state = 2))
-    OR (running <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = 4 AND queue = ?1))
-    OR (waiting <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = 8))
+        AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_due WHERE queue = ?1 AND {is_due_later}))
+    OR (parked <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_parked WHERE queue = ?1 AND state = {parked}))
+    OR (running <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = {running} AND queue = ?1))
+    OR (waiting <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = {waiting}))
 )
 
 -- name: new
@@ -83,4 +83,4 @@ INSERT INTO penstock_meta (key, value) VALUES ('boot', ?1) ON CONFLICT (key) DO 
 
 -- name: void
 -- Ends all leases: they are of another boot, whose clock says nothing any more.
-UPDATE penstock_job SET lease_until = -1 WHERE state = 4
+UPDATE penstock_job SET lease_until = -1 WHERE state = {running}

@@ -6,8 +6,8 @@ INSERT INTO penstock_job (seq, queue, id, state, priority, place, due, task, enq
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING
 
--- name: insert_tied
--- One job that is tied to others.
+-- name: insert_with_key
+-- One job with the phases in which it holds a unique key, or NULL; for all that have an option of their own.
 INSERT INTO penstock_job
     (seq, queue, id, state, priority, place, due, task, enqueued_at, expires_at, spec, tied)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

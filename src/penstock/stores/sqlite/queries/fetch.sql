@@ -2,57 +2,54 @@
 
 -- name: under
 -- What is leased under a token already.  ?1 token
-SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
+SELECT {job_columns}
 FROM penstock_job INDEXED BY penstock_running
-WHERE state = 4 AND token = ?1
+WHERE state = {running} AND token = ?1
 
 -- name: is_under
 -- Whether anything is.  ?1 token
-SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = 4 AND token = ?1 LIMIT 1
+SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = {running} AND token = ?1 LIMIT 1
 
 -- name: lease
 -- The first of a queue.  ?1 qid  ?2 limit  ?3 charge  ?4 now  ?5 token  ?6 worker  ?7 lease until
 -- Rows begin with what they are to be sorted by: RETURNING promises no order.
 UPDATE penstock_job
-SET state = 4, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
+SET state = {running}, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
     lease_until = ?7, started = 0, progress = NULL, reason = NULL
 WHERE seq IN (
     SELECT seq FROM penstock_job INDEXED BY penstock_ready
-    WHERE queue = ?1 AND state = 3 ORDER BY priority DESC, place LIMIT ?2
+    WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
 )
-RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint,
-       tied, members
+RETURNING {leased_columns}
 
 -- name: lease_these
 -- Jobs that were picked one by one.  ?1 JSON list of seq  ?2 (unused)  ?3 … ?7 as above
 UPDATE penstock_job
-SET state = 4, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
+SET state = {running}, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
     lease_until = ?7, started = 0, progress = NULL, reason = NULL
 WHERE seq IN (SELECT value FROM json_each(?1)) AND ?2 IS NULL
-RETURNING -priority, place, seq, spec, attempt, lost, enqueued_at, due, expires_at, cancel_asked, errors, checkpoint,
-       tied, members
+RETURNING {leased_columns}
 
 -- name: ready
 -- The first of a queue, to be looked at one by one.  ?1 qid  ?2 limit
 SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_ready
-WHERE queue = ?1 AND state = 3 ORDER BY priority DESC, place LIMIT ?2
+WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
 
 -- name: parked
 -- Parked jobs of tasks that a worker knows.  ?1 qid  ?2 limit  ?3 JSON list of tasks
 SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_parked
-WHERE queue = ?1 AND state = 2 AND task IN (SELECT value FROM json_each(?3))
+WHERE queue = ?1 AND state = {parked} AND task IN (SELECT value FROM json_each(?3))
 ORDER BY priority DESC, place LIMIT ?2
 
 -- name: is_parked
 -- Whether there is one.  ?1 qid  ?2 JSON list of tasks
 SELECT 1 FROM penstock_job INDEXED BY penstock_parked
-WHERE queue = ?1 AND state = 2 AND task IN (SELECT value FROM json_each(?2)) LIMIT 1
+WHERE queue = ?1 AND state = {parked} AND task IN (SELECT value FROM json_each(?2)) LIMIT 1
 
 -- name: expired
 -- Whether a queued job is past its expiry.  ?1 qid  ?2 now
 SELECT 1 FROM penstock_job INDEXED BY penstock_expiring
-WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND (state < 4 OR state > 7) LIMIT 1
+WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND {is_queued} LIMIT 1
 
 -- name: worker
 -- What a worker announced.  ?1 namespace  ?2 worker

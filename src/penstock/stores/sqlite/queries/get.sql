@@ -2,12 +2,11 @@
 
 -- name: one
 -- ?1 namespace  ?2 queue  ?3 id
-SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
+SELECT {job_columns}
 FROM penstock_job
 WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2) AND id = ?3
 
 -- name: open
 -- Whether a job is there and has not ended.  ?1 namespace  ?2 queue  ?3 id
 SELECT 1 FROM penstock_job
-WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2) AND id = ?3 AND (state <= 4 OR state > 7)
+WHERE queue = (SELECT qid FROM penstock_queue WHERE namespace = ?1 AND name = ?2) AND id = ?3 AND {has_not_ended}

@@ -37,8 +37,7 @@ SELECT id, spec, enqueued_at FROM penstock_job WHERE seq = ?1
 
 -- name: look
 -- The holder of a key, with the columns of `get.one`.  ?1 seq
-SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
+SELECT {job_columns}
 FROM penstock_job WHERE seq = ?1
 
 -- name: replace

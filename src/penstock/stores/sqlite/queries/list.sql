@@ -2,8 +2,7 @@
 
 -- name: by_age
 -- Down from a generation.  ?1 below  ?2 qid or NULL  ?3 state or NULL  ?4 task or NULL  ?5 namespace  ?6 limit
-SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
+SELECT {job_columns}
 FROM penstock_job
 WHERE seq < ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR task = ?4)
   AND (?2 IS NOT NULL OR queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?5))
@@ -16,14 +15,13 @@ FROM penstock_queue
 
 -- name: these
 -- Jobs by their generations.  ?1 JSON list of seq
-SELECT spec, state, seq, attempt, lost, enqueued_at, due, fetched_at, ended_at, expires_at, token, worker,
-       started, cancel_asked, errors, result, progress, checkpoint, reason, batch, members
+SELECT {job_columns}
 FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) ORDER BY seq DESC
 
 -- name: held
 -- What a worker holds, in the queues of a namespace.  ?1 worker  ?2 namespace
 SELECT seq FROM penstock_job INDEXED BY penstock_running
-WHERE state = 4 AND worker = ?1 AND queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?2)
+WHERE state = {running} AND worker = ?1 AND queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?2)
 
 -- name: queue
 -- A whole queue.  ?1 qid
@@ -31,23 +29,23 @@ SELECT seq FROM penstock_job INDEXED BY penstock_id WHERE queue = ?1
 
 -- name: due
 -- ?1 qid  ?2 state
-SELECT seq FROM penstock_job INDEXED BY penstock_due WHERE queue = ?1 AND state < 2 AND state = ?2
+SELECT seq FROM penstock_job INDEXED BY penstock_due WHERE queue = ?1 AND {is_due_later} AND state = ?2
 
 -- name: parked
 -- ?1 qid  ?2 state
-SELECT seq FROM penstock_job INDEXED BY penstock_parked WHERE queue = ?1 AND state = 2 AND state = ?2
+SELECT seq FROM penstock_job INDEXED BY penstock_parked WHERE queue = ?1 AND state = {parked} AND state = ?2
 
 -- name: available
 -- ?1 qid  ?2 state
-SELECT seq FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = 3 AND state = ?2
+SELECT seq FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = {available} AND state = ?2
 
 -- name: running
 -- ?1 qid  ?2 state
-SELECT seq FROM penstock_job INDEXED BY penstock_running WHERE queue = ?1 AND state = 4 AND state = ?2
+SELECT seq FROM penstock_job INDEXED BY penstock_running WHERE queue = ?1 AND state = {running} AND state = ?2
 
 -- name: waiting
 -- ?1 qid  ?2 state
-SELECT seq FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = 8 AND state = ?2
+SELECT seq FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = {waiting} AND state = ?2
 
 -- name: other
 -- Of a state that has no index of its own.  ?1 qid  ?2 state
@@ -60,14 +58,12 @@ SELECT seq FROM penstock_job INDEXED BY penstock_ended WHERE queue = ?1 AND stat
 -- name: oldest
 -- Up from the first job of the file: what purge takes when it takes most of it.  ?1 qid  ?2 JSON list of states  ?3 limit
 SELECT seq FROM penstock_job NOT INDEXED
-WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (state <> 9 OR batch IS NULL)
+WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (state <> {grouped} OR batch IS NULL)
 ORDER BY seq LIMIT ?3
 
 -- name: find
 -- Jobs of one id in all queues of a namespace, by the queue's name.  ?1 namespace  ?2 id
-SELECT j.spec, j.state, j.seq, j.attempt, j.lost, j.enqueued_at, j.due, j.fetched_at, j.ended_at, j.expires_at,
-       j.token, j.worker, j.started, j.cancel_asked, j.errors, j.result, j.progress, j.checkpoint, j.reason, j.batch,
-       j.members
+SELECT {job_columns}
 FROM penstock_queue AS q CROSS JOIN penstock_job AS j
 WHERE q.namespace = ?1 AND q.qid <> 0 AND j.queue = q.qid AND j.id = ?2
 ORDER BY q.name

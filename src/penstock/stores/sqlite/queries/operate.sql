@@ -7,14 +7,14 @@ SELECT seq, state, spec, expires_at, batch, members IS NOT NULL FROM penstock_jo
 -- name: retry
 -- Available now, as new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 tied
 UPDATE penstock_job
-SET state = 3, place = ?2, due = ?3, expires_at = ?4, tied = ?5, attempt = 0, lost = 0,
+SET state = {available}, place = ?2, due = ?3, expires_at = ?4, tied = ?5, attempt = 0, lost = 0,
     ended_at = NULL, keep_until = NULL, cancel_asked = 0, result = NULL, reason = NULL
 WHERE seq = ?1
 
 -- name: retry_queued
 -- The same for a job that has not ended.  ?1 … ?4 as above
 UPDATE penstock_job
-SET state = 3, place = ?2, due = ?3, expires_at = ?4, attempt = 0, lost = 0, cancel_asked = 0,
+SET state = {available}, place = ?2, due = ?3, expires_at = ?4, attempt = 0, lost = 0, cancel_asked = 0,
     result = NULL, reason = NULL
 WHERE seq = ?1
 

@@ -1,7 +1,7 @@
--- Lanes and turns: what a job's step means for the others of its key. Only queues that have them are asked.
+-- Partitions (columns and tables say lane): what a change of one job means for the others of its key.
 
 -- name: look
--- What there is to know of a job before it takes a step.  ?1 seq
+-- What there is to know of a job before a change of it.  ?1 seq
 SELECT seq, state, priority, place, lane, admitted, spec FROM penstock_job WHERE seq = ?1
 
 -- name: laned
@@ -12,17 +12,17 @@ UPDATE penstock_queue SET laned = 1 WHERE qid = ?1
 -- A job has a lane.  ?1 seq  ?2 key  ?3 rank
 UPDATE penstock_job SET lane = ?2, rank = ?3 WHERE seq = ?1
 
--- name: admitted
--- ?1 seq  ?2 NULL, 1, or 2
+-- name: admit
+-- ?1 seq  ?2 NULL, or as in sql.py
 UPDATE penstock_job SET admitted = ?2 WHERE seq = ?1
 
 -- name: available
 -- The next of a lane.  ?1 seq  ?2 admitted
-UPDATE penstock_job SET state = 3, admitted = ?2 WHERE seq = ?1
+UPDATE penstock_job SET state = {available}, admitted = ?2 WHERE seq = ?1
 
 -- name: wait
 -- A job for which there is no room.  ?1 seq
-UPDATE penstock_job SET state = 8 WHERE seq = ?1
+UPDATE penstock_job SET state = {waiting} WHERE seq = ?1
 
 -- name: to_place
 -- ?1 seq  ?2 place
@@ -30,27 +30,27 @@ UPDATE penstock_job SET place = ?2 WHERE seq = ?1
 
 -- name: promote
 -- ?1 seq  ?2 place
-UPDATE penstock_job SET state = 3, place = ?2 WHERE seq = ?1
+UPDATE penstock_job SET state = {available}, place = ?2 WHERE seq = ?1
 
 -- name: first
 -- Who is first in line.  ?1 qid  ?2 key
 SELECT seq, state, priority, place, lane, admitted, spec, rank FROM penstock_job INDEXED BY penstock_waiting
-WHERE queue = ?1 AND lane = ?2 AND state = 8 ORDER BY rank, place LIMIT 1
+WHERE queue = ?1 AND lane = ?2 AND state = {waiting} ORDER BY rank, place LIMIT 1
 
 -- name: count
 -- How many are admitted.  ?1 qid  ?2 key
 SELECT count(*) FROM penstock_job INDEXED BY penstock_admitted
 WHERE queue = ?1 AND lane = ?2 AND admitted IS NOT NULL
 
--- name: ready
+-- name: unstarted
 -- How many of these have not started.  ?1 qid  ?2 key
 SELECT count(*) FROM penstock_job INDEXED BY penstock_admitted
-WHERE queue = ?1 AND lane = ?2 AND admitted = 2 AND admitted IS NOT NULL
+WHERE queue = ?1 AND lane = ?2 AND admitted = {admitted_unstarted} AND admitted IS NOT NULL
 
 -- name: rates
 -- Those of some jobs whose start counts.  ?1 JSON list of seq
 SELECT seq, lane, spec FROM penstock_job
-WHERE seq IN (SELECT value FROM json_each(?1)) AND lane IS NOT NULL AND admitted = 2
+WHERE seq IN (SELECT value FROM json_each(?1)) AND lane IS NOT NULL AND admitted = {admitted_unstarted}
 
 -- name: key
 -- ?1 qid  ?2 key
@@ -90,72 +90,17 @@ DELETE FROM penstock_lane WHERE queue = ?1 AND over <= ?2 AND due IS NULL
 -- name: before
 -- How many stand in line before a job.  ?1 qid  ?2 key  ?3 rank  ?4 place
 SELECT count(*) FROM penstock_job INDEXED BY penstock_waiting
-WHERE queue = ?1 AND lane = ?2 AND state = 8 AND (rank, place) < (?3, ?4)
+WHERE queue = ?1 AND lane = ?2 AND state = {waiting} AND (rank, place) < (?3, ?4)
 
 -- name: in_line
 -- How many stand in line.  ?1 qid  ?2 key
-SELECT count(*) FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND lane = ?2 AND state = 8
+SELECT count(*) FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND lane = ?2 AND state = {waiting}
 
--- name: those_admitted
+-- name: admitted
 -- Their generations.  ?1 qid  ?2 key
 SELECT seq FROM penstock_job INDEXED BY penstock_admitted
 WHERE queue = ?1 AND lane = ?2 AND admitted IS NOT NULL
 
--- name: fair
--- A queue is fair from now on.  ?1 qid  ?2 the place behind which those of turns lie
-UPDATE penstock_queue SET fair = ?2 WHERE qid = ?1
-
--- name: turns
--- ?1 qid  ?2 priority
-SELECT now, tail FROM penstock_turns WHERE queue = ?1 AND priority = ?2
-
--- name: turn
--- ?1 qid  ?2 priority  ?3 key
-SELECT next FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
-
--- name: tail
--- ?1 qid  ?2 priority  ?3 now (if it is the first)  ?4 tail
-INSERT INTO penstock_turns (queue, priority, now, tail) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (queue, priority) DO UPDATE SET tail = ?4
-
--- name: next_place
--- ?1 qid  ?2 priority  ?3 key  ?4 place
-INSERT INTO penstock_turn (queue, priority, key, next) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (queue, priority, key) DO UPDATE SET next = ?4
-
--- name: drop_turn
--- ?1 qid  ?2 priority  ?3 key
-DELETE FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
-
--- name: fetched
--- A later place was fetched.  ?1 qid  ?2 priority  ?3 place
-UPDATE penstock_turns SET now = ?3 WHERE queue = ?1 AND priority = ?2 AND now < ?3
-
--- name: past
--- Places that say nothing any more.  ?1 qid  ?2 priority  ?3 place  ?4 how many
-DELETE FROM penstock_turn WHERE (queue, priority, key) IN (
-    SELECT queue, priority, key FROM penstock_turn INDEXED BY penstock_turn_next
-    WHERE queue = ?1 AND priority = ?2 AND next <= ?3 LIMIT ?4
-)
-
--- name: any_turn
--- ?1 qid
-SELECT 1 FROM penstock_turn WHERE queue = ?1 LIMIT 1
-
--- name: rest
--- All keys begin alike.  ?1 qid
-UPDATE penstock_turns SET now = max(now, coalesce(
-    (SELECT max(next) FROM penstock_turn AS t WHERE t.queue = ?1 AND t.priority = penstock_turns.priority), now))
-WHERE queue = ?1
-
--- name: drop_turns
--- ?1 qid
-DELETE FROM penstock_turn WHERE queue = ?1
-
--- name: drop_now
--- ?1 qid
-DELETE FROM penstock_turns WHERE queue = ?1
-
--- name: drop_lanes
+-- name: drop
 -- ?1 qid
 DELETE FROM penstock_lane WHERE queue = ?1

@@ -13,7 +13,7 @@ WHERE queue = ?1 AND state = ?2 AND ended_at IS NOT NULL ORDER BY ended_at, seq 
 -- name: expired
 -- Queued jobs past their expiry, the earliest first.  ?1 qid  ?2 now  ?3 limit
 SELECT expires_at, seq, queue, state, spec FROM penstock_job INDEXED BY penstock_expiring
-WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND (state < 4 OR state > 7) ORDER BY expires_at, seq LIMIT ?3
+WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND {is_queued} ORDER BY expires_at, seq LIMIT ?3
 
 -- name: silent
 -- Workers that have not announced themselves.  ?1 namespace  ?2 seen before  ?3 limit

@@ -2,21 +2,19 @@
 
 -- name: all
 -- ?1 namespace
-SELECT qid, name, paused, closed, scheduled, retryable, parked, available, running, completed, cancelled, dead,
-       waiting, grouped, enqueued, processed, failed, limits, held_until
+SELECT {queue_columns}
 FROM penstock_queue WHERE namespace = ?1 AND qid <> 0 ORDER BY name
 
 -- name: one
 -- ?1 namespace  ?2 name
-SELECT qid, name, paused, closed, scheduled, retryable, parked, available, running, completed, cancelled, dead,
-       waiting, grouped, enqueued, processed, failed, limits, held_until
+SELECT {queue_columns}
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: oldest
 -- The least due of the first available jobs, in the index alone.  ?1 qid  ?2 how many are looked at
 SELECT min(due) FROM (
     SELECT due FROM penstock_job INDEXED BY penstock_ready
-    WHERE queue = ?1 AND state = 3 ORDER BY priority DESC, place LIMIT ?2
+    WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
 )
 
 -- name: days

@@ -5,21 +5,21 @@
 -- ?1 JSON list of seq  ?2 qid  ?3 token
 -- One statement for all: half the time of one each, and the interpreter is let go and taken back once.
 DELETE FROM penstock_job NOT INDEXED
-WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
+WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
   AND tied IS NULL AND members IS NULL
 
 -- name: left
 -- Those of them that are tied, or batches: the others have gone.  ?1 … ?3 as above
 SELECT seq FROM penstock_job NOT INDEXED
-WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = 4
+WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
 
 -- name: keep
 -- One job that ended well, stays for a while, and is tied to no others.
 -- ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 now  ?6 kept until  ?7 result  ?8 reason
 UPDATE penstock_job
-SET state = 5, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
+SET state = {completed}, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
     lease_until = NULL, started = 0
-WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = 4 AND tied IS NULL AND members IS NULL
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} AND tied IS NULL AND members IS NULL
 
 -- name: look
 -- ?1 qid  ?2 id
@@ -34,8 +34,8 @@ FROM penstock_job WHERE queue = ?1 AND id = ?2
 UPDATE penstock_job
 SET state = ?2, attempt = ?3, lost = ?4, place = ?5, due = ?6, ended_at = ?7, keep_until = ?8, errors = ?9,
     result = ?10, reason = ?11, token = NULL, worker = NULL, lease_until = NULL, started = 0
-WHERE seq = ?1 AND state = 4 AND (?12 IS NULL OR token = ?12)
+WHERE seq = ?1 AND state = {running} AND (?12 IS NULL OR token = ?12)
 
 -- name: drop
 -- One job.  ?1 seq  ?2 token (NULL: whichever it is)
-DELETE FROM penstock_job WHERE seq = ?1 AND state = 4 AND (?2 IS NULL OR token = ?2)
+DELETE FROM penstock_job WHERE seq = ?1 AND state = {running} AND (?2 IS NULL OR token = ?2)

@@ -8,19 +8,10 @@ from penstock.core.job import UNREADABLE_TASK, Job, Ref, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.rows import (
-    DEAD,
-    ENDED,
-    GROUPED,
-    STATES,
-    Row,
-    Unreadable,
-    job_of,
-    numbers,
-    spec_blob,
-    unreadable_job,
-)
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import DEAD, ENDED, GROUPED, STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs.batches import end_members, left
 
 __all__ = ["put_aside", "show"]
@@ -81,7 +72,7 @@ def _put_aside(
     tx.found.append(SetAside("job", name, id, cause))
 
 
-def _count(tx: TransactionContext, queue: Queue, state: int) -> None:
+def _count(tx: TransactionContext, queue: QueueContext, state: int) -> None:
     """One that had ended was counted then."""
     tx.move(queue, state if 0 <= state < len(STATES) else None, DEAD)
     if state not in ENDED:

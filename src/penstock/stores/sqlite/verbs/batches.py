@@ -12,18 +12,10 @@ from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import EXPIRED, batch_of, kept
 from penstock.stores.contract import GroupInfo
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.rows import (
-    AVAILABLE,
-    CANCELLED,
-    GROUPED,
-    STATES,
-    Row,
-    numbers,
-    spec_blob,
-    spec_of,
-    specs_of,
-)
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_blob, spec_of, specs_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, GROUPED, STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys, shift_key
 from penstock.stores.text_encoding import storable
 
@@ -70,7 +62,7 @@ _Member = tuple[int, NewJob]
 # ── joining and leaving ──────────────────────────────────────────────────────────────────────────
 
 
-def entered(tx: TransactionContext, queue: Queue, seq: int, job: NewJob, state: int) -> None:
+def entered(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, state: int) -> None:
     """A new job that has a group was stored in this state."""
     assert job.group is not None
     tx.execute(_KEY, (seq, job.group.key))
@@ -83,14 +75,14 @@ def set_key(tx: TransactionContext, seq: int, key: str) -> None:
     tx.execute(_KEY, (seq, key))
 
 
-def enter(tx: TransactionContext, queue: Queue, seq: int, job: NewJob) -> None:
+def enter(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob) -> None:
     """A job that was there, and waits in no group, joins its own; its old state was counted out already."""
     assert job.group is not None
     tx.execute(_ENTER, (seq, tx.tails(queue, 1) + 1, tx.now))
     _join(tx, queue, job.task, job.group)
 
 
-def _join(tx: TransactionContext, queue: Queue, task: str, terms: Group) -> None:
+def _join(tx: TransactionContext, queue: QueueContext, task: str, terms: Group) -> None:
     """The row stands there already; if that makes a batch, it is made."""
     name, now = (queue.qid, task, terms.key), tx.now
     said = (terms.size, terms.wait, terms.grace, now, terms.due(now, now))
@@ -103,7 +95,7 @@ def _join(tx: TransactionContext, queue: Queue, task: str, terms: Group) -> None
             flush(tx, queue, task, terms.key)
 
 
-def left(tx: TransactionContext, queue: Queue, task: str, key: str, n: int = 1) -> None:
+def left(tx: TransactionContext, queue: QueueContext, task: str, key: str, n: int = 1) -> None:
     """So many stand in their group no more."""
     name = (queue.qid, task, key)
     size, wait, grace, before, last, _ = tx.execute(_ONE, name).fetchone()
@@ -114,7 +106,7 @@ def left(tx: TransactionContext, queue: Queue, task: str, key: str, n: int = 1) 
     tx.execute(_SHRINK, (*name, before - n, first, Group(key, size, wait, grace).due(first, last)))
 
 
-def is_ripe(tx: TransactionContext, queue: Queue, task: str, key: str, *, full: bool = True) -> bool:
+def is_ripe(tx: TransactionContext, queue: QueueContext, task: str, key: str, *, full: bool = True) -> bool:
     """Whether it is to become a batch: its time has come, or there are enough."""
     found = tx.execute(_ONE, (queue.qid, task, key)).fetchone()
     if found is None:
@@ -126,10 +118,10 @@ def is_ripe(tx: TransactionContext, queue: Queue, task: str, key: str, *, full: 
 # ── becoming a batch ─────────────────────────────────────────────────────────────────────────────
 
 
-def flush(tx: TransactionContext, queue: Queue, task: str, key: str) -> tuple[str | None, int]:
+def flush(tx: TransactionContext, queue: QueueContext, task: str, key: str) -> tuple[str | None, int]:
     """The first of a group become a batch: its id, None if all have expired; and how many they were."""
     name = (queue.qid, task, key)
-    size = tx.execute(_ONE, name).fetchone()[0]
+    size, *_ = tx.execute(_ONE, name).fetchone()
     members: list[_Member] = []
     rows = tx.execute(_MEMBERS, (*name, size)).fetchall()
     specs = specs_of((seq, spec) for seq, _, spec in rows)
@@ -143,26 +135,28 @@ def flush(tx: TransactionContext, queue: Queue, task: str, key: str) -> tuple[st
     return made, len(rows)
 
 
-def batch_alone(tx: TransactionContext, queue: Queue, seq: int, spec: NewJob) -> None:
+def batch_alone(tx: TransactionContext, queue: QueueContext, seq: int, spec: NewJob) -> None:
     """A member that waits in no group is a batch of its own."""
     _make_batch(tx, queue, [(seq, spec)])
 
 
-def _make_batch(tx: TransactionContext, queue: Queue, members: Sequence[_Member]) -> str:
-    first = members[0][1]
+def _make_batch(tx: TransactionContext, queue: QueueContext, members: Sequence[_Member]) -> str:
+    _, first = members[0]
     ids = _ids_blob([spec.id for _, spec in members])
     seq, place = tx.mint(), tx.tails(queue, 1) + 1
     batches = (batch_of(batch_id(first.id, n), [spec for _, spec in members]) for n in count(1))
     spec = next(batch for batch in batches if _insert(tx, queue, seq, place, batch, ids))
     tx.execute(_ASSIGN, (numbers(seq for seq, _ in members), spec.id))
     if queue.has_dependents:
-        before = partitions.RowBefore(seq, None, spec.priority, place, None, None, spec_blob(spec))
+        before = RowBefore(seq, None, spec.priority, place, None, None, spec_blob(spec))
         partitions.became(tx, queue, before, AVAILABLE, place, at_tail=True)
     tx.move(queue, None, AVAILABLE)
     return spec.id
 
 
-def _insert(tx: TransactionContext, queue: Queue, seq: int, place: int, spec: NewJob, ids: bytes) -> bool:
+def _insert(
+    tx: TransactionContext, queue: QueueContext, seq: int, place: int, spec: NewJob, ids: bytes
+) -> bool:
     """Whether its id was free."""
     row = (seq, queue.qid, spec.id, spec.priority, place, tx.now, spec.task, spec_blob(spec), ids)
     return tx.execute(_INSERT, row).rowcount == 1
@@ -172,7 +166,7 @@ def _insert(tx: TransactionContext, queue: Queue, seq: int, place: int, spec: Ne
 
 
 def end_queued(
-    tx: TransactionContext, queue: Queue, seq: int, state: int, spec: NewJob | bytes, reason: str
+    tx: TransactionContext, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
 ) -> None:
     """A job that was not running is cancelled: it leaves its group, or its members end with it."""
     if isinstance(spec, bytes):
@@ -188,7 +182,7 @@ def end_queued(
 
 
 def end_members(
-    tx: TransactionContext, queue: Queue, batch: str, state: int, until: int, reason: str | None
+    tx: TransactionContext, queue: QueueContext, batch: str, state: int, until: int, reason: str | None
 ) -> None:
     """A batch has ended in this state, and is kept until then."""
     terms = (queue.qid, batch, state, tx.now, until, reason and storable(reason))
@@ -200,7 +194,9 @@ def end_members(
         tx.move(queue, GROUPED, state, len(rows))
 
 
-def removed(tx: TransactionContext, queue: Queue, rows: Iterable[Row], *, forgotten: bool = False) -> None:
+def removed(
+    tx: TransactionContext, queue: QueueContext, rows: Iterable[Row], *, forgotten: bool = False
+) -> None:
     """These jobs are gone: state, id, task, key of the group, batch, and whether it had members. Forgotten:
     nobody has asked for that."""
     waited: dict[tuple[str, str], int] = {}
@@ -221,15 +217,16 @@ def removed(tx: TransactionContext, queue: Queue, rows: Iterable[Row], *, forgot
 # ── what there is ────────────────────────────────────────────────────────────────────────────────
 
 
-def next_due(tx: TransactionContext, queue: Queue) -> int | None:
+def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
     """When the first group of a queue is due."""
     if not queue.count(GROUPED):
         return None
-    due: int | None = tx.execute(_NEXT, (queue.qid,)).fetchone()[0]
+    due: int | None
+    (due,) = tx.execute(_NEXT, (queue.qid,)).fetchone()
     return due
 
 
-def due_groups(tx: TransactionContext, queue: Queue, limit: int) -> list[Row]:
+def due_groups(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
     """Those that are due: when, task, key."""
     if not queue.count(GROUPED):
         return []
@@ -244,4 +241,5 @@ def flush_group(tx: TransactionContext, name: str, task: str, key: str) -> str |
     queue = tx.queue(name)
     if queue is None or tx.execute(_ONE, (queue.qid, task, key)).fetchone() is None:
         return None
-    return flush(tx, queue, task, key)[0]
+    made, _ = flush(tx, queue, task, key)
+    return made

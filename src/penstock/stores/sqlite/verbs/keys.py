@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from penstock.core.job import State
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import KeyChange, key_change, outlives_its_job, until
-from penstock.stores.sqlite.rows import STATES, numbers, spec_of
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import numbers, spec_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 
 __all__ = ["drop_keys", "forget_key", "free_keys", "holder", "prune_keys", "shift_key", "take_key"]
 
@@ -21,7 +23,7 @@ _DROP = SQL["keys.drop"]
 _JOB = SQL["keys.job"]
 
 
-def holder(tx: TransactionContext, queue: Queue, key: str) -> tuple[str, int] | None:
+def holder(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[str, int] | None:
     """Who holds a key; one whose period is over loses it here."""
     found = tx.execute(_HOLDER, (queue.qid, key)).fetchone()
     if found is None:
@@ -34,7 +36,7 @@ def holder(tx: TransactionContext, queue: Queue, key: str) -> tuple[str, int] | 
 
 
 def take_key(
-    tx: TransactionContext, queue: Queue, seq: int, id: str, unique: UniqueKey, enqueued_at: int
+    tx: TransactionContext, queue: QueueContext, seq: int, id: str, unique: UniqueKey, enqueued_at: int
 ) -> None:
     """If nobody else holds it, for what is left of its period."""
     end = until(unique, enqueued_at)
@@ -55,7 +57,7 @@ def forget_key(tx: TransactionContext, seq: int, state: int, tied: int) -> None:
 
 
 def shift_key(
-    tx: TransactionContext, queue: Queue, seq: int, tied: int, before: State | None, after: State
+    tx: TransactionContext, queue: QueueContext, seq: int, tied: int, before: State | None, after: State
 ) -> None:
     """What a step between these two states does to the key of a tied job, which is still there."""
     match key_change(tied, before, after):
@@ -70,7 +72,7 @@ def shift_key(
             pass
 
 
-def prune_keys(tx: TransactionContext, queues: Sequence[Queue], limit: int) -> int:
+def prune_keys(tx: TransactionContext, queues: Sequence[QueueContext], limit: int) -> int:
     """Keys whose period is over; how many went."""
     gone = 0
     for queue in queues:
@@ -78,6 +80,6 @@ def prune_keys(tx: TransactionContext, queues: Sequence[Queue], limit: int) -> i
     return gone
 
 
-def drop_keys(tx: TransactionContext, queue: Queue) -> None:
+def drop_keys(tx: TransactionContext, queue: QueueContext) -> None:
     """All of a queue that is forgotten."""
     tx.execute(_DROP, (queue.qid,))

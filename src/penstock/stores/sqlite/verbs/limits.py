@@ -10,8 +10,9 @@ from penstock.core.job import QUEUED, Job, NewJob
 from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.rate_limiter import Gate
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, PARKED, RUNNING
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, CODE, PARKED, RUNNING
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 
 __all__ = ["change", "full", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
 
@@ -27,25 +28,25 @@ _blob = msgspec.msgpack.Encoder().encode
 # ── fetch ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def room(tx: TransactionContext, queue: Queue) -> int | None:
+def room(tx: TransactionContext, queue: QueueContext) -> int | None:
     """How many jobs the queue may give now; None: any number."""
     if queue.paused:
         return 0
     return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), tx.now)
 
 
-def gives(tx: TransactionContext, queue: Queue, *, parked: bool = False) -> bool:
+def gives(tx: TransactionContext, queue: QueueContext, *, parked: bool = False) -> bool:
     """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
     some = queue.count(AVAILABLE) > 0 or (parked and queue.count(PARKED) > 0)
     return some and room(tx, queue) != 0
 
 
-def full(queue: Queue) -> bool:
+def full(queue: QueueContext) -> bool:
     """Whether as many of its jobs run as may, so that the end of one lets the next one start."""
     return queue.gate is not None and not queue.paused and queue.gate.full(queue.count(RUNNING))
 
 
-def opens(tx: TransactionContext, queues: Sequence[Queue], parked: Collection[int] = ()) -> int | None:
+def opens(tx: TransactionContext, queues: Sequence[QueueContext], parked: Collection[int] = ()) -> int | None:
     """When one of these queues gives what it keeps back now, by the time that passes. In those of `parked`
     there are parked jobs for who asks."""
     instants = [
@@ -59,7 +60,7 @@ def opens(tx: TransactionContext, queues: Sequence[Queue], parked: Collection[in
     return min((instant for instant in instants if instant is not None), default=None)
 
 
-def passed(tx: TransactionContext, queue: Queue, seqs: Sequence[int]) -> dict[int, int]:
+def passed(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> dict[int, int]:
     """These were given, in this order: which of them start later than now, and when."""
     gate = queue.gate
     if gate is None or not seqs:
@@ -84,7 +85,7 @@ def started(jobs: list[Job], starts: dict[int, int]) -> list[Job]:
 # ── enqueue, settle, settings ────────────────────────────────────────────────────────────────────
 
 
-def refusal(tx: TransactionContext, queue: Queue, job: NewJob) -> Enqueued | None:
+def refusal(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueued | None:
     """What is said to a job for which there is no room."""
     gate = queue.gate
     most = None if gate is None else gate.limits.max_size
@@ -99,7 +100,7 @@ def refusal(tx: TransactionContext, queue: Queue, job: NewJob) -> Enqueued | Non
     return Enqueued(Verdict.FULL, job.id, wait, size=most, waits=waits)
 
 
-def hold(tx: TransactionContext, queue: Queue, ms: int) -> None:
+def hold(tx: TransactionContext, queue: QueueContext, ms: int) -> None:
     """The queue gives nothing for so long."""
     if queue.gate is None:
         queue.gate = Gate()
@@ -108,7 +109,7 @@ def hold(tx: TransactionContext, queue: Queue, ms: int) -> None:
     tx.work = True  # somebody has to know when it goes on
 
 
-def change(tx: TransactionContext, queue: Queue, wanted: LimitChange) -> bool:
+def change(tx: TransactionContext, queue: QueueContext, wanted: LimitChange) -> bool:
     """Whether anything is other than before."""
     gate = queue.gate or Gate()
     if not gate.change(wanted, tx.now):

@@ -18,23 +18,28 @@ from penstock.stores.contract import (
     WorkerInfo,
     unreadable_settings_of,
 )
+from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import limits_of, why_no_limits, worker_of
-from penstock.stores.sqlite.rows import (
+from penstock.stores.sqlite.rows import QueueRow, numbers
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import (
     AVAILABLE,
     CODE,
     ENDED,
     GROUPED,
+    PARKED,
+    RETRYABLE,
     RUNNING,
+    SCHEDULED,
     STATES,
     WAITING,
-    Row,
-    numbers,
 )
-from penstock.stores.sqlite.transaction_context import SQL, TransactionContext, counts_of
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 
 __all__ = [
     "SILENT",
+    "all_queues",
     "cheaper_to_gather",
     "find",
     "gather",
@@ -63,13 +68,12 @@ _QUEUE = SQL["list.queue"]
 _FIND = SQL["list.find"]
 _GET = SQL["get.one"]
 _LANE_KEY = SQL["partitions.key"]
-_LANE_LOOK = SQL["partitions.look"]
 _IN_LINE = SQL["partitions.in_line"]
 _BEFORE = SQL["partitions.before"]
-_ADMITTED = SQL["partitions.those_admitted"]
+_ADMITTED = SQL["partitions.admitted"]
 _IN_STATE = {
-    **dict.fromkeys((0, 1), SQL["list.due"]),
-    2: SQL["list.parked"],
+    **dict.fromkeys((SCHEDULED, RETRYABLE), SQL["list.due"]),
+    PARKED: SQL["list.parked"],
     AVAILABLE: SQL["list.available"],
     RUNNING: SQL["list.running"],
     **dict.fromkeys(ENDED, SQL["list.ended"]),
@@ -87,9 +91,6 @@ _LOOKED_AT = 4_000
 #: So many jobs are always gathered by their index.
 _FEW = 2_000
 _END = 2**63 - 1
-#: Where the counts by state, and the totals, stand in a queue's row.
-_COUNTS = slice(4, 4 + len(STATES))
-_TOTALS = slice(_COUNTS.stop, _COUNTS.stop + 3)
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────
@@ -143,11 +144,11 @@ def _few(
         return [seq for (seq,) in cx.execute(_HELD, (worker, tx.namespace))]
     if queue is None and state is None:
         return None
-    rows = [row for row in cx.execute(_ALL, (tx.namespace,)) if queue is None or row[1] == queue]
+    rows = [row for row in all_queues(tx) if queue is None or row.name == queue]
     code = None if state is None else CODE[state]
     if not cheaper_to_gather(tx, sum(_matching(row, code) for row in rows), limit):
         return None
-    return [seq for row in rows if _matching(row, code) for seq in gather(tx, row[0], code)]
+    return [seq for row in rows if _matching(row, code) for seq in gather(tx, row.qid, code)]
 
 
 def cheaper_to_gather(tx: TransactionContext, matches: int, limit: int) -> bool:
@@ -168,10 +169,9 @@ def gather(tx: TransactionContext, qid: int, code: int | None) -> list[int]:
     return [seq for (seq,) in found]
 
 
-def _matching(row: Row, code: int | None) -> int:
+def _matching(row: QueueRow, code: int | None) -> int:
     """How many jobs of a queue's row have this state."""
-    counts = row[_COUNTS]
-    return int(sum(counts) if code is None else counts[code])
+    return sum(row.counts) if code is None else row.counts[code]
 
 
 def _of_few(
@@ -216,42 +216,44 @@ def lane(tx: TransactionContext, ref: Ref) -> LaneInfo | None:
     seqs = sorted(seq for (seq,) in cx.execute(_ADMITTED, name))[:LANE_SHOWN]
     before = None
     if job.state is State.WAITING:
-        place = cx.execute(_LANE_LOOK, (job.generation,)).fetchone()[3]
+        place = partitions.look(tx, job.generation).place
         order = (terms.rank(job.spec.priority), place)
-        before = cx.execute(_BEFORE, (*name, *order)).fetchone()[0]
-    found = cx.execute(_LANE_KEY, name).fetchone()
-    due = None if found is None else found[2]
+        (before,) = cx.execute(_BEFORE, (*name, *order)).fetchone()
+    _, _, due = cx.execute(_LANE_KEY, name).fetchone() or (None, None, None)
+    (in_line,) = cx.execute(_IN_LINE, name).fetchone()
     admitted = [show(tx, row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
-    return LaneInfo(terms.key, admitted, cx.execute(_IN_LINE, name).fetchone()[0], before, due)
+    return LaneInfo(terms.key, admitted, in_line, before, due)
 
 
 # ── queues and workers ───────────────────────────────────────────────────────────────────────────
 
 
+def all_queues(tx: TransactionContext) -> list[QueueRow]:
+    """Every queue of the namespace, by name."""
+    return [QueueRow._make(row) for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
+
+
 def queues(tx: TransactionContext) -> list[QueueInfo]:
-    return [_info(tx, row) for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
+    return [_info(tx, row) for row in all_queues(tx)]
 
 
 def unreadable_settings(tx: TransactionContext) -> list[Finding]:
-    rows = tx.execute(_ALL, (tx.namespace,)).fetchall()
-    found = [(row[1], why_no_limits(row[-2])) for row in rows]
+    found = [(row.name, why_no_limits(row.limits)) for row in all_queues(tx)]
     return [unreadable_settings_of(name, why) for name, why in found if why is not None]
 
 
 def info(tx: TransactionContext, name: str) -> QueueInfo:
     """One queue, which must be there."""
-    return _info(tx, tx.execute(_ONE, (tx.namespace, name)).fetchone())
+    return _info(tx, QueueRow._make(tx.execute(_ONE, (tx.namespace, name)).fetchone()))
 
 
-def _info(tx: TransactionContext, row: Row) -> QueueInfo:
-    qid, name, paused, closed = row[:4]
-    counts = counts_of(row[_COUNTS])
+def _info(tx: TransactionContext, row: QueueRow) -> QueueInfo:
+    counts = {state: n for state, n in zip(STATES, row.counts, strict=True) if n}
     oldest = None
     if State.AVAILABLE in counts:
-        oldest = tx.execute(_OLDEST, (qid, _LOOKED_AT)).fetchone()[0]
-    limits, held_until = limits_of(row[-2]), row[-1]
-    held = held_until if held_until > tx.now else None
-    return QueueInfo(name, counts, paused == 1, closed == 1, oldest, limits, held)
+        (oldest,) = tx.execute(_OLDEST, (row.qid, _LOOKED_AT)).fetchone()
+    held = row.held_until if row.held_until > tx.now else None
+    return QueueInfo(row.name, counts, row.paused == 1, row.closed == 1, oldest, limits_of(row.limits), held)
 
 
 def parked(tx: TransactionContext) -> list[Parked]:
@@ -264,18 +266,15 @@ def parked(tx: TransactionContext) -> list[Parked]:
 
 def stats(tx: TransactionContext, days: int) -> list[QueueStats]:
     newer_than = tx.now // _DAY - min(days, _DAYS_KEPT)
-    rows = tx.execute(_ALL, (tx.namespace,)).fetchall()
-    return [QueueStats(row[1], *_totals(row), _days(tx, row[0], newer_than)) for row in rows]
+    return [
+        QueueStats(row.name, row.enqueued, row.processed, row.failed, _days(tx, row.qid, newer_than))
+        for row in all_queues(tx)
+    ]
 
 
 def _days(tx: TransactionContext, qid: int, newer_than: int) -> list[DayCount]:
     rows = tx.execute(_DAYS, (qid, newer_than))
     return [DayCount(_day_name(day), processed, failed) for day, processed, failed in rows]
-
-
-def _totals(row: Row) -> tuple[int, int, int]:
-    enqueued, processed, failed = row[_TOTALS]
-    return enqueued, processed, failed
 
 
 def _day_name(day: int) -> str:

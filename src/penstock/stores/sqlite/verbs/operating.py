@@ -13,21 +13,10 @@ from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.contract import Pruned, QueueInfo, WorkerInfo
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import limits_of, worker_blob
-from penstock.stores.sqlite.rows import (
-    AVAILABLE,
-    CODE,
-    ENDED,
-    GROUPED,
-    PARKED,
-    RUNNING,
-    STATES,
-    Row,
-    is_queued,
-    numbers,
-    spec_of,
-    specs_of,
-)
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import Row, numbers, spec_of, specs_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, CODE, ENDED, GROUPED, PARKED, QUEUED, RUNNING, STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import batch_alone, end_queued, enter, left, removed
 from penstock.stores.sqlite.verbs.keys import (
@@ -87,7 +76,7 @@ _DAYS_KEPT = 90
 # ── single jobs ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _look(tx: TransactionContext, ref: Ref) -> tuple[Queue, Row] | None:
+def _look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     return None if queue is None or row is None else (queue, row)
@@ -111,7 +100,7 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
     place = tx.tails(queue, 1) + 1
     terms = (seq, place, tx.now, expires_at)
     before = partitions.look(tx, seq) if queue.has_dependents else None
-    if is_queued(state):
+    if state in QUEUED:
         tx.execute(_RETRY_QUEUED, terms)
     else:
         unique = job.unique
@@ -136,7 +125,7 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
     return STATES[state]
 
 
-def _bring_back(tx: TransactionContext, queue: Queue, batch: str) -> None:
+def _bring_back(tx: TransactionContext, queue: QueueContext, batch: str) -> None:
     """A batch that had ended runs again, and its members are its members again."""
     for seq, state, spec in tx.execute(_ENDED_MEMBERS, (queue.qid, batch)).fetchall():
         tx.execute(_REVIVE, (seq,))
@@ -158,7 +147,7 @@ def _reschedule(tx: TransactionContext, ref: Ref, due: int) -> State | None:
     if found is None:
         return None
     queue, (seq, state, spec, _, batch, is_batch) = found
-    if is_queued(state) and state != PARKED and not (state == GROUPED and batch is not None):
+    if state in QUEUED and state != PARKED and not (state == GROUPED and batch is not None):
         job = spec_of(seq, spec)
         if job.group is not None and not is_batch:
             _reschedule_member(tx, queue, seq, state, job, due)
@@ -175,7 +164,7 @@ def _reschedule(tx: TransactionContext, ref: Ref, due: int) -> State | None:
 
 
 def _reschedule_member(
-    tx: TransactionContext, queue: Queue, seq: int, state: int, job: NewJob, due: int
+    tx: TransactionContext, queue: QueueContext, seq: int, state: int, job: NewJob, due: int
 ) -> None:
     assert job.group is not None
     scheduled = CODE[State.SCHEDULED]
@@ -203,7 +192,7 @@ def _delete(tx: TransactionContext, ref: Ref) -> State | None:
     return STATES[state]
 
 
-def _remove(tx: TransactionContext, queue: Queue, state: int, seqs: Sequence[int]) -> int:
+def _remove(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequence[int]) -> int:
     """Because somebody asks for it."""
     if queue.has_dependents:
         _remove_tied(tx, queue, seqs)
@@ -214,7 +203,7 @@ def _remove(tx: TransactionContext, queue: Queue, state: int, seqs: Sequence[int
     return len(seqs)
 
 
-def _remove_tied(tx: TransactionContext, queue: Queue, seqs: Sequence[int]) -> None:
+def _remove_tied(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
     """One by one: who gets room by it may be the next that is removed."""
     for seq in seqs:
         before = partitions.look(tx, seq)
@@ -224,13 +213,13 @@ def _remove_tied(tx: TransactionContext, queue: Queue, seqs: Sequence[int]) -> N
         partitions.became(tx, queue, before, None, before.place)
 
 
-def _gone(tx: TransactionContext, queue: Queue, rows: Sequence[Row]) -> None:
+def _gone(tx: TransactionContext, queue: QueueContext, rows: Sequence[Row]) -> None:
     """What these jobs, which somebody has removed, leave behind: keys, groups, members."""
     free_keys(tx, [seq for *_, seq, tied in rows if tied is not None])
     removed(tx, queue, [row[:6] for row in rows])
 
 
-def _forget(tx: TransactionContext, queue: Queue, state: int, seqs: Sequence[int]) -> int:
+def _forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequence[int]) -> int:
     """Because these ended jobs have been kept for long enough."""
     if seqs:
         lanes = dict.fromkeys(partitions.look(tx, seq).lane for seq in seqs) if queue.laned else {}
@@ -324,7 +313,7 @@ def probe_prune(
         if any(counts[state] for state in ENDED) and cx.execute(_OVER, (qid, now, 1)).fetchone():
             return NEEDS_WRITE
         if (
-            any(n for state, n in enumerate(counts) if is_queued(state))
+            any(n for state, n in enumerate(counts) if state in QUEUED)
             and cx.execute(_EXPIRED, (qid, now, 1)).fetchone()
         ):
             return NEEDS_WRITE
@@ -384,7 +373,7 @@ def _beyond(
     return [seq for (seq,) in rows]
 
 
-def _prune_over(tx: TransactionContext, queues: dict[int, Queue], limit: int) -> int:
+def _prune_over(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) -> int:
     over: list[Row] = []
     for qid in queues:
         over += tx.execute(_OVER, (qid, tx.now, limit)).fetchall()
@@ -395,7 +384,7 @@ def _prune_over(tx: TransactionContext, queues: dict[int, Queue], limit: int) ->
     return sum(_forget(tx, queues[qid], state, seqs) for (qid, state), seqs in gone.items())
 
 
-def _prune_expired(tx: TransactionContext, queues: dict[int, Queue], limit: int) -> int:
+def _prune_expired(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) -> int:
     expired: list[Row] = []
     for qid in queues:
         expired += tx.execute(_EXPIRED, (qid, tx.now, limit)).fetchall()

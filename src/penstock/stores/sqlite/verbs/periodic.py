@@ -11,13 +11,14 @@ from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
 from penstock.stores.contract import Moved, Tick, Ticked, Timetable, Verdict
 from penstock.stores.sqlite.blobs import entry_of
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.sqlite.verbs.listing import all_queues
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
 from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, is_open
 
 __all__ = ["delete_entries", "entries", "pause_entries", "probe_put_entries", "put_entries", "tick"]
 
-_ALL = SQL["queues.all"]
 _OF_QUEUE = SQL["entries.of_queue"]
 _ONE = SQL["entries.one"]
 _INSERT = SQL["entries.insert"]
@@ -31,7 +32,7 @@ _blob = msgspec.msgpack.Encoder().encode
 
 def entries(tx: TransactionContext, names: Sequence[str] | None) -> Timetable:
     if names is None:
-        names = [row[1] for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
+        names = [row.name for row in all_queues(tx)]
     queues = tx.known(sorted(set(names)))
     found = [
         entry_of(Ref(queue.name, name), row)
@@ -41,10 +42,10 @@ def entries(tx: TransactionContext, names: Sequence[str] | None) -> Timetable:
     return Timetable(found, tx.now)
 
 
-def _one(tx: TransactionContext, ref: Ref) -> tuple[Queue, Entry] | None:
+def _entry(tx: TransactionContext, ref: Ref) -> Entry | None:
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_ONE, (queue.qid, ref.id)).fetchone()
-    return None if queue is None or row is None else (queue, entry_of(ref, row))
+    return None if row is None else entry_of(ref, row)
 
 
 # ── what operators do ────────────────────────────────────────────────────────────────────────────
@@ -52,8 +53,8 @@ def _one(tx: TransactionContext, ref: Ref) -> tuple[Queue, Entry] | None:
 
 def probe_put_entries(tx: TransactionContext, specs: Sequence[NewEntry]) -> list[Entry] | NeedsWrite:
     """Every worker puts those of its code when it starts, and mostly they are there."""
-    found = [_one(tx, spec.ref) for spec in specs]
-    there = [one[1] for one in found if one is not None]
+    found = [_entry(tx, spec.ref) for spec in specs]
+    there = [entry for entry in found if entry is not None]
     return there if [entry.spec for entry in there] == list(specs) else NEEDS_WRITE
 
 
@@ -62,9 +63,9 @@ def put_entries(tx: TransactionContext, specs: Sequence[NewEntry]) -> list[Entry
 
 
 def _put(tx: TransactionContext, spec: NewEntry) -> Entry:
-    queue, found = tx.some_queue(spec.job.queue), _one(tx, spec.ref)
-    if found is not None and found[1].spec == spec:
-        return found[1]
+    queue, found = tx.some_queue(spec.job.queue), _entry(tx, spec.ref)
+    if found is not None and found.spec == spec:
+        return found
     terms = (queue.qid, spec.name, spec.schedule.key, _blob(spec), tx.now)
     tx.execute(_INSERT if found is None else _CHANGE, terms)
     tx.changes += 1
@@ -79,8 +80,7 @@ def _pause(tx: TransactionContext, ref: Ref, paused: bool) -> Entry | None:
     queue = tx.queue(ref.queue)
     if queue is not None:
         tx.changes += tx.execute(_PAUSE, (queue.qid, ref.id, int(paused), tx.now)).rowcount
-    found = _one(tx, ref)
-    return None if found is None else found[1]
+    return _entry(tx, ref)
 
 
 def delete_entries(tx: TransactionContext, refs: Sequence[Ref]) -> list[bool]:
@@ -102,10 +102,9 @@ def tick(tx: TransactionContext, ticks: Sequence[Tick]) -> list[Ticked]:
 
 
 def _tick(tx: TransactionContext, one: Tick) -> Ticked:
-    found = _one(tx, one.ref)
-    if found is None:
+    queue, entry = tx.queue(one.ref.queue), _entry(tx, one.ref)
+    if queue is None or entry is None:
         return Ticked(Moved.GONE)
-    queue, entry = found
     if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
         return Ticked(Moved.STALE)
     if tx.now < one.not_before:

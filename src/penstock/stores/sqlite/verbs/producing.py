@@ -9,17 +9,10 @@ from penstock.core.lifecycle import first_state
 from penstock.core.unique import WHILE_QUEUED
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.rows import (
-    AVAILABLE,
-    CODE,
-    GROUPED,
-    RUNNING,
-    STATES,
-    Row,
-    is_queued,
-    spec_blob,
-)
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import Row, RowBefore, spec_blob
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, QUEUED, RUNNING, STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 from penstock.stores.sqlite.verbs.batches import end_queued, entered
 from penstock.stores.sqlite.verbs.keys import take_key
@@ -30,7 +23,7 @@ from penstock.stores.text_encoding import asked_because
 __all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "get", "is_open"]
 
 _INSERT = SQL["enqueue.insert"]
-_INSERT_TIED = SQL["enqueue.insert_tied"]
+_INSERT_WITH_KEY = SQL["enqueue.insert_with_key"]
 _EXISTS = SQL["enqueue.exists"]
 _GET = SQL["get.one"]
 _OPEN = SQL["get.open"]
@@ -48,7 +41,7 @@ def enqueue(tx: TransactionContext, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = tx.some_queue(job.queue)
-        alone = job.unique is None and job.group is None and not _is_tied(queue, job)
+        alone = job.unique is None and job.group is None and not _may_wait(queue, job)
         if queue.closed or queue.gate is not None or not alone:
             plain = False
     if plain and _insert_all(tx, jobs):
@@ -60,7 +53,7 @@ def _insert_all(tx: TransactionContext, jobs: Sequence[NewJob]) -> bool:
     """Store them; or nothing, and False, if one of their ids is taken."""
     if len(jobs) == 1:
         return _insert(tx, tx.some_queue(jobs[0].queue), jobs[0])
-    cx = tx.cx
+    cx, now = tx.cx, tx.now
     cx.execute("SAVEPOINT many")
     tails: dict[str, int] = {}
     states: dict[tuple[str, int], int] = {}
@@ -72,9 +65,10 @@ def _insert_all(tx: TransactionContext, jobs: Sequence[NewJob]) -> bool:
             name = job.queue
             queue = tx.some_queue(name)
             tail = tails[name] = tails.get(name, queue.tail) + 1
-            row = _row(tx, queue, job, seq, tail)
-            states[name, row[3]] = states.get((name, row[3]), 0) + 1
-            rows.append(row)
+            first, due = first_state(job, now)
+            code = CODE[first]
+            states[name, code] = states.get((name, code), 0) + 1
+            rows.append(_row(queue, job, seq, code, tail, due, now))
         if cx.executemany(_INSERT, rows).rowcount != len(rows):
             cx.execute("ROLLBACK TO many")
             cx.execute("RELEASE many")
@@ -87,18 +81,19 @@ def _insert_all(tx: TransactionContext, jobs: Sequence[NewJob]) -> bool:
     return True
 
 
-def _insert(tx: TransactionContext, queue: Queue, job: NewJob) -> bool:
-    row = _row(tx, queue, job, tx.generation() + 1, queue.tail + 1)
+def _insert(tx: TransactionContext, queue: QueueContext, job: NewJob) -> bool:
+    state, due = first_state(job, tx.now)
+    code = CODE[state]
+    row = _row(queue, job, tx.generation() + 1, code, queue.tail + 1, due, tx.now)
     if tx.execute(_INSERT, row).rowcount != 1:
         return False
     tx.tails(queue, 1)
-    tx.enqueued(queue, row[3], 1)
+    tx.enqueued(queue, code, 1)
     return True
 
 
-def _row(tx: TransactionContext, queue: Queue, job: NewJob, seq: int, place: int) -> Row:
-    now = tx.now
-    state, due = first_state(job, now)
+def _row(queue: QueueContext, job: NewJob, seq: int, code: int, place: int, due: int, now: int) -> Row:
+    """What `enqueue.insert` takes."""
     expires_at = job.expires_at
     if job.expires_in is not None:
         ends = now + job.expires_in
@@ -107,7 +102,7 @@ def _row(tx: TransactionContext, queue: Queue, job: NewJob, seq: int, place: int
         seq,
         queue.qid,
         job.id,
-        CODE[state],
+        code,
         job.priority,
         place,
         due,
@@ -132,30 +127,32 @@ def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -
     refused = None if follows else refusal(tx, queue, job)
     if refused is not None:
         return refused
-    if job.unique is None and job.group is None and not _is_tied(queue, job):
+    if job.unique is None and job.group is None and not _may_wait(queue, job):
         _insert(tx, queue, job)
     else:
-        _insert_tied(tx, queue, job)
+        _insert_with_options(tx, queue, job)
     return Enqueued(Verdict.NEW, job.id)
 
 
-def _is_tied(queue: Queue, job: NewJob) -> bool:
+def _may_wait(queue: QueueContext, job: NewJob) -> bool:
+    """Whether others decide about its place or its start: by a partition or by fair share."""
     return queue.fair is not None or job.lane is not None or job.turn is not None
 
 
-def _insert_tied(tx: TransactionContext, queue: Queue, job: NewJob) -> None:
-    """One that is tied to others: by a unique key, which is free, by a lane, by a turn, by a group."""
+def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJob) -> None:
+    """Store a job that has a unique key, which is free, a partition, a fair share or a batch."""
     unique = job.unique
-    row = _row(tx, queue, job, tx.generation() + 1, tx.tails(queue, 1) + 1)
-    tx.execute(_INSERT_TIED, (*row, None if unique is None else unique.states))
-    seq, state, place = row[0], row[3], row[5]
+    first, due = first_state(job, tx.now)
+    seq, state, place = tx.generation() + 1, CODE[first], tx.tails(queue, 1) + 1
+    row = _row(queue, job, seq, state, place, due, tx.now)
+    tx.execute(_INSERT_WITH_KEY, (*row, None if unique is None else unique.states))
     if unique is not None and unique.states & WHILE_QUEUED:
         take_key(tx, queue, seq, job.id, unique, tx.now)
-    if _is_tied(queue, job):
+    if _may_wait(queue, job):
         partitions.join(tx, queue, seq, job, place)
         if state == AVAILABLE:
             lane = None if job.lane is None else job.lane.key
-            before = partitions.RowBefore(seq, None, job.priority, place, lane, None, row[10])
+            before = RowBefore(seq, None, job.priority, place, lane, None, spec_blob(job))
             state = partitions.became(tx, queue, before, state, place, at_tail=True) or state
     tx.enqueued(queue, state, 1)
     if job.group is not None:
@@ -203,7 +200,7 @@ def _cancel(tx: TransactionContext, ref: Ref, reason: str) -> State | None:
     seq, state, spec, asked, batch = row
     if state == GROUPED and batch is not None:
         return State.GROUPED
-    if is_queued(state):
+    if state in QUEUED:
         end_queued(tx, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:

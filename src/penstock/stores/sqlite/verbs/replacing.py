@@ -6,8 +6,10 @@ from penstock.core.job import Job, NewJob, State
 from penstock.core.unique_rules import moves, replaced
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.rows import AVAILABLE, CODE, GROUPED, STATES, WAITING, job_of, spec_blob
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import job_of, spec_blob
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, STATES, WAITING
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs.batches import enter, left, set_key
 from penstock.stores.sqlite.verbs.keys import holder
 
@@ -17,7 +19,7 @@ _LOOK = SQL["keys.look"]
 _REPLACE = SQL["keys.replace"]
 
 
-def conflict(tx: TransactionContext, queue: Queue, new: NewJob) -> Enqueued | None:
+def conflict(tx: TransactionContext, queue: QueueContext, new: NewJob) -> Enqueued | None:
     """What the holder of its key makes of a new job; None if nobody holds it."""
     assert new.unique is not None
     found = holder(tx, queue, new.unique.key)
@@ -29,7 +31,7 @@ def conflict(tx: TransactionContext, queue: Queue, new: NewJob) -> Enqueued | No
     return Enqueued(Verdict.DUPLICATE, id)
 
 
-def _replace(tx: TransactionContext, queue: Queue, seq: int, new: NewJob) -> bool:
+def _replace(tx: TransactionContext, queue: QueueContext, seq: int, new: NewJob) -> bool:
     row = tx.execute(_LOOK, (seq,)).fetchone()
     if row is None:  # the key has outlived its job
         return False
@@ -54,7 +56,7 @@ def _replace(tx: TransactionContext, queue: Queue, seq: int, new: NewJob) -> boo
     return True
 
 
-def _move(tx: TransactionContext, queue: Queue, seq: int, before: Job, job: Job) -> None:
+def _move(tx: TransactionContext, queue: QueueContext, seq: int, before: Job, job: Job) -> None:
     """A queued job becomes this one, of another lane, turn or group."""
     row_before = partitions.leave(tx, queue, seq)
     code, old = CODE[job.state], CODE[before.state]
@@ -76,7 +78,7 @@ def _move(tx: TransactionContext, queue: Queue, seq: int, before: Job, job: Job)
         partitions.advance(tx, queue, row_before.lane)
 
 
-def _change_key(tx: TransactionContext, queue: Queue, seq: int, before: Job, job: Job) -> None:
+def _change_key(tx: TransactionContext, queue: QueueContext, seq: int, before: Job, job: Job) -> None:
     assert before.spec.group is not None
     assert job.spec.group is not None
     if before.state is State.GROUPED:
@@ -86,7 +88,7 @@ def _change_key(tx: TransactionContext, queue: Queue, seq: int, before: Job, job
         enter(tx, queue, seq, job.spec)
 
 
-def _change_group(tx: TransactionContext, queue: Queue, seq: int, job: Job, old: int) -> None:
+def _change_group(tx: TransactionContext, queue: QueueContext, seq: int, job: Job, old: int) -> None:
     """A member has left its group for a later time, or its time has come."""
     assert job.spec.group is not None
     if old == GROUPED:

@@ -11,8 +11,10 @@ from penstock.core.lifecycle import Place, Transition
 from penstock.stores.contract import Settled, Settlement, no_outcome
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import errors_blob, errors_of
-from penstock.stores.sqlite.rows import CODE, RUNNING, Row, Unreadable, numbers
-from penstock.stores.sqlite.transaction_context import SQL, Queue, TransactionContext
+from penstock.stores.sqlite.rows import Row, Unreadable, numbers
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import CODE, RUNNING
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import end_members, removed
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
@@ -68,7 +70,7 @@ class _Simple:
     def __init__(self) -> None:
         self.gone: dict[tuple[int, str], list[int]] = {}  # generations, by queue and token
         self.kept: list[Row] = []
-        self.queues: dict[int, Queue] = {}
+        self.queues: dict[int, QueueContext] = {}
         self.tied: set[int] = set()  # generations
 
     def settle(self, tx: TransactionContext) -> set[int] | None:
@@ -217,7 +219,7 @@ def _holds(lease: Lease | Ref, row: Row) -> bool:
     return not isinstance(lease, Lease) or (row[0] == lease.generation and row[2] == lease.token)
 
 
-def _apply(tx: TransactionContext, queue: Queue, row: Row, one: Settlement, head: int) -> None:
+def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlement, head: int) -> None:
     seq, _, token, attempt, charged, lost, place, due, errors, tied, is_batch, asked, because = row
     to, now = one.transition, tx.now
     reason = reason_after(to, bool(asked), because)

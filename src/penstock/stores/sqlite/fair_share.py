@@ -1,0 +1,106 @@
+"""Fair share: places for available jobs such that each tenant's key comes once in a round.
+
+A queue is fair from its first job with a fair share on. Queues without one never come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.core.partition import Turn
+from penstock.stores.sqlite.rows import LeasedRow, RowBefore, spec_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+
+__all__ = ["begin", "draw", "drop", "fetched", "give_back", "is_idle", "prune"]
+
+_BEGIN = SQL["fair_share.begin"]
+_ROUND = SQL["fair_share.round"]
+_NEXT = SQL["fair_share.next"]
+_SET_TAIL = SQL["fair_share.set_tail"]
+_SET_NEXT = SQL["fair_share.set_next"]
+_DROP_KEY = SQL["fair_share.drop_key"]
+_FETCHED = SQL["fair_share.fetched"]
+_DROP_PAST = SQL["fair_share.drop_past"]
+_ANY_KEY = SQL["fair_share.any_key"]
+_RESTART = SQL["fair_share.restart"]
+_DROP_KEYS = SQL["fair_share.drop_keys"]
+_DROP_ROUNDS = SQL["fair_share.drop_rounds"]
+
+_NO_KEY = Turn("")  # in a fair queue, jobs without a fair share are those of one key
+
+
+def begin(tx: TransactionContext, queue: QueueContext, place: int) -> None:
+    """A job with a fair share comes: the queue is fair from now on, behind this place."""
+    if queue.fair is None:
+        queue.fair = place
+        tx.execute(_BEGIN, (queue.qid, place))
+
+
+def _terms(before: RowBefore) -> Turn:
+    return spec_of(before.seq, before.spec).turn or _NO_KEY
+
+
+def draw(tx: TransactionContext, queue: QueueContext, before: RowBefore) -> int:
+    """A place at the tail of its key."""
+    assert queue.fair is not None
+    cx, of, turn = tx.cx, (queue.qid, before.priority), _terms(before)
+    now, tail = cx.execute(_ROUND, of).fetchone() or (queue.fair, 0)
+    first: int = max(tail, now + 1)
+    found = cx.execute(_NEXT, (*of, turn.key)).fetchone()
+    place: int = first if found is None else max(first, *found)
+    if place == first:
+        cx.execute(_SET_TAIL, (*of, now, first + 1))
+    cx.execute(_SET_NEXT, (*of, turn.key, place + turn.step))
+    return place
+
+
+def give_back(tx: TransactionContext, queue: QueueContext, before: RowBefore) -> None:
+    """An available job goes, and was not fetched."""
+    if queue.fair is None or before.place <= queue.fair:
+        return
+    cx, of, turn = tx.cx, (queue.qid, before.priority), _terms(before)
+    found = cx.execute(_NEXT, (*of, turn.key)).fetchone()
+    if found is None:
+        return
+    now, tail = cx.execute(_ROUND, of).fetchone()
+    (end,) = found
+    place = end - turn.step + 1  # not quite: another job of the key may stand there
+    if place < max(tail, now + 1):
+        cx.execute(_DROP_KEY, (*of, turn.key))
+    else:
+        cx.execute(_SET_NEXT, (*of, turn.key, place))
+
+
+def fetched(tx: TransactionContext, queue: QueueContext, rows: Iterable[LeasedRow]) -> None:
+    """Jobs were leased: keys that come anew stand behind them."""
+    assert queue.fair is not None
+    rows = list(rows)
+    last: dict[int, int] = {}
+    for row in rows:
+        if row.place > last.get(-row.minus_priority, queue.fair):
+            last[-row.minus_priority] = row.place
+    for priority, place in last.items():
+        if tx.execute(_FETCHED, (queue.qid, priority, place)).rowcount:
+            tx.execute(_DROP_PAST, (queue.qid, priority, place, 2 * len(rows) + 16))
+
+
+def is_idle(tx: TransactionContext, queue: QueueContext) -> bool:
+    """Whether there are places that say nothing any more."""
+    if queue.fair is None or queue.count(AVAILABLE):
+        return False
+    return tx.execute(_ANY_KEY, (queue.qid,)).fetchone() is not None
+
+
+def prune(tx: TransactionContext, queue: QueueContext) -> None:
+    """Where no job is available all keys begin alike."""
+    if is_idle(tx, queue):
+        tx.execute(_RESTART, (queue.qid,))
+        tx.execute(_DROP_KEYS, (queue.qid,))
+
+
+def drop(tx: TransactionContext, queue: QueueContext) -> None:
+    """Forget all of a queue."""
+    tx.execute(_DROP_KEYS, (queue.qid,))
+    tx.execute(_DROP_ROUNDS, (queue.qid,))

@@ -1,0 +1,56 @@
+-- Fair share (tables say turn): the places that each tenant's key gets in a fair queue.
+
+-- name: begin
+-- A queue is fair from now on.  ?1 qid  ?2 the place behind which those of fair share lie
+UPDATE penstock_queue SET fair = ?2 WHERE qid = ?1
+
+-- name: round
+-- ?1 qid  ?2 priority
+SELECT now, tail FROM penstock_turns WHERE queue = ?1 AND priority = ?2
+
+-- name: next
+-- ?1 qid  ?2 priority  ?3 key
+SELECT next FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
+
+-- name: set_tail
+-- ?1 qid  ?2 priority  ?3 now (if it is the first)  ?4 tail
+INSERT INTO penstock_turns (queue, priority, now, tail) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, priority) DO UPDATE SET tail = ?4
+
+-- name: set_next
+-- ?1 qid  ?2 priority  ?3 key  ?4 place
+INSERT INTO penstock_turn (queue, priority, key, next) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (queue, priority, key) DO UPDATE SET next = ?4
+
+-- name: drop_key
+-- ?1 qid  ?2 priority  ?3 key
+DELETE FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
+
+-- name: fetched
+-- A later place was fetched.  ?1 qid  ?2 priority  ?3 place
+UPDATE penstock_turns SET now = ?3 WHERE queue = ?1 AND priority = ?2 AND now < ?3
+
+-- name: drop_past
+-- Places that say nothing any more.  ?1 qid  ?2 priority  ?3 place  ?4 how many
+DELETE FROM penstock_turn WHERE (queue, priority, key) IN (
+    SELECT queue, priority, key FROM penstock_turn INDEXED BY penstock_turn_next
+    WHERE queue = ?1 AND priority = ?2 AND next <= ?3 LIMIT ?4
+)
+
+-- name: any_key
+-- ?1 qid
+SELECT 1 FROM penstock_turn WHERE queue = ?1 LIMIT 1
+
+-- name: restart
+-- All keys begin alike.  ?1 qid
+UPDATE penstock_turns SET now = max(now, coalesce(
+    (SELECT max(next) FROM penstock_turn AS t WHERE t.queue = ?1 AND t.priority = penstock_turns.priority), now))
+WHERE queue = ?1
+
+-- name: drop_keys
+-- ?1 qid
+DELETE FROM penstock_turn WHERE queue = ?1
+
+-- name: drop_rounds
+-- ?1 qid
+DELETE FROM penstock_turns WHERE queue = ?1

@@ -1,0 +1,65 @@
+"""The number of each state in the tables, and the groups of states that verbs and statements ask for.
+
+The numbers are part of the schema: partial indexes compare with them (`migrations/0001_jobs.sql`,
+`0003_states.sql`). Statements name a state as `{available}`; `sql.py` puts the number there.
+"""
+
+from __future__ import annotations
+
+from penstock.core.job import State
+
+__all__ = [
+    "AVAILABLE",
+    "CANCELLED",
+    "CODE",
+    "COMPLETED",
+    "DEAD",
+    "ENDED",
+    "GROUPED",
+    "PARKED",
+    "PREDICATES",
+    "QUEUED",
+    "RETRYABLE",
+    "RUNNING",
+    "SCHEDULED",
+    "STATES",
+    "WAITING",
+]
+
+#: A state's number is its index here.
+STATES = (
+    State.SCHEDULED,
+    State.RETRYABLE,
+    State.PARKED,
+    State.AVAILABLE,
+    State.RUNNING,
+    State.COMPLETED,
+    State.CANCELLED,
+    State.DEAD,
+    State.WAITING,
+    State.GROUPED,
+)
+CODE = {state: code for code, state in enumerate(STATES)}
+(
+    SCHEDULED,
+    RETRYABLE,
+    PARKED,
+    AVAILABLE,
+    RUNNING,
+    COMPLETED,
+    CANCELLED,
+    DEAD,
+    WAITING,
+    GROUPED,
+) = range(len(STATES))
+
+ENDED = (COMPLETED, CANCELLED, DEAD)
+#: Waiting to start, one way or another.
+QUEUED = (SCHEDULED, RETRYABLE, PARKED, AVAILABLE, WAITING, GROUPED)
+
+#: Conditions on the column `state`, written exactly as in the partial indexes that they choose.
+PREDICATES = {
+    "is_due_later": f"state < {PARKED}",
+    "is_queued": f"(state < {RUNNING} OR state > {DEAD})",
+    "has_not_ended": f"(state <= {RUNNING} OR state > {DEAD})",
+}

@@ -1,0 +1,281 @@
+"""fetch: lease the first available jobs of some queues, up to each queue's share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.core.lifecycle import EXPIRED
+from penstock.stores.contract import Fetched, SetAside, Share
+from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.blobs import worker_of
+from penstock.stores.sqlite.rows import LeasedRow, Row, jobs_of, leased, numbers, texts
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, PARKED, RUNNING, STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.verbs import limits
+from penstock.stores.sqlite.verbs.batches import end_queued
+from penstock.stores.sqlite.verbs.keys import shift_key
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
+from penstock.stores.sqlite.verbs.promoting import next_due
+
+__all__ = ["fetch", "probe_fetch"]
+
+_UNDER = SQL["fetch.under"]
+_IS_UNDER = SQL["fetch.is_under"]
+_LEASE = SQL["fetch.lease"]
+_LEASE_THESE = SQL["fetch.lease_these"]
+_READY = SQL["fetch.ready"]
+_PARKED = SQL["fetch.parked"]
+_IS_PARKED = SQL["fetch.is_parked"]
+_PARKED_TASKS = SQL["parked.tasks"]
+_EXPIRED = SQL["fetch.expired"]
+_WORKER = SQL["fetch.worker"]
+
+#: How many expired jobs one fetch cancels on its way: its transaction must stay short.
+_MOST_EXPIRED = 2_000
+#: Where these stand in a row: jobs that were just leased are read as plain tuples, for speed.
+_SEQ, _TIED = LeasedRow._fields.index("seq"), LeasedRow._fields.index("tied")
+
+
+class _Terms(NamedTuple):
+    """What the statements that lease take behind their own parameters."""
+
+    charge: int
+    now: int
+    token: str
+    worker: str
+    until: int
+
+
+class _Candidate(NamedTuple):
+    """A job that may be leased, to be looked at on its own: the columns of `fetch.ready`."""
+
+    seq: int
+    state: int
+    expires_at: int | None
+    spec: bytes
+    tied: int | None
+
+    def is_expired(self, now: int) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+
+def probe_fetch(
+    tx: TransactionContext,
+    queues: Sequence[Share],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    charge: bool,
+) -> Fetched | NeedsWrite:
+    """An idle worker must not take the write lock: is there anything at all?"""
+    if not tx.same_boot() or tx.execute(_IS_UNDER, (token,)).fetchone():
+        return NEEDS_WRITE
+    found = tx.known([share.queue for share in queues])
+    for queue in found if limit > 0 else ():
+        if limits.room(tx, queue) != 0 and (queue.counts[AVAILABLE] or _wanted(tx, queue, worker)):
+            return NEEDS_WRITE
+    return Fetched([], tx.now, next_due(tx, found), *_kept_back(tx, found, worker))
+
+
+def fetch(
+    tx: TransactionContext,
+    queues: Sequence[Share],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    charge: bool,
+) -> Fetched:
+    tx.notice_reboot()
+    jobs = jobs_of(tx.execute(_UNDER, (token,)))
+    found = tx.known([share.queue for share in queues])
+    if not jobs and limit > 0:
+        terms = _Terms(int(charge), tx.now, token, worker, tx.lease_now + lease)
+        starts: dict[int, int] = {}
+        jobs = leased(_take(tx, queues, limit, terms, starts), tx.now, token, worker)
+        jobs = limits.started(jobs, starts)
+    return Fetched(jobs, tx.now, next_due(tx, found), *_kept_back(tx, found, worker))
+
+
+def _take(
+    tx: TransactionContext, shares: Sequence[Share], limit: int, terms: _Terms, starts: dict[int, int]
+) -> list[Row]:
+    """Leases up to each quota, then up to each cap. `starts`: which of them start later, and when."""
+    found = [(share, tx.queue(share.queue)) for share in shares]
+    supplies = [
+        (share, _Supply(tx, queue, terms, share.free, starts)) for share, queue in found if queue is not None
+    ]
+    if len(supplies) == 1:  # one queue: both passes are one
+        share, supply = supplies[0]
+        return supply.take(min(share.cap, limit))
+    rows: list[Row] = []
+    for to_cap in (False, True):
+        for share, supply in supplies:
+            most = share.cap if to_cap else min(share.quota, share.cap)
+            want = min(most - supply.taken, limit - len(rows))
+            if want > 0:
+                rows += supply.take(want)
+    return rows
+
+
+class _Supply:
+    """What a queue has to give in one fetch."""
+
+    __slots__ = ("_free", "_queue", "_simple", "_starts", "_tasks", "_terms", "_tx", "taken")
+
+    def __init__(
+        self,
+        tx: TransactionContext,
+        queue: QueueContext,
+        terms: _Terms,
+        free: int | None,
+        starts: dict[int, int],
+    ) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._terms = terms
+        self._free = free
+        self._starts = starts
+        self.taken = 0
+        self._tasks = _wanted(tx, queue, terms.worker)
+        self._simple = not self._tasks and not _some_expired(tx, queue)
+
+    def take(self, want: int) -> list[Row]:
+        """Leases up to `want` of its jobs, in their order."""
+        queue = self._queue
+        if queue.gate is not None:
+            want = self._bounded(want)
+        if want <= 0 or queue.paused:
+            return []
+        if self._simple:
+            want = min(want, queue.count(AVAILABLE))
+            rows = self._tx.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
+            if len(rows) < want:  # another program has changed the counts
+                queue.miscounted = True
+            rows.sort()  # by priority and place, which no two of a queue share
+            for row in rows:
+                if row[_TIED] is not None:
+                    self._leave_queue(AVAILABLE, row[_SEQ], row[_TIED])
+            self._tx.move(queue, AVAILABLE, RUNNING, len(rows))
+            if queue.has_dependents:
+                partitions.fetched(self._tx, queue, rows)
+        elif queue.has_dependents:
+            rows = self._with_dependents(want)
+        else:
+            rows = self._one_by_one(want)
+        self.taken += len(rows)
+        if queue.gate is not None:
+            self._starts.update(limits.passed(self._tx, queue, [row[_SEQ] for row in rows]))
+        return rows
+
+    def _bounded(self, want: int) -> int:
+        """As many as the queue's limits leave."""
+        gate, room = self._queue.gate, limits.room(self._tx, self._queue)
+        if self._free is not None and gate is not None and gate.limits.gates:
+            want = min(want, self._free - self.taken)
+        return want if room is None else min(want, room)
+
+    def _one_by_one(self, want: int) -> list[Row]:
+        """Where parked jobs come first, or expired ones stand in the way."""
+        tx, queue = self._tx, self._queue
+        picked: list[int] = []
+        for one in self._candidates(want):
+            if one.is_expired(tx.now):
+                end_queued(tx, queue, one.seq, one.state, one.spec, EXPIRED)
+                continue
+            self._pick(one, picked)
+            if len(picked) == want:
+                break
+        return self._lease_these(picked)
+
+    def _with_dependents(self, want: int) -> list[Row]:
+        """The same where the end of one that has expired may bring another one before those that follow."""
+        rows: list[Row] = []
+        for _ in range(_MOST_EXPIRED):
+            leased, others_changed = self._until_others_change(want - len(rows))
+            rows += leased
+            if len(rows) == want or not others_changed:
+                break
+        return rows
+
+    def _until_others_change(self, want: int) -> tuple[list[Row], bool]:
+        """Lease jobs until a change of one may have changed others; whether one may have."""
+        tx, queue = self._tx, self._queue
+        picked: list[int] = []
+        passed: _Candidate | None = None
+        for one in self._candidates(want, 1):
+            if len(picked) == want:
+                break
+            full = (
+                one.state == PARKED
+                and not one.is_expired(tx.now)
+                and not partitions.has_room(tx, queue, one.seq)
+            )
+            if full or one.is_expired(tx.now):
+                passed = one
+                break
+            self._pick(one, picked)
+            if one.state == PARKED:
+                break
+        rows = self._lease_these(picked)
+        partitions.fetched(tx, queue, rows)
+        if passed is not None and passed.is_expired(tx.now):
+            partitions.end_queued(tx, queue, passed.seq, passed.state, passed.spec, EXPIRED)
+        elif passed is not None:
+            partitions.wait_in_line(tx, queue, passed.seq)
+        return rows, bool(rows) or passed is not None
+
+    def _pick(self, one: _Candidate, picked: list[int]) -> None:
+        """Count it as leased, which `_lease_these` does then."""
+        picked.append(one.seq)
+        if one.tied is not None:
+            self._leave_queue(one.state, one.seq, one.tied)
+        self._tx.move(self._queue, one.state, RUNNING)
+
+    def _lease_these(self, picked: list[int]) -> list[Row]:
+        rows = self._tx.cx.execute(_LEASE_THESE, (numbers(picked), None, *self._terms)).fetchall()
+        order = {seq: i for i, seq in enumerate(picked)}
+        return sorted(rows, key=lambda row: order[row[_SEQ]])
+
+    def _leave_queue(self, state: int, seq: int, tied: int) -> None:
+        """Its start may free its unique key, or take it."""
+        shift_key(self._tx, self._queue, seq, tied, STATES[state], STATES[RUNNING])
+
+    def _candidates(self, want: int, more: int = _MOST_EXPIRED) -> Iterator[_Candidate]:
+        cx, qid, most = self._tx.cx, self._queue.qid, want + more
+        if self._tasks:
+            # all at once: the statements that change jobs run while these are looked at
+            yield from map(_Candidate._make, cx.execute(_PARKED, (qid, most, texts(self._tasks))).fetchall())
+        yield from map(_Candidate._make, cx.execute(_READY, (qid, most)).fetchall())
+
+
+def _some_expired(tx: TransactionContext, queue: QueueContext) -> bool:
+    return tx.execute(_EXPIRED, (queue.qid, tx.now)).fetchone() is not None
+
+
+def _kept_back(
+    tx: TransactionContext, queues: Sequence[QueueContext], worker: str
+) -> tuple[int | None, tuple[SetAside, ...], tuple[str, ...]]:
+    """When a gate opens behind which there is something for this worker, which knows some parked jobs; what
+    was set aside; and which queues with such jobs are full."""
+    gated = [queue for queue in queues if queue.gate is not None]
+    wanted = [queue for queue in gated if _wanted(tx, queue, worker)]
+    opens = limits.opens(tx, gated, {queue.qid for queue in wanted})
+    return opens, tx.told(), tuple(queue.name for queue in wanted if limits.full(queue))
+
+
+def _wanted(tx: TransactionContext, queue: QueueContext, worker: str) -> Sequence[str]:
+    """The tasks that this worker knows, if jobs of one of them are parked here; none otherwise."""
+    if not queue.count(PARKED):
+        return ()
+    found = tx.execute(_WORKER, (tx.namespace, worker)).fetchone()
+    if found is None:
+        return ()
+    (blob,) = found
+    info = worker_of(worker, 0, blob)
+    if queue.name in info.handled:
+        return [task for (task,) in tx.execute(_PARKED_TASKS, (queue.qid,))]
+    return info.tasks if tx.execute(_IS_PARKED, (queue.qid, texts(info.tasks))).fetchone() else ()

@@ -1,0 +1,109 @@
+"""extend and reclaim: leases are extended while their holder is alive, and taken over when they run out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.job import Job
+from penstock.core.lifecycle import LOST_BY
+from penstock.stores.contract import Beat, Fetched, Grip
+from penstock.stores.sqlite.blobs import progress_blob
+from penstock.stores.sqlite.rows import JobRow, jobs_of, numbers, texts
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import RUNNING
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
+
+__all__ = ["extend", "must_last", "probe_reclaim", "reclaim"]
+
+_EXTEND = SQL["extend.lease"]
+_UNDER = SQL["fetch.under"]
+_IS_UNDER = SQL["fetch.is_under"]
+_RUN_OUT = SQL["reclaim.run_out"]
+_HELD_BY = SQL["reclaim.held_by"]
+_LEASE_ANEW = SQL["reclaim.lease"]
+
+
+# ── extend ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def extend(tx: TransactionContext, beats: Sequence[Beat]) -> list[Grip]:
+    tx.notice_reboot()
+    return [_extend(tx, beat) for beat in beats]
+
+
+def must_last(beats: Sequence[Beat]) -> bool:
+    """Whether one of them records what a power cut must not take back."""
+    return any(beat.lasting for beat in beats)
+
+
+def _extend(tx: TransactionContext, beat: Beat) -> Grip:
+    lease = beat.lease
+    queue = tx.queue(lease.queue)
+    if queue is None:
+        return Grip.LOST
+    progress = None if beat.progress is None else progress_blob(beat.progress)
+    held = (lease.generation, queue.qid, lease.id, lease.token)
+    said = (tx.lease_now + beat.by, int(beat.started), progress, beat.checkpoint)
+    found = tx.execute(_EXTEND, (*held, *said)).fetchall()
+    for (cancel_asked,) in found:
+        return Grip.CANCEL_ASKED if cancel_asked else Grip.HELD
+    return Grip.LOST
+
+
+# ── reclaim ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def probe_reclaim(
+    tx: TransactionContext,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> Fetched | NeedsWrite:
+    if not tx.same_boot() or tx.execute(_IS_UNDER, (token,)).fetchone():
+        return NEEDS_WRITE
+    return NEEDS_WRITE if _lost(tx, queues, min(limit, 1), of) else Fetched([], tx.now, set_aside=tx.told())
+
+
+def reclaim(
+    tx: TransactionContext,
+    queues: Sequence[str],
+    limit: int,
+    lease: int,
+    worker: str,
+    token: str,
+    of: Sequence[str] | None,
+) -> Fetched:
+    tx.notice_reboot()
+    jobs = jobs_of(tx.execute(_UNDER, (token,)))
+    if not jobs:
+        seqs = _lost(tx, queues, limit, of)
+        jobs = _lease_anew(tx, seqs, lease, worker, token)
+    return Fetched(jobs, tx.now, set_aside=tx.told())
+
+
+_SEQ = JobRow._fields.index("seq")
+
+
+def _lost(tx: TransactionContext, queues: Sequence[str], limit: int, of: Sequence[str] | None) -> list[int]:
+    limit = max(0, limit)
+    if of is not None:
+        rows = tx.execute(_HELD_BY, (texts(of), tx.namespace, limit))
+    else:
+        running = [queue.qid for queue in tx.known(queues) if queue.count(RUNNING)]
+        if not running:
+            return []
+        rows = tx.execute(_RUN_OUT, (tx.lease_now, numbers(running), limit))
+    return [seq for (seq,) in rows]
+
+
+def _lease_anew(tx: TransactionContext, seqs: list[int], lease: int, worker: str, token: str) -> list[Job]:
+    if not seqs:
+        return []
+    until = tx.lease_now + lease
+    rows = tx.execute(_LEASE_ANEW, (numbers(seqs), worker, token, until, LOST_BY)).fetchall()
+    order = {seq: i for i, seq in enumerate(seqs)}
+    return jobs_of(sorted(rows, key=lambda row: order[row[_SEQ]]))

@@ -1,0 +1,161 @@
+"""promote: what is due becomes available, jobs, partitions that may admit again, and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from penstock.core.lifecycle import EXPIRED
+from penstock.stores.contract import Due
+from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.rows import Row, numbers, spec_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, GROUPED, RETRYABLE, SCHEDULED
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.verbs import batches
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
+
+__all__ = ["next_due", "probe_promote", "promote"]
+
+_DUE = SQL["promote.due"]
+_TO_TAIL = SQL["promote.move"]
+_NEXT = SQL["promote.next"]
+
+#: After so many members of batches a promotion leaves the rest to the next one.
+_MOST_MEMBERS = 5_000
+
+
+class _Due(NamedTuple):
+    """A job whose time has come, or a partition whose first job waits for time alone: the columns of
+    `promote.due`. A partition has no generation, so that it goes before the jobs of the same instant."""
+
+    due: int
+    seq: int  # 0: it is a partition
+    qid: int
+    state: int | None
+    expires_at: int | None
+    spec: bytes | None
+    group_key: str | None
+    partition: str | None
+
+
+class _DueBatch(NamedTuple):
+    """Jobs collected for a batch whose time has come."""
+
+    queue: QueueContext
+    task: str
+    key: str
+
+
+#: Rows of `_Due` are read as plain tuples, for speed.
+_GROUP_KEY = _Due._fields.index("group_key")
+
+
+def probe_promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due | NeedsWrite:
+    due = next_due(tx, tx.known(queues))
+    if limit > 0 and due is not None and due <= tx.now:
+        return NEEDS_WRITE
+    return Due(0, due, tx.now, tx.told())
+
+
+def promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due:
+    found = {queue.qid: queue for queue in tx.known(queues)}
+    limit = max(0, limit)
+    due = _due(tx, found, limit)
+    if any(queue.count(GROUPED) for queue in found.values()) or any(
+        row[_GROUP_KEY] is not None for row in due
+    ):
+        n = _promote_with_batches(tx, found, due, limit)
+    else:
+        n = _promote_jobs(tx, found, due[:limit])
+    return Due(n, next_due(tx, list(found.values())), tx.now, tx.told())
+
+
+def _due(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) -> list[Row]:
+    """Jobs and partitions that are due, by instant, then by generation."""
+    due: list[Row] = []
+    for qid, queue in queues.items():
+        due += tx.execute(_DUE, (qid, tx.now, limit)).fetchall()
+        for at, key in partitions.lanes_due(tx, queue, limit):
+            due.append(_Due(at, 0, qid, None, None, None, None, key))
+    due.sort()
+    return due
+
+
+def _promote_jobs(tx: TransactionContext, queues: dict[int, QueueContext], due: Sequence[Row]) -> int:
+    """Plain jobs of a queue move together; how many became available."""
+    moved: dict[int, list[int]] = {}
+    n = 0
+    for row in due:
+        _, seq, qid, state, expires_at, *_ = row
+        if queues[qid].has_dependents or (expires_at is not None and expires_at <= tx.now):
+            n += _promote_one(tx, queues[qid], _Due._make(row))
+        else:
+            moved.setdefault(qid, []).append(seq)
+            tx.move(queues[qid], state, AVAILABLE)
+    for qid, seqs in moved.items():
+        tx.execute(_TO_TAIL, (tx.tails(queues[qid], len(seqs)), numbers(seqs)))
+        n += len(seqs)
+    return n
+
+
+def _promote_with_batches(
+    tx: TransactionContext, queues: dict[int, QueueContext], due: Sequence[Row], limit: int
+) -> int:
+    """One by one, by instant: a member that joins may put its batch off, or complete it."""
+    items: list[tuple[tuple[int, int, int, str, str, str], _Due | _DueBatch]] = [
+        ((one.due, 0, one.seq, "", "", ""), one) for one in map(_Due._make, due)
+    ]
+    for queue in queues.values():
+        # some may not be due any more when they are reached: as many as members join before them
+        for at, task, key in batches.due_groups(tx, queue, 2 * limit):
+            items.append(((at, 1, 0, task, key, queue.name), _DueBatch(queue, task, key)))
+    moved, members = 0, 0
+    for _, one in sorted(items, key=itemgetter(0)):
+        if limit <= 0 or members >= _MOST_MEMBERS:
+            break
+        if isinstance(one, _Due):
+            moved += _promote_one(tx, queues[one.qid], one)
+        elif batches.is_ripe(tx, *one, full=False):
+            made, n = batches.flush(tx, *one)
+            members += n
+            moved += made is not None
+        else:
+            continue
+        limit -= 1
+    return moved
+
+
+def _promote_one(tx: TransactionContext, queue: QueueContext, one: _Due) -> int:
+    """How many became available, or joined a batch: of a partition several, none of an expired job."""
+    if one.partition is not None:
+        return partitions.advance(tx, queue, one.partition)
+    assert one.state is not None
+    assert one.spec is not None
+    if one.expires_at is not None and one.expires_at <= tx.now:
+        batches.end_queued(tx, queue, one.seq, one.state, one.spec, EXPIRED)
+        return 0
+    if one.group_key is None and queue.has_dependents:
+        partitions.to_tail(tx, queue, one.seq)
+    elif one.group_key is None:
+        tx.execute(_TO_TAIL, (tx.tails(queue, 1), numbers([one.seq])))
+        tx.move(queue, one.state, AVAILABLE)
+    else:
+        tx.move(queue, one.state, GROUPED)
+        batches.enter(tx, queue, one.seq, spec_of(one.seq, one.spec))
+    return 1
+
+
+def next_due(tx: TransactionContext, queues: Sequence[QueueContext]) -> int | None:
+    """When the next promotion of these queues is due; None: nothing waits for time."""
+    least: int | None = None
+    for queue in queues:
+        if queue.count(SCHEDULED) or queue.count(RETRYABLE):
+            (due,) = tx.execute(_NEXT, (queue.qid,)).fetchone()
+            if due is not None and (least is None or due < least):
+                least = due
+        for due in (partitions.next_due(tx, queue), batches.next_due(tx, queue)):
+            if due is not None and (least is None or due < least):
+                least = due
+    return least
