@@ -89,7 +89,7 @@ async def test_a_fetch_leaves_it_out(store: RedisStore, client: driver.Redis) ->
 
 async def test_a_repeated_fetch_leaves_it_out_too(store: RedisStore, client: driver.Redis) -> None:
     jobs = await running(store, client)
-    again = await store._do(_again(store, jobs[0]))
+    again = await store._plans.run(_again(store, jobs[0]))
     assert sorted(ids(again.jobs)) == sorted(without_second(ids(jobs)))
 
 

@@ -1,0 +1,83 @@
+"""The Redis store for callers without an event loop: its verbs, and how a thread waits for jobs to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, Ref
+from penstock.stores.facade import SyncFacade, VerbTable
+from penstock.stores.redis.plan_runner import PlanRunner
+from penstock.stores.redis.reading import shown
+from penstock.stores.redis.subscriber import read_end
+from penstock.stores.redis.verbs import result_waiting
+from penstock.stores.redis.wire.async_runner import SyncRunner
+from penstock.stores.result_waiter import Ended
+
+__all__ = ["SyncRedisStore"]
+
+#: Waiters re-check at this interval (seconds) even if no notification arrived.
+_SAFETY = 5.0
+
+
+class SyncRedisStore(SyncFacade):
+    """The verbs for callers without an event loop, each in the caller's own thread."""
+
+    def __init__(self, runner: SyncRunner, plans: PlanRunner, verbs: VerbTable) -> None:
+        super().__init__(verbs)
+        self._runner = runner
+        self._plans = plans
+        self._context = plans.context
+
+    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        found: Ended = {}
+        for some in self.ends(refs, timeout=timeout):
+            found |= some
+        if left := [ref for ref in refs if ref not in found]:
+            found |= zip(left, self.get(left), strict=True)
+        return [found[ref] for ref in refs]
+
+    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[Ended, None, None]:
+        """The ends of these, until all have ended or the time is up."""
+        until = time.monotonic() + timeout / 1000
+        open = dict.fromkeys(refs)
+        if not open:
+            return
+        channel = self._context.keys.channel(mint_token()[:16])
+        untold: set[Ref] = set()  # we asked to be told of their end, and have heard nothing yet
+        with self._runner.listener(channel.encode()) as listener:
+            while open:
+                told_on = listener.channel.decode()
+                ended = self._plans.run_sync(
+                    result_waiting.ended_ones(self._context, list(open), told_on, 2 * _SAFETY)
+                )
+                untold |= open.keys() - ended.keys()
+                look_again = min(until, time.monotonic() + _SAFETY)
+                while True:
+                    for ref in ended:
+                        del open[ref]
+                    if not open:  # an end that nobody told of: the message is late, or the line is dead
+                        listener.then = "close" if untold else "keep"
+                    if ended:
+                        yield ended
+                    message = listener.hear(max(0.0, look_again - time.monotonic())) if open else None
+                    if message is None:
+                        break
+                    untold.discard(read_end(message)[0])
+                    ended = self._end_in(message, open)
+                if until <= time.monotonic():
+                    return
+
+    def _end_in(self, message: bytes, open: dict[Ref, None]) -> Ended:
+        """Of what this message tells; nothing, if nobody waits for it any more."""
+        ref, id, record = read_end(message)
+        if ref not in open:
+            return {}
+        if record is None:  # it was too large to travel
+            (job,) = self.get([ref])
+            return {ref: job} if job is None or job.ended else {}
+        if not record:
+            return {ref: None}
+        (job,) = self._plans.run_sync(shown(self._context, ref.queue, [(id, record, None)]))
+        return {ref: job}

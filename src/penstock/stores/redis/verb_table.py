@@ -1,0 +1,86 @@
+"""The verbs of the Redis store: which function makes the call plan of each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from penstock.stores.facade import Operation, VerbTable
+from penstock.stores.redis.context import CallPlan, Context
+from penstock.stores.redis.plan_runner import PlanRunner
+from penstock.stores.redis.verbs import (
+    batches,
+    fetching,
+    leases,
+    listing,
+    operating,
+    periodic,
+    producing,
+    promoting,
+    pruning,
+    settling,
+    workers,
+)
+
+__all__ = ["verb_table"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Planned(Generic[P, R]):
+    """A function that makes a call plan, and what runs the plan."""
+
+    __slots__ = ("_context", "_plan", "_plans")
+
+    def __init__(self, plans: PlanRunner, plan: Callable[Concatenate[Context, P], CallPlan[R]]) -> None:
+        self._plans = plans
+        self._context = plans.context
+        self._plan = plan
+
+    def run(self, *args: P.args, **options: P.kwargs) -> Awaitable[R]:
+        return self._plans.run(self._plan(self._context, *args, **options))
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
+        return self._plans.run_sync(self._plan(self._context, *args, **options))
+
+
+def verb_table(plans: PlanRunner) -> VerbTable:
+    """The verbs, run by this plan runner. `RedisStore.fetch` takes dispatched jobs first."""
+
+    def plan(make: Callable[Concatenate[Context, P], CallPlan[R]]) -> Operation[P, R]:
+        return _Planned(plans, make)
+
+    return VerbTable(
+        enqueue=plan(producing.enqueue),
+        get=plan(producing.get),
+        cancel=plan(producing.cancel),
+        fetch=plan(fetching.fetch),
+        extend=plan(leases.extend),
+        settle=plan(settling.settle),
+        promote=plan(promoting.promote),
+        reclaim=plan(leases.reclaim),
+        list_jobs=plan(listing.list_jobs),
+        find=plan(listing.find),
+        queues=plan(listing.queues),
+        parked=plan(listing.parked),
+        stats=plan(listing.stats),
+        settings=plan(operating.settings),
+        retry=plan(operating.retry),
+        reschedule=plan(operating.reschedule),
+        delete=plan(operating.delete),
+        purge=plan(operating.purge),
+        drop=plan(operating.drop),
+        lane=plan(listing.lane),
+        prune=plan(pruning.prune),
+        announce=plan(workers.announce),
+        retire=plan(workers.retire),
+        workers=plan(workers.workers),
+        entries=plan(periodic.entries),
+        put_entries=plan(periodic.put_entries),
+        pause_entries=plan(periodic.pause_entries),
+        delete_entries=plan(periodic.delete_entries),
+        groups=plan(batches.groups),
+        flush_group=plan(batches.flush_group),
+        tick=plan(periodic.tick),
+    )
