@@ -9,22 +9,13 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 import msgspec
 
 from penstock.app.periodic import PeriodicOptions, of_task
-from penstock.app.task import (
-    AsyncBatchTask,
-    AsyncTask,
-    Handler,
-    Limits,
-    SyncBatchTask,
-    SyncTask,
-    Task,
-    Using,
-    make_handler,
-    make_task,
-)
+from penstock.app.task import AsyncBatchTask, AsyncTask, Handler, Limits, SyncBatchTask, SyncTask, Task, Using
+from penstock.app.task_factory import make_handler, make_task
 from penstock.client.callbacks import Callbacks, Moment, OnError, OnSuccess
 from penstock.client.client import Client
 from penstock.client.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
-from penstock.client.options import HandlerOptions, Options, TaskOptions, check_function, refuse_unknown
+from penstock.client.option_readers import check_function
+from penstock.client.options import HandlerOptions, Options, TaskOptions, refuse_unknown
 from penstock.core.batch import Batch
 from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError

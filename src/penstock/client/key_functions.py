@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.client.options import TaskOptions, shown_name
+from penstock.client.option_readers import shown_name
+from penstock.client.options import TaskOptions
 from penstock.codec import ArgsCodec
 from penstock.codec.shape import spell
 from penstock.core.errors import ArgumentError, ConfigError, did_you_mean

@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.app.app import App
 from penstock.client.middleware import AroundAttempt
-from penstock.client.options import Options, RunIn
+from penstock.client.option_readers import RunIn
+from penstock.client.options import Options
 from penstock.codec import ResultCodec
 from penstock.core.errors import SignatureMismatch
 from penstock.core.job import Job, RawJob

@@ -1,0 +1,199 @@
+"""Makes tasks and handlers of functions, and refuses what does not go together."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.app.task import (
+    AsyncBatchTask,
+    AsyncTask,
+    Handler,
+    Limits,
+    SyncBatchTask,
+    SyncTask,
+    Task,
+    check_unique,
+    check_unique_batch,
+)
+from penstock.client.client import Client
+from penstock.client.key_functions import key_functions_of
+from penstock.client.option_readers import RunIn, check_function, shown_name
+from penstock.client.options import HandlerOptions, Options, TaskOptions, override, refuse_unknown
+from penstock.codec import ArgsCodec, ElementCodec, ResultCodec, UpgradingCodec, result_codec_of
+from penstock.core.batch import Batch
+from penstock.core.errors import ConfigError
+from penstock.core.ids import check_task_name
+
+__all__ = ["make_handler", "make_task"]
+
+
+def make_task(
+    function: Callable[..., Any],
+    client: Client,
+    defaults: Options,
+    limits: Limits,
+    given: TaskOptions,
+    batch: Batch | None = None,
+) -> Task[..., Any]:
+    """The task of this function; raises ConfigError where function and options do not go together."""
+    _check_function(function, "@app.task")
+    name = check_task_name(given["name"] if "name" in given else _name_of(function))
+    who = f"the task {name!r}"
+    refuse_unknown(given, TaskOptions.__optional_keys__ | {"batch"}, who=who)
+    run_in = _run_in(function, given, who)
+    aliases = _aliases(given, name, who)
+    args = _args_codec(function, given, name, limits.payload, who)
+    result = result_codec_of(function, name=name, max_bytes=limits.result)
+    options = override(_keeping(defaults, result), given, who=who)
+    check_unique(options, function, who)
+    key_functions = key_functions_of(function, args, given, who)
+    carried = None
+    if batch is not None:
+        _check_batch(batch, given, who)
+        carried = ElementCodec(function, name=name, max_bytes=limits.payload)
+        options = msgspec.structs.replace(options, batch=batch)
+        check_unique_batch(options, who)
+    kinds = (SyncTask, AsyncTask) if batch is None else (SyncBatchTask, AsyncBatchTask)
+    kind: type[Task[..., Any]] = kinds[run_in == "async"]
+    task = kind(function, client, name, options, run_in, (args, result), aliases, key_functions, carried)
+    if run_in != "async":
+        return task
+    if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives
+        inspect.markcoroutinefunction(task)
+    return task
+
+
+def _check_batch(batch: object, given: TaskOptions, who: str) -> None:
+    if not isinstance(batch, Batch):
+        raise ConfigError(
+            f"{who}: batch={batch!r} is not a Batch: write batch=Batch(max_size=100, max_wait='5s')"
+        )
+    if "upgrade" in given:
+        raise ConfigError(
+            f"{who}: upgrade= does not go with batch=: let the element's type read what was stored before"
+        )
+    for name in ("concurrency_key", "fair_by"):
+        if given.get(name) is not None:
+            raise ConfigError(f"{who}: {name}= does not go with batch=: a batch has members of many keys")
+
+
+def make_handler(
+    function: Callable[..., Any], defaults: Options, limits: Limits, given: HandlerOptions
+) -> Handler:
+    """The handler of this function; raises ConfigError as `make_task` does."""
+    _check_function(function, "@app.handler")
+    if "queue" not in given:
+        raise ConfigError("@app.handler needs the queue whose jobs it takes: @app.handler(queue='legacy')")
+    who = f"the handler of the queue {given['queue']!r}"
+    refuse_unknown(given, HandlerOptions.__optional_keys__, who=who)
+    result = result_codec_of(function, name=who, max_bytes=limits.result)
+    options = override(_keeping(defaults, result), given, who=who)
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise ConfigError(f"{who}: its function takes one argument, the RawJob") from None
+    check_unique(options, None, who)
+    return Handler(options.queue, function, options, _run_in(function, given, who), result)
+
+
+def _keeping(defaults: Options, result: ResultCodec) -> Options:
+    """The defaults for a function with this result: who returns nothing keeps nothing, unless it says so."""
+    return defaults if result.keeps else msgspec.structs.replace(defaults, retention=0)
+
+
+def _aliases(given: TaskOptions, name: str, who: str) -> tuple[str, ...]:
+    aliases: Any = given.get("aliases", ())
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        raise ConfigError(f"{who}: aliases={aliases!r} is not a tuple of names, as in aliases=('old.name',)")
+    names: list[str] = []
+    for alias in aliases:
+        try:
+            names.append(check_task_name(alias))
+        except ConfigError:
+            raise ConfigError(f"{who}: the alias {alias!r} cannot be a task's name") from None
+        if names[-1] == name or names[-1] in names[:-1]:
+            raise ConfigError(f"{who}: the alias {alias!r} is there twice, or is its own name: leave it out")
+    return tuple(names)
+
+
+def _args_codec(
+    function: Callable[..., Any], given: TaskOptions, name: str, max_bytes: int, who: str
+) -> ArgsCodec:
+    upgrade = given.get("upgrade")
+    if upgrade is None:
+        return ArgsCodec(function, name=name, max_bytes=max_bytes)
+    check_function(upgrade, 1, f"{who}: upgrade", "takes the old arguments, a dict, and returns the new ones")
+    if inspect.iscoroutinefunction(upgrade):
+        raise ConfigError(f"{who}: upgrade={shown_name(upgrade)} is a plain `def`, not `async def`")
+    return UpgradingCodec(function, upgrade, name=name, max_bytes=max_bytes)
+
+
+def _check_function(function: Any, decorator: str) -> None:
+    if isinstance(function, (staticmethod, classmethod)):
+        raise ConfigError(f"{decorator} belongs below @{type(function).__name__}, next to the function")
+    if isinstance(function, Task):
+        raise ConfigError(f"{function.name} is a task already")
+    if not callable(function) or isinstance(function, type):
+        raise ConfigError(
+            f"{decorator} decorates a function, not {function!r}; its options go by keyword: {decorator}(…=…)"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{function.__qualname__} is a generator: a worker needs a function that returns")
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """`module.qualname`: producers and workers must agree on it, whoever of them ran the file as a script."""
+    qualname = getattr(function, "__qualname__", "<lambda>")
+    if "<lambda>" in qualname:
+        raise ConfigError(f"{function!r} has no name of its own: give the task one with name=")
+    return f"{_module_of(function)}.{qualname.replace('<locals>.', '')}"
+
+
+def _module_of(function: Callable[..., Any]) -> str:
+    """The function's module; for a script (`__main__`) the name that importing its file would give it."""
+    module = function.__module__
+    if module not in ("__main__", "__mp_main__"):
+        return module
+    main = sys.modules.get(module)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.tasks
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    if file is None:  # typed at a prompt
+        return module
+    path = Path(file).absolute()
+    parts = [path.stem]
+    while (path.parent / "__init__.py").is_file():
+        path = path.parent
+        parts.insert(0, path.name)
+    return ".".join(parts)
+
+
+def _run_in(function: Callable[..., Any], given: HandlerOptions, who: str) -> RunIn:
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (not whether, but how it is called)
+    )
+    chosen = given.get("run_in", "async" if is_async else "thread")
+    if chosen not in ("async", "thread", "process"):
+        raise ConfigError(f"{who}: run_in={chosen!r} is not one of 'async', 'thread', 'process'")
+    if is_async and chosen != "async":
+        raise ConfigError(
+            f"{who}: an `async def` runs in the event loop; for run_in={chosen!r} make it a plain `def`"
+        )
+    if not is_async and chosen == "async":
+        raise ConfigError(
+            f"{who}: a `def` would block the event loop; make it an `async def` for run_in='async'"
+        )
+    qualname = getattr(function, "__qualname__", "<locals>")
+    if chosen == "process" and ("<locals>" in qualname or "<lambda>" in qualname):
+        raise ConfigError(
+            f"{who}: run_in='process' needs a function at the top of a module, "
+            "for the child process imports it by name"
+        )
+    return chosen
