@@ -140,7 +140,7 @@ def forgotten(
         *(name for name in sync_verbs if name not in WAITS and name not in vars(SyncFacade)),
     ]
     noted = watched(MemoryStore(), Pen())
-    found["src/penstock/verify/ledger/watching.py"] = [
+    found["src/penstock/verify/ledger/recording/recorded_store.py"] = [
         *(verbs.keys() - vars(type(noted)).keys() - NOT_IN_THE_LEDGER),
         *(sync_verbs.keys() - vars(type(noted.sync)).keys() - NOT_IN_THE_LEDGER_SYNC),
     ]

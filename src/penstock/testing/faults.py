@@ -9,15 +9,9 @@ from typing import Any, cast
 
 from penstock.core.errors import ConfigError, StoreUnavailable, did_you_mean
 from penstock.stores.contract import Store
+from penstock.stores.facade import VERBS
 
 __all__ = ["FaultyStore"]
-
-_VERBS = (
-    *("enqueue", "get", "cancel", "ended", "ends", "fetch", "extend", "settle", "promote", "reclaim", "wait"),
-    *("list_jobs", "find", "queues", "stats", "settings", "retry", "reschedule", "delete", "purge"),
-    *("drop", "parked", "prune", "announce", "retire", "workers", "checkup"),
-    *("entries", "put_entries", "pause_entries", "delete_entries", "tick", "lane", "groups", "flush_group"),
-)
 
 
 class FaultyStore:
@@ -62,11 +56,11 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        return self._guarded(name, found) if name in _VERBS else found
+        return self._guarded(name, found) if name in VERBS else found
 
     def _plan(self, verb: str, after: bool, times: int, error: Exception | None) -> None:
-        if verb not in _VERBS:
-            raise ConfigError(f"a store has no verb {verb!r}{did_you_mean(verb, _VERBS)}")
+        if verb not in VERBS:
+            raise ConfigError(f"a store has no verb {verb!r}{did_you_mean(verb, VERBS)}")
         fault = error or StoreUnavailable(f"a test lets {verb} fail")
         self._next[verb].extend([(after, fault)] * times)
 
@@ -109,4 +103,4 @@ class _Door:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._door, name)
-        return self._faults._guarded(name, found) if name in _VERBS else found
+        return self._faults._guarded(name, found) if name in VERBS else found

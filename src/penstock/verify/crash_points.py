@@ -17,16 +17,12 @@ import msgspec
 from penstock.core.errors import ConfigError, EnqueueUnknown, StoreUnavailable, did_you_mean
 from penstock.core.job import NewJob
 from penstock.stores.contract import Store
+from penstock.stores.facade import VERBS
 
 __all__ = ["Boundary", "CrashPoints", "Point", "kill_here"]
 
-#: `ends` tells its news bit by bit, and has no one moment at which it is done: `ended` has.
-_VERBS = tuple(
-    name
-    for page in inspect.getmro(Store)
-    for name, verb in vars(page).items()
-    if not name.startswith("_") and callable(verb) and name not in ("ends", "close")
-)
+#: `ends` gives its news bit by bit and has no one moment at which it is done; `ended` has.
+_VERBS = tuple(name for name in VERBS if name != "ends")
 _TURNS = 5
 
 
