@@ -66,21 +66,24 @@ SHARED_BY_STORES = {
 # These know stores by their URLs, and a store that is around another one.
 KNOW_STORES = {"connect"}
 
-# Inside `worker` only worker.py (and the package itself) imports the services; all may know its facts and
-# tools. Besides, these arrows: what is fetched goes to the executor; a process is told what to be.
-WORKER_KNOWS_ALL = {"__init__", "worker"}
+# Inside `worker` only worker.py, wiring.py and services.py (and the package itself) import the services; all
+# may know its facts and tools. Besides, these arrows: what is fetched goes to the executor; a process is told
+# what to be.
+WORKER_KNOWS_ALL = {"__init__", "services", "wiring", "worker"}
 WORKER_FACTS = {
-    *("leased_jobs", "plan", "outcomes", "exits", "queues", "locks", "logs", "signals"),
+    *("leased_jobs", "plan", "exits", "queues", "locks", "logs", "signals"),
     *("shared_lease_table", "unknown_tasks"),
 }
 WORKER_ARROWS = {
+    "attempt_watch": {"executor", "heartbeat"},
     "callback_executor": {"pools"},
     "callback_runner": {"callback_executor"},
     "checks": {"callback_executor"},
     "executor": {"pools"},
     "fetcher": {"executor", "settler"},
+    "listener": {"executor"},
     "process": {"worker"},
-    "worker": {"pools"},
+    "reporter": {"callback_runner"},
     "supervisor": {"process"},
 }
 

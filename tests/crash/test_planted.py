@@ -72,7 +72,7 @@ async def test_an_outcome_that_is_sent_once(memory: Stage, monkeypatch: pytest.M
 async def test_an_at_most_once_job_that_is_tried_again(
     memory: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_LAST_WORDS", 0.05)
+    monkeypatch.setattr(worker_module, "LAST_ANSWERS", 0.05)
     decide = reclaimer.decide
 
     def forgets(job: Any, *args: Any, **options: Any) -> Any:

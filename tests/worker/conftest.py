@@ -132,7 +132,7 @@ async def at_work(app: App, *args: Any, **options: Any) -> AsyncIterator[Worker]
     worker = Worker(app, *args, **options)
     running = asyncio.create_task(worker.run())
     try:
-        await until(lambda: running.done() or worker._parts is not None, "the worker has begun")
+        await until(lambda: running.done() or worker._services is not None, "the worker has begun")
         yield worker
     finally:
         worker.stop()
@@ -153,10 +153,10 @@ async def in_a_burst(app: App, *args: Any, **options: Any) -> Worker:
 
 async def nothing_left(worker: Worker) -> None:
     """Whatever happened: a worker that has ended holds nothing, counts nothing, and runs nothing on."""
-    assert worker._parts is not None
-    runs_on, parts = worker._parts.slots, worker._parts
-    assert not worker._holdings, "a job that nobody will settle"
-    assert not +worker._holdings.per_queue, "a slot of a queue that never comes free"
+    assert worker._services is not None
+    runs_on, parts = worker._services.slots, worker._services
+    assert not worker._services.leased_jobs, "a job that nobody will settle"
+    assert not +worker._services.leased_jobs.per_queue, "a slot of a queue that never comes free"
     assert (runs_on.running, runs_on.buffered, runs_on.process_busy) == (0, 0, 0)
     assert parts.settler.unsent == 0
     if not runs_on.lost:
@@ -225,7 +225,7 @@ class Dam:
         self._app, self._task = app, work
 
     def _ahead(self) -> int:
-        parts = None if self.worker is None else self.worker._parts
+        parts = None if self.worker is None else self.worker._services
         return 0 if parts is None else parts.slots.buffered
 
     async def fill(self) -> None:

@@ -261,7 +261,7 @@ async def test_what_waits_takes_a_bounded_part_of_the_memory(
     async with at_work(app, concurrency=1) as worker:
         for handle in await app.aenqueue_many([work.job() for _ in range(20)]):
             await handle.aresult(5)
-        parts = worker._parts
+        parts = worker._services
         assert parts is not None
         assert parts.aftercare._bytes <= 100_000
         assert 20 - 8 - 3 <= parts.aftercare.dropped <= 20 - 3, "three may wait, and eight are being called"
@@ -361,8 +361,8 @@ async def test_nobody_asks_and_nothing_is_made(app: App) -> None:
     handle = await made(app, "async", act).aenqueue("return")
     worker = await in_a_burst(app)
     assert await handle.aresult(1) == "done in attempt 1"
-    assert worker._parts is not None
-    assert worker._parts.aftercare._caller._pool is None
+    assert worker._services is not None
+    assert worker._services.aftercare._caller._pool is None
 
 
 async def test_a_store_that_is_away_delays_them_and_loses_none(app: App, faults: FaultyStore) -> None:

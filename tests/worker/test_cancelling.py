@@ -104,8 +104,8 @@ async def test_a_thread_that_swallows_it_is_given_up(app: App, tmp_path: Path) -
         await handle.acancel()
         assert (await ended(handle)).state is State.CANCELLED
         assert lines(f"{began}.swallowed") == ["AttemptCancelled"]
-        assert worker._parts is not None
-        assert worker._parts.slots.lost == 1
+        assert worker._services is not None
+        assert worker._services.slots.lost == 1
         (tmp_path / "began.go").touch()
 
 
@@ -192,8 +192,8 @@ async def test_one_on_its_way_to_a_slot_is_not_started(app: App) -> None:
         at = await dam.full(worker)
         unwanted = dam.handles[at + 1]
         assert await unwanted.acancel() is State.RUNNING
-        assert worker._parts is not None
-        beat = worker._parts.heartbeat
+        assert worker._services is not None
+        beat = worker._services.heartbeat
         before = beat.last_beat
         await until(lambda: beat.last_beat > before + 0.06, "the worker has been told")
         dam.open()

@@ -42,10 +42,10 @@ def test_what_is_not_said_in_code_is_as_the_environment_has_it(
     monkeypatch.setenv("PENSTOCK_CONCURRENCY", "7")
     monkeypatch.setenv("PENSTOCK_STRICT", "true")
     heard, told = Worker(app, ["a"]), Worker(app, ["a"], concurrency=3, strict=False)
-    assert (heard.info().concurrency, heard._strict) == (7, True)
-    assert (told.info().concurrency, told._strict) == (3, False)
+    assert (heard.info().concurrency, heard._setup.strict) == (7, True)
+    assert (told.info().concurrency, told._setup.strict) == (3, False)
     given = Worker(app, ["a"], config=Config())
-    assert (given.info().concurrency, given._strict) == (Config().concurrency, False)
+    assert (given.info().concurrency, given._setup.strict) == (Config().concurrency, False)
 
 
 @pytest.mark.parametrize("run_in", ["async", "thread"])

@@ -179,8 +179,8 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
         for handle in quick_ones:
             assert await handle.aresult(5) == "done in attempt 1"
         assert time.monotonic() - before < 3
-        assert worker._parts is not None
-        assert worker._parts.slots.running == 2
+        assert worker._services is not None
+        assert worker._services.slots.running == 2
         assert await _count(app, "heavy", State.RUNNING) <= 2 + MOST_ASIDE
         gate.touch()
         for handle in handles:
@@ -244,8 +244,8 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
             for handle in behind:
                 assert await handle.aresult(5) == "done in attempt 1"
             assert time.monotonic() - began < 2.5
-        assert worker._parts is not None
-        assert worker._parts.slots.process_busy == 1
+        assert worker._services is not None
+        assert worker._services.slots.process_busy == 1
         gate.touch()
         jobs = [await ended(handle) for handle in (first, *waiting)]
     assert [job.attempt for job in jobs] == [1] * 13
@@ -265,7 +265,7 @@ async def test_what_stands_aside_is_given_back_for_others_to_take(
     async with at_work(app, concurrency=4, config=patient(process_slots=1)) as worker:
         await _progress(first)
         second = await heavy.aenqueue(str(gate))
-        assert worker._parts is not None
+        assert worker._services is not None
         assert await (await light.aenqueue("return")).aresult(5) == "done in attempt 1"
         async with at_work(apps[1], concurrency=4, config=patient(process_slots=1)):
             await _progress(second)
@@ -359,8 +359,8 @@ async def test_nothing_is_fetched_ahead_from_queues_with_slots(app: App) -> None
 
     @app.task
     async def work() -> None:
-        assert worker._parts is not None
-        ahead.append(worker._parts.slots.buffered)
+        assert worker._services is not None
+        ahead.append(worker._services.slots.buffered)
 
     await app.aenqueue_many([work.job() for _ in range(1_000)])
     worker = Worker(app, [Queue("default", slots=5)], concurrency=10, burst=True, config=quick())
@@ -375,14 +375,14 @@ async def test_long_jobs_are_not_fetched_ahead(app: App, tmp_path: Path) -> None
     await app.aenqueue_many([task.job(str(began), 0.1) for _ in range(6)])
     async with at_work(app, concurrency=2, config=quick(slot_wait="10s")) as worker:
         await until(lambda: len(lines(began)) >= 3, "the first ones have ended")
-        assert worker._parts is not None
-        assert worker._parts.slots.buffered == 0
+        assert worker._services is not None
+        assert worker._services.slots.buffered == 0
         assert await app.adrained("default", timeout=5)
 
 
 def _pids(worker: Worker) -> list[int]:
-    assert worker._parts is not None
-    pool = worker._parts.executor._processes._pool
+    assert worker._services is not None
+    pool = worker._services.executor._processes._pool
     return [] if pool is None else pool.pids
 
 

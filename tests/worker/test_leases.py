@@ -21,8 +21,7 @@ from penstock.errors import StoreUnavailable
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 from penstock.maintenance.reclaimer import reclaim_all
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
-from penstock.worker import Worker
-from penstock.worker import worker as worker_module
+from penstock.worker import Worker, wiring
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
 from tests.worker.deeds import lines, linger, made, tell
 
@@ -47,9 +46,9 @@ async def test_an_attempt_that_has_lost_its_lease_is_interrupted_and_its_outcome
         job = await taken_over(app, worker)
         event = await told.one(LateResultRefused)
         assert (event.id, event.attempt) == (handle.id, 1)
-        assert worker._parts is not None
-        assert worker._parts.slots.running == 0
-        assert not worker._holdings
+        assert worker._services is not None
+        assert worker._services.slots.running == 0
+        assert not worker._services.leased_jobs
     now = await handle.ajob()
     assert now is not None
     assert (now.state, now.worker, now.attempt, now.errors) == (State.RUNNING, "another", 1, ())
@@ -109,7 +108,7 @@ async def test_what_was_lost_before_its_start_is_on_record_does_not_start(
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(10):
         await store.answered.wait()
-        await until(lambda: not worker._holdings, "it is let go of")
+        await until(lambda: not worker._services.leased_jobs, "it is let go of")
     worker.stop()
     await running
     assert not began.exists()
@@ -256,7 +255,7 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
     task = app.task(max_attempts=3, retry="1ms", retention="1h")(_never)
     handle = await task.aenqueue()
     async with at_work(app, ["elsewhere"], config=quick()) as worker:
-        assert worker._parts is not None
+        assert worker._services is not None
         for n in (1, 2, 3):
             await until(functools.partial(_fetch, app, f"doomed {n}"), "somebody has it")
             job = await becomes(handle, State.RUNNING)
@@ -274,14 +273,14 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
 async def test_what_dies_by_the_loss_of_its_worker_is_kept_as_long_as_the_configuration_says(
     app: App, monkeypatch: pytest.MonkeyPatch, proof: str
 ) -> None:
-    monkeypatch.setattr(worker_module, "bury", lambda id: True)
+    monkeypatch.setattr(wiring, "bury", lambda id: True)
     handle = await app.task(max_attempts=1)(_never).aenqueue()
     await app.store.announce(WorkerInfo("doomed", "host", 1, 0, ("default",), (), 20))
     assert await _fetch(app, "doomed")
     job = await becomes(handle, State.RUNNING)
     lease = 60_000
     if proof == "it is proven dead":
-        monkeypatch.setattr(worker_module, "proven_dead", lambda _: {"doomed"})
+        monkeypatch.setattr(wiring, "proven_dead", lambda _: {"doomed"})
     else:
         lease = 0
     await app.store.extend([Beat(job.lease, lease, started=True)])
@@ -309,8 +308,8 @@ async def test_a_worker_proven_dead_is_told_of_and_its_jobs_run_at_once(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease would hold for a minute; the proof of its death (see test_locks.py) does not wait."""
-    monkeypatch.setattr(worker_module, "proven_dead", lambda _: {"deceased"})
-    monkeypatch.setattr(worker_module, "bury", lambda id: True)
+    monkeypatch.setattr(wiring, "proven_dead", lambda _: {"deceased"})
+    monkeypatch.setattr(wiring, "bury", lambda id: True)
     began = tmp_path / "began"
     told = Told(app)
     handle = await made(app, "async", linger).aenqueue(str(began), 0.0)

@@ -164,4 +164,4 @@ async def test_many_that_are_due_at_once_all_start(app: App) -> None:
 
 
 def _sleeps(worker: Any) -> bool:
-    return worker._parts is not None and worker._parts.promoter._wakes_at > 0
+    return worker._services is not None and worker._services.maintenance.promoter._wakes_at > 0

@@ -239,8 +239,8 @@ async def test_short_jobs_behind_long_ones_are_not_kept_from_another_worker(
     await first.aenqueue_many([tasks[0].job(i) for i in range(310)])
     async with at_work(first, concurrency=2, config=patient()) as busy:
         await asyncio.to_thread(lambda: stuck.acquire(timeout=5) and stuck.acquire(timeout=5))
-        assert busy._parts is not None
-        assert busy._parts.slots.running == 2
+        assert busy._services is not None
+        assert busy._services.slots.running == 2
         async with at_work(second, concurrency=2, config=patient()):
             await until(lambda: len(ran) == 310, "the other worker has run the rest")
         assert not gate.is_set()

@@ -97,8 +97,8 @@ async def test_a_worker_beats_at_once_when_it_wakes_up(app: App, asleep: Sleep) 
     async def work() -> None: ...
 
     async with at_work(app, config=patient(heartbeat="9s", lease="30s")) as worker:
-        assert worker._parts is not None
-        beat = worker._parts.heartbeat
+        assert worker._services is not None
+        beat = worker._services.heartbeat
         before = beat.last_beat
         asleep()
         await until(lambda: beat.last_beat > before, "it beats long before its next heartbeat is due")

@@ -183,8 +183,8 @@ async def test_an_async_task_that_swallows_its_cancellation_is_given_up(app: App
         job = await becomes(handle, State.RETRYABLE)
         assert job.errors[0].kind == "Timeout"
         assert await other.aresult(1) == "done in attempt 1"
-        assert worker._parts is not None
-        assert worker._parts.slots.lost == 1
+        assert worker._services is not None
+        assert worker._services.slots.lost == 1
         (tmp_path / "began.go").touch()
     assert await handle.astatus() is State.RETRYABLE, "its late result changed nothing"
 
@@ -243,8 +243,8 @@ async def test_a_thread_that_swallows_even_that_is_given_up(app: App, tmp_path: 
     stuck = await made(app, "thread", swallow, timeout="50ms", retry="1h").aenqueue(str(began))
     good = await made(app, "thread", act).aenqueue("return")
     async with at_work(app, concurrency=2) as worker:
-        assert worker._parts is not None
-        parts = worker._parts
+        assert worker._services is not None
+        parts = worker._services
         job = await becomes(stuck, State.RETRYABLE)
         assert job.errors[0].kind == "Timeout"
         assert lines(f"{began}.swallowed") == ["AttemptTimeout"]

@@ -19,10 +19,14 @@ _SAY_EVERY = 3.0
 
 
 class Strangers:
-    """The jobs that this worker cannot run, as it has no such task."""
+    """Counts and logs the jobs that this worker cannot run.
 
-    def __init__(self, events: EventBus) -> None:
+    `on_closed` is called when a task, or a raw queue, is found to be closed here.
+    """
+
+    def __init__(self, events: EventBus, on_closed: Callable[[], None]) -> None:
         self._events = events
+        self._on_closed = on_closed
         self._said = float("-inf")
         self._unsaid = 0
         #: How many came so far.
@@ -31,7 +35,6 @@ class Strangers:
         #: that it has them is given parked jobs at once, so of these it does not say so until it starts anew.
         self.closed_tasks: set[str] = set()
         self.closed_queues: set[str] = set()
-        self.on_closed: Callable[[], None] = lambda: None
 
     def tell(self, job: Job) -> None:
         """One more; it is about to be parked."""
@@ -47,7 +50,7 @@ class Strangers:
         if job.task not in self.closed_tasks or job.queue not in self.closed_queues:
             self.closed_tasks.add(job.task)
             self.closed_queues.add(job.queue)
-            self.on_closed()
+            self._on_closed()
 
     def tell_misfit(self, job: Job, why: str) -> None:
         """One whose task takes other arguments here: it is of another release."""
@@ -55,7 +58,7 @@ class Strangers:
         self._say(job, f"{why}; the job is parked")
         if job.task not in self.closed_tasks:
             self.closed_tasks.add(job.task)
-            self.on_closed()
+            self._on_closed()
 
     def _say(self, job: Job, what: str) -> None:
         now = time.monotonic()

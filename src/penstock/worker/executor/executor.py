@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from penstock.app.app import App
 from penstock.config import Config
-from penstock.core.errors import Interrupted
-from penstock.stores.contract import Beat, Grip
+from penstock.core.errors import AttemptCancelled, AttemptLost, Interrupted
+from penstock.stores.contract import Grip
 from penstock.worker.executor.admission import Admission
 from penstock.worker.executor.attempt_start import Starter
 from penstock.worker.executor.ending import Ending, Settle
@@ -24,6 +25,8 @@ from penstock.worker.pools import Done
 from penstock.worker.unknown_tasks import Strangers
 
 __all__ = ["Executor"]
+
+_log = logging.getLogger("penstock.worker")
 
 
 class Executor:
@@ -42,7 +45,6 @@ class Executor:
         strangers: Strangers,
         *,
         settle: Settle,
-        record_start: Callable[[Beat], Awaitable[Grip]],
         on_slot_lost: Callable[[], None],
         supervised: bool,
         queue_slots: Mapping[str, int],
@@ -63,9 +65,9 @@ class Executor:
         )
         self._runners = Runners(slots, starter, self._threads, self._processes, self._ended)
         recorded = RecordedStart(
+            app.store,
             slots,
             self._ending,
-            record=record_start,
             launch=self._runners.launch,
             start_ready=self._start_ready,
             lease=config.lease,
@@ -99,6 +101,15 @@ class Executor:
     def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
         """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
         self._interruption.interrupt(hold, why)
+
+    def gripped(self, hold: Hold, grip: Grip) -> None:
+        """A heartbeat found that a lease is lost, or that its job is to stop."""
+        if grip is Grip.LOST:
+            if not hold.over:
+                _log.warning("job %s: its lease is lost; what it still does will not count", hold.job.id)
+            self.interrupt(hold, AttemptLost)
+        else:
+            self.interrupt(hold, AttemptCancelled)
 
     def has_progress(self) -> bool:
         """Whether an attempt has reported progress that is not in the store yet."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 
-from penstock.core.errors import AttemptCancelled, StoreError
+from penstock.core.batcher import Batcher
+from penstock.core.errors import AttemptCancelled, StoreError, StoreUnavailable
 from penstock.core.lifecycle import ASK_CANCELLED, too_late
 from penstock.core.outcomes import Cancelled, Released
-from penstock.stores.contract import Beat, Grip
+from penstock.stores.contract import Beat, Grip, Store
 from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.slots import Slots
 from penstock.worker.leased_jobs import Hold
@@ -20,24 +21,25 @@ _log = logging.getLogger("penstock.worker")
 
 
 class RecordedStart:
-    """Writes starts by `record`, then launches the attempts.
+    """Writes starts to the store, those that come together in one call, then launches the attempts.
 
     `lease` is in milliseconds. `start_ready` is called after each, as its slot may be free again.
     """
 
     def __init__(
         self,
+        store: Store,
         slots: Slots,
         ending: Ending,
         *,
-        record: Callable[[Beat], Awaitable[Grip]],
         launch: Callable[[Hold], None],
         start_ready: Callable[[], None],
         lease: int,
     ) -> None:
+        self._store = store
         self._slots = slots
         self._ending = ending
-        self._record = record
+        self._records: Batcher[Beat, Grip] = Batcher(self._record)
         self._launch = launch
         self._start_ready = start_ready
         self._lease = lease
@@ -48,7 +50,7 @@ class RecordedStart:
 
     async def _start(self, hold: Hold) -> None:
         try:
-            grip = await self._record(Beat(hold.job.lease, self._lease, started=True, lasting=True))
+            grip = await self._records.put(Beat(hold.job.lease, self._lease, started=True, lasting=True))
         except (asyncio.CancelledError, StoreError) as error:
             if not hold.over:
                 self._slots.leave(hold)
@@ -70,3 +72,8 @@ class RecordedStart:
         else:
             self._launch(hold)
         self._start_ready()
+
+    async def _record(self, beats: list[Beat]) -> Sequence[Grip | BaseException]:
+        """The store's answers; an error for a lease whose part of the store is away."""
+        away = StoreUnavailable("the part of the store that has its queue is away")
+        return [away if grip is Grip.UNKNOWN else grip for grip in await self._store.extend(beats)]

@@ -1,0 +1,65 @@
+"""Announces the worker to the store every few seconds, and at once when its state changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.core.errors import StoreUnavailable
+from penstock.maintenance.service import Complaint, Service, pause_after
+from penstock.stores.contract import Store, WorkerInfo
+
+__all__ = ["Announcer"]
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Announcer(Service):
+    """Writes what `info` returns to the store every `every` seconds.
+
+    With `waits`, the first announcement waits for a store that is away; otherwise it raises.
+    """
+
+    name = "announcer"
+
+    def __init__(self, store: Store, info: Callable[[], WorkerInfo], every: float, *, waits: bool) -> None:
+        super().__init__()
+        self._store = store
+        self._info = info
+        self._every = every
+        self._waits = waits
+
+    async def tick(self) -> float:
+        await self.announce()
+        return self._every
+
+    async def announce(self) -> None:
+        """Write it now."""
+        await self._store.announce(self._info())
+
+    async def announce_first(self, stop: asyncio.Event) -> bool:
+        """Wait until the store knows of this worker, however long that takes. False: `stop` came first."""
+        announcing = asyncio.ensure_future(self._announce_patiently())
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({announcing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if announcing.done():
+                announcing.result()
+            return announcing.done()
+        finally:
+            for one in (announcing, stopped):
+                one.cancel()
+            await asyncio.gather(announcing, stopped, return_exceptions=True)
+
+    async def _announce_patiently(self) -> None:
+        complaint, failures = Complaint(_log), 0
+        while True:
+            try:
+                return await self.announce()
+            except StoreUnavailable as error:
+                if not self._waits:
+                    raise
+                complaint.about("the worker waits for its store", error)
+                await asyncio.sleep(pause_after(failures))
+                failures += 1

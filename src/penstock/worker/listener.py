@@ -1,0 +1,47 @@
+"""Asks the store for cancellations and changed settings while attempts run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.maintenance.service import Service
+from penstock.stores.contract import Store, Wake
+from penstock.worker.executor import Slots
+
+__all__ = ["Listener"]
+
+
+class Listener(Service):
+    """Looks five times a second, which is cheap, while attempts run.
+
+    A store tells its news once: settings that have changed are passed on by `on_settings`, cancellations by
+    `on_cancel`.
+    """
+
+    name = "listener"
+
+    def __init__(
+        self,
+        store: Store,
+        slots: Slots,
+        *,
+        on_cancel: Callable[[], None],
+        on_settings: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._slots = slots
+        self._on_cancel = on_cancel
+        self._on_settings = on_settings
+
+    async def tick(self) -> float:
+        if not self._slots.running:
+            self._slots.started.clear()
+            await self._slots.started.wait()
+            return 0.1
+        news = await self._store.wait((), timeout=0)
+        if Wake.CANCEL in news:
+            self._on_cancel()
+        if Wake.SETTINGS in news:
+            self._on_settings()
+        return 0.2

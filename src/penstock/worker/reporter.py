@@ -1,0 +1,78 @@
+"""Reports to the log, to listeners and to callbacks what happened besides the worker's own attempts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from penstock.app.app import App
+from penstock.app.outcome_events import log_set_aside, tell, tell_set_aside
+from penstock.core.errors import StoreError
+from penstock.core.events import Event, JobEnqueued, LoopBlocked, WorkerLost
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import SetAside
+from penstock.worker.callback_runner import Aftercare
+
+__all__ = ["Reporter"]
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Reporter:
+    """Reports for one worker. Events are made only if somebody listens."""
+
+    def __init__(self, app: App, worker: str, aftercare: Aftercare) -> None:
+        self._app = app
+        self._worker = worker
+        self._aftercare = aftercare
+
+    def judged(self, job: Job, move: Transition) -> None:
+        """A job of a dead worker was decided here: report it, and call its callbacks."""
+        if move.state is State.DEAD:
+            _log.error("job %s (%s, attempt %d) is dead: %s", job.id, job.task, job.attempt, move.reason)
+        if self._app.callbacks.active:
+            self._aftercare.take(job, move)
+        tell(self._app.events, job, move)
+
+    async def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
+        """Report jobs (queue, id) that died with the worker before this one, and call their callbacks."""
+        if not dead or not (self._app.callbacks.active or self._app.events.active):
+            return
+        try:
+            jobs = await self._app.store.get([Ref(*one) for one in dead])
+        except StoreError as error:
+            _log.error("nobody is told of %d dead job(s), and no callback is called: %s", len(dead), error)
+            return
+        for job in jobs:
+            if job is not None and job.state is State.DEAD and job.errors:
+                before = msgspec.structs.replace(job, errors=job.errors[:-1])
+                self.judged(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
+
+    def set_aside(self, found: Sequence[SetAside]) -> None:
+        """The store has met records that cannot be read."""
+        log_set_aside(found)
+        tell_set_aside(self._app.events, found)
+
+    def periodic_enqueued(self, job: NewJob) -> None:
+        """A job of a periodic entry is stored."""
+        self._emit(lambda now: JobEnqueued(now, job.id, job.queue, job.task, 0))
+
+    def blocked(self, seconds: float, stack: str) -> None:
+        """The event loop has been blocked for so long, at this stack."""
+        self._emit(lambda now: LoopBlocked(now, self._worker, seconds, stack))
+
+    def lost_worker(self, worker: str, cause: str, jobs: int) -> None:
+        """Another worker is proven dead; it held so many jobs."""
+        self._emit(lambda now: WorkerLost(now, worker, cause, jobs))
+
+    def life(self, kind: Callable[[int, str], Event]) -> None:
+        """This worker has started or stopped."""
+        self._emit(lambda now: kind(now, self._worker))
+
+    def _emit(self, made: Callable[[int], Event]) -> None:
+        if self._app.events.active:
+            self._app.events.emit(made(int(time.time() * 1000)))

@@ -1,0 +1,166 @@
+"""The services of a running worker, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+from penstock.core.errors import StoreError
+from penstock.core.health import Health
+from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.maintenance.promoter import Promoter
+from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.reclaimer import Reclaimer
+from penstock.maintenance.service import Complaint, Service
+from penstock.stores.contract import WorkerInfo
+from penstock.worker.announcer import Announcer
+from penstock.worker.attempt_watch import AttemptWatch
+from penstock.worker.callback_runner import Aftercare
+from penstock.worker.checks import Check
+from penstock.worker.executor import Executor, Slots
+from penstock.worker.fetcher import Fetcher
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.leased_jobs import Holdings
+from penstock.worker.listener import Listener
+from penstock.worker.reporter import Reporter
+from penstock.worker.settler import Settler
+from penstock.worker.setup import WorkerSetup
+from penstock.worker.store_checkup import StoreCheckup
+from penstock.worker.unknown_queues import UnknownQueues
+from penstock.worker.unknown_tasks import Strangers
+
+__all__ = ["LAST_ANSWERS", "Maintenance", "Services"]
+
+_log = logging.getLogger("penstock.worker")
+#: How long a worker that ends waits for the store's last answers (s).
+LAST_ANSWERS = 5.0
+
+
+class Maintenance(NamedTuple):
+    """Services that look after the store for all workers."""
+
+    promoter: Promoter
+    reclaimer: Reclaimer
+    pruner: Pruner
+    periodic: PeriodicEnqueuer
+
+
+@dataclasses.dataclass(slots=True)
+class Services:
+    """All services of one worker."""
+
+    setup: WorkerSetup
+    info: Callable[[], WorkerInfo]
+    leased_jobs: Holdings
+    slots: Slots
+    unknown_tasks: Strangers
+    aftercare: Aftercare
+    reporter: Reporter
+    announcer: Announcer
+    settler: Settler
+    executor: Executor
+    fetcher: Fetcher
+    heartbeat: Heartbeat
+    maintenance: Maintenance
+    #: The fetcher's task, once it has begun.
+    fetching: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run all services inside; at the end they are stopped in the order that loses nothing."""
+        services = self._background()
+        self._share_complaints(services)
+        self.heartbeat.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self.fetching = group.create_task(self.fetcher.run(), name="penstock-fetcher")
+                for service in services:
+                    group.create_task(service.run(), name=f"penstock-{service.name}")
+                try:
+                    yield
+                except asyncio.CancelledError:
+                    await asyncio.shield(self._release_all())
+                    raise
+                finally:
+                    self.fetcher.stop()
+                    for service in services:
+                        service.stop()
+        finally:
+            self.heartbeat.stop()
+            self.aftercare.close()
+            self.executor.close()
+            try:
+                await self.setup.app.store.retire(self.setup.id)
+            except StoreError as error:  # it falls off the list by itself
+                _log.warning("worker %s could not sign off: %s", self.setup.id, error)
+
+    async def last_fetch(self) -> None:
+        """Wait for the fetch under way: what it still brings goes back at once."""
+        if self.fetching is not None:
+            await asyncio.wait({self.fetching}, timeout=LAST_ANSWERS)
+
+    # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _background(self) -> list[Service]:
+        """All but the fetcher, which stops first, and the heartbeat, which is a thread."""
+        setup, store = self.setup, self.setup.app.store
+        services: list[Service] = [
+            self.announcer,
+            self.maintenance.reclaimer,
+            self.maintenance.promoter,
+            self.maintenance.pruner,
+            StoreCheckup(store),
+            UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
+            AttemptWatch(self.executor, self.slots, self.heartbeat),
+            Listener(
+                store,
+                self.slots,
+                on_cancel=self.heartbeat.beat_now,
+                on_settings=self.maintenance.periodic.poke,
+            ),
+        ]
+        for every, call in setup.app.hooks.on_health:
+            services.append(Check(self.announcer.announce, self._health, call, every / 1000))
+        if setup.periodic:
+            services.append(self.maintenance.periodic)
+        return services
+
+    def _share_complaints(self, services: list[Service]) -> None:
+        """One outage of the store is not logged by each service."""
+        complaint = Complaint(_log)
+        for service in (self.fetcher, *services):
+            service.complaint, service.on_set_aside = complaint, self.reporter.set_aside
+        self.settler.complaint = self.heartbeat.complaint = complaint
+
+    async def _release_all(self) -> None:
+        _log.info("worker %s is cancelled: %d job(s) are released", self.setup.id, self.slots.running)
+        self.fetcher.stop()
+        self.executor.stop_starting()
+        self.executor.release_running()
+        await self.last_fetch()
+        await self.settler.drained(timeout=LAST_ANSWERS)
+        await self.aftercare.drained(timeout=LAST_ANSWERS)
+
+    def _health(self, trouble: str | None) -> Health:
+        """This worker's health. `trouble`: why the store is away, None if it answers."""
+        now = time.monotonic()
+        return Health(
+            at=int(time.time() * 1000),
+            worker=self.setup.id,
+            state=self.info().state,
+            store_reachable=trouble is None,
+            store_error=trouble,
+            concurrency=self.setup.concurrency,
+            lost_slots=self.slots.lost,
+            running=self.slots.running,
+            buffered=self.slots.buffered,
+            unsent=self.settler.unsent + self.settler.put_off,
+            since_fetch=now - self.fetcher.last_success,
+            since_heartbeat=now - self.heartbeat.last_beat,
+            parked=self.unknown_tasks.met,
+        )

@@ -1,0 +1,75 @@
+"""What a worker was asked to be: its app, queues and options, as given or as configured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from penstock.app.app import App
+from penstock.config import Config, load
+from penstock.core.errors import ConfigError
+from penstock.core.ids import mint
+from penstock.worker.queues import Queue, as_queues, is_count
+from penstock.worker.shared_lease_table import LeaseTable
+
+__all__ = ["WorkerSetup", "worker_setup"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """The facts of a worker that do not change while it runs."""
+
+    app: App
+    config: Config
+    id: str
+    queues: tuple[Queue, ...]
+    concurrency: int
+    strict: bool
+    #: End when nothing is left to do.
+    burst: bool
+    #: Enqueue the jobs of periodic entries.
+    periodic: bool
+    #: The supervisor's pid, and the memory that it shares with this process; None: there is no supervisor.
+    supervisor: int | None
+    table: LeaseTable | None
+
+    @property
+    def queue_names(self) -> list[str]:
+        return [queue.name for queue in self.queues]
+
+
+def worker_setup(
+    app: App,
+    queues: Sequence[Queue | str] | None,
+    *,
+    concurrency: int | None,
+    burst: bool,
+    strict: bool | None,
+    config: Config | None,
+    table: LeaseTable | None,
+    id: str | None,
+    supervisor: int | None,
+    periodic: bool,
+) -> WorkerSetup:
+    """Check a worker's options and fill in those not given. Raises ConfigError for one that cannot be."""
+    if not isinstance(app, App):
+        raise ConfigError(f"Worker({app!r:.60}) takes the app itself, imported from its module")
+    config = config or load().config
+    served = as_queues(queues if queues is not None else app.queues())
+    if not served:
+        raise ConfigError("this worker has no queues: register a task first, or name the queues")
+    slots = config.concurrency if concurrency is None else concurrency
+    if not is_count(slots):
+        raise ConfigError(f"concurrency={slots!r} must be a whole number, 1 or more")
+    return WorkerSetup(
+        app=app,
+        config=config,
+        id=id or mint(),
+        queues=served,
+        concurrency=slots,
+        strict=config.strict if strict is None else strict,
+        burst=burst,
+        periodic=periodic and not burst,
+        supervisor=supervisor,
+        table=table,
+    )

@@ -1,0 +1,159 @@
+"""Makes the services of a worker and connects them: each gets what it calls when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
+from penstock.maintenance.promoter import Promoter
+from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.reclaimer import Reclaimer
+from penstock.stores.contract import Fetched, WorkerInfo
+from penstock.worker.announcer import Announcer
+from penstock.worker.callback_runner import Aftercare
+from penstock.worker.executor import Executor, Slots
+from penstock.worker.fetcher import Fetcher
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.leased_jobs import Holdings
+from penstock.worker.locks import bury, proven_dead
+from penstock.worker.reporter import Reporter
+from penstock.worker.services import Maintenance, Services
+from penstock.worker.settler import Settler
+from penstock.worker.setup import WorkerSetup
+from penstock.worker.unknown_tasks import Strangers
+
+__all__ = ["wire"]
+
+
+def wire(
+    setup: WorkerSetup,
+    *,
+    info: Callable[[], WorkerInfo],
+    on_empty: Callable[[Fetched], bool],
+    on_slot_lost: Callable[[], None],
+) -> Services:
+    """Make the services of one worker, on the running event loop; nothing of them runs yet.
+
+    `info` is what the worker announces, `on_empty` hears of a fetch that found nothing and tells whether the
+    worker ends, `on_slot_lost` hears that a slot was given up.
+    """
+    app, config, store = setup.app, setup.config, setup.app.store
+    leased_jobs = Holdings(setup.table)
+    slots = Slots(setup.concurrency, config.process_slots, leased_jobs)
+    aftercare = Aftercare(app)
+    reporter = Reporter(app, setup.id, aftercare)
+    announcer = Announcer(store, info, config.announce / 1000, waits=not setup.burst)
+    unknown_tasks = Strangers(app.events, on_closed=announcer.poke)
+    settler = Settler(
+        store,
+        app,
+        leased_jobs,
+        busy=slots.is_backed_up,
+        on_answer=slots.freed.set,
+        on_applied=aftercare.take,
+        keep_dead=config.keep_dead,
+        lease=config.lease,
+    )
+    executor = Executor(
+        app,
+        config,
+        leased_jobs,
+        slots,
+        unknown_tasks,
+        settle=settler.settle,
+        on_slot_lost=on_slot_lost,
+        supervised=setup.supervisor is not None,
+        queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
+    )
+    maintenance = _maintenance(setup, announcer, reporter)
+    heartbeat = Heartbeat(
+        store,
+        leased_jobs,
+        lease=config.lease,
+        every=config.heartbeat / 1000,
+        block_report=config.block_report / 1000,
+        on_grip=executor.gripped,
+        on_blocked=reporter.blocked,
+        on_failed=maintenance.reclaimer.doubt,
+        table=setup.table,
+    )
+    fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
+    return Services(
+        setup=setup,
+        info=info,
+        leased_jobs=leased_jobs,
+        slots=slots,
+        unknown_tasks=unknown_tasks,
+        aftercare=aftercare,
+        reporter=reporter,
+        announcer=announcer,
+        settler=settler,
+        executor=executor,
+        fetcher=fetcher,
+        heartbeat=heartbeat,
+        maintenance=maintenance,
+    )
+
+
+def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -> Maintenance:
+    app, config, store, names = setup.app, setup.config, setup.app.store, setup.queue_names
+    return Maintenance(
+        Promoter(store, names),
+        Reclaimer(
+            store,
+            names,
+            setup.id,
+            lease=config.lease,
+            heartbeat=config.heartbeat / 1000,
+            proven_dead=proven_dead,
+            bury=bury,
+            write=announcer.announce,
+            on_lost=reporter.lost_worker,
+            on_judged=reporter.judged,
+            every=config.reclaim_every / 1000,
+            keep_dead=config.keep_dead,
+        ),
+        Pruner(
+            store,
+            every=config.prune_every / 1000,
+            keep_finished=config.keep_finished_count,
+            keep_dead=config.keep_dead_count,
+        ),
+        PeriodicEnqueuer(
+            store,
+            names,
+            app.periodic_entries,
+            rewrite=app.middleware.rewrite,
+            on_enqueued=reporter.periodic_enqueued,
+        ),
+    )
+
+
+def _fetcher(
+    setup: WorkerSetup,
+    executor: Executor,
+    slots: Slots,
+    settler: Settler,
+    leased_jobs: Holdings,
+    maintenance: Maintenance,
+    heartbeat: Heartbeat,
+    on_empty: Callable[[Fetched], bool],
+) -> Fetcher:
+    config = setup.config
+    return Fetcher(
+        setup.app.store,
+        executor.admission,
+        slots,
+        settler,
+        leased_jobs,
+        setup.queues,
+        worker=setup.id,
+        lease=config.lease,
+        look_ahead=config.look_ahead / 1000,
+        safety_poll=0.05 if setup.burst else config.safety_poll / 1000,
+        strict=setup.strict,
+        on_due=maintenance.promoter.expect,
+        on_empty=on_empty,
+        on_cancel=heartbeat.beat_now,
+        on_settings=maintenance.periodic.poke,
+    )
