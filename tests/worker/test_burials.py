@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from penstock.config import load
+from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Place, released
+from penstock.maintenance.service import Complaint
 from penstock.stores.contract import Beat, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from penstock.worker.shared_lease_table import Entry
-from penstock.worker.supervisor import _Child, _Supervisor
+from penstock.worker.supervisor.lost_work import LostWork
 
 LEASE = 15_000
 
@@ -42,9 +44,9 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
 
 
 async def bury(store: Store, child: str, *table: Entry, **knobs: str) -> None:
-    supervisor = _Supervisor("tasks:app", load(knobs).config, None, False)
-    dead = cast(_Child, SimpleNamespace(id=child, overdue={}))
-    await supervisor._taken_back(store, dead, list(table), "it died", [])
+    config, complaint = load(knobs).config, Complaint(logging.getLogger(__name__))
+    facts = {"by": mint(), "config": config, "can_tell": lambda: None, "complaint": complaint}
+    await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(store)
 
 
 async def now(store: Store, job: Job) -> Job:

@@ -1,0 +1,113 @@
+"""Keeps leases for worker processes that cannot do so, and kills processes that are past a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from penstock.config import Config
+from penstock.core import clock
+from penstock.core.errors import StoreError
+from penstock.core.lifecycle import Place, released
+from penstock.core.text import number
+from penstock.maintenance.service import Complaint
+from penstock.stores.contract import Beat, Grip, Settlement, Store
+from penstock.worker.shared_lease_table import Entry
+from penstock.worker.supervisor.worker_process import WorkerProcess
+
+__all__ = ["LeaseKeeper"]
+
+_log = logging.getLogger("penstock.supervisor")
+#: How often a child's table is read while its event loop comes round (ns).
+_LOOK_NS = 1_000_000_000
+#: A child is killed this much later than it may be (ns): it may just be giving up what does not react.
+_SLACK_NS = 250_000_000
+
+
+class LeaseKeeper:
+    """Looks after worker processes by their shared lease tables.
+
+    - A child that has sent no heartbeat for 1.4 intervals: its leases are extended for it.
+    - A child whose event loop is blocked: what it has leased and not begun goes back to its queue.
+    - A child with an attempt past its deadline by `kill_grace`: it is killed.
+    """
+
+    def __init__(self, config: Config, complaint: Complaint) -> None:
+        self._config = config
+        self._complaint = complaint
+        #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
+        #: says so every 20 ms while something waits, and every third of `block_report` otherwise.
+        self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
+
+    def look_after(self, store: Store, child: WorkerProcess, group: asyncio.TaskGroup) -> None:
+        """Do what this child needs now. Never waits for the store: what asks it is a task in `group`."""
+        now = time.monotonic_ns()
+        header = child.table.header()
+        if header.pid == 0:
+            return
+        blocked = (now - header.loop_ns) / 1e9
+        if blocked < self._slot_wait and now - child.looked_ns < _LOOK_NS:
+            return
+        child.looked_ns = now
+        held = child.table.entries()
+        self._kill_the_overdue(child, held, now)
+        if child.keeping is not None and not child.keeping.done():
+            return  # the store takes its time
+        silent = (now - header.beat_ns) / 1e9
+        every = self._config.heartbeat / 1000
+        beats = held if silent > every * 1.4 and (now - child.extended_ns) / 1e9 > every else []
+        back: list[Entry] = []
+        if blocked > self._slot_wait:
+            unbegun_for = self._config.lease / 1000 - self._slot_wait
+            fetched_before = int((clock.lease_seconds() + unbegun_for) * 1e9)
+            back = child.table.revoke([e for e in held if not e.started and e.until_ns < fetched_before])
+        if beats or back:
+            child.extended_ns = now if beats else child.extended_ns
+            child.keeping = group.create_task(self._keep(store, child, beats, silent, back))
+
+    async def _keep(
+        self, store: Store, child: WorkerProcess, beats: list[Entry], silent: float, back: list[Entry]
+    ) -> None:
+        """Keep its leases, and let run elsewhere what it has leased but not begun."""
+        try:
+            if beats:
+                await self._extend(store, child, beats, silent)
+            if back:
+                await self._give_back(store, back)
+        except StoreError as error:
+            self._complaint.about("the supervisor found no store", error)
+        except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
+            self._complaint.about(f"worker {child.id} cannot be looked after", error)
+
+    async def _extend(self, store: Store, child: WorkerProcess, held: list[Entry], silent: float) -> None:
+        beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
+        lost = (await store.extend(beats)).count(Grip.LOST)
+        _log.warning(
+            "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)%s",
+            child.id,
+            child.pid,
+            silent,
+            len(beats) - lost,
+            f"; {lost} had run out" if lost else "",
+        )
+
+    async def _give_back(self, store: Store, taken: list[Entry]) -> None:
+        move = released(Place.OWN)
+        await store.settle([Settlement(e.lease, move) for e in taken])
+
+    def _kill_the_overdue(self, child: WorkerProcess, held: list[Entry], now: int) -> None:
+        grace = self._config.kill_grace * 1_000_000 + _SLACK_NS
+        overdue = [e for e in held if e.started and e.deadline_ns and now > e.deadline_ns]
+        for entry in overdue:
+            if now > entry.deadline_ns + grace:
+                child.overdue = {(e.queue, e.id): _timed_out(e) for e in overdue}
+                child.kill(
+                    f"killed by its supervisor: job {entry.id} was past its deadline and did not react"
+                )
+                return
+
+
+def _timed_out(entry: Entry) -> str:
+    spent = (entry.deadline_ns - entry.started_ns) / 1e9
+    return f"the attempt timed out after {number(spent)} s and did not react: its process was killed"

@@ -1,0 +1,121 @@
+"""Takes back what a worker process had in hand when it died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.config import Config
+from penstock.core.errors import StoreError
+from penstock.core.job import Job, Lease, Ref, State
+from penstock.core.lifecycle import LOST_BY, Transition
+from penstock.maintenance.reclaimer import reclaim_all
+from penstock.maintenance.service import Complaint
+from penstock.stores.contract import Store
+from penstock.worker.locks import bury
+from penstock.worker.shared_lease_table import Entry
+
+__all__ = ["LostWork"]
+
+
+class LostWork:
+    """The work of one dead worker process.
+
+    `held` are the entries of its lease table, `overdue` the jobs that it was killed for with how they had
+    timed out, `by` is the supervisor's id. `can_tell` returns how many deaths the next worker process can be
+    told of, None if the app has no listeners and no callbacks. Deaths beyond that are left to other workers.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        held: Sequence[Entry],
+        overdue: Mapping[tuple[str, str], str],
+        cause: str,
+        *,
+        by: str,
+        config: Config,
+        can_tell: Callable[[], int | None],
+        complaint: Complaint,
+    ) -> None:
+        self._worker = worker
+        self._begun = {entry.lease: entry.started for entry in held}
+        self._timeouts = overdue
+        self._cause = cause
+        self._by = by
+        self._config = config
+        self._can_tell = can_tell
+        self._complaint = complaint
+        self._own: dict[Ref, Lease] = {}
+        self._deaths = 0
+        #: Jobs (queue, id) that are dead by this; the next worker process reports them.
+        self.dead: list[tuple[str, str]] = []
+
+    async def take_back(self, store: Store) -> None:
+        """Reclaim and judge all its jobs, trying again for some seconds if the store does not answer."""
+        for pause in (0.05, 0.2, 1.0, 5.0, None):
+            try:
+                return await self._reclaim(store)
+            except StoreError as error:
+                self._complaint.about(f"the work of worker {self._worker} cannot be taken back yet", error)
+                if pause is None:
+                    return  # its leases run out by themselves
+                await asyncio.sleep(pause)
+            except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
+                self._complaint.about(f"the work of worker {self._worker} cannot be taken back", error)
+                return
+
+    async def _reclaim(self, store: Store) -> None:
+        self._own |= await _own_attempts(store, self._worker)
+        await reclaim_all(
+            store,
+            self._worker,
+            self._by,
+            self._config.lease,
+            "WorkerLost",
+            self._cause,
+            started=self._started,
+            overdue=self._overdue,
+            keep_dead=self._config.keep_dead,
+            on_judged=self._judged,
+            leave=self._leave,
+        )
+        await store.retire(self._worker)
+        bury(self._worker)
+
+    # ── how its jobs are judged ──────────────────────────────────────────────────────────────────
+
+    def _started(self, job: Job) -> bool:
+        lease = self._own.get(job.ref)
+        if lease is None:
+            return True  # it was to judge another's attempt, of which its table knows nothing
+        return self._begun.get(lease, job.started)
+
+    def _overdue(self, job: Job) -> str | None:
+        return self._timeouts.get((job.queue, job.id))
+
+    def _judged(self, job: Job, move: Transition) -> None:
+        if move.state is State.DEAD:
+            self.dead.append((job.queue, job.id))
+
+    def _leave(self, move: Transition) -> bool:
+        """Whether to leave this judgement to a worker: listeners and callbacks are the app's, and nobody here
+        could call them."""
+        most = self._can_tell()
+        if move.state is not State.DEAD or most is None:
+            return False
+        self._deaths += 1
+        return self._deaths > most
+
+
+async def _own_attempts(store: Store, worker: str) -> dict[Ref, Lease]:
+    """The leases that it had fetched, without those that it had reclaimed from others."""
+    found: dict[Ref, Lease] = {}
+    after: str | None = None
+    while True:
+        page = await store.list_jobs(state=State.RUNNING, worker=worker, after=after, limit=500)
+        for job in page.jobs:
+            if not (job.reason or "").startswith(LOST_BY):
+                found[job.ref] = job.lease
+        if (after := page.next) is None:
+            return found

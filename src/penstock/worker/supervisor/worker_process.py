@@ -1,0 +1,129 @@
+"""One worker process: its start, its shared lease table, its socket, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.config import Config
+from penstock.core.ids import mint
+from penstock.worker.exits import oom_kills
+from penstock.worker.process import ORDERS, REPLACE, Death, Hello, Orders, Refusal, Said
+from penstock.worker.queues import Queue
+from penstock.worker.shared_lease_table import LeaseTable
+
+__all__ = ["WorkerProcess"]
+
+_log = logging.getLogger("penstock.supervisor")
+
+
+class WorkerProcess:
+    """One worker process, its table, and the socket that tells each of the other's death."""
+
+    def __init__(
+        self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool, death: Death | None
+    ) -> None:
+        self.id = mint()
+        self.cause: str | None = None
+        #: The jobs (queue, id) that it was killed for, with how they had timed out.
+        self.overdue: dict[tuple[str, str], str] = {}
+        self.refusal: str | None = None
+        self.greeted = False  # it listens to signals
+        self._told_to_end = False
+        self.extended_ns = 0  # when its leases were last extended for it
+        self.looked_ns = 0  # when its table was last read
+        self.keeping: asyncio.Task[None] | None = None  # keeps its leases
+        self.ooms_before = oom_kills()
+        self.table = LeaseTable.create(config.concurrency)
+        self._mine, theirs = socket.socketpair()
+        # a key the child finds where we did: what it is told stands in its environment
+        told = dataclasses.replace(config, key="")
+        orders = Orders(
+            app, told, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno(), death
+        )
+        env = {**os.environ, ORDERS: msgspec.json.encode(orders).decode()}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.worker.process"],
+            env=env,
+            pass_fds=[theirs.fileno(), self.table.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self, said_hello: Callable[[Hello], None]) -> int:
+        """Until the process has ended; its exit code, negative for a signal. Its hello is passed on."""
+        hearing = asyncio.create_task(self._hear(said_hello))
+        try:
+            code = await self._exit()
+            # it is in the socket or never comes; who else still holds the other end is not waited for
+            await asyncio.wait({hearing}, timeout=0.1)
+            return code
+        finally:
+            hearing.cancel()
+            self._mine.close()
+
+    async def _hear(self, said_hello: Callable[[Hello], None]) -> None:
+        loop, heard = asyncio.get_running_loop(), b""
+        self._mine.setblocking(False)
+        while part := await loop.sock_recv(self._mine, 65_536):
+            *lines, heard = (heard + part).split(b"\n")
+            for line in lines:
+                said = msgspec.json.decode(line, type=Said)
+                if isinstance(said, Refusal):
+                    self.refusal = said.why
+                else:
+                    self.greeted = True
+                    said_hello(said)
+
+    async def _exit(self) -> int:
+        """In a thread of its own: the loop's shared ones are few, and children may be many."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[int] = loop.create_future()
+
+        def tell(code: int) -> None:
+            if not ended.done():
+                ended.set_result(code)
+
+        def wait() -> None:
+            code = self._process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, code)
+
+        threading.Thread(target=wait, name=f"penstock-worker-{self.pid}", daemon=True).start()
+        return await ended
+
+    def ended_as_asked(self, code: int) -> bool:
+        """Whether it came to its end as a worker should, and left nothing behind."""
+        if self.table.entries():
+            return False
+        # before its loop runs, and after that, nobody is there to hear the signal, which ends it then
+        return code in (0, REPLACE) or (self._told_to_end and code == -signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._told_to_end |= number == signal.SIGTERM
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self, cause: str) -> None:
+        if self.cause is None:
+            self.cause = cause
+            _log.error("worker %s (pid %d) is killed: %s", self.id, self.pid, cause)
+        self.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        self.table.close()
