@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock.core.job import UNREADABLE_TASK, Job, Ref, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.rows import Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
+from penstock.stores.sqlite.rows import JobRow, Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import DEAD, ENDED, GROUPED, STATES
 from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
@@ -22,17 +23,31 @@ _UNLINK = SQL["aside.unlink"]
 _FREE = SQL["keys.free"]
 
 
+class _Looked(NamedTuple):
+    """What the columns say of a job, whatever its spec says: those of `aside.look`."""
+
+    queue: str
+    id: str
+    state: int
+    spec: bytes
+    task: str
+    lane: str | None
+    group_key: str | None
+    batch: str | None
+    is_batch: int
+
+
 def put_aside(tx: TransactionContext, causes: Mapping[int, str]) -> None:
     """These jobs, by generation, are dead from now on, hold nothing, and can be read: as stand-ins."""
-    lanes: dict[tuple[str, str], None] = {}
+    partitions_left: dict[tuple[str, str], None] = {}
     for seq, cause in causes.items():
-        row = tx.execute(_LOOK, (seq,)).fetchone()
+        row = _looked(tx, seq)
         if row is not None:
-            _put_aside(tx, seq, cause, *row)
-            if row[5] is not None:
-                lanes[row[0], row[5]] = None
-    for name, lane in lanes:  # when none of them stands there any more
-        partitions.advance(tx, tx.some_queue(name), lane)
+            _put_aside(tx, seq, cause, row)
+            if row.lane is not None:
+                partitions_left[row.queue, row.lane] = None
+    for name, key in partitions_left:  # when none of them stands there any more
+        partitions.advance(tx, tx.some_queue(name), key)
 
 
 def show(tx: TransactionContext, row: Row) -> Job:
@@ -40,36 +55,30 @@ def show(tx: TransactionContext, row: Row) -> Job:
     try:
         return job_of(row)
     except Unreadable as error:
-        name, id, *_ = tx.execute(_LOOK, (row[2],)).fetchone()
-        return unreadable_job(row, Ref(name, id), error.causes[row[2]])
+        seq = JobRow._make(row).seq
+        found = _looked(tx, seq)
+        assert found is not None
+        return unreadable_job(row, Ref(found.queue, found.id), error.causes[seq])
 
 
-def _put_aside(
-    tx: TransactionContext,
-    seq: int,
-    cause: str,
-    name: str,
-    id: str,
-    state: int,
-    spec: bytes,
-    task: str,
-    lane: str | None,
-    group: str | None,
-    batch: str | None,
-    is_batch: bool,
-) -> None:
-    queue, to = tx.some_queue(name), set_aside(cause)
+def _looked(tx: TransactionContext, seq: int) -> _Looked | None:
+    row = tx.execute(_LOOK, (seq,)).fetchone()
+    return None if row is None else _Looked._make(row)
+
+
+def _put_aside(tx: TransactionContext, seq: int, cause: str, row: _Looked) -> None:
+    queue, to = tx.some_queue(row.queue), set_aside(cause)
     until = tx.now + to.keep
-    if is_batch:
-        end_members(tx, queue, id, DEAD, until, to.reason)
-        tx.execute(_UNLINK, (queue.qid, id))
-    raw = spec_blob(stand_in(Ref(name, id), spec))
+    if row.is_batch:
+        end_members(tx, queue, row.id, DEAD, until, to.reason)
+        tx.execute(_UNLINK, (queue.qid, row.id))
+    raw = spec_blob(stand_in(Ref(row.queue, row.id), row.spec))
     tx.execute(_END, (seq, tx.now, until, to.reason, raw, UNREADABLE_TASK))
     tx.execute(_FREE, (numbers([seq]),))
-    _count(tx, queue, state)
-    if state == GROUPED and batch is None and group is not None:
-        left(tx, queue, task, group)
-    tx.found.append(SetAside("job", name, id, cause))
+    _count(tx, queue, row.state)
+    if row.state == GROUPED and row.batch is None and row.group_key is not None:
+        left(tx, queue, row.task, row.group_key)
+    tx.found.append(SetAside("job", row.queue, row.id, cause))
 
 
 def _count(tx: TransactionContext, queue: QueueContext, state: int) -> None:

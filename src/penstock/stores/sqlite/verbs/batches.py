@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import msgspec
@@ -21,6 +21,7 @@ from penstock.stores.text_encoding import storable
 
 __all__ = [
     "batch_alone",
+    "drop_members",
     "due_groups",
     "end_members",
     "end_queued",
@@ -32,7 +33,6 @@ __all__ = [
     "is_ripe",
     "left",
     "next_due",
-    "removed",
     "set_key",
 ]
 
@@ -194,24 +194,14 @@ def end_members(
         tx.move(queue, GROUPED, state, len(rows))
 
 
-def removed(
-    tx: TransactionContext, queue: QueueContext, rows: Iterable[Row], *, forgotten: bool = False
-) -> None:
-    """These jobs are gone: state, id, task, key of the group, batch, and whether it had members. Forgotten:
-    nobody has asked for that."""
-    waited: dict[tuple[str, str], int] = {}
-    for state, id, task, key, batch, had_members in rows:
-        if had_members:
-            for of_member, seq, tied in tx.execute(_REMOVE, (queue.qid, id)).fetchall():
-                tx.move(queue, of_member, None)
-                if tied is not None and forgotten:
-                    forget_key(tx, seq, of_member, tied)
-                elif tied is not None:
-                    free_keys(tx, [seq])
-        elif state == GROUPED and batch is None:
-            waited[task, key] = waited.get((task, key), 0) + 1
-    for (task, key), n in waited.items():
-        left(tx, queue, task, key, n)
+def drop_members(tx: TransactionContext, queue: QueueContext, batch: str, *, forgotten: bool) -> None:
+    """A batch is gone, and its members with it. Forgotten: nobody has asked for that."""
+    for state, seq, tied in tx.execute(_REMOVE, (queue.qid, batch)).fetchall():
+        tx.move(queue, state, None)
+        if tied is not None and forgotten:
+            forget_key(tx, seq, state, tied)
+        elif tied is not None:
+            free_keys(tx, [seq])
 
 
 # ── what there is ────────────────────────────────────────────────────────────────────────────────

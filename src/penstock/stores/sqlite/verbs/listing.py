@@ -1,4 +1,4 @@
-"""What an operator sees: jobs page by page, queues with their counts, statistics, workers."""
+"""What an operator sees: jobs page by page, queues with their counts, statistics, partitions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from penstock.stores.contract import (
     Parked,
     QueueInfo,
     QueueStats,
-    WorkerInfo,
     unreadable_settings_of,
 )
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.blobs import limits_of, why_no_limits, worker_of
+from penstock.stores.sqlite.blobs import limits_of, why_no_limits
 from penstock.stores.sqlite.rows import QueueRow, numbers
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import (
@@ -38,7 +37,6 @@ from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 
 __all__ = [
-    "SILENT",
     "all_queues",
     "cheaper_to_gather",
     "find",
@@ -50,14 +48,12 @@ __all__ = [
     "queues",
     "stats",
     "unreadable_settings",
-    "workers",
 ]
 
 _ALL = SQL["queues.all"]
 _ONE = SQL["queues.one"]
 _OLDEST = SQL["queues.oldest"]
 _DAYS = SQL["queues.days"]
-_WORKERS = SQL["queues.workers"]
 _WITH_PARKED = SQL["parked.queues"]
 _OF_TASKS = SQL["parked.of_tasks"]
 _ALL_JOBS = SQL["list.all_jobs"]
@@ -83,8 +79,6 @@ _IN_STATE = {
 
 _DAY = 86_400_000
 _DAYS_KEPT = 90
-#: A worker that has not announced itself for longer counts as gone (ms).
-SILENT = 60_000
 #: How many available jobs are looked at for the oldest one; beyond these, in the order of their queue,
 #: an older one can only be a job that was enqueued with a time long past.
 _LOOKED_AT = 4_000
@@ -225,7 +219,7 @@ def lane(tx: TransactionContext, ref: Ref) -> LaneInfo | None:
     return LaneInfo(terms.key, admitted, in_line, before, due)
 
 
-# ── queues and workers ───────────────────────────────────────────────────────────────────────────
+# ── queues ───────────────────────────────────────────────────────────────────────────
 
 
 def all_queues(tx: TransactionContext) -> list[QueueRow]:
@@ -279,8 +273,3 @@ def _days(tx: TransactionContext, qid: int, newer_than: int) -> list[DayCount]:
 
 def _day_name(day: int) -> str:
     return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
-
-
-def workers(tx: TransactionContext) -> list[WorkerInfo]:
-    rows = tx.execute(_WORKERS, (tx.namespace, tx.now - SILENT))
-    return sorted((worker_of(*row) for row in rows), key=lambda w: (w.started_at, w.id))

@@ -16,7 +16,7 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import CODE, RUNNING
 from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
 from penstock.stores.sqlite.verbs import limits
-from penstock.stores.sqlite.verbs.batches import end_members, removed
+from penstock.stores.sqlite.verbs.batches import drop_members, end_members
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 from penstock.stores.text_encoding import reason_after, storable
@@ -242,7 +242,7 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
             forget_key(tx, seq, code, tied)
         if is_batch:
             end_members(tx, queue, one.lease.id, code, now, reason)
-            removed(tx, queue, [(code, one.lease.id, None, None, None, True)], forgotten=True)
+            drop_members(tx, queue, one.lease.id, forgotten=True)
         if before is not None:
             partitions.became(tx, queue, before, None, place)
         return

@@ -1,0 +1,132 @@
+"""delete and purge; and what jobs that go leave behind: keys, members, room in their partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.core.job import Ref, State
+from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.rows import numbers
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import CODE, GROUPED, RUNNING, STATES
+from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.verbs.batches import drop_members, left
+from penstock.stores.sqlite.verbs.keys import forget_key, free_keys
+from penstock.stores.sqlite.verbs.listing import cheaper_to_gather, gather
+
+__all__ = ["delete", "forget", "purge"]
+
+_LOOK = SQL["operate.look"]
+_DELETE = SQL["operate.delete"]
+_OLDEST_JOBS = SQL["list.oldest"]
+_ALONE = SQL["batches.alone"]
+
+
+class _Gone(NamedTuple):
+    """What is known of a job that was removed: the columns of `operate.delete`."""
+
+    state: int
+    id: str
+    task: str
+    group_key: str | None
+    batch: str | None
+    was_batch: int
+    seq: int
+    tied: int | None
+
+
+def delete(tx: TransactionContext, refs: Sequence[Ref]) -> list[State | None]:
+    return [_delete(tx, ref) for ref in refs]
+
+
+def _delete(tx: TransactionContext, ref: Ref) -> State | None:
+    queue = tx.queue(ref.queue)
+    row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
+    if queue is None or row is None:
+        return None
+    seq, state, _, _, batch, _ = row
+    if state != RUNNING and not (state == GROUPED and batch is not None):
+        _remove(tx, queue, [seq])
+    return STATES[state]
+
+
+def purge(tx: TransactionContext, name: str, states: Sequence[State], limit: int) -> int:
+    queue = tx.queue(name)
+    codes = {CODE[state] for state in states} - {RUNNING}
+    matches = 0 if queue is None else sum(queue.counts[code] for code in codes)
+    if queue is None or limit <= 0 or not matches:
+        return 0
+    if cheaper_to_gather(tx, matches, limit):
+        seqs = sorted(seq for code in codes for seq in _purgeable(tx, queue.qid, code))[:limit]
+    else:
+        seqs = [seq for (seq,) in tx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
+    _remove(tx, queue, seqs)
+    return len(seqs)
+
+
+def _purgeable(tx: TransactionContext, qid: int, code: int) -> list[int]:
+    if code == GROUPED:  # those in a batch go with it
+        return [seq for (seq,) in tx.execute(_ALONE, (qid,))]
+    return gather(tx, qid, code)
+
+
+def _remove(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
+    """Because somebody asks for it."""
+    if queue.has_dependents:
+        _remove_with_dependents(tx, queue, seqs)
+        return
+    gone = _deleted(tx, seqs)
+    for one in gone:
+        tx.move(queue, one.state, None)
+    _free(tx, queue, gone)
+
+
+def _remove_with_dependents(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
+    """One by one: the next job to remove may be one that the removal of another admits."""
+    for seq in seqs:
+        before = partitions.look(tx, seq)
+        gone = _deleted(tx, [seq])
+        tx.move(queue, before.state, None)
+        _free(tx, queue, gone)
+        partitions.became(tx, queue, before, None, before.place)
+
+
+def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
+    return [_Gone._make(row) for row in tx.execute(_DELETE, (numbers(seqs),)).fetchall()]
+
+
+def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) -> None:
+    """What removed jobs leave behind: keys, members, their place in a batch to be."""
+    free_keys(tx, [one.seq for one in gone if one.tied is not None])
+    _leave_batches(tx, queue, gone, forgotten=False)
+
+
+def forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequence[int]) -> int:
+    """Remove ended jobs of one state that have been kept for long enough; how many they were."""
+    if seqs:
+        keys = dict.fromkeys(partitions.look(tx, seq).lane for seq in seqs) if queue.laned else {}
+        gone = _deleted(tx, seqs)
+        tx.move(queue, state, None, len(seqs))
+        for one in gone:
+            if one.tied is not None:
+                forget_key(tx, one.seq, state, one.tied)
+        _leave_batches(tx, queue, gone, forgotten=True)
+        for key in keys:  # a look at a partition admits those whose time has come
+            if key is not None:
+                partitions.advance(tx, queue, key)
+    return len(seqs)
+
+
+def _leave_batches(
+    tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone], *, forgotten: bool
+) -> None:
+    """Members go with their batch, and leave the group in which they wait for one."""
+    waited: dict[tuple[str, str], int] = {}
+    for one in gone:
+        if one.was_batch:
+            drop_members(tx, queue, one.id, forgotten=forgotten)
+        elif one.state == GROUPED and one.batch is None and one.group_key is not None:
+            waited[one.task, one.group_key] = waited.get((one.task, one.group_key), 0) + 1
+    for (task, key), n in waited.items():
+        left(tx, queue, task, key, n)
