@@ -30,7 +30,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What only some jobs have."""
+    """Fields that only some jobs have."""
 
     delay: int = 0
     run_at: int | None = None
@@ -49,7 +49,7 @@ _decode_profile = msgspec.msgpack.Decoder(Profile).decode
 
 
 class UnknownProfile(Exception):
-    """A record names a profile that this process has not seen yet."""
+    """A record names a profile that this process has not read yet."""
 
     def __init__(self, queue: str, digest: bytes) -> None:
         super().__init__(f"queue {queue!r} has a profile {digest.hex()} that has to be read first")
@@ -58,7 +58,7 @@ class UnknownProfile(Exception):
 
 
 class Profiles:
-    """The profiles that this process knows: those of its own jobs to write, those it meets to read."""
+    """The profiles that this process knows, for writing its own jobs and for reading any."""
 
     _MOST = 4_096  # forgotten all together beyond that: they are read again
 

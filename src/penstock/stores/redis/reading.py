@@ -1,4 +1,4 @@
-"""Jobs out of what scripts answer, row by row: one that cannot be read concerns itself alone."""
+"""Read jobs from the answers of scripts, row by row: a damaged row does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Row", "leased_jobs", "read_quickly", "shown"]
 
 T = TypeVar("T")
 
-#: Where a job is, its stored id, and its record; then whatever else it takes to read it.
+#: The queue of a job, its stored id and its record, then what else reading it takes.
 Row = tuple[Any, ...]
 
 
 def read_quickly(context: Context, read: Callable[[], T]) -> CallPlan[T | None]:
-    """The answer of `read`, once all profiles are here that it asks for; None if something cannot be read."""
+    """The answer of `read` once all profiles that it needs are known; None if something cannot be read."""
     while True:
         try:
             return read()
@@ -35,7 +35,7 @@ def read_quickly(context: Context, read: Callable[[], T]) -> CallPlan[T | None]:
 
 
 def leased_jobs(context: Context, rows: Sequence[Row], read: Callable[[Row], Job]) -> CallPlan[list[Job]]:
-    """Of rows that were leased just now those that can be read; the others are set aside."""
+    """Read rows of jobs that were just leased; those that cannot be read are set aside."""
     jobs, causes = yield from _read_each(context, rows, read)
     refs = [Ref(rows[n][0], "") for n in causes]
     broken = list(causes)
@@ -52,7 +52,7 @@ def leased_jobs(context: Context, rows: Sequence[Row], read: Callable[[Row], Job
 def shown(
     context: Context, queue: str, rows: Iterable[tuple[bytes, bytes, bytes | None]]
 ) -> CallPlan[list[Job]]:
-    """Jobs as they lie in the store, from (stored id, record, lease); `stand_in` for what cannot be read."""
+    """Jobs from rows (stored id, record, lease); a stand-in for each that cannot be read."""
     whole: list[Row] = [(queue, *row) for row in rows]
     jobs, causes = yield from _read_each(context, whole, lambda row: job_of(context.profiles, *row))
     if not causes:
@@ -69,7 +69,7 @@ def shown(
 def _read_each(
     context: Context, rows: Sequence[Row], read: Callable[[Row], Job]
 ) -> CallPlan[tuple[list[Job | None], dict[int, str]]]:
-    """What was read, None for what could not be, and by their numbers why not."""
+    """What was read, None for each row that could not be, and the causes by row number."""
     quickly = yield from read_quickly(context, lambda: [read(row) for row in rows])
     if quickly is not None:
         return list(quickly), {}
@@ -93,7 +93,7 @@ def _read_each(
 
 
 def _learned(context: Context, unknown: UnknownProfile) -> CallPlan[str | None]:
-    """Learn a profile; why that cannot be."""
+    """Learn a profile; returns the cause if that is not possible."""
     key = context.keys.queue(unknown.queue) + b":profiles"
     (text,) = raise_errors((yield [command(key, "HGET", key, unknown.digest)]))
     name = unknown.digest.hex()

@@ -25,11 +25,11 @@ _decode_progress = msgspec.msgpack.Decoder(Progress).decode
 
 
 class CannotWrite(Exception):
-    """A value is none that a record can hold."""
+    """A value that a record cannot hold."""
 
 
 def tail_of(job: NewJob, digest: bytes) -> bytes:
-    """The tail, with its flags in front."""
+    """The tail of a record, with its flags in front."""
     extra = Extra(
         job.delay,
         job.run_at,
@@ -48,7 +48,7 @@ def tail_of(job: NewJob, digest: bytes) -> bytes:
 
 
 def form_of(job: NewJob, queue: int) -> bytes:
-    """What the script has to know to place the job; `queue` is the number of its queue in the call."""
+    """The facts by which enqueue.lua places a job; `queue` is the number of its queue in the call."""
     place = bytes((queue, job.priority + 100))
     if (
         job.delay == 0
@@ -74,7 +74,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
 
 
 def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
-    """What ties the job to others: its unique key, lane, turn, group; b"" for what it has not."""
+    """Unique key, lane, turn and group of a job; b"" for each that it has not."""
     unique = job.unique
     key = b""
     if unique is not None:
@@ -105,7 +105,7 @@ def _or_none(value: int | None) -> float:
 
 
 def lease_prefix(lease: Lease | Ref) -> bytes:
-    """What the lease on the server begins with, if it is this one."""
+    """The first bytes of a stored lease, by which a holder is recognised."""
     if isinstance(lease, Ref):
         return b""
     token = lease.token.encode()
@@ -115,6 +115,7 @@ def lease_prefix(lease: Lease | Ref) -> bytes:
 
 
 def transition_bytes(to: Transition) -> bytes:
+    """A transition as settle.lua reads it."""
     head = _TRANSITION.pack(
         NUMBER[to.state],
         POSITIONS[to.place],
@@ -139,7 +140,7 @@ def _sized(text: bytes) -> bytes:
 
 
 def progress_bytes(progress: Progress | None) -> bytes:
-    """Nothing for one that no reader could read: a lease must not be lost for what its job says of itself."""
+    """Progress with "=" in front; empty if it cannot be stored: no lease is lost because of it."""
     if progress is None:
         return b""
     try:

@@ -15,7 +15,7 @@ _LIMITS = struct.Struct("<10d")
 
 
 def limit_values(change: LimitChange) -> list[int | float | str]:
-    """The limits as the scripts have them, in the order of `limits.lua`; "": as it is."""
+    """Limits as settings.lua takes them, in the order of limits.lua; "" leaves a limit as it is."""
 
     def number(value: float | UnsetType | None) -> float | str:
         return "" if value is UNSET else NONE if value is None else value
@@ -30,12 +30,12 @@ def limit_values(change: LimitChange) -> list[int | float | str]:
 
 
 def limits_of(text: bytes) -> QueueLimits:
-    """The limits of a queue as the scripts keep them; none, if that cannot be read."""
+    """Limits from their stored bytes; none if they cannot be read."""
     return (readable_limits(text) if text else None) or NO_LIMITS
 
 
 def readable_limits(text: bytes) -> QueueLimits | None:
-    """The same, None if they cannot be read."""
+    """Limits from their stored bytes; None if they cannot be read."""
     try:
         return _limits(*_LIMITS.unpack(text))
     except UNDECODABLE:

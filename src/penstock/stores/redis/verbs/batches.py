@@ -15,6 +15,7 @@ __all__ = ["flush_group", "groups"]
 
 @isolated
 def groups(context: Context, queue: str | None, limit: int) -> CallPlan[list[GroupInfo]]:
+    """Groups that are not batches yet, in all queues or one."""
     names = (yield from known(context)) if queue is None else [queue]
     calls = [(name, context.call("groups", [name], [limit])) for name in names]
     answers = (yield from any_of(context, calls)) if names else []
@@ -37,6 +38,7 @@ def _groups_of(queue: str, answer: list[Any]) -> list[GroupInfo]:
 
 
 def flush_group(context: Context, queue: str, task: str, key: str) -> CallPlan[str | None]:
+    """Make a group a batch now; returns the id of the batch, None if the group is empty."""
     if context.clustered and context.steered:
         yield from highest(context)
     call = context.call("flush_group", [queue], [context.floor, f"{task}\0{key}"], repeatable=False)

@@ -21,9 +21,9 @@ from penstock.stores.redis.reading import Row, leased_jobs, read_quickly
 from penstock.stores.redis.records import leased
 from penstock.stores.redis.verbs.leases import leased_rows, under_token
 
-__all__ = ["fetch", "jobs_of_dispatched"]
+__all__ = ["fetch", "jobs_of_dispatched", "take_dispatched"]
 
-#: The quota of a queue that is only asked what it has leased under the token.
+#: The quota of a queue that is only asked for leases under the token.
 _TOKEN_ONLY = -1
 
 
@@ -37,6 +37,7 @@ def fetch(
     token: str,
     charge: bool,
 ) -> CallPlan[Fetched]:
+    """Lease available jobs of these queues to a worker; a repeated token returns the leases it has."""
     others = context.used_before(token, [share.queue for share in queues])
     queues = [*queues, *(Share(queue, _TOKEN_ONLY, 0) for queue in others)] if others else queues
     ask_for = _Fetching(context, lease, worker, token, charge)
@@ -49,7 +50,7 @@ def fetch(
 
 
 class _Fetching:
-    """One fetch, from queues that one script can span or in several steps."""
+    """One fetch: one script over all queues, or several in a row."""
 
     def __init__(self, context: Context, lease: int, worker: str, token: str, charge: bool) -> None:
         self._context = context
@@ -57,13 +58,13 @@ class _Fetching:
         self._worker = worker
         self.token = token
         self._charge = int(charge)
-        self._again = False  # the last script has found that this fetch is a repeated one
-        #: What the worker knows is asked for where jobs are parked; a script finds it itself
-        #: where it may look outside of its slot.
+        self._again = False  # whether the last script found this fetch repeated
+        #: Parked jobs are fetched by workers that can run them. A script reads itself what the worker can
+        #: run ("!"); on a Cluster that key is in another slot, and the script asks for it ("?").
         self._known: bytes | str = "?" if context.clustered else "!"
 
     def all(self, shares: Sequence[Share], limit: int, *, anew: bool = True) -> CallPlan[Fetched]:
-        """As many as there are, in as many scripts as that takes."""
+        """Fetch up to `limit` jobs, in as many scripts as that takes."""
         found = yield from self._some(shares, limit, anew=anew)
         while not self._again and 0 < len(found.jobs) < limit and len(found.jobs) % BATCH == 0:
             given = Counter(job.queue for job in found.jobs)
@@ -75,9 +76,9 @@ class _Fetching:
         return found
 
     def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> CallPlan[Fetched]:
-        """`anew=False`: what is leased under the token is from this very fetch.
+        """Fetch with one script. `anew=False`: leases under the token are of this same fetch.
 
-        Sent twice, such a script would lease twice: when its reply is lost, the whole fetch is repeated.
+        Such a script would lease twice if it were repeated; if its reply is lost the whole fetch is repeated.
         """
         names = [share.queue for share in shares]
         while True:
@@ -104,6 +105,7 @@ class _Fetching:
         return Fetched(jobs, now, due, int(answer[3]) if answer[3] else None, kept=kept)
 
     def _announced(self) -> CallPlan[bytes]:
+        """The tasks that the worker has announced, as msgpack, for a script that found parked jobs."""
         key = self._context.keys.workers
         (said,) = yield from each(self._context, [(SHARED, command(key, "HGET", key, self._worker))])
         try:
@@ -113,6 +115,7 @@ class _Fetching:
         return msgspec.msgpack.encode(info)
 
     def _read(self, names: list[str], answer: list[Any], now: int) -> list[Job]:
+        """Read all jobs of an answer; raises if one of them cannot be read."""
         profiles, worker, token, charge = self._context.profiles, self._worker, self.token, self._charge
         jobs: list[Job] = []
         at = 4
@@ -138,7 +141,7 @@ class _Fetching:
         return jobs
 
     def _one_by_one(self, names: list[str], answer: list[Any], now: int) -> CallPlan[list[Job]]:
-        """The same where something cannot be read."""
+        """Read the jobs of an answer one by one, and set aside those that cannot be read."""
         rows: list[Row] = []
         at = 4
         while at < len(answer) and answer[at]:
@@ -162,7 +165,7 @@ class _Fetching:
 
 
 class _Announced(msgspec.Struct):
-    """What a worker says that it can run."""
+    """The tasks and queues that a worker has announced."""
 
     tasks: list[str] = []
     handled: list[str] = []
@@ -172,7 +175,7 @@ _read_announced = msgspec.msgpack.Decoder(_Announced).decode
 
 
 def _rest_of(share: Share, given: int) -> Share:
-    """What is still wanted of a queue that has given so many."""
+    """The share of a queue that is left after it has given some jobs."""
     free = None if share.free is None else max(0, share.free - given)
     return Share(share.queue, max(0, share.quota - given), share.cap - given, free)
 
@@ -180,6 +183,7 @@ def _rest_of(share: Share, given: int) -> Share:
 def _fetch_over_slots(
     context: Context, ask_for: _Fetching, queues: Sequence[Share], limit: int
 ) -> CallPlan[Fetched]:
+    """Fetch queue by queue: first the quotas, then what the limit has left."""
     repeated = yield from under_token(context, [share.queue for share in queues], ask_for.token)
     queues = [share for share in queues if context.why(share.queue) is None]
     jobs: list[Job] = []
@@ -216,14 +220,14 @@ def _fetch_over_slots(
 
 
 def take_dispatched(context: Context, came: Sequence[DispatchedJob], worker: str) -> CallPlan[Fetched]:
-    """What was leased to a waiter by those who enqueued it."""
+    """Read jobs that arrived leased to this worker, and set aside those that cannot be read."""
     rows = [(one.queue, one.stored, one.record, one.now, worker, one.token, 1) for one in came]
     jobs = yield from leased_jobs(context, rows, lambda row: leased(context.profiles, *row))
     return Fetched(jobs, max(one.now for one in came), set_aside=context.set_asides.take())
 
 
 def jobs_of_dispatched(context: Context, came: Sequence[DispatchedJob], worker: str) -> list[Job]:
-    """Raises UnknownProfile where the server has to be asked for one."""
+    """Read jobs that arrived leased to this worker; raises UnknownProfile if the server has to be asked."""
     return [
         leased(context.profiles, one.queue, one.stored, one.record, one.now, worker, one.token, 1)
         for one in came

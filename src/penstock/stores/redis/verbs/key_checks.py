@@ -15,12 +15,12 @@ _UNREAD = "somebody has written over them"
 
 @isolated
 def unread_settings(context: Context) -> CallPlan[list[Finding]]:
-    """What a checkup says of them."""
+    """Findings about queues whose settings cannot be read."""
     return [unreadable_settings_of(name, _UNREAD) for name in (yield from _unread_settings(context))]
 
 
 def report_unread_settings(context: Context) -> CallPlan[None]:
-    """Once for each queue, until they are set anew."""
+    """Report each queue with unreadable settings once, until they are set anew."""
     found = set((yield from _unread_settings(context)))
     for name in sorted(found - context.unread):
         context.set_asides.add(SetAside("settings", name, "", _UNREAD))
@@ -28,7 +28,7 @@ def report_unread_settings(context: Context) -> CallPlan[None]:
 
 
 def _unread_settings(context: Context) -> CallPlan[list[str]]:
-    """Queues whose limits somebody has written over."""
+    """Queues whose stored limits cannot be read."""
     names = yield from known(context)
     calls = []
     for name in names:
@@ -42,7 +42,7 @@ def _unread_settings(context: Context) -> CallPlan[list[str]]:
     ]
 
 
-#: What each key of a queue that every verb needs is.
+#: The types of the keys of a queue.
 _TYPES = {
     b"hash": ("jobs", "meta", "days", "profiles", "held", "tokens", "parked", "unique", "periodic", "out"),
     b"zset": ("ready", "due", "leases", "expiring", "over", "waiters", "unique/until"),
@@ -50,7 +50,7 @@ _TYPES = {
 
 
 def wrong_types(context: Context) -> CallPlan[list[Finding]]:
-    """Queues one of whose keys is of a type that no verb can use."""
+    """Findings about keys of a type that no verb can use."""
     names = yield from known(context)
     wanted = [(name, what, type) for name in names for type, all in _TYPES.items() for what in all]
     calls = []

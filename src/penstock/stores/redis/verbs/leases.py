@@ -25,6 +25,7 @@ _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
 
 @isolated
 def extend(context: Context, beats: Sequence[Beat]) -> CallPlan[list[Grip]]:
+    """Extend leases that are still held, and store progress and checkpoints."""
     calls: list[tuple[str, Call]] = []
     places: list[list[int]] = []
     for numbers, names in numbered(context, [beat.lease.queue for beat in beats]):
@@ -57,6 +58,7 @@ def extend(context: Context, beats: Sequence[Beat]) -> CallPlan[list[Grip]]:
 
 
 def _by_checkpoints(beats: Sequence[Beat], places: Sequence[int]) -> list[Sequence[int]]:
+    """Split places into parts by count, and by the bytes of their checkpoints."""
     parts = chunks(places, BATCH)
     if all(beat.checkpoint is None for beat in beats):
         return parts
@@ -74,6 +76,7 @@ def reclaim(
     token: str,
     of: Sequence[str] | None,
 ) -> CallPlan[Fetched]:
+    """Lease expired jobs, or (`of`) jobs of these workers, to the reclaimer."""
     limit = max(0, min(limit, BATCH))
     if of is not None:
         return (yield from _reclaim_of(context, limit, lease, worker, token, of))
@@ -101,7 +104,7 @@ def reclaim(
 def _again_anywhere(
     context: Context, queues: Sequence[str], limit: int, facts: list[bytes | str | int]
 ) -> CallPlan[Fetched]:
-    """What is leased under a token that comes again, also in queues that this call does not name."""
+    """The leases that a repeated token has, also in queues that this call does not name."""
     jobs: list[Job] = []
     now = 0
     for names in context.servers(queues):
@@ -121,7 +124,7 @@ def _reclaimed(context: Context, names: Sequence[str], answer: list[Any]) -> Cal
 def _reclaim_of(
     context: Context, limit: int, lease: int, worker: str, token: str, of: Sequence[str]
 ) -> CallPlan[Fetched]:
-    """Whatever these workers hold, in any queue: it is looked for first, then taken if they hold it still."""
+    """Lease all jobs that these workers hold, in any queue: find them, then take those still held."""
     queues = yield from known(context)
     now = 0
     repeated = bool(queues) and (yield from under_token(context, queues, token))
@@ -152,7 +155,7 @@ def _reclaim_of(
 def held_by(
     context: Context, queues: Sequence[str], workers: set[str]
 ) -> CallPlan[list[tuple[int, str, bytes]]]:
-    """What these workers hold: (generation, queue, stored id). In steps, whatever the number of leases."""
+    """Jobs that these workers hold, as (generation, queue, stored id); reads the leases in steps."""
     found: set[tuple[int, str, bytes]] = set()
     cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
     while cursors:
@@ -180,6 +183,7 @@ def held_by(
 
 
 def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan[bool]:
+    """Whether any of these queues has leases under this token."""
     calls = []
     for queue in queues:
         key = context.keys.queue(queue) + b":tokens"
@@ -188,7 +192,10 @@ def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan
 
 
 def leased_rows(context: Context, names: Sequence[str], answer: list[Any]) -> CallPlan[list[Job]]:
-    """Rows of four: number of the queue, id, record, lease; or 0, id, a queue's key, why it was set aside."""
+    """Jobs from rows of four: number of the queue, id, record, lease.
+
+    A row that begins with 0 is a job that was set aside: id, the queue's key, cause.
+    """
     rows: list[Row] = []
     for i in range(0, len(answer), 4):
         number, id, record, held = answer[i : i + 4]

@@ -23,12 +23,12 @@ from penstock.stores.redis.verbs.producing import get
 __all__ = ["find", "infos_of", "lane", "list_jobs", "parked", "queues", "stats"]
 
 _NEWEST = 1 << 53
-#: A page at most, in one script.
+#: Most jobs that one script returns.
 _PAGE = 500
 
 
 class _Lister:
-    """The jobs of one queue, newest first, read page by page."""
+    """Jobs of one queue, newest first, read page by page."""
 
     def __init__(self, context: Context, queue: str, states: str, before: int, page: int) -> None:
         self._context = context
@@ -40,6 +40,7 @@ class _Lister:
         self.done = False
 
     def more(self) -> CallPlan[None]:
+        """Read one more page."""
         args: list[bytes | str | int] = [self._before, self._page, self._states]
         (answer,) = raise_errors((yield [self._context.call("list_jobs", [self._queue], args)]))
         rows = jobs_from(answer)
@@ -50,7 +51,7 @@ class _Lister:
             self._before = jobs[-1].generation
 
     def at_least(self, wanted: int, task: str | None, worker: str | None) -> CallPlan[list[Job]]:
-        """So many of those that are of this task and worker, or all there are."""
+        """At least `wanted` jobs of this task and worker, or all there are."""
         found: list[Job] = []
         while len(found) < wanted and not self.done:
             yield from self.more()
@@ -72,6 +73,7 @@ def list_jobs(
     after: str | None,
     limit: int,
 ) -> CallPlan[Page]:
+    """A page of jobs, newest first, over one queue or all of them."""
     limit = max(1, limit)
     before, last = _cursor(after)
     names = (yield from known(context)) if queue is None else [queue]
@@ -94,6 +96,7 @@ def list_jobs(
 
 
 def _cursor(after: str | None) -> tuple[int, str]:
+    """The generation and queue that a cursor names; raises ConfigError if it is none."""
     if after is None:
         return _NEWEST, "~~"
     number, colon, queue = after.partition(":")
@@ -104,6 +107,7 @@ def _cursor(after: str | None) -> tuple[int, str]:
 
 @isolated
 def find(context: Context, id: str) -> CallPlan[list[Job]]:
+    """Jobs of this id, in any queue."""
     names = yield from known(context)
     if not context.apart:
         jobs = yield from get(context, [Ref(name, id) for name in names])
@@ -123,12 +127,14 @@ def find(context: Context, id: str) -> CallPlan[list[Job]]:
 
 @isolated
 def queues(context: Context) -> CallPlan[list[QueueInfo]]:
+    """All queues with their counts and settings."""
     names = yield from known(context)
     infos = yield from infos_of(context, names)
     return [info for info in infos if info is not None]
 
 
 def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo | None]]:
+    """Counts and settings of these queues, None for each that does not exist."""
     calls = [(name, context.call("info", [name], [])) for name in names]
     answers = (yield from any_of(context, calls)) if names else []
     return [
@@ -138,6 +144,7 @@ def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo 
 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
+    """Read the answer of info.lua."""
     there, paused, closed, oldest, limits, held, *numbers = answer
     if not there:
         return None
@@ -155,6 +162,7 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
 
 @isolated
 def parked(context: Context) -> CallPlan[list[Parked]]:
+    """Numbers of parked jobs, by queue and task."""
     names = yield from known(context)
     calls = []
     for name in names:
@@ -171,6 +179,7 @@ def parked(context: Context) -> CallPlan[list[Parked]]:
 
 @isolated
 def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
+    """Totals and daily counts of each queue."""
     names = yield from known(context)
     now = yield from now_of(context)
     calls = []
@@ -192,6 +201,7 @@ def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
 
 
 def _days(daily: list[bytes], oldest: int) -> list[DayCount]:
+    """Daily counts, newest first, of days after `oldest`."""
     counts: dict[int, dict[bytes, int]] = {}
     for field, n in zip(daily[0::2], daily[1::2], strict=True):
         day, _, what = field.partition(b"/")

@@ -27,6 +27,7 @@ __all__ = ["delete", "drop", "purge", "reschedule", "retry", "settings"]
 def settings(
     context: Context, queue: str, paused: bool | None, closed: bool | None, limits: LimitChange | None
 ) -> CallPlan[QueueInfo]:
+    """Change the switches and limits of a queue, and create it if it is missing."""
     wanted: list[Any] = ["" if value is None else int(value) for value in (paused, closed)]
     change = limits or LimitChange()
     wanted.append("" if change.hold is UNSET else change.hold or 0)
@@ -40,6 +41,7 @@ def settings(
 
 
 def retry(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]]:
+    """Make ended or queued jobs available now, as new."""
     found, _ = yield from states_of(context, "retry", refs, [context.floor])
     return found
 
@@ -47,17 +49,20 @@ def retry(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]]
 def reschedule(
     context: Context, refs: Sequence[Ref], delay: int, run_at: int | None
 ) -> CallPlan[list[State | None]]:
+    """Give queued jobs a new time."""
     args = [context.floor, delay, "" if run_at is None else run_at]
     found, _ = yield from states_of(context, "reschedule", refs, args)
     return found
 
 
 def delete(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]]:
+    """Remove jobs that are not running."""
     found, _ = yield from states_of(context, "delete", refs, [])
     return found
 
 
 def purge(context: Context, queue: str, states: Sequence[State], limit: int) -> CallPlan[int]:
+    """Remove the oldest jobs of these states, in steps."""
     wanted = ",".join(str(NUMBER[state]) for state in sorted(set(states) - {State.RUNNING}))
     gone = 0
     while gone < limit and wanted:
@@ -70,6 +75,7 @@ def purge(context: Context, queue: str, states: Sequence[State], limit: int) -> 
 
 
 def drop(context: Context, queue: str) -> CallPlan[bool]:
+    """Remove an empty queue with its settings; False if it holds jobs."""
     (answer,) = raise_errors((yield [context.call("drop", [queue], [])]))
     if answer < 0:
         return False

@@ -24,9 +24,9 @@ _read_new = msgspec.msgpack.Decoder(NewJob).decode
 
 
 def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
-    """Jobs that follow one of another slot lie in its queue's `out` until they are enqueued in their own.
+    """Enqueue jobs that follow a job of another slot; until then they are in the `out` hash of its queue.
 
-    If we die in between, whoever prunes that queue delivers them: at least once, as everything.
+    If this process dies in between, any prune of that queue delivers them: at least once.
     """
     keys = [(queue, context.keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
@@ -56,7 +56,7 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
 
 
 def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: str) -> CallPlan[None]:
-    """Nobody can say where it should go: it is a dead job of the queue that it lies in."""
+    """Keep an entry that cannot be read as a dead job of its queue."""
     id = f"outbox-{name.hex()}"[:128]
     call = context.call("keep_unread", [queue], [name, text, packed(id), cause])
     (kept,) = yield from each(context, [(queue, call)])
@@ -65,7 +65,7 @@ def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: 
 
 
 def _follower_call(context: Context, new: NewJob, turn: int) -> Call:
-    """`turn`: the generation that was kept free for it when its job was settled."""
+    """The call that stores a follower. `turn`: the generation that was reserved for it by the settlement."""
     digest, text = context.profiles.write(new)
     facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
     return context.call("follow", [new.queue], [turn - 1, 1, digest, text, *facts])

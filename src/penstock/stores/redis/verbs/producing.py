@@ -33,16 +33,16 @@ _VERDICTS = {
 }
 _OF_ANOTHER = (Verdict.DUPLICATE, Verdict.REPLACED)
 _N, _NEW = ord("n"), Verdict.NEW
-#: A queue, and the places of the questions that are about it.
+#: A queue, and the places of its refs in the call.
 Part = tuple[str, Sequence[int]]
-#: In a call over several servers there is room for so many batches behind each job.
+#: Generations that are left free after each job of a call over several servers, for batches.
 _BATCHES = 32
-#: How many queues one script may span: their numbers are bytes.
+#: Most queues of one script: their numbers are bytes.
 MOST_QUEUES = 250
 
 
 def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
-    """A batch that was split says of each job what became of it; one that was not raises what went wrong."""
+    """Store new jobs. A call that was split answers per job; one that was not raises its error."""
     if not jobs:
         return []
     unlisted = {job.queue for job in jobs} - context.listed
@@ -79,7 +79,7 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
 
 
 def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
-    """All but those that are none that a record can hold."""
+    """Enqueue all jobs but those that a record cannot hold, which are answered FAILED."""
     failed: dict[int, Enqueued] = {}
     for n, job in enumerate(jobs):
         try:
@@ -91,7 +91,7 @@ def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[li
 
 
 def _parts(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
-    """Which jobs go together in one script: their places."""
+    """Places of jobs that go together in one script, by count and bytes."""
     parts = _parts_by_count(context, jobs)
     sizes = [len(job.payload) for job in jobs]
     if sum(sizes) <= MOST_BYTES:
@@ -100,6 +100,7 @@ def _parts(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
 
 
 def _parts_by_count(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
+    """Places of jobs that go together in one script, by count."""
     first = jobs[0].queue
     places = range(len(jobs))
     if all(job.queue == first for job in jobs):
@@ -112,7 +113,7 @@ def _parts_by_count(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[i
 
 
 def _enqueue_call(context: Context, jobs: Sequence[NewJob], places: Sequence[int]) -> Call:
-    """`places`: where these stand in a call over several servers, whose order their generations keep."""
+    """The call for one part. `places`: where its jobs stand in a call over several servers."""
     numbers: dict[str, int] = {}
     profiles: dict[bytes, bytes] = {}
     args: list[bytes | str | int] = []
@@ -131,7 +132,7 @@ def _enqueue_call(context: Context, jobs: Sequence[NewJob], places: Sequence[int
 
 
 def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
-    """What is so of all parts is raised: nothing was stored, or nobody knows of any."""
+    """Raise an error that concerns the whole call: nothing was stored, or the outcome of no job is known."""
     kinds = {isinstance(answer, ReplyLost) for answer in answers if isinstance(answer, Exception)}
     if len(kinds) != 1 or not all(isinstance(answer, Exception) for answer in answers):
         return
@@ -142,6 +143,7 @@ def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
 
 
 def _verdicts(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
+    """The answer for each job of one part; adds the names of new queues to `new`."""
     if isinstance(answer, Exception):
         verdict = Verdict.UNKNOWN if isinstance(answer, ReplyLost) else Verdict.FAILED
         return [Enqueued(verdict, job.id, cause=str(answer)) for job in jobs]
@@ -177,6 +179,7 @@ def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
 
 
 def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
+    """Jobs as they are now, None for each that does not exist."""
     parts = parts_of(refs, BATCH)
     found: list[Job | None] = [None] * len(refs)
     while parts:
@@ -198,8 +201,7 @@ def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
 def states_of(
     context: Context, script: str, refs: Sequence[Ref], args: Sequence[bytes | str | int]
 ) -> CallPlan[tuple[list[State | None], int]]:
-    """A script that answers a letter per job, over refs of any queues; and the sum of its counts, if it has
-    any."""
+    """Run a script that answers a letter per job; returns the states, and the sum of its counts."""
     parts = parts_of(refs, HEAVY)
     found: list[State | None] = [None] * len(refs)
     total = 0
@@ -222,6 +224,7 @@ def states_of(
 
 
 def cancel(context: Context, refs: Sequence[Ref], reason: str) -> CallPlan[list[State | None]]:
+    """Cancel jobs that wait, and ask running ones to stop."""
     found, asked = yield from states_of(context, "cancel", refs, [storable(reason).encode()])
     if asked:
         yield from tell_news(context, "cancels")

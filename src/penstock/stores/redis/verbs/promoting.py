@@ -12,12 +12,13 @@ from penstock.stores.redis.isolation import AWAY, alone, any_of, isolated
 
 __all__ = ["first_in_order", "promote"]
 
-#: How many jobs one script promotes.
+#: Most jobs that one script promotes.
 _PROMOTED = 1_000
 
 
 @isolated
 def promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[Due]:
+    """Make due jobs available, the earliest first over all queues."""
     if not context.apart or len(queues) < 2:
         due = (yield from _promote(context, queues, limit))[0]
         return msgspec.structs.replace(due, set_aside=context.set_asides.take())
@@ -40,8 +41,10 @@ def promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[Due
 
 
 def _promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[tuple[Due, int, bool]]:
-    """In steps that hold the server for 5 ms at most; each says whether there is more. Besides, how much of
-    the limit was used, and whether something was not due any more when it was its turn."""
+    """Promote in steps that hold the server for at most 5 ms.
+
+    Returns the result, how much of the limit was used, and whether some entries were not due any more.
+    """
     moved, used = 0, 0
     while True:
         step = min(_PROMOTED, limit - used)
@@ -55,7 +58,7 @@ def _promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[tu
 
 
 def first_in_order(context: Context, queues: Sequence[str], order: str, limit: int) -> CallPlan[list[str]]:
-    """Whose turn it is, over several slots: the queues of the first `limit` entries of an order."""
+    """The queues of the first `limit` entries of an order, over several slots."""
     calls = []
     for queue in queues:
         key = context.keys.queue(queue) + order.encode()

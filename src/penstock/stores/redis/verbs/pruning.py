@@ -21,7 +21,7 @@ __all__ = ["prune"]
 
 @isolated
 def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> CallPlan[Pruned]:
-    """Every queue is looked at first; then each step goes over the queues, in the order of the seam."""
+    """Remove jobs, unique keys and workers whose time is over; survey all queues first, then go over them."""
     yield from report_unread_settings(context)
     names = yield from known(context)
     args = [max(0, limit), keep_finished, keep_dead]
@@ -54,7 +54,7 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> C
 
 
 def _tell(context: Context, queue: str, kept: Sequence[bytes]) -> None:
-    """What scripts that answer something else have set aside."""
+    """Note jobs that other scripts have set aside."""
     for text in kept:
         at = 2 + int.from_bytes(text[:2], "little")
         cause = text[at:].decode(errors="backslashreplace")
@@ -62,7 +62,7 @@ def _tell(context: Context, queue: str, kept: Sequence[bytes]) -> None:
 
 
 def _prune_keys(context: Context, over: dict[str, int], limit: int) -> CallPlan[int]:
-    """Unique keys whose period is over."""
+    """Remove unique keys whose period is over; returns how many."""
     gone = 0
     for name, many in over.items():
         while many > 0 and gone < limit:
@@ -76,7 +76,7 @@ def _prune_keys(context: Context, over: dict[str, int], limit: int) -> CallPlan[
 
 
 class _Sweep:
-    """What is left of the limit of a prune, and what it has taken."""
+    """The jobs that a prune has removed so far, and what is left of its limit."""
 
     def __init__(self, context: Context, limit: int, keep_finished: int, keep_dead: int) -> None:
         self._context = context
@@ -86,7 +86,7 @@ class _Sweep:
         self.expired = 0
 
     def turns(self, due: dict[str, list[Any]], *, over: bool) -> CallPlan[None]:
-        """What is due longest goes first, whatever its queue."""
+        """Remove what is overdue longest first, over all queues."""
         entries = sorted(
             (float(found[i + 1]), found[i], name)
             for name, found in due.items()
@@ -100,6 +100,7 @@ class _Sweep:
     def run(
         self, name: str, *, over: int = 0, crowd: int = 0, expired: int = 0, days: bool = False
     ) -> CallPlan[None]:
+        """Prune one queue in steps."""
         while True:
             step = [min(HEAVY, n) for n in (over, crowd, expired)]
             args = [step[0], step[1], *self._keep, step[2], int(days)]

@@ -1,4 +1,4 @@
-"""The question that a wait for results asks: which of these jobs have ended."""
+"""Wait for results: which of these jobs have ended, and a notification when the others do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ended_ones"]
 def ended_ones(
     context: Context, refs: Sequence[Ref], channel: str, seconds: float
 ) -> CallPlan[dict[Ref, Job | None]]:
-    """Those (each once) that have ended or are gone; the channel hears of the others for so long."""
+    """Jobs that have ended or are gone, each once; the channel is notified of the others for `seconds`."""
     open = yield from _open_ones(
         context, refs, channel, max(0, int(seconds * 1000))
     )  # or of which nobody knows
@@ -29,6 +29,7 @@ def ended_ones(
 
 
 def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int) -> CallPlan[set[Ref]]:
+    """The jobs that have not ended, and those of queues that cannot be asked now."""
     groups = _together(context, parts_of(refs, BATCH))
     calls = []
     for group in groups:
@@ -48,7 +49,7 @@ def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int
 
 
 def _together(context: Context, parts: list[Part]) -> list[list[Part]]:
-    """Which parts go in one script: those of a few queues, or on a Cluster each alone."""
+    """Groups of parts that one script can take: a few queues together, or on a Cluster each alone."""
     groups: list[list[Part]] = []
     room = 0
     for part in parts:

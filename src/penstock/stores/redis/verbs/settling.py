@@ -37,6 +37,7 @@ _SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settle
 
 
 def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
+    """Apply outcomes to jobs whose lease still holds; each is answered APPLIED, STALE or GONE."""
     for one in settlements:
         no_outcome(one.transition)
     try:
@@ -49,7 +50,7 @@ def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list
 
 
 def _writable(context: Context, one: Settlement) -> Settlement:
-    """The same, or where it cannot be written an end that says so."""
+    """The settlement, or one that makes the job dead if the settlement cannot be written."""
     try:
         _settle_call(context, [one], {one.lease.queue: 1}, [one.lease.queue])
     except CannotWrite as error:
@@ -58,6 +59,7 @@ def _writable(context: Context, one: Settlement) -> Settlement:
 
 
 def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
+    """Send settlements in parts; those that a script has left for later are sent again."""
     calls: list[tuple[str, Call]] = []
     places: list[Sequence[int]] = []
     queues = [one.lease.queue for one in settlements] + [
@@ -102,7 +104,10 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
 
 
 def _by_weight(settlements: Sequence[Settlement], places: Sequence[int]) -> list[Sequence[int]]:
-    """Parts that hold the server for 5 ms at most. A later part's jobs go to the head before an earlier's."""
+    """Split places into parts that hold the server for at most 5 ms, the last part first.
+
+    Jobs of a later part go to the head before those of an earlier part, which so keeps its place in front.
+    """
     if all(_light(settlements[place]) for place in places):
         return chunks(places, BATCH)
     sizes = [len(one.result or b"") + sum([len(new.payload) for new in one.then]) for one in settlements]
@@ -111,12 +116,14 @@ def _by_weight(settlements: Sequence[Settlement], places: Sequence[int]) -> list
 
 
 def _light(one: Settlement) -> bool:
+    """Whether a settlement only removes its job."""
     return one.transition.state is State.COMPLETED and one.transition.keep <= 0 and not one.then
 
 
 def _settle_call(
     context: Context, settlements: Sequence[Settlement], numbers: dict[str, int], names: list[str]
 ) -> Call:
+    """The call for settlements of one part; raises CannotWrite."""
     try:
         args = _settle_args(context, settlements, numbers)
     except UNWRITABLE as error:
@@ -128,6 +135,7 @@ def _settle_call(
 def _settle_args(
     context: Context, settlements: Sequence[Settlement], numbers: dict[str, int]
 ) -> list[bytes | str | int]:
+    """The arguments of settle.lua: profiles, transitions, and runs of settlements that share a transition."""
     profiles: dict[bytes, bytes] = {}
     transitions: dict[Transition, int] = {}
     runs: list[bytes | str | int] = []
@@ -169,7 +177,7 @@ def _plain(batch: Sequence[Settlement]) -> list[bytes]:
 
 
 def _run_of(transitions: dict[Transition, int]) -> Callable[[Settlement], tuple[str, bool, int]]:
-    """What settlements have in common that go together: queue, whether plain, number of the transition."""
+    """The key of a run: queue, whether plain (no result, no followers), number of the transition."""
     last: list[Any] = [None, 0]
 
     def run_of(one: Settlement) -> tuple[str, bool, int]:
@@ -184,6 +192,7 @@ def _run_of(transitions: dict[Transition, int]) -> Callable[[Settlement], tuple[
 def _following(
     context: Context, then: Sequence[NewJob], numbers: dict[str, int], profiles: dict[bytes, bytes]
 ) -> bytes:
+    """The jobs that follow a settled one, as settle.lua reads them."""
     parts: list[bytes] = []
     for new in then:
         number = numbers.get(new.queue, 0)

@@ -1,4 +1,4 @@
-"""What a wait for work asks, offers and passes on."""
+"""wait: check for work, offer to take a job directly, pass a wake-up on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["look", "pass_on"]
 
 
 def offer_of(context: Context, queues: Sequence[str], offer: Offer) -> str:
-    """An offer as producers read it, or nothing if it cannot be written so. On a Cluster no script could
-    take it back from the other queues, so that nobody offers there."""
+    """A worker's offer as producers read it; empty if there can be none.
+
+    There are no offers on a Cluster: no script could withdraw one from the queues of other slots.
+    """
     if context.clustered:
         return ""
     parts = [str(offer.lease), offer.token, offer.worker, *(context.keys.queue(q).decode() for q in queues)]
@@ -24,7 +26,7 @@ def offer_of(context: Context, queues: Sequence[str], offer: Offer) -> str:
 
 
 def withdraw(context: Context, queues: Sequence[str], channel: str) -> CallPlan[None]:
-    """Nobody waits on this channel any more."""
+    """Take a channel off the waiters and offers of these queues."""
     calls = []
     for key in map(context.keys.queue, queues):
         calls.append(command(key, "ZREM", key + b":waiters", channel))
@@ -42,7 +44,10 @@ def look(
     offer: str,
     parked: Sequence[str] = (),
 ) -> CallPlan[tuple[bool, str, tuple[int, int]]]:
-    """Whether there is work (if not, the channel will hear of it), till when the wait is, the news so far."""
+    """Check for work; if there is none, put the channel on the waiters of these queues.
+
+    Returns whether there is work, the instant until which the wait lasts, and the counts of notices so far.
+    """
     args: list[bytes | str | int] = [timeout, till, channel, offer]
     if context.apart:
         more = () if context.clustered else (context.keys.news,)
@@ -64,4 +69,5 @@ def look(
 
 
 def pass_on(context: Context, queue: str, kind: bytes) -> CallPlan[None]:
+    """Give a wake-up that concerns no wait any more to the next waiter of its queue."""
     raise_errors((yield [context.call("pass", [queue], [kind])]))
