@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -180,3 +181,23 @@ def park(store: Store, n: int = 1, *, queue: str = "default") -> None:
         await store.settle([Settlement(job.lease, end) for job in jobs])
 
     asyncio.run(parking(fetch(store, n, queue=queue)))
+
+
+def at_terminal(*words: str, columns: str = "80") -> str:
+    """What the command writes to a terminal that is so wide."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "COLUMNS": columns, "TERM": "xterm-256color"}
+    env.pop("NO_COLOR", None)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *words], stdout=theirs, stderr=theirs, env=env
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while part := os.read(ours, 65_536):
+            text += part
+    except OSError:  # how a terminal says that nobody is at the other end
+        pass
+    os.close(ours)
+    assert child.wait(60) == 0, text
+    return text.decode()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -19,7 +15,7 @@ from penstock.core.partition import Lane, Turn
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Beat, Settlement, WorkerInfo
-from tests.cli.conftest import IN_A_FILE, fetch
+from tests.cli.conftest import IN_A_FILE, at_terminal, fetch
 from tests.hostile import HOSTILE, clean
 
 
@@ -170,21 +166,3 @@ class TestAtATerminal:
     def test_its_width_is_no_reason_to_fail(self, filled, columns):
         for command in ("jobs list", "queues list"):
             at_terminal("--url", filled.url, *command.split(), columns=columns)
-
-
-def at_terminal(*words: str, columns: str = "80") -> str:
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "COLUMNS": columns, "TERM": "xterm-256color"}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "penstock", *words], stdout=theirs, stderr=theirs, env=env
-    )
-    os.close(theirs)
-    text = b""
-    try:
-        while part := os.read(ours, 65_536):
-            text += part
-    except OSError:  # how a terminal says that nobody is at the other end
-        pass
-    os.close(ours)
-    assert child.wait(60) == 0, text
-    return text.decode()

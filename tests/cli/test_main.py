@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 
@@ -22,7 +21,7 @@ from penstock.errors import (
     UnknownScheme,
 )
 from penstock.stores.memory import MemoryStore
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, at_terminal
 
 
 @pytest.fixture
@@ -95,9 +94,11 @@ def test_the_real_command_imports_only_what_it_needs(shell):
     assert not imported & {"rich", "redis", "sqlite3", "cronsim", "uvloop", "multiprocessing", "unittest"}
     ours = {name for name in imported if name.split(".")[0] == "penstock"}
     assert not {name.split(".")[1] for name in ours if "." in name} & {
-        *("app", "client", "connect", "demo", "inspector", "pool", "stores"),
-        *("testing", "upkeep", "verify", "worker"),
+        *("app", "client", "demo", "inspector", "pool"),
+        *("testing", "maintenance", "verify", "worker"),
     }
+    stores = {name.split(".")[2] for name in ours if name.startswith("penstock.stores.")}
+    assert stores <= {"contract"}
     assert len(ours) < 40
 
 
@@ -347,24 +348,6 @@ def test_at_a_terminal_an_id_is_whole_and_json_is_indented(here):
     assert "some.task.with.a.name" in shown
     assert "\x1b[" in shown  # coloured
     assert '\n  "jobs": [' in at_terminal("--url", url, "jobs", "list", "--json").replace("\r", "")
-
-
-def at_terminal(*words):
-    """What the command writes to a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
-    env.pop("NO_COLOR", None)
-    child = subprocess.Popen([sys.executable, "-m", "penstock", *words], stdout=theirs, env=env)
-    os.close(theirs)
-    text = b""
-    try:
-        while part := os.read(ours, 65_536):
-            text += part
-    except OSError:  # how a terminal says that nobody is at the other end
-        pass
-    os.close(ours)
-    assert child.wait(30) == 0
-    return text.decode()
 
 
 # ── errors as JSON ───────────────────────────────────────────────────────────────────────────────

@@ -98,15 +98,20 @@ async def test_a_job_that_was_accepted_and_has_not_begun_is_dropped() -> None:
     assert seen == []
 
 
+async def eight_idle_workers(front):
+    work = front.work(held=True)
+    pool = front.pool(work, workers=8)
+    for n in range(8):
+        pool.try_put(n)
+    await until(lambda: len(work.started) == 8)
+    work.open()
+    await until(lambda: pool.done == 8)
+    return pool
+
+
 async def test_one_signal_ends_all_idle_workers(front) -> None:
     for end in ("close", "cancel"):
-        work = front.work(held=True)
-        pool = front.pool(work, workers=8)
-        for n in range(8):
-            pool.try_put(n)
-        await until(lambda work=work: len(work.started) == 8)
-        work.open()
-        await until(lambda pool=pool: pool.done == 8)
+        pool = await eight_idle_workers(front)
         assert front.workers() == 8
         getattr(pool, end)()
         assert await front.call(pool.wait, 5)
@@ -116,13 +121,7 @@ async def test_one_signal_ends_all_idle_workers(front) -> None:
 async def test_idle_workers_end_within_100_ms(front) -> None:
     took = []
     for _ in range(5):  # the best counts: a loaded machine may be late, a pool that polls always is
-        work = front.work(held=True)
-        pool = front.pool(work, workers=8)
-        for n in range(8):
-            pool.try_put(n)
-        await until(lambda work=work: len(work.started) == 8)
-        work.open()
-        await until(lambda pool=pool: pool.done == 8)
+        pool = await eight_idle_workers(front)
         began = time.monotonic()
         pool.cancel()
         await front.call(pool.join)

@@ -324,3 +324,26 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 '''
+
+
+def begins_nothing_twice(place: Place, lease: dict[str, str]) -> tuple[Program, Program]:
+    """A worker sleeps past the leases of jobs fetched ahead, which a second one runs: it starts none of them."""
+    stale = place.lone(concurrency=1, PENSTOCK_SLOT_WAIT="60s", **lease)
+    tasks = place.tasks
+    place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))
+    calls = [tasks.quick.job(n) for n in range(300)]
+    handles = tasks.app.enqueue_many([*calls[:50], tasks.block.job(0.7), *calls[50:]])
+    place.until_started(1, task="block")
+    stale.signal(signal.SIGSTOP)
+    in_hand = place.counts()[State.RUNNING]
+    second = place.lone(concurrency=1, **lease)
+    place.until_ended(handles)
+    stale.signal(signal.SIGCONT)
+    place.until(lambda: "its late outcome changed nothing" in stale.log, "the stale worker notices")
+    place.until(lambda: not place.counts().get(State.RUNNING), "nothing is left in its hands")
+    assert in_hand > 1, "it had fetched nothing ahead: the test shows nothing"
+    assert {job.state for job in place.jobs(handles)} == {State.COMPLETED}
+    runs = place.runs()
+    twice = [handle.id for handle in handles[51:] if runs[handle.id] > 1]
+    assert not twice, f"{len(twice)} job(s) that it had not begun ran on both"
+    return stale, second

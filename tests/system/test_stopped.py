@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client.handle import Handle
 from penstock.core.job import State
-from tests.system.conftest import Place, Program
+from tests.system.conftest import Place, Program, begins_nothing_twice
 
 _LEASE = {"PENSTOCK_LEASE": "1500ms", "PENSTOCK_HEARTBEAT": "400ms"}
 
@@ -84,24 +84,7 @@ def _still_works(place: Place, stale: Program, second: Program) -> None:
 
 def test_what_a_woken_worker_had_not_begun_is_begun_by_nobody_twice(place):
     """It wakes with jobs fetched ahead whose leases are over: it may not start them."""
-    stale = place.lone(concurrency=1, PENSTOCK_SLOT_WAIT="60s", **_LEASE)
-    tasks = place.tasks
-    place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))
-    calls = [tasks.quick.job(n) for n in range(300)]
-    handles = tasks.app.enqueue_many([*calls[:50], tasks.block.job(0.7), *calls[50:]])
-    place.until_started(1, task="block")
-    stale.signal(signal.SIGSTOP)
-    in_hand = place.counts()[State.RUNNING]
-    second = place.lone(concurrency=1, **_LEASE)
-    place.until_ended(handles)
-    stale.signal(signal.SIGCONT)
-    place.until(lambda: "its late outcome changed nothing" in stale.log, "the stale worker notices")
-    place.until(lambda: not place.counts().get(State.RUNNING), "nothing is left in its hands")
-    assert in_hand > 1, "it had fetched nothing ahead: the test shows nothing"
-    assert {job.state for job in place.jobs(handles)} == {State.COMPLETED}
-    runs = place.runs()
-    twice = [handle.id for handle in handles[51:] if runs[handle.id] > 1]
-    assert not twice, f"{len(twice)} job(s) that it had not begun ran on both"
+    stale, second = begins_nothing_twice(place, _LEASE)
     assert second.pid in {line["pid"] for line in place.starts()}
     assert stale.log.count("its late outcome changed nothing") <= 51, "what never began has no outcome"
 

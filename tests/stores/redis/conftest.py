@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
+from penstock.core.clock import ManualClock
+from penstock.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+from tests.store.redis_vandal import RedisVandal
 from tests.stores.redis.asking import Asker
 
 
@@ -15,3 +20,28 @@ def ask(request: pytest.FixtureRequest) -> Iterator[Asker]:
     asker = Asker(request.param)
     yield asker
     asker.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of the keys of this test alone."""
+    return f"penstock-test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(redis: RedisServer, clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
+    """A store over these keys, by the test's clock."""
+    made = RedisStore(f"{redis.url}?prefix={prefix}", clock=clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def vandal(redis: RedisServer, prefix: str) -> RedisVandal:
+    """Writes over the keys of that store."""
+    return RedisVandal(redis.client, prefix)

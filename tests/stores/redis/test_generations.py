@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
-import pytest
-
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.redis.keys import ms_of, packed
 from penstock.stores.redis.store import RedisStore
-from tests.servers import RedisServer
 from tests.store.facts import HOUR, add, end, ids, new, some, take
 from tests.store.redis_vandal import RedisVandal
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"penstock-generations-{time.time_ns()}"
-
-
-@pytest.fixture
-def store(redis: RedisServer, clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
-    made = RedisStore(f"{redis.url}?prefix={prefix}", clock=clock)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def vandal(redis: RedisServer, prefix: str) -> RedisVandal:
-    return RedisVandal(redis.client, prefix)
 
 
 def size(vandal: RedisVandal, queue: str, id: str) -> int:

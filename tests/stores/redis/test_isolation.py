@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -46,28 +45,6 @@ from tests.store.facts import (
 from tests.store.redis_vandal import GARBAGE, RedisVandal
 
 BAD_LEASES = [b"", b"x", GARBAGE, b"\0" * 7 + b"\5token", bytes(7) + b"\xff"]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"penstock-isolation-{time.time_ns()}"
-
-
-@pytest.fixture
-def store(redis: RedisServer, clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
-    made = RedisStore(f"{redis.url}?prefix={prefix}", clock=clock)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def vandal(redis: RedisServer, prefix: str) -> RedisVandal:
-    return RedisVandal(redis.client, prefix)
 
 
 async def five(store: RedisStore, **facts: object) -> list[Job]:

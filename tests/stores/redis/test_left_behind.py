@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -34,11 +33,6 @@ ENDS = {
     "released": Transition(State.AVAILABLE, charge=False),
     "parked": PARKED,
 }
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"left-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
