@@ -327,7 +327,7 @@ if __name__ == "__main__":
 
 
 def begins_nothing_twice(place: Place, lease: dict[str, str]) -> tuple[Program, Program]:
-    """A worker sleeps past the leases of jobs fetched ahead, which a second one runs: it starts none of them."""
+    """A worker sleeps past the leases of jobs fetched ahead, which another runs: it starts none of them."""
     stale = place.lone(concurrency=1, PENSTOCK_SLOT_WAIT="60s", **lease)
     tasks = place.tasks
     place.until_ended(tasks.app.enqueue_many([tasks.quick.job(n) for n in range(300)]))

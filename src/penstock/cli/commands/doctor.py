@@ -17,10 +17,10 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, labelled
 from penstock.config import mask_url
 from penstock.core.errors import PenstockError
-from penstock.stores import contract as seam
 
 if TYPE_CHECKING:
     from penstock.inspector import ParkedView
+    from penstock.stores import contract
 
 __all__ = ["Finding", "command"]
 
@@ -88,7 +88,7 @@ def _store(session: Session) -> Iterator[Finding]:
         yield Finding("store", "bad", str(error))
 
 
-def _shown(found: seam.Finding) -> Finding:
+def _shown(found: contract.Finding) -> Finding:
     """A finding of the store, in the words of this command."""
     how = {"fine": "ok", "warning": "warning", "error": "bad"}[found.level]
     return Finding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
