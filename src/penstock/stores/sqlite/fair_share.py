@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.core.partition import Turn
-from penstock.stores.sqlite.rows import LeasedRow, RowBefore, spec_of
+from penstock.stores.sqlite.columns import LeasedRow
+from penstock.stores.sqlite.queue_context import QueueContext
+from penstock.stores.sqlite.rows import RowBefore, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = ["begin", "draw", "drop", "fetched", "give_back", "is_idle", "prune"]
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from penstock.core.job import NewJob
 from penstock.core.partition import Lane
 from penstock.stores.sqlite import fair_share
-from penstock.stores.sqlite.rows import LeasedRow, Row, RowBefore, numbers, spec_of
+from penstock.stores.sqlite.columns import LeasedRow
+from penstock.stores.sqlite.queue_context import QueueContext
+from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_of
 from penstock.stores.sqlite.sql import ADMITTED, ADMITTED_UNSTARTED, SQL
 from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, PARKED, RETRYABLE, RUNNING, SCHEDULED, WAITING
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = [
     "advance",

@@ -1,9 +1,8 @@
-"""The rows of the tables by the names of their columns, and the jobs that they stand for."""
+"""Rows of the tables become jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,12 +12,10 @@ from penstock.core.job import Job, NewJob, Ref, State, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.core.partition import Lane
 from penstock.stores.sqlite.blobs import CANNOT_DECODE, errors_of, progress_of
+from penstock.stores.sqlite.columns import JobRow, LeasedRow
 from penstock.stores.sqlite.states import STATES
 
 __all__ = [
-    "JobRow",
-    "LeasedRow",
-    "QueueRow",
     "Row",
     "RowBefore",
     "Unreadable",
@@ -41,56 +38,15 @@ _json = msgspec.json.Encoder().encode
 Row = tuple[Any, ...]
 
 
-# ── columns ──────────────────────────────────────────────────────────────────────────────────────
+class Unreadable(StoreCorrupt):
+    """Jobs that cannot be decoded or moved: their generations, and why.
 
-# Statements take their lists of columns from these classes (`{job_columns}`, `{leased_columns}`,
-# `{queue_columns}`), so that the order stands in one place. Where many jobs are read, rows stay the plain
-# tuples that sqlite3 gives and are unpacked into names: a named tuple each would cost 0.3 µs.
+    Whoever runs a verb that raises this sets them aside and runs it again; see `verbs/aside.py`.
+    """
 
-
-class JobRow(NamedTuple):
-    """A job, in the order of the fields of `Job`."""
-
-    spec: bytes
-    state: int
-    seq: int  # its generation
-    attempt: int
-    lost: int
-    enqueued_at: int
-    due: int
-    fetched_at: int | None
-    ended_at: int | None
-    expires_at: int | None
-    token: str | None
-    worker: str | None
-    started: int
-    cancel_asked: int
-    errors: bytes | None
-    result: bytes | None
-    progress: bytes | None
-    checkpoint: bytes | None
-    reason: str | None
-    batch: str | None
-    members: bytes | None
-
-
-class LeasedRow(NamedTuple):
-    """A job that a fetch has just leased. The first two sort it: RETURNING promises no order."""
-
-    minus_priority: int
-    place: int
-    seq: int
-    spec: bytes
-    attempt: int
-    lost: int
-    enqueued_at: int
-    due: int
-    expires_at: int | None
-    cancel_asked: int
-    errors: bytes | None
-    checkpoint: bytes | None
-    tied: int | None
-    members: bytes | None
+    def __init__(self, causes: dict[int, str]) -> None:
+        super().__init__(f"a job in the file cannot be read: {next(iter(causes.values()))}")
+        self.causes = causes
 
 
 class RowBefore(NamedTuple):
@@ -110,50 +66,6 @@ class RowBefore(NamedTuple):
         lane = spec_of(self.seq, self.spec).lane
         assert lane is not None
         return lane
-
-
-class QueueRow(NamedTuple):
-    """A queue as operators see it."""
-
-    qid: int
-    name: str
-    paused: int
-    closed: int
-    scheduled: int
-    retryable: int
-    parked: int
-    available: int
-    running: int
-    completed: int
-    cancelled: int
-    dead: int
-    waiting: int
-    grouped: int
-    enqueued: int
-    processed: int
-    failed: int
-    limits: bytes | None
-    held_until: int
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many jobs there are, by the number of their state."""
-        counts: tuple[int, ...] = _counts(self)
-        return counts
-
-
-_counts = attrgetter(*(state.value for state in STATES))
-
-
-class Unreadable(StoreCorrupt):
-    """Jobs that cannot be decoded or moved: their generations, and why.
-
-    Whoever runs a verb that raises this sets them aside and runs it again; see `verbs/aside.py`.
-    """
-
-    def __init__(self, causes: dict[int, str]) -> None:
-        super().__init__(f"a job in the file cannot be read: {next(iter(causes.values()))}")
-        self.causes = causes
 
 
 _SPEC, _STATE = JobRow._fields.index("spec"), JobRow._fields.index("state")

@@ -5,7 +5,7 @@ The texts are made once, when a file is first used, and stay constant: SQLite pr
 
 from __future__ import annotations
 
-from penstock.stores.sqlite.rows import JobRow, LeasedRow, QueueRow
+from penstock.stores.sqlite.columns import JobRow, LeasedRow, QueueRow
 from penstock.stores.sqlite.states import CODE, PREDICATES
 from penstock.stores.statements import Statements
 

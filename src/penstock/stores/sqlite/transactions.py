@@ -7,9 +7,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,8 +22,8 @@ from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
 from penstock.stores.sqlite.modes import PRIVATE
 from penstock.stores.sqlite.notifier import ENDED, WORK, Notifier
 from penstock.stores.sqlite.rows import Unreadable
+from penstock.stores.sqlite.running import causes_of, run_probe, run_verb, run_without
 from penstock.stores.sqlite.transaction_context import TransactionContext
-from penstock.stores.sqlite.verbs.aside import put_aside
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE
 
 __all__ = ["Transactions"]
@@ -69,7 +68,7 @@ class Transactions:
     # ── transactions ──
 
     def probe(self, calls: Sequence[Call]) -> list[Call]:
-        """Answer by reading alone; those that need a write come back, marked so."""
+        """Answer calls by reading alone; the calls that need a write are returned, marked so."""
         cx = self._connection()
         left = []
         try:
@@ -80,7 +79,7 @@ class Transactions:
                 probe = call.verb.probe
                 assert probe is not None
                 try:
-                    call.answer = _probe(call, tx, probe)
+                    call.answer = run_probe(call, tx, probe)
                 except BaseException as error:  # noqa: BLE001  # boundary: errors are per question
                     call.error = self.ours(error)
                 if call.answer is NEEDS_WRITE:
@@ -100,7 +99,7 @@ class Transactions:
             self._open_sidecar()
 
     def write(self, calls: Sequence[Call]) -> None:
-        """All of it in one transaction; an error of one of several questions undoes that one alone.
+        """Run all calls in one transaction; an error of one of several calls undoes that call alone.
 
         Inside the fair write lock only.
         """
@@ -159,23 +158,23 @@ class Transactions:
     def _run_alone(self, call: Call, tx: TransactionContext) -> None:
         """A verb that need not be undone for itself, unless it meets what cannot be read."""
         try:
-            _run(call, tx)
+            run_verb(call, tx)
         except (Unreadable, sqlite3.OperationalError) as error:
-            causes = _causes(error)
+            causes = causes_of(error)
             tx.execute("ROLLBACK")
             tx.execute("BEGIN IMMEDIATE")
-            _run_without(call, tx, causes)
+            run_without(call, tx, causes)
 
     def _run_apart(self, call: Call, tx: TransactionContext) -> None:
         cx = tx.cx
         cx.execute("SAVEPOINT call")
         try:
             try:
-                _run(call, tx)
+                run_verb(call, tx)
             except (Unreadable, sqlite3.OperationalError) as error:
-                causes = _causes(error)
+                causes = causes_of(error)
                 cx.execute("ROLLBACK TO call")
-                _run_without(call, tx, causes)
+                run_without(call, tx, causes)
         except BaseException as error:  # boundary: errors are per question
             if not cx.in_transaction:  # SQLite undid everything: a full disk, say
                 raise
@@ -300,58 +299,3 @@ class Transactions:
 
 
 _LEFT_ALONE: list[sqlite3.Connection] = []
-
-
-def _run(call: Call, tx: TransactionContext) -> None:
-    tx.begin()
-    call.answer = call.verb.act(tx, *call.args)
-    tx.flush()
-
-
-def _run_without(call: Call, tx: TransactionContext, causes: dict[int, str]) -> None:
-    """Set aside what a verb could not read, and run it again, until it meets no more of that."""
-    untold = len(tx.found)
-    tx.execute("SAVEPOINT whole")
-    with _any_text(tx.cx):
-        while True:
-            try:
-                tx.begin()
-                put_aside(tx, causes)
-                tx.flush()
-                _run(call, tx)
-                break
-            except Unreadable as more:
-                if more.causes.keys() <= causes.keys():
-                    raise
-                causes |= more.causes
-                del tx.found[untold:]
-                tx.execute("ROLLBACK TO whole")
-    tx.execute("RELEASE whole")
-
-
-def _probe(call: Call, tx: TransactionContext, probe: Callable[..., Any]) -> Any:
-    try:
-        return probe(tx, *call.args)
-    except sqlite3.OperationalError as error:
-        _causes(error)
-        with _any_text(tx.cx):
-            return probe(tx, *call.args)
-
-
-def _causes(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:
-    """Why it is worth while to run the verb again: for jobs that cannot be read, or a text that is none."""
-    if isinstance(error, Unreadable):
-        return dict(error.causes)
-    if "UTF-8" in str(error):
-        return {}
-    raise error
-
-
-@contextlib.contextmanager
-def _any_text(cx: sqlite3.Connection) -> Iterator[None]:
-    """Read texts that are not UTF-8, too; it costs a call for each text, so that it is not the rule."""
-    cx.text_factory = lambda text: text.decode(errors="replace")
-    try:
-        yield
-    finally:
-        cx.text_factory = str

@@ -9,10 +9,12 @@ from penstock.core.job import UNREADABLE_TASK, Job, Ref, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.rows import JobRow, Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
+from penstock.stores.sqlite.columns import JobRow
+from penstock.stores.sqlite.queue_context import QueueContext
+from penstock.stores.sqlite.rows import Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import DEAD, ENDED, GROUPED, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import end_members, left
 
 __all__ = ["put_aside", "show"]

@@ -12,10 +12,11 @@ from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import EXPIRED, batch_of, kept
 from penstock.stores.contract import GroupInfo
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_blob, spec_of, specs_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, GROUPED, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys, shift_key
 from penstock.stores.text_encoding import storable
 

@@ -9,10 +9,12 @@ from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Fetched, SetAside, Share
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import worker_of
-from penstock.stores.sqlite.rows import LeasedRow, Row, jobs_of, leased, numbers, texts
+from penstock.stores.sqlite.columns import LeasedRow
+from penstock.stores.sqlite.queue_context import QueueContext
+from penstock.stores.sqlite.rows import Row, jobs_of, leased, numbers, texts
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, PARKED, RUNNING, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import end_queued
 from penstock.stores.sqlite.verbs.keys import shift_key

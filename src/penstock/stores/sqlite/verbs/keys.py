@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from penstock.core.job import State
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import KeyChange, key_change, outlives_its_job, until
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import numbers, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = ["drop_keys", "forget_key", "free_keys", "holder", "prune_keys", "shift_key", "take_key"]
 

@@ -8,7 +8,8 @@ from penstock.core.job import Job
 from penstock.core.lifecycle import LOST_BY
 from penstock.stores.contract import Beat, Fetched, Grip
 from penstock.stores.sqlite.blobs import progress_blob
-from penstock.stores.sqlite.rows import JobRow, jobs_of, numbers, texts
+from penstock.stores.sqlite.columns import JobRow
+from penstock.stores.sqlite.rows import jobs_of, numbers, texts
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import RUNNING
 from penstock.stores.sqlite.transaction_context import TransactionContext

@@ -10,9 +10,10 @@ from penstock.core.job import QUEUED, Job, NewJob
 from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.rate_limiter import Gate
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, PARKED, RUNNING
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = ["change", "full", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
 

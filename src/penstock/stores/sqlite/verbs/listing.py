@@ -19,7 +19,8 @@ from penstock.stores.contract import (
 )
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import limits_of, why_no_limits
-from penstock.stores.sqlite.rows import QueueRow, numbers
+from penstock.stores.sqlite.columns import QueueRow
+from penstock.stores.sqlite.rows import numbers
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import (
     AVAILABLE,

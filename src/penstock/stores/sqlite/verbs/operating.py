@@ -8,10 +8,11 @@ from penstock.core.job import NewJob, Ref, State
 from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.contract import QueueInfo
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, ENDED, GROUPED, PARKED, QUEUED, RUNNING, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import batch_alone, enter, left
 from penstock.stores.sqlite.verbs.keys import (

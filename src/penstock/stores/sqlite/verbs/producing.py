@@ -9,10 +9,11 @@ from penstock.core.lifecycle import first_state
 from penstock.core.unique import WHILE_QUEUED
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, spec_blob
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, QUEUED, RUNNING, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 from penstock.stores.sqlite.verbs.batches import end_queued, entered
 from penstock.stores.sqlite.verbs.keys import take_key

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Due
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, numbers, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, GROUPED, RETRYABLE, SCHEDULED
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import batches
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
 

@@ -9,10 +9,12 @@ from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Pruned
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import limits_of
-from penstock.stores.sqlite.rows import QueueRow, Row, specs_of
+from penstock.stores.sqlite.columns import QueueRow
+from penstock.stores.sqlite.queue_context import QueueContext
+from penstock.stores.sqlite.rows import Row, specs_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import ENDED, QUEUED, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import end_queued
 from penstock.stores.sqlite.verbs.keys import prune_keys
 from penstock.stores.sqlite.verbs.listing import all_queues

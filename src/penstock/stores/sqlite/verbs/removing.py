@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from penstock.core.job import Ref, State
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import numbers
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import CODE, GROUPED, RUNNING, STATES
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import drop_members, left
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys
 from penstock.stores.sqlite.verbs.listing import cheaper_to_gather, gather

@@ -6,10 +6,11 @@ from penstock.core.job import Job, NewJob, State
 from penstock.core.unique_rules import moves, replaced
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import job_of, spec_blob
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, STATES, WAITING
-from penstock.stores.sqlite.transaction_context import QueueContext, TransactionContext
+from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import enter, left, set_key
 from penstock.stores.sqlite.verbs.keys import holder
 

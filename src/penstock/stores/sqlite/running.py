@@ -1,0 +1,70 @@
+"""Runs one verb inside a transaction, and sets aside the jobs that it cannot read."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.stores.sqlite.calls import Call
+from penstock.stores.sqlite.rows import Unreadable
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.sqlite.verbs.aside import put_aside
+
+__all__ = ["causes_of", "run_probe", "run_verb", "run_without"]
+
+
+def run_verb(call: Call, tx: TransactionContext) -> None:
+    tx.begin()
+    call.answer = call.verb.act(tx, *call.args)
+    tx.flush()
+
+
+def run_without(call: Call, tx: TransactionContext, causes: dict[int, str]) -> None:
+    """Set aside the jobs that a verb could not read and run it again, until it reads all."""
+    untold = len(tx.found)
+    tx.execute("SAVEPOINT whole")
+    with _any_text(tx.cx):
+        while True:
+            try:
+                tx.begin()
+                put_aside(tx, causes)
+                tx.flush()
+                run_verb(call, tx)
+                break
+            except Unreadable as more:
+                if more.causes.keys() <= causes.keys():
+                    raise
+                causes |= more.causes
+                del tx.found[untold:]
+                tx.execute("ROLLBACK TO whole")
+    tx.execute("RELEASE whole")
+
+
+def run_probe(call: Call, tx: TransactionContext, probe: Callable[..., Any]) -> Any:
+    try:
+        return probe(tx, *call.args)
+    except sqlite3.OperationalError as error:
+        causes_of(error)
+        with _any_text(tx.cx):
+            return probe(tx, *call.args)
+
+
+def causes_of(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:
+    """The unreadable jobs to set aside, none for a text that is not UTF-8; re-raises any other error."""
+    if isinstance(error, Unreadable):
+        return dict(error.causes)
+    if "UTF-8" in str(error):
+        return {}
+    raise error
+
+
+@contextlib.contextmanager
+def _any_text(cx: sqlite3.Connection) -> Iterator[None]:
+    """Read texts that are not UTF-8, too. Each text costs a call, so this is not the default."""
+    cx.text_factory = lambda text: text.decode(errors="replace")
+    try:
+        yield
+    finally:
+        cx.text_factory = str

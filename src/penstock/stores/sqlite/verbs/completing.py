@@ -1,0 +1,146 @@
+"""The part of settle for jobs that completed and need no more: all of them in a few statements."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+
+from penstock.core.job import Lease, State
+from penstock.stores.contract import Settlement, no_outcome
+from penstock.stores.sqlite.queue_context import QueueContext
+from penstock.stores.sqlite.rows import Row, numbers
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import COMPLETED, RUNNING
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.text_encoding import storable
+
+__all__ = ["Completions", "completions_of"]
+
+_REMOVE = SQL["settle.remove"]
+_LEFT = SQL["settle.left"]
+_KEEP = SQL["settle.keep"]
+
+_COMPLETED = State.COMPLETED
+#: The first parameters of `settle.keep`: one tuple a job.
+_SEQ, _QID = 0, 1
+
+
+class Completions:
+    """Jobs that completed, of which no more has to be stored than their result."""
+
+    __slots__ = ("gone", "kept", "queues", "with_dependents")
+
+    def __init__(self) -> None:
+        self.gone: dict[tuple[int, str], list[int]] = {}  # generations, by queue and token
+        self.kept: list[Row] = []
+        self.queues: dict[int, QueueContext] = {}
+        self.with_dependents: set[int] = set()  # generations
+
+    def settle(self, tx: TransactionContext) -> set[int] | None:
+        """Settle all but batches and jobs with a unique key, whose generations are returned.
+
+        If one of the leases does not hold: nothing is settled, and the answer is None.
+        """
+        cx = tx.cx
+        cx.execute("SAVEPOINT completions")
+        try:
+            all_hold = self._remove(cx) and self._keep(cx)
+        except OverflowError:  # of one of them: which one is seen when they go one by one
+            all_hold = False
+        if not all_hold:
+            cx.execute("ROLLBACK TO completions")
+        cx.execute("RELEASE completions")
+        if not all_hold:
+            return None
+        self._count(tx)
+        return self.with_dependents
+
+    def _remove(self, cx: sqlite3.Connection) -> bool:
+        for (qid, token), seqs in self.gone.items():
+            done = cx.execute(_REMOVE, (numbers(seqs), qid, token)).rowcount
+            if done != len(seqs):
+                left = self._left(cx, qid, token, seqs)
+                if done + len(left) != len(seqs):
+                    return False
+                seqs[:] = [seq for seq in seqs if seq not in left]
+        return True
+
+    def _keep(self, cx: sqlite3.Connection) -> bool:
+        if not self.kept:
+            return True
+        done = cx.executemany(_KEEP, self.kept).rowcount
+        if done == len(self.kept):
+            return True
+        under: dict[tuple[int, str], list[int]] = {}
+        for seq, qid, _, token, *_ in self.kept:
+            under.setdefault((qid, token), []).append(seq)
+        left = {seq for (qid, token), seqs in under.items() for seq in self._left(cx, qid, token, seqs)}
+        if done + len(left) != len(self.kept):
+            return False
+        self.kept = [row for row in self.kept if row[_SEQ] not in left]
+        return True
+
+    def _left(self, cx: sqlite3.Connection, qid: int, token: str, seqs: list[int]) -> set[int]:
+        """The jobs of these leases that hold and were passed over: batches, and jobs with a unique key."""
+        left = {seq for (seq,) in cx.execute(_LEFT, (numbers(seqs), qid, token))}
+        self.with_dependents |= left
+        return left
+
+    def _count(self, tx: TransactionContext) -> None:
+        for (qid, _), seqs in self.gone.items():
+            tx.move(self.queues[qid], RUNNING, None, len(seqs))
+            tx.settled(self.queues[qid], len(seqs), 0)
+        for qid, n in Counter([row[_QID] for row in self.kept]).items():
+            tx.move(self.queues[qid], RUNNING, COMPLETED, n)
+            tx.settled(self.queues[qid], n, 0)
+
+
+def completions_of(
+    tx: TransactionContext, settlements: Sequence[Settlement]
+) -> tuple[Completions | None, list[int]]:
+    """The jobs of a call that just completed, and the positions in the call of the rest.
+
+    Jobs that are settled once and bring no others do not touch each other, so their order is free. Otherwise
+    all have to be settled in the order of the call: the first answer is None.
+    """
+    completions, rest = Completions(), []
+    gone, kept, queues, now = completions.gone, completions.kept, completions.queues, tx.now
+    in_order = False
+    name, queue, token = "", None, ""
+    seqs: list[int] = []
+    heap: list[int] = []  # those of the last queue and token
+    for place, one in enumerate(settlements):
+        lease, to = one.lease, one.transition
+        if type(lease) is not Lease or one.then:
+            in_order = True
+            no_outcome(one.transition)
+            continue
+        seqs.append(lease.generation)
+        if lease.queue != name:
+            name, queue, token = lease.queue, tx.queue(lease.queue), ""
+            if queue is not None:
+                queues[queue.qid] = queue
+        if (
+            queue is not None
+            and not queue.laned
+            and to.state is _COMPLETED
+            and to.error is None
+            and to.charge
+            and not to.lost
+        ):
+            if to.keep > 0:
+                held = (lease.generation, queue.qid, lease.id, lease.token)
+                reason = to.reason and storable(to.reason)
+                kept.append((*held, now, now + to.keep, one.result, reason))
+            else:
+                if lease.token != token:
+                    token = lease.token
+                    heap = gone.setdefault((queue.qid, token), [])
+                heap.append(lease.generation)
+        else:
+            no_outcome(one.transition)
+            rest.append(place)
+    if in_order or len(set(seqs)) != len(seqs):
+        return None, rest
+    return completions, rest
