@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import msgspec
 
@@ -27,7 +28,7 @@ from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
 from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Finding, Verdict
 
-__all__ = ["Snapshot", "Span", "acheck", "check", "judge", "snapshot"]
+__all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "judge", "snapshot"]
 
 #: From when to when, in ms since the epoch.
 Span = tuple[int, int]
@@ -48,63 +49,36 @@ class Snapshot(msgspec.Struct, frozen=True):
     borrows_clock: bool = False
 
 
-def check(
-    directory: str | Path,
-    store: Store,
-    *,
-    finished: bool = True,
-    exclusive: bool = True,
-    slack: int = 0,
-    asked: Iterable[str] = (),
-    forgiven: Iterable[Span] = (),
-) -> Verdict:
-    """The verdict on this ledger and its store. Call it when nobody produces or works any more.
+class Terms(TypedDict, total=False):
+    """What a verdict goes by.
 
-    `finished`: all work should be done, so a job that is not is a finding. `exclusive`: nobody else uses
-    the store's queues, so its counters must agree. `slack`: by how many ms the clocks of store and
-    ledger may differ before a start counts as early (0 on one machine).
-
-    `asked`: the kinds of harm that were to be done; one that never was is a finding. `forgiven`: spans of
-    time of which the store may forget what it has said, as its settings allow (an append-only file that is
-    synced every second and the second before a power cut; a failover to a replica that lags behind). What was
-    answered then may be undone: jobs that are gone count as forgiven, not as lost, and a job that had
-    ended may run again.
+    - `finished`: all work should be done, so a job that is not is a finding (default True).
+    - `exclusive`: nobody else uses the store's queues, so its counters must agree (default True).
+    - `slack`: by how many ms the clocks of store and ledger may differ before a start counts as early
+      (default 0, for one machine).
+    - `asked`: the kinds of faults that were to be injected; one that never was is a finding.
+    - `forgiven`: spans of time of which the store may forget what it has said, as its settings allow (an
+      append-only file that is synced every second and the second before a power cut; a failover to a replica
+      that lags behind). What was answered then may be undone: jobs that are gone count as forgiven, not as
+      lost, and a job that had ended may run again.
     """
-    return asyncio.run(
-        acheck(
-            directory,
-            store,
-            finished=finished,
-            exclusive=exclusive,
-            slack=slack,
-            asked=asked,
-            forgiven=forgiven,
-        )
-    )
+
+    finished: bool
+    exclusive: bool
+    slack: int
+    asked: Iterable[str]
+    forgiven: Iterable[Span]
 
 
-async def acheck(
-    directory: str | Path,
-    store: Store,
-    *,
-    finished: bool = True,
-    exclusive: bool = True,
-    slack: int = 0,
-    asked: Iterable[str] = (),
-    forgiven: Iterable[Span] = (),
-) -> Verdict:
-    """The same inside an event loop."""
+def check(directory: str | Path, store: Store, **terms: Unpack[Terms]) -> Verdict:
+    """The verdict on this ledger and its store, by these `Terms`. Call it when nobody produces or works."""
+    return asyncio.run(acheck(directory, store, **terms))
+
+
+async def acheck(directory: str | Path, store: Store, **terms: Unpack[Terms]) -> Verdict:
+    """As `check`, inside an event loop."""
     history = read(directory)
-    seen = await snapshot(store, history)
-    return judge(
-        history,
-        seen,
-        finished=finished,
-        exclusive=exclusive,
-        slack=slack,
-        asked=asked,
-        forgiven=forgiven,
-    )
+    return judge(history, await snapshot(store, history), **terms)
 
 
 async def snapshot(store: Store, history: History) -> Snapshot:
