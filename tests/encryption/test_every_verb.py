@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +13,7 @@ from penstock.core.job import Job, NewJob, Ref
 from penstock.encryption import Keyring, Sealer
 from penstock.stores.contract import Store, SyncStore
 from penstock.stores.encrypted import vault, why_closed
+from penstock.stores.facade import VERBS, VerbTable
 from penstock.stores.memory import MemoryStore
 
 
@@ -37,6 +39,17 @@ def test_its_methods_take_what_those_of_the_contract_take(sealed: Store) -> None
             wanted = inspect.signature(getattr(contract, name)).parameters
             has = inspect.signature(getattr(made, name)).parameters
             assert list(has) == list(wanted), name
+
+
+def test_a_table_that_lacks_a_verb_cannot_be_made() -> None:
+    """So a new verb stops the encrypted store until somebody has said what of it is encrypted."""
+    fields = dataclasses.fields(VerbTable)
+    assert {field.name for field in fields} == set(VERBS) - {"wait", "ended", "ends", "checkup"}
+    for field in fields:
+        assert field.default is dataclasses.MISSING, field.name
+        assert field.default_factory is dataclasses.MISSING, field.name
+    with pytest.raises(TypeError, match="tick"):
+        VerbTable(**{field.name: None for field in fields if field.name != "tick"})  # type: ignore[arg-type]
 
 
 def test_a_verb_that_nobody_has_thought_of_is_not_passed_on(sealed: Store) -> None:

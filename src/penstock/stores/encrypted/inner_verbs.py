@@ -1,0 +1,124 @@
+"""The verbs of the store inside an encrypted one, as a table.
+
+A store inside may itself be a double or a store around another one, so each verb is asked by the method that
+the contract names, with the arguments as the contract has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, ParamSpec, TypeVar
+
+from penstock.core.job import Ref, State
+from penstock.core.limits import LimitChange
+from penstock.stores.contract import QueueInfo, Store, SyncStore
+from penstock.stores.facade import Operation, VerbTable
+
+__all__ = ["verbs_of"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Asked(Generic[P, R]):
+    """A verb of another store, asked by its method."""
+
+    def __init__(self, ask: Callable[P, Awaitable[R]]) -> None:
+        self._ask = ask
+
+    def run(self, *args: P.args, **options: P.kwargs) -> Awaitable[R]:
+        return self._ask(*args, **options)
+
+
+class _AskedBoth(_Asked[P, R]):
+    """The same, also for callers without an event loop."""
+
+    def __init__(self, ask: Callable[P, Awaitable[R]], ask_sync: Callable[P, R]) -> None:
+        super().__init__(ask)
+        self._ask_sync = ask_sync
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
+        return self._ask_sync(*args, **options)
+
+
+def verbs_of(store: Store) -> VerbTable:
+    """The verbs of any store, each asked by its method of the contract."""
+    sync = store.sync
+    return VerbTable(
+        enqueue=_AskedBoth(store.enqueue, sync.enqueue),
+        get=_AskedBoth(store.get, sync.get),
+        cancel=_cancel(store, sync),
+        fetch=_Asked(
+            lambda queues, limit, lease, worker, token, charge: store.fetch(
+                queues, limit=limit, lease=lease, worker=worker, token=token, charge=charge
+            )
+        ),
+        extend=_Asked(store.extend),
+        settle=_Asked(store.settle),
+        promote=_Asked(lambda queues, limit: store.promote(queues, limit=limit)),
+        reclaim=_Asked(
+            lambda queues, limit, lease, worker, token, of: store.reclaim(
+                queues, limit=limit, lease=lease, worker=worker, token=token, of=of
+            )
+        ),
+        list_jobs=_Asked(
+            lambda queue, state, task, worker, after, limit: store.list_jobs(
+                queue=queue, state=state, task=task, worker=worker, after=after, limit=limit
+            )
+        ),
+        find=_Asked(store.find),
+        queues=_AskedBoth(store.queues, sync.queues),
+        parked=_Asked(store.parked),
+        stats=_Asked(lambda days: store.stats(days=days)),
+        settings=_settings(store, sync),
+        retry=_AskedBoth(store.retry, sync.retry),
+        reschedule=_reschedule(store, sync),
+        delete=_Asked(store.delete),
+        purge=_Asked(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
+        drop=_Asked(store.drop),
+        lane=_Asked(store.lane),
+        prune=_Asked(
+            lambda limit, keep_finished, keep_dead: store.prune(
+                limit=limit, keep_finished=keep_finished, keep_dead=keep_dead
+            )
+        ),
+        announce=_Asked(store.announce),
+        retire=_Asked(store.retire),
+        workers=_Asked(store.workers),
+        entries=_Asked(store.entries),
+        put_entries=_Asked(store.put_entries),
+        pause_entries=_Asked(store.pause_entries),
+        delete_entries=_Asked(store.delete_entries),
+        groups=_Asked(lambda queue, limit: store.groups(queue, limit=limit)),
+        flush_group=_Asked(lambda queue, task, key: store.flush_group(queue, task=task, key=key)),
+        tick=_Asked(store.tick),
+    )
+
+
+def _cancel(store: Store, sync: SyncStore) -> Operation[[Sequence[Ref], str], list[State | None]]:
+    return _AskedBoth(
+        lambda refs, reason: store.cancel(refs, reason=reason),
+        lambda refs, reason: sync.cancel(refs, reason=reason),
+    )
+
+
+def _settings(
+    store: Store, sync: SyncStore
+) -> Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]:
+    return _AskedBoth(
+        lambda queue, paused, closed, limits: store.settings(
+            queue, paused=paused, closed=closed, limits=limits
+        ),
+        lambda queue, paused, closed, limits: sync.settings(
+            queue, paused=paused, closed=closed, limits=limits
+        ),
+    )
+
+
+def _reschedule(
+    store: Store, sync: SyncStore
+) -> Operation[[Sequence[Ref], int, int | None], list[State | None]]:
+    return _AskedBoth(
+        lambda refs, delay, run_at: store.reschedule(refs, delay=delay, run_at=run_at),
+        lambda refs, delay, run_at: sync.reschedule(refs, delay=delay, run_at=run_at),
+    )

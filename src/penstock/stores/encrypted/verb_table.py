@@ -1,0 +1,155 @@
+"""The verbs of an encrypted store: what of each is encrypted on its way in, or decrypted on its way out.
+
+Every verb is named here, also those that carry nothing encrypted, so that no verb of the contract is passed
+on by oversight: a table that lacks one cannot be made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from penstock.core.job import Ref, State
+from penstock.core.schedule import Entry
+from penstock.stores.contract import LaneInfo, Page, Store, Tick, Timetable
+from penstock.stores.encrypted.field_cipher import Clerk
+from penstock.stores.encrypted.inner_verbs import verbs_of
+from penstock.stores.facade import AsyncOperation, Operation, VerbTable
+
+__all__ = ["verb_table"]
+
+P = ParamSpec("P")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class _Encrypting(Generic[A, R]):
+    """A verb whose one argument is encrypted."""
+
+    def __init__(self, inner: AsyncOperation[[A], R], encrypt: Callable[[A], A]) -> None:
+        self._inner = inner
+        self._encrypt = encrypt
+
+    def run(self, argument: A, /) -> Awaitable[R]:
+        return self._inner.run(self._encrypt(argument))
+
+
+class _EncryptingBoth(_Encrypting[A, R]):
+    """The same, also for callers without an event loop."""
+
+    def __init__(self, inner: Operation[[A], R], encrypt: Callable[[A], A]) -> None:
+        super().__init__(inner, encrypt)
+        self._inner_sync = inner
+
+    def run_sync(self, argument: A, /) -> R:
+        return self._inner_sync.run_sync(self._encrypt(argument))
+
+
+class _Decrypting(Generic[P, R]):
+    """A verb whose answer is decrypted."""
+
+    def __init__(self, inner: AsyncOperation[P, R], decrypt: Callable[[R], R]) -> None:
+        self._inner = inner
+        self._decrypt = decrypt
+
+    async def run(self, *args: P.args, **options: P.kwargs) -> R:
+        return self._decrypt(await self._inner.run(*args, **options))
+
+
+class _DecryptingBoth(_Decrypting[P, R]):
+    """The same, also for callers without an event loop."""
+
+    def __init__(self, inner: Operation[P, R], decrypt: Callable[[R], R]) -> None:
+        super().__init__(inner, decrypt)
+        self._inner_sync = inner
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
+        return self._decrypt(self._inner_sync.run_sync(*args, **options))
+
+
+class _Cancel:
+    """Cancel with a reason that is encrypted for each job by itself, so that each job is one call."""
+
+    def __init__(self, inner: Operation[[Sequence[Ref], str], list[State | None]], clerk: Clerk) -> None:
+        self._inner = inner
+        self._clerk = clerk
+
+    async def run(self, refs: Sequence[Ref], reason: str, /) -> list[State | None]:
+        if not self._clerk.seals_reason(reason):
+            return await self._inner.run(refs, reason)
+        once = dict.fromkeys(refs)
+        calls = [self._inner.run([ref], self._clerk.sealed_reason(ref, reason)) for ref in once]
+        answers = dict(zip(once, await asyncio.gather(*calls), strict=True))
+        return [answers[ref][0] for ref in refs]
+
+    def run_sync(self, refs: Sequence[Ref], reason: str, /) -> list[State | None]:
+        if not self._clerk.seals_reason(reason):
+            return self._inner.run_sync(refs, reason)
+        answers = {
+            ref: self._inner.run_sync([ref], self._clerk.sealed_reason(ref, reason))[0]
+            for ref in dict.fromkeys(refs)
+        }
+        return [answers[ref] for ref in refs]
+
+
+def verb_table(store: Store, clerk: Clerk) -> VerbTable:
+    """The verbs of this store, with what they carry encrypted below and clear above."""
+    inner = verbs_of(store)
+
+    def page(found: Page) -> Page:
+        return replace(found, jobs=clerk.opened(found.jobs))
+
+    def lane(found: LaneInfo | None) -> LaneInfo | None:
+        return None if found is None else replace(found, admitted=clerk.opened(found.admitted))
+
+    def timetable(found: Timetable) -> Timetable:
+        return replace(found, entries=[clerk.opened_entry(entry) for entry in found.entries])
+
+    def paused(found: list[Entry | None]) -> list[Entry | None]:
+        return [None if entry is None else clerk.opened_entry(entry) for entry in found]
+
+    def ticks(given: Sequence[Tick]) -> Sequence[Tick]:
+        return [replace(tick, jobs=tuple(clerk.sealed(tick.jobs))) for tick in given]
+
+    return VerbTable(
+        # calls are encrypted, and what attempts say of themselves
+        enqueue=_EncryptingBoth(inner.enqueue, clerk.sealed),
+        cancel=_Cancel(inner.cancel, clerk),
+        extend=_Encrypting(inner.extend, lambda beats: [clerk.beat(beat) for beat in beats]),
+        settle=_Encrypting(inner.settle, lambda given: [clerk.settlement(one) for one in given]),
+        tick=_Encrypting(inner.tick, ticks),
+        put_entries=_Decrypting(
+            _Encrypting(inner.put_entries, lambda given: [clerk.sealed_entry(entry) for entry in given]),
+            lambda put: [clerk.opened_entry(entry) for entry in put],
+        ),
+        # jobs and periodic entries are decrypted
+        get=_DecryptingBoth(inner.get, clerk.opened),
+        fetch=_Decrypting(inner.fetch, clerk.fetched),
+        reclaim=_Decrypting(inner.reclaim, clerk.fetched),
+        list_jobs=_Decrypting(inner.list_jobs, page),
+        find=_Decrypting(inner.find, clerk.opened),
+        lane=_Decrypting(inner.lane, lane),
+        entries=_Decrypting(inner.entries, timetable),
+        pause_entries=_Decrypting(inner.pause_entries, paused),
+        # these carry nothing that is encrypted
+        promote=inner.promote,
+        queues=inner.queues,
+        parked=inner.parked,
+        stats=inner.stats,
+        settings=inner.settings,
+        retry=inner.retry,
+        reschedule=inner.reschedule,
+        delete=inner.delete,
+        purge=inner.purge,
+        drop=inner.drop,
+        prune=inner.prune,
+        announce=inner.announce,
+        retire=inner.retire,
+        workers=inner.workers,
+        delete_entries=inner.delete_entries,
+        groups=inner.groups,
+        flush_group=inner.flush_group,
+    )
