@@ -15,7 +15,7 @@ from penstock.stores.contract import Settlement
 from penstock.verify.crash_points import Point
 from penstock.worker import worker as worker_module
 from penstock.worker.fetcher import Fetcher
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.settler import Settler
 from tests.crash import play
 from tests.crash.conftest import Harm, Stage, StageOf
@@ -55,13 +55,13 @@ async def test_a_fetch_that_is_repeated_with_another_token(
 
 
 async def test_an_outcome_that_is_sent_once(memory: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgets(self: Settler, holds: list[Hold], settlements: list[Settlement]) -> None:
+    async def forgets(self: Settler, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         try:
             await self._store.settle(settlements)
         except StoreError:
             pass
-        for hold in holds:
-            self._holdings.remove(hold)
+        for leased in batch:
+            self._leased_jobs.remove(leased)
 
     await memory.play(LIFE, at("settle:1:before"), with_faults)
     monkeypatch.setattr(Settler, "_send", forgets)

@@ -16,7 +16,7 @@ from penstock.worker import Worker
 from penstock.worker.executor.admission import NO_PLAN
 from penstock.worker.executor.attempt_start import NotBegun, Starter
 from penstock.worker.executor.thread_attempts import ThreadCall
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from tests.servers import remove_keys
 from tests.worker.conftest import Dam, at_work, patient, until
 
@@ -76,20 +76,20 @@ async def test_what_waits_for_a_slot_does_not_start_after_a_suspend(app: App, as
 async def test_a_call_that_lies_ready_for_a_thread_does_not_begin_after_a_suspend(
     app: App, asleep: Sleep
 ) -> None:
-    call = ThreadCall(Starter(app.events, Holdings(), 15.0), held())
+    call = ThreadCall(Starter(app.events, LeasedJobs(), 15.0), held())
     asleep()
     with pytest.raises(NotBegun):
         call()
 
 
 def test_the_store_s_clock_is_reckoned_on_through_a_suspend(asleep: Sleep) -> None:
-    hold = held()
+    leased = held()
     asleep()
-    assert 61_000 <= hold.store_now() < 62_000
+    assert 61_000 <= leased.store_now() < 62_000
 
 
-def held() -> Hold:
-    return Hold(Job(NewJob("a", "t"), State.RUNNING), NO_PLAN, clock.lease_seconds(), 1_000)
+def held() -> LeasedJob:
+    return LeasedJob(Job(NewJob("a", "t"), State.RUNNING), NO_PLAN, clock.lease_seconds(), 1_000)
 
 
 async def test_a_worker_beats_at_once_when_it_wakes_up(app: App, asleep: Sleep) -> None:

@@ -14,7 +14,7 @@ from penstock.core.ids import mint_token
 from penstock.maintenance.service import Backoff, Service
 from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
 from penstock.worker.executor import Admission, Slots
-from penstock.worker.leased_jobs import Holdings
+from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.queues import Queue, Turns, spread
 from penstock.worker.settler import Settler
 
@@ -45,7 +45,7 @@ class Fetcher(Service):
         admission: Admission,
         slots: Slots,
         settler: Settler,
-        holdings: Holdings,
+        leased_jobs: LeasedJobs,
         queues: Sequence[Queue],
         *,
         worker: str,
@@ -63,7 +63,7 @@ class Fetcher(Service):
         self._admission = admission
         self._slots = slots
         self._settler = settler
-        self._holdings = holdings
+        self._leased_jobs = leased_jobs
         self._turns = Turns(queues, strict=strict)
         self._names = tuple(q.name for q in queues)
         self._strict = strict and len(queues) > 1
@@ -110,7 +110,7 @@ class Fetcher(Service):
         self._slots.freed.clear()  # what comes free from here on, `_nothing` shall hear of
         free = self._slots.free
         limit = min(_MOST, free + max(0, self._ahead() - self._slots.buffered))
-        held = self._holdings.per_queue
+        held = self._leased_jobs.per_queue
         if self._admission.aside:
             held = held - self._admission.aside.per_queue
         shares = self._turns.plan(limit, free, held, self._admission.caps())

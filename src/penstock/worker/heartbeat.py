@@ -20,7 +20,7 @@ from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.maintenance.service import Complaint
 from penstock.stores.contract import Beat, Grip, Store
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 from penstock.worker.shared_lease_table import LeaseTable
 
@@ -40,18 +40,18 @@ class Heartbeat:
     def __init__(
         self,
         store: Store,
-        holdings: Holdings,
+        leased_jobs: LeasedJobs,
         *,
         lease: int,
         every: float,
         block_report: float,
-        on_grip: Callable[[Hold, Grip], None],
+        on_grip: Callable[[LeasedJob, Grip], None],
         on_blocked: Callable[[float, str], None],
         on_failed: Callable[[], None] = lambda: None,
         table: LeaseTable | None,
     ) -> None:
         self._store = store
-        self._holdings = holdings
+        self._leased_jobs = leased_jobs
         self._lease = lease
         self._every = every
         self._block_report = block_report
@@ -118,29 +118,29 @@ class Heartbeat:
                         _log.exception("a heartbeat failed; the next one comes all the same")
 
     async def _beat(self) -> bool:
-        holds = list(self._holdings)
-        for start in range(0, len(holds), _BATCH):
-            part = holds[start : start + _BATCH]
-            beats = [self._beat_of(hold) for hold in part]
+        in_hand = list(self._leased_jobs)
+        for start in range(0, len(in_hand), _BATCH):
+            part = in_hand[start : start + _BATCH]
+            beats = [self._beat_of(leased) for leased in part]
             try:
                 grips = await self._extended(part, beats)
             except StoreError as error:
                 self.complaint.about("a heartbeat found no store", error)
                 self._on_failed()
                 return False
-            for hold, beat, grip in zip(part, beats, grips, strict=True):
+            for leased, beat, grip in zip(part, beats, grips, strict=True):
                 if grip is Grip.UNKNOWN:
                     continue
                 if beat.progress is not None:
-                    hold.told = beat.progress
+                    leased.told = beat.progress
                 if grip is not Grip.HELD:
-                    self._main.call_soon_threadsafe(self._on_grip, hold, grip)
+                    self._main.call_soon_threadsafe(self._on_grip, leased, grip)
         self.last_beat = time.monotonic()
         if self._table is not None:
             self._table.beat()
         return True
 
-    async def _extended(self, holds: list[Hold], beats: list[Beat]) -> list[Grip]:
+    async def _extended(self, batch: list[LeasedJob], beats: list[Beat]) -> list[Grip]:
         try:
             return await self._store.extend(beats)
         except StoreError:
@@ -149,12 +149,12 @@ class Heartbeat:
             _log.exception(
                 "%d heartbeats together could not be sent; without words, then one by one", len(beats)
             )
-            return await self._without_words(holds, beats)
+            return await self._without_words(batch, beats)
 
-    async def _without_words(self, holds: list[Hold], beats: list[Beat]) -> list[Grip]:
+    async def _without_words(self, batch: list[LeasedJob], beats: list[Beat]) -> list[Grip]:
         """Keep the leases first; then say what can be said. What cannot be is not tried again."""
         grips = await self._store.extend([replace(beat, progress=None) for beat in beats])
-        for hold, beat in zip(holds, beats, strict=True):
+        for leased, beat in zip(batch, beats, strict=True):
             if beat.progress is None:
                 continue
             try:
@@ -162,14 +162,14 @@ class Heartbeat:
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001  # boundary: as above
-                hold.told = beat.progress
-                _log.error("job %s: its progress cannot be stored: %s", hold.job.id, error)
+                leased.told = beat.progress
+                _log.error("job %s: its progress cannot be stored: %s", leased.job.id, error)
         return grips
 
-    def _beat_of(self, hold: Hold) -> Beat:
+    def _beat_of(self, leased: LeasedJob) -> Beat:
         # only remembered once it is stored; the attempt may say more at any moment
-        progress = None if hold.progress is hold.told else hold.progress
-        return Beat(hold.job.lease, self._lease, started=bool(hold.started), progress=progress)
+        progress = None if leased.progress is leased.told else leased.progress
+        return Beat(leased.job.lease, self._lease, started=bool(leased.started), progress=progress)
 
     def _look_at_the_loop(self) -> None:
         silent = time.monotonic() - self._ticked

@@ -15,10 +15,10 @@ from penstock.core.job import Job, Progress
 from penstock.worker.plan import Plan
 from penstock.worker.shared_lease_table import LeaseTable
 
-__all__ = ["Hold", "Holdings"]
+__all__ = ["LeasedJob", "LeasedJobs"]
 
 
-class Hold(msgspec.Struct, eq=False, gc=False):
+class LeasedJob(msgspec.Struct, eq=False, gc=False):
     """One leased job. The executor moves it along; heartbeats read it.
 
     The garbage collector does not look at it: thousands come and go each second, and what refers back to
@@ -54,45 +54,45 @@ class Hold(msgspec.Struct, eq=False, gc=False):
         self.progress = progress
 
 
-class Holdings:
-    """All holds of this worker process, mirrored in the table that its supervisor reads, if it has one."""
+class LeasedJobs:
+    """All leased jobs of this worker process, mirrored in the table that its supervisor reads."""
 
     def __init__(self, table: LeaseTable | None = None) -> None:
         self._table = table
-        self._holds: dict[int, Hold] = {}
+        self._leased: dict[int, LeasedJob] = {}
         #: Jobs in hand per queue that have not ended: what a queue's slots are counted by.
         self.per_queue: Counter[str] = Counter()
 
-    def add(self, holds: Sequence[Hold], until: float) -> None:
+    def add(self, batch: Sequence[LeasedJob], until: float) -> None:
         """Leased jobs, until then by `clock.lease_seconds()`."""
-        for hold in holds:
-            self._holds[id(hold)] = hold
-            self.per_queue[hold.job.spec.queue] += 1
+        for leased in batch:
+            self._leased[id(leased)] = leased
+            self.per_queue[leased.job.spec.queue] += 1
         if self._table is not None:
-            slots = self._table.put_many([hold.job for hold in holds], int(until * 1e9))
-            for hold, slot in zip(holds, slots, strict=True):
-                hold.slot = slot
+            slots = self._table.put_many([leased.job for leased in batch], int(until * 1e9))
+            for leased, slot in zip(batch, slots, strict=True):
+                leased.slot = slot
 
-    def try_start(self, hold: Hold) -> bool:
+    def try_start(self, leased: LeasedJob) -> bool:
         """Mark the start in the table; False if the supervisor has taken the job back meanwhile."""
-        return self._table is None or self._table.try_start(hold.slot)
+        return self._table is None or self._table.try_start(leased.slot)
 
-    def clock_starts(self, hold: Hold) -> None:
+    def clock_starts(self, leased: LeasedJob) -> None:
         """Its function begins now: until when it may run."""
-        if self._table is not None and hold.ends is not None:
-            self._table.set_deadline(hold.slot, int(hold.ends * 1e9))
+        if self._table is not None and leased.ends is not None:
+            self._table.set_deadline(leased.slot, int(leased.ends * 1e9))
 
-    def ended(self, hold: Hold) -> None:
+    def ended(self, leased: LeasedJob) -> None:
         """Its function is done: the slot of its queue is free."""
-        self.per_queue[hold.job.spec.queue] -= 1
+        self.per_queue[leased.job.spec.queue] -= 1
 
-    def remove(self, hold: Hold) -> None:
+    def remove(self, leased: LeasedJob) -> None:
         """Its settlement was answered: nothing binds us to it any more."""
-        if self._holds.pop(id(hold), None) is not None and self._table is not None:
-            self._table.free(hold.slot)
+        if self._leased.pop(id(leased), None) is not None and self._table is not None:
+            self._table.free(leased.slot)
 
     def __len__(self) -> int:
-        return len(self._holds)
+        return len(self._leased)
 
-    def __iter__(self) -> Iterator[Hold]:
-        return iter(list(self._holds.values()))  # a copy: the heartbeat thread reads while we change
+    def __iter__(self) -> Iterator[LeasedJob]:
+        return iter(list(self._leased.values()))  # a copy: the heartbeat thread reads while we change

@@ -25,7 +25,7 @@ from penstock.worker.checks import Check
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
-from penstock.worker.leased_jobs import Holdings
+from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.listener import Listener
 from penstock.worker.reporter import Reporter
 from penstock.worker.settler import Settler
@@ -56,7 +56,7 @@ class Services:
 
     setup: WorkerSetup
     info: Callable[[], WorkerInfo]
-    leased_jobs: Holdings
+    leased_jobs: LeasedJobs
     slots: Slots
     unknown_tasks: Strangers
     aftercare: Aftercare

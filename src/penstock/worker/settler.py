@@ -24,7 +24,7 @@ from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import Complaint, pause_after
 from penstock.stores.contract import Beat, Grip, Settled, Settlement, Store
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 
 __all__ = ["Settler"]
@@ -45,7 +45,7 @@ class Settler:
         self,
         store: Store,
         app: App,
-        holdings: Holdings,
+        leased_jobs: LeasedJobs,
         *,
         busy: Callable[[], bool],
         on_answer: Callable[[], None] = lambda: None,
@@ -55,17 +55,17 @@ class Settler:
     ) -> None:
         self._store = store
         self._app = app
-        self._holdings = holdings
+        self._leased_jobs = leased_jobs
         self._busy = busy  # whether jobs are ready to start at once
         self._on_answer = on_answer  # what waits is fewer
         self._on_applied = on_applied  # only if the app has callbacks
         self._keep_dead = keep_dead
         self._lease = lease
-        self._waiting: list[Hold] = []
+        self._waiting: list[LeasedJob] = []
         self._endings: list[Settlement] = []  # theirs: pairs would be work for the garbage collector
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
-        self._put_off: list[tuple[Hold, Settlement]] = []  # their part of the store is away
+        self._put_off: list[tuple[LeasedJob, Settlement]] = []  # their part of the store is away
         self._repetition: asyncio.Task[None] | None = None
         self._go = asyncio.Event()
         self.complaint = Complaint(_log)
@@ -81,12 +81,12 @@ class Settler:
         """Outcomes whose part of the store is away, while others can be settled."""
         return len(self._put_off)
 
-    def settle(self, hold: Hold, move: Transition, result: bytes | None) -> None:
+    def settle(self, leased: LeasedJob, move: Transition, result: bytes | None) -> None:
         """Write this end down with the next batch."""
         if not self._waiting:
             self._oldest = time.monotonic()
-        self._waiting.append(hold)
-        self._endings.append(Settlement(hold.job.lease, move, result))
+        self._waiting.append(leased)
+        self._endings.append(Settlement(leased.job.lease, move, result))
         if self._flight is None:
             self._flight = asyncio.get_running_loop().create_task(self._fly(), name="penstock-settler")
 
@@ -109,9 +109,9 @@ class Settler:
         try:
             while self._waiting:
                 await self._company()
-                holds, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
                 settlements, self._endings = self._endings[:_BATCH], self._endings[_BATCH:]
-                await self._send(holds, settlements)
+                await self._send(batch, settlements)
         finally:
             self._flight = None
 
@@ -126,54 +126,54 @@ class Settler:
         except TimeoutError:
             pass
 
-    async def _send(self, holds: list[Hold], settlements: list[Settlement]) -> None:
+    async def _send(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         failures = 0
         while True:
             try:
-                if [hold for hold in holds if hold.progress is not hold.told]:
-                    await self._say_last_words(holds, settlements)
-                answers = await self._stored(holds, settlements)
+                if [leased for leased in batch if leased.progress is not leased.told]:
+                    await self._say_last_words(batch, settlements)
+                answers = await self._stored(batch, settlements)
                 if failures:
-                    answers = await self._reconsidered(holds, answers)
+                    answers = await self._reconsidered(batch, answers)
                 break
             except StoreError as error:
                 self.failing = True
-                self.complaint.about(f"{len(holds)} outcome(s) wait for the store", error)
+                self.complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
         self.failing = False
         self._on_answer()
         if Settled.UNKNOWN in answers:
-            self._repeat_later(holds, settlements, answers)
-        self._answered(holds, settlements, answers)
+            self._repeat_later(batch, settlements, answers)
+        self._answered(batch, settlements, answers)
 
     def _answered(
-        self, holds: list[Hold], settlements: list[Settlement], answers: Sequence[Settled | None]
+        self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
     ) -> None:
-        remove = self._holdings.remove
+        remove = self._leased_jobs.remove
         tell, calls_back = self._app.events.active, self._app.callbacks.active
-        for hold, settlement, answer in zip(holds, settlements, answers, strict=True):
+        for leased, settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Settled.UNKNOWN:
                 continue
-            remove(hold)
+            remove(leased)
             if answer is None:
                 continue
             if answer is not Settled.APPLIED:
-                self._refused(hold, answer)
+                self._refused(leased, answer)
             elif settlement.transition.error is not None:
-                _log_failure(hold, settlement.transition)
+                _log_failure(leased, settlement.transition)
             if calls_back and answer is Settled.APPLIED:
-                self._on_applied(hold.job, settlement.transition, settlement.result)
+                self._on_applied(leased.job, settlement.transition, settlement.result)
             if tell:
-                self._tell(hold, settlement.transition, answer)
+                self._tell(leased, settlement.transition, answer)
 
     # ── outcomes whose part of the store is away ─────────────────────────────────────────────────
 
     def _repeat_later(
-        self, holds: list[Hold], settlements: list[Settlement], answers: Sequence[Settled | None]
+        self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
     ) -> None:
-        together = zip(holds, settlements, answers, strict=True)
-        self._put_off += [(hold, one) for hold, one, answer in together if answer is Settled.UNKNOWN]
+        together = zip(batch, settlements, answers, strict=True)
+        self._put_off += [(leased, one) for leased, one, answer in together if answer is Settled.UNKNOWN]
         if self._repetition is None:
             self._repetition = asyncio.get_running_loop().create_task(self._repeat(), name="penstock-settler")
 
@@ -185,22 +185,22 @@ class Settler:
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
                 some = self._put_off[:_BATCH]
-                holds, settlements = [hold for hold, _ in some], [one for _, one in some]
+                batch, settlements = [leased for leased, _ in some], [one for _, one in some]
                 try:
-                    await self._say_last_words(holds, settlements)
-                    answers = await self._reconsidered(holds, await self._store.settle(settlements))
+                    await self._say_last_words(batch, settlements)
+                    answers = await self._reconsidered(batch, await self._store.settle(settlements))
                 except StoreError as error:
                     self.complaint.about(f"{len(self._put_off)} outcome(s) wait for the store", error)
                     continue
                 del self._put_off[: len(some)]
                 together = zip(some, answers, strict=True)
                 self._put_off += [one for one, answer in together if answer is Settled.UNKNOWN]
-                self._answered(holds, settlements, answers)
+                self._answered(batch, settlements, answers)
         finally:
             self._repetition = None
 
     async def _reconsidered(
-        self, holds: list[Hold], answers: Sequence[Settled | None]
+        self, batch: list[LeasedJob], answers: Sequence[Settled | None]
     ) -> Sequence[Settled | None]:
         """A store that did not answer may have done all the same what it refuses to do again.
 
@@ -211,40 +211,46 @@ class Settler:
         if not refused:
             return answers
         found = list(answers)
-        jobs = await self._store.get([holds[place].job.ref for place in refused])
+        jobs = await self._store.get([batch[place].job.ref for place in refused])
         for place, job in zip(refused, jobs, strict=True):
-            mine = holds[place].job
+            mine = batch[place].job
             if job is None or (job.state is not State.RUNNING and job.lost == mine.lost):
                 found[place] = Settled.APPLIED
         return found
 
-    async def _say_last_words(self, holds: list[Hold], settlements: list[Settlement]) -> None:
+    async def _say_last_words(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         """Put down what attempts said after their last heartbeat, if their jobs stay in the store."""
-        for hold, one in zip(holds, settlements, strict=True):
-            said = hold.progress
-            if said is None or said is hold.told or one.transition.keep <= 0:
+        for leased, one in zip(batch, settlements, strict=True):
+            said = leased.progress
+            if said is None or said is leased.told or one.transition.keep <= 0:
                 continue
-            beat = Beat(hold.job.lease, self._lease, started=True, progress=said)
+            beat = Beat(leased.job.lease, self._lease, started=True, progress=said)
             try:
                 if await self._store.extend([beat]) == [Grip.UNKNOWN]:
                     continue  # its part of the store is away: again before its settlement is repeated
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001  # boundary: what it said must not keep it from its end
-                _log.error("job %s: its progress cannot be stored: %s", hold.job.id, text_of(error))
-            hold.told = said
+                _log.error("job %s: its progress cannot be stored: %s", leased.job.id, text_of(error))
+            leased.told = said
 
-    async def _stored(self, holds: list[Hold], settlements: list[Settlement]) -> Sequence[Settled | None]:
+    async def _stored(
+        self, batch: list[LeasedJob], settlements: list[Settlement]
+    ) -> Sequence[Settled | None]:
         """All together. Where that fails, and not for the store, each on its own."""
         try:
             return await self._store.settle(settlements)
         except StoreError:
             raise
         except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
-            _log.exception("%d outcome(s) together could not be stored; each on its own", len(holds))
-            return [await self._stored_alone(hold, settlements, place) for place, hold in enumerate(holds)]
+            _log.exception("%d outcome(s) together could not be stored; each on its own", len(batch))
+            return [
+                await self._stored_alone(leased, settlements, place) for place, leased in enumerate(batch)
+            ]
 
-    async def _stored_alone(self, hold: Hold, settlements: list[Settlement], place: int) -> Settled | None:
+    async def _stored_alone(
+        self, leased: LeasedJob, settlements: list[Settlement], place: int
+    ) -> Settled | None:
         """One outcome; in the place of one that no store can take, a failed attempt that says why.
 
         If not even that can be stored it is let go: its lease runs out, and the reclaimer judges it.
@@ -254,45 +260,45 @@ class Settler:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001  # boundary: as above
-            settlements[place] = self._not_stored(hold, error)
+            settlements[place] = self._not_stored(leased, error)
         try:
             return (await self._store.settle([settlements[place]]))[0]
         except StoreError:
             raise
         except Exception:  # noqa: BLE001  # boundary: as above
-            _log.exception("job %s: its outcome cannot be stored", hold.job.id, extra=_facts(hold))
+            _log.exception("job %s: its outcome cannot be stored", leased.job.id, extra=_facts(leased))
             return None
 
-    def _not_stored(self, hold: Hold, error: Exception) -> Settlement:
-        job, now = hold.job, hold.store_now()
+    def _not_stored(self, leased: LeasedJob, error: Exception) -> Settlement:
+        job, now = leased.job, leased.store_now()
         fact = AttemptError.bounded(job.attempt, now, "OutcomeNotStored", text_of(error))
         luck = random.random()  # noqa: S311 (jitter, no secret)
         return Settlement(job.lease, decide(job, Raised(fact), now, luck, keep_dead=self._keep_dead))
 
-    def _refused(self, hold: Hold, answer: Settled) -> None:
-        if not hold.started:
+    def _refused(self, leased: LeasedJob, answer: Settled) -> None:
+        if not leased.started:
             return  # given back too late, and never begun: there is no outcome that could be missed
         why = "another worker has it now" if answer is Settled.STALE else "it is gone"
         _log.warning(
             "job %s (%s, attempt %d): its late outcome changed nothing, %s",
-            hold.job.id,
-            hold.job.task,
-            hold.job.attempt,
+            leased.job.id,
+            leased.job.task,
+            leased.job.attempt,
             why,
-            extra=_facts(hold),
+            extra=_facts(leased),
         )
 
-    def _tell(self, hold: Hold, move: Transition, answer: Settled) -> None:
-        event = event_of(hold.job, move, hold.took)
+    def _tell(self, leased: LeasedJob, move: Transition, answer: Settled) -> None:
+        event = event_of(leased.job, move, leased.took)
         if answer is not Settled.APPLIED:
-            spec = hold.job.spec
-            about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, hold.job.attempt)
-            event = LateResultRefused(*about) if hold.started else None
+            spec = leased.job.spec
+            about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, leased.job.attempt)
+            event = LateResultRefused(*about) if leased.started else None
         if event is not None:
             self._app.events.emit(event)
 
 
-def _log_failure(hold: Hold, move: Transition) -> None:
+def _log_failure(leased: LeasedJob, move: Transition) -> None:
     assert move.error is not None
     dead = move.state is State.DEAD
     log_with_traceback(
@@ -300,17 +306,17 @@ def _log_failure(hold: Hold, move: Transition) -> None:
         logging.ERROR if dead else logging.WARNING,
         move.error.traceback,
         "job %s (%s, attempt %d of %d) failed: %s: %s; %s",
-        hold.job.id,
-        hold.job.task,
-        hold.job.attempt,
-        hold.job.spec.max_attempts,
+        leased.job.id,
+        leased.job.task,
+        leased.job.attempt,
+        leased.job.spec.max_attempts,
         move.error.kind,
         move.error.message.split("\n", 1)[0],
         f"dead: {move.reason}" if dead else f"again in {format_ms(move.delay)}",
-        extra=_facts(hold),
+        extra=_facts(leased),
     )
 
 
-def _facts(hold: Hold) -> dict[str, object]:
-    job = hold.job
+def _facts(leased: LeasedJob) -> dict[str, object]:
+    job = leased.job
     return {"job_id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}

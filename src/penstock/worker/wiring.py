@@ -14,7 +14,7 @@ from penstock.worker.callback_runner import Aftercare
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
-from penstock.worker.leased_jobs import Holdings
+from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.locks import bury, proven_dead
 from penstock.worker.reporter import Reporter
 from penstock.worker.services import Maintenance, Services
@@ -38,7 +38,7 @@ def wire(
     worker ends, `on_slot_lost` hears that a slot was given up.
     """
     app, config, store = setup.app, setup.config, setup.app.store
-    leased_jobs = Holdings(setup.table)
+    leased_jobs = LeasedJobs(setup.table)
     slots = Slots(setup.concurrency, config.process_slots, leased_jobs)
     aftercare = Aftercare(app)
     reporter = Reporter(app, setup.id, aftercare)
@@ -134,7 +134,7 @@ def _fetcher(
     executor: Executor,
     slots: Slots,
     settler: Settler,
-    leased_jobs: Holdings,
+    leased_jobs: LeasedJobs,
     maintenance: Maintenance,
     heartbeat: Heartbeat,
     on_empty: Callable[[Fetched], bool],

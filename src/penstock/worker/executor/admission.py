@@ -23,7 +23,7 @@ from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.process_backlog import Aside
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_prefetch import ThreadPrefetch
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.plan import Plan, Plans
 from penstock.worker.unknown_tasks import Strangers
 
@@ -44,14 +44,14 @@ class Admission:
     def __init__(
         self,
         app: App,
-        holdings: Holdings,
+        leased_jobs: LeasedJobs,
         slots: Slots,
         prefetch: ThreadPrefetch,
         ending: Ending,
         strangers: Strangers,
         *,
-        launch: Callable[[Hold], None],
-        start_on_record: Callable[[Hold], None],
+        launch: Callable[[LeasedJob], None],
+        start_on_record: Callable[[LeasedJob], None],
         no_child: Callable[[], bool],
         lease: float,
         slot_wait: float,
@@ -59,7 +59,7 @@ class Admission:
     ) -> None:
         self._plans = Plans(app)
         self._why_closed = why_closed(app.store)
-        self._holdings = holdings
+        self._leased_jobs = leased_jobs
         self._slots = slots
         self._prefetch = prefetch
         self._ending = ending
@@ -74,7 +74,7 @@ class Admission:
         self._buffer = slots.waiting
         #: Process tasks that wait for a process slot.
         self.aside = Aside()
-        self._aside = self.aside.holds
+        self._aside = self.aside.jobs
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,54 +83,54 @@ class Admission:
 
         `fetched` is `clock.lease_seconds()` before the fetch was sent, `now` the store's clock at the fetch.
         """
-        holds: list[Hold] = []
+        batch: list[LeasedJob] = []
         for job in jobs:
             plan = self._plans.of(job)
-            hold = Hold(job, plan or NO_PLAN, fetched, now)
+            leased = LeasedJob(job, plan or NO_PLAN, fetched, now)
             if job.fetched_at is not None and job.fetched_at > now:
                 # reckoned from now on, when the store's clock says at least that
-                hold.starts = time.monotonic() + (job.fetched_at - now) / 1000
-            holds.append(hold)
-        self._holdings.add(holds, fetched + self._lease)
+                leased.starts = time.monotonic() + (job.fetched_at - now) / 1000
+            batch.append(leased)
+        self._leased_jobs.add(batch, fetched + self._lease)
         arrived = time.monotonic()
-        for hold in holds:
-            hold.arrived = arrived
-            if hold.plan is NO_PLAN:
-                self._ending.refuse(hold, Unknown())
-                self._strangers.tell(hold.job)
-            elif (hold.job.spec.payload[2:3] == b"$" or hold.job.members) and self._is_closed(hold):
+        for leased in batch:
+            leased.arrived = arrived
+            if leased.plan is NO_PLAN:
+                self._ending.refuse(leased, Unknown())
+                self._strangers.tell(leased.job)
+            elif (leased.job.spec.payload[2:3] == b"$" or leased.job.members) and self._is_closed(leased):
                 pass
-            elif hold.job.cancel_asked:
-                self._ending.refuse(hold, Cancelled("cancelled while running"))
+            elif leased.job.cancel_asked:
+                self._ending.refuse(leased, Cancelled("cancelled while running"))
             elif self._stopping:
-                self._ending.refuse(hold, Released())
-            elif hold.starts:
-                self._slots.reserved.add(hold)
-                self._await_start(hold)
+                self._ending.refuse(leased, Released())
+            elif leased.starts:
+                self._slots.reserved.add(leased)
+                self._await_start(leased)
             else:
-                self._buffer.append(hold)
-                if self._aside and hold.plan.run_in != "process":
-                    self.aside.passed(hold.job.spec.queue)
+                self._buffer.append(leased)
+                if self._aside and leased.plan.run_in != "process":
+                    self.aside.passed(leased.job.spec.queue)
         self.start_ready()
 
-    def _is_closed(self, hold: Hold) -> bool:
+    def _is_closed(self, leased: LeasedJob) -> bool:
         """Whether the job's contents cannot be read here; then it is parked for another worker."""
-        why = self._why_closed(hold.job)
+        why = self._why_closed(leased.job)
         if why is None:
             return False
-        self._ending.refuse(hold, Unknown(CANNOT_BE_READ + why))
-        self._strangers.tell_closed(hold.job, why)
+        self._ending.refuse(leased, Unknown(CANNOT_BE_READ + why))
+        self._strangers.tell_closed(leased.job, why)
         return True
 
-    def _await_start(self, hold: Hold) -> None:
+    def _await_start(self, leased: LeasedJob) -> None:
         """Start the job at its instant, not before: timers may be early by their resolution."""
-        left = hold.starts - time.monotonic()
+        left = leased.starts - time.monotonic()
         if left > 0:
-            asyncio.get_running_loop().call_later(max(0.001, left), self._await_start, hold)
-        elif hold in self._slots.reserved:
-            self._slots.reserved.discard(hold)
-            hold.arrived = time.monotonic()
-            self._buffer.appendleft(hold)
+            asyncio.get_running_loop().call_later(max(0.001, left), self._await_start, leased)
+        elif leased in self._slots.reserved:
+            self._slots.reserved.discard(leased)
+            leased.arrived = time.monotonic()
+            self._buffer.appendleft(leased)
             self.start_ready()
 
     # ── start ────────────────────────────────────────────────────────────────────────────────────
@@ -146,51 +146,51 @@ class Admission:
             return
         room, ahead = self._slots.room() - len(self._slots.reserved), self._prefetch.depth
         while buffer and (room > 0 or (room > -ahead and self._prefetch.allows(buffer[0]))):
-            hold = buffer.popleft()
-            if hold.plan.run_in == "process" and self._process_room() <= 0:
-                if not self.aside.put(hold, time.monotonic()):
-                    self._ending.refuse(hold, Released(Place.OWN))
+            leased = buffer.popleft()
+            if leased.plan.run_in == "process" and self._process_room() <= 0:
+                if not self.aside.put(leased, time.monotonic()):
+                    self._ending.refuse(leased, Released(Place.OWN))
                 continue
-            if self._start(hold):
+            if self._start(leased):
                 room -= 1
 
     def _start_aside(self) -> None:
         """Start process tasks of the backlog while there are process slots. They came first."""
         aside, room = self.aside, self._slots.room() - len(self._slots.reserved)
         while aside and room > 0 and self._process_room() > 0:
-            hold = aside.take(self._holdings.per_queue, self._queue_slots)
-            if hold is None:
+            leased = aside.take(self._leased_jobs.per_queue, self._queue_slots)
+            if leased is None:
                 return
-            if clock.lease_seconds() - hold.fetched > self._lease:
-                self._ending.refuse(hold, Released(Place.OWN))
-            elif self._start(hold):
+            if clock.lease_seconds() - leased.fetched > self._lease:
+                self._ending.refuse(leased, Released(Place.OWN))
+            elif self._start(leased):
                 room -= 1
 
-    def _start(self, hold: Hold) -> bool:
-        job = hold.job
-        if hold.interrupt is not None:  # a heartbeat brought news of it while it waited here
-            self._drop(hold)
+    def _start(self, leased: LeasedJob) -> bool:
+        job = leased.job
+        if leased.interrupt is not None:  # a heartbeat brought news of it while it waited here
+            self._drop(leased)
             return False
         if job.expires_at is not None or job.spec.deadline is not None:
-            late = too_late(job, hold.store_now())
+            late = too_late(job, leased.store_now())
             if late is not None:
-                self._ending.refuse(hold, late)
+                self._ending.refuse(leased, late)
                 return False
         if starts_on_record(job):
-            self._slots.take(hold, False)
-            self._start_on_record(hold)
+            self._slots.take(leased, False)
+            self._start_on_record(leased)
         else:
-            self._slots.take(hold, hold.plan.in_thread)
-            self._launch(hold)
+            self._slots.take(leased, leased.plan.in_thread)
+            self._launch(leased)
         return True
 
-    def _drop(self, hold: Hold) -> None:
+    def _drop(self, leased: LeasedJob) -> None:
         """End a job that was cancelled, or lost to another worker, before it could start."""
-        if hold.interrupt is AttemptCancelled:
-            self._ending.refuse(hold, Cancelled(ASK_CANCELLED))
+        if leased.interrupt is AttemptCancelled:
+            self._ending.refuse(leased, Cancelled(ASK_CANCELLED))
         else:
-            self._ending.forget(hold)
-            self._holdings.remove(hold)
+            self._ending.forget(leased)
+            self._leased_jobs.remove(leased)
 
     def _process_room(self) -> int:
         """Free process slots; none while the system has no room for a child."""
@@ -215,13 +215,13 @@ class Admission:
     def give_back_late(self, now: float) -> None:
         """Give back jobs that have waited for a slot for `slot_wait`. `now` is monotonic."""
         if self._buffer and now - self._buffer[0].arrived >= self._slot_wait:
-            holds = list(self._buffer)
+            batch = list(self._buffer)
             self._buffer.clear()
-            for hold in holds:
-                if now - hold.arrived < self._slot_wait:
-                    self._buffer.append(hold)
+            for leased in batch:
+                if now - leased.arrived < self._slot_wait:
+                    self._buffer.append(leased)
                 else:
-                    self._ending.refuse(hold, Released(Place.OWN))
+                    self._ending.refuse(leased, Released(Place.OWN))
         if self.aside:
             self._put_back(self.aside.overdue(now))
 
@@ -234,10 +234,10 @@ class Admission:
         while self._buffer:
             self._ending.refuse(self._buffer.popleft(), Released())
 
-    def _put_back(self, holds: Sequence[Hold]) -> None:
-        for hold in holds:
-            self._ending.refuse(hold, Released(Place.OWN))
-        if holds:
+    def _put_back(self, batch: Sequence[LeasedJob]) -> None:
+        for leased in batch:
+            self._ending.refuse(leased, Released(Place.OWN))
+        if batch:
             self._slots.freed.set()  # another look is due soon
 
     def _give_back_overdue(self) -> None:

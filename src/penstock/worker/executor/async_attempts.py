@@ -8,17 +8,17 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from penstock.client.middleware import wrap
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 
 __all__ = ["run_async", "run_in_middleware"]
 
 
-async def run_async(hold: Hold) -> Any:
+async def run_async(leased: LeasedJob) -> Any:
     """Run the job's async function, inside its middleware; what it returns."""
-    plan = hold.plan
-    args, kwargs = plan.decode(hold.job)
+    plan = leased.plan
+    args, kwargs = plan.decode(leased.job)
     if plan.around:
-        return await run_in_middleware(hold, lambda: plan.function(*args, **kwargs))
+        return await run_in_middleware(leased, lambda: plan.function(*args, **kwargs))
     context = copy_context()  # what a job sets there, the next one does not see
     coroutine = context.run(plan.function, *args, **kwargs)
     try:
@@ -28,10 +28,10 @@ async def run_async(hold: Hold) -> Any:
     return await _rest_in_context(context, coroutine, awaited)
 
 
-def run_in_middleware(hold: Hold, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+def run_in_middleware(leased: LeasedJob, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
     """Await `call` with the middleware of its task around it; what the outermost one returns."""
     context = copy_context()
-    return _in_context(context, context.run(_awaited, wrap(hold.plan.around, hold.job, call)))
+    return _in_context(context, context.run(_awaited, wrap(leased.plan.around, leased.job, call)))
 
 
 async def _awaited(call: Callable[[], Awaitable[Any]]) -> Any:

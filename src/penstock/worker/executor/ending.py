@@ -11,7 +11,7 @@ from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Outcome, Returned, Unknown
 from penstock.worker.executor.outcomes import outcome_of_end
 from penstock.worker.executor.slots import Slots
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.unknown_tasks import Strangers
 
 __all__ = ["Ending", "Settle"]
@@ -19,7 +19,7 @@ __all__ = ["Ending", "Settle"]
 _RETURNED = Returned()
 
 #: Where ends go: the leased job, what follows from its outcome, and its encoded result.
-Settle = Callable[[Hold, Transition, bytes | None], None]
+Settle = Callable[[LeasedJob, Transition, bytes | None], None]
 
 
 class Ending:
@@ -28,7 +28,7 @@ class Ending:
     def __init__(
         self,
         events: EventBus,
-        holdings: Holdings,
+        leased_jobs: LeasedJobs,
         slots: Slots,
         strangers: Strangers,
         *,
@@ -36,49 +36,49 @@ class Ending:
         keep_dead: int,
     ) -> None:
         self._events = events
-        self._holdings = holdings
+        self._leased_jobs = leased_jobs
         self._slots = slots
         self._strangers = strangers
         self._settle = settle
         self._keep_dead = keep_dead
 
-    def end(self, hold: Hold, error: BaseException | None, result: bytes | None = None) -> None:
+    def end(self, leased: LeasedJob, error: BaseException | None, result: bytes | None = None) -> None:
         """End an attempt: free its slot and report its outcome. The caller starts what comes next."""
-        if hold.over:
+        if leased.over:
             return  # its slot was given up before; the settlement went out then
-        self._slots.leave(hold)
-        if error is None and hold.interrupt is not None:
-            error = hold.interrupt()  # a return after the interrupt is too late
-        if hold.interrupt is AttemptLost:
-            self.lost(hold)
+        self._slots.leave(leased)
+        if error is None and leased.interrupt is not None:
+            error = leased.interrupt()  # a return after the interrupt is too late
+        if leased.interrupt is AttemptLost:
+            self.lost(leased)
         elif error is None:
-            self._settle(hold, decide(hold.job, _RETURNED, hold.now), result)
+            self._settle(leased, decide(leased.job, _RETURNED, leased.now), result)
         else:
-            outcome = outcome_of_end(hold, error)
-            self.report(hold, outcome)
+            outcome = outcome_of_end(leased, error)
+            self.report(leased, outcome)
             if isinstance(outcome, Unknown):
-                self._strangers.tell_misfit(hold.job, outcome.why or "")
+                self._strangers.tell_misfit(leased.job, outcome.why or "")
 
-    def refuse(self, hold: Hold, outcome: Outcome) -> None:
+    def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
         """End a leased job that was never started here."""
-        self.forget(hold)
-        self.report(hold, outcome)
+        self.forget(leased)
+        self.report(leased, outcome)
 
-    def report(self, hold: Hold, outcome: Outcome) -> None:
+    def report(self, leased: LeasedJob, outcome: Outcome) -> None:
         """Settle this outcome."""
-        now, luck = hold.store_now(), random.random()  # noqa: S311 (jitter, no secret)
-        self._settle(hold, decide(hold.job, outcome, now, luck, keep_dead=self._keep_dead), None)
+        now, luck = leased.store_now(), random.random()  # noqa: S311 (jitter, no secret)
+        self._settle(leased, decide(leased.job, outcome, now, luck, keep_dead=self._keep_dead), None)
 
-    def forget(self, hold: Hold) -> None:
+    def forget(self, leased: LeasedJob) -> None:
         """Count a leased job as ended that was never started here; it is not settled."""
-        hold.over = True
-        self._holdings.ended(hold)
+        leased.over = True
+        self._leased_jobs.ended(leased)
 
-    def lost(self, hold: Hold) -> None:
+    def lost(self, leased: LeasedJob) -> None:
         """Drop a leased job whose lease another worker has: a settlement would not count."""
-        self._holdings.remove(hold)
-        if hold.started and self._events.active:
-            spec = hold.job.spec
+        self._leased_jobs.remove(leased)
+        if leased.started and self._events.active:
+            spec = leased.job.spec
             self._events.emit(
-                LateResultRefused(hold.store_now(), spec.id, spec.queue, spec.task, hold.job.attempt)
+                LateResultRefused(leased.store_now(), spec.id, spec.queue, spec.task, leased.job.attempt)
             )

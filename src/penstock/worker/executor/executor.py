@@ -20,7 +20,7 @@ from penstock.worker.executor.runners import Runners
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_attempts import ThreadAttempts
 from penstock.worker.executor.thread_prefetch import ThreadPrefetch
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.pools import Done
 from penstock.worker.unknown_tasks import Strangers
 
@@ -40,7 +40,7 @@ class Executor:
         self,
         app: App,
         config: Config,
-        holdings: Holdings,
+        leased_jobs: LeasedJobs,
         slots: Slots,
         strangers: Strangers,
         *,
@@ -51,9 +51,9 @@ class Executor:
     ) -> None:
         self._slots = slots
         self._ending = Ending(
-            app.events, holdings, slots, strangers, settle=settle, keep_dead=config.keep_dead
+            app.events, leased_jobs, slots, strangers, settle=settle, keep_dead=config.keep_dead
         )
-        starter = Starter(app.events, holdings, config.lease / 1000)
+        starter = Starter(app.events, leased_jobs, config.lease / 1000)
         self._threads = ThreadAttempts(starter, slots.concurrency, self._threads_done)
         self._processes = ProcessAttempts(
             starter,
@@ -75,7 +75,7 @@ class Executor:
         self._prefetch = ThreadPrefetch(slots)
         self.admission = Admission(
             app,
-            holdings,
+            leased_jobs,
             slots,
             self._prefetch,
             self._ending,
@@ -96,24 +96,24 @@ class Executor:
             ended=self._ended,
             on_slot_lost=on_slot_lost,
         )
-        self._waiting, self._aside = slots.waiting, self.admission.aside.holds
+        self._waiting, self._aside = slots.waiting, self.admission.aside.jobs
 
-    def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
+    def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
         """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
-        self._interruption.interrupt(hold, why)
+        self._interruption.interrupt(leased, why)
 
-    def gripped(self, hold: Hold, grip: Grip) -> None:
+    def gripped(self, leased: LeasedJob, grip: Grip) -> None:
         """A heartbeat found that a lease is lost, or that its job is to stop."""
         if grip is Grip.LOST:
-            if not hold.over:
-                _log.warning("job %s: its lease is lost; what it still does will not count", hold.job.id)
-            self.interrupt(hold, AttemptLost)
+            if not leased.over:
+                _log.warning("job %s: its lease is lost; what it still does will not count", leased.job.id)
+            self.interrupt(leased, AttemptLost)
         else:
-            self.interrupt(hold, AttemptCancelled)
+            self.interrupt(leased, AttemptCancelled)
 
     def has_progress(self) -> bool:
         """Whether an attempt has reported progress that is not in the store yet."""
-        return any(hold.progress is not hold.told for hold in self._slots.attempts)
+        return any(leased.progress is not leased.told for leased in self._slots.attempts)
 
     def watch(self) -> float:
         """Interrupt attempts that are over their time, give back jobs that wait too long; seconds until the
@@ -151,19 +151,19 @@ class Executor:
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, hold: Hold, error: BaseException | None, result: bytes | None) -> None:
-        self._ending.end(hold, error, result)
+    def _ended(self, leased: LeasedJob, error: BaseException | None, result: bytes | None) -> None:
+        self._ending.end(leased, error, result)
         if self._waiting or self._aside:
             self.admission.start_ready()
 
     def _threads_done(self, batch: list[Done]) -> None:
         slots, end = self._slots, self._ending.end
         spent, ends = slots.busy_seconds, slots.ends
-        for hold, value, error in batch:
-            if error is None and hold.plan.encode is not None:
-                end(hold, None, value)
+        for leased, value, error in batch:
+            if error is None and leased.plan.encode is not None:
+                end(leased, None, value)
             else:
-                end(hold, error)
+                end(leased, error)
         self._prefetch.measure(slots.busy_seconds - spent, slots.ends - ends)
         self.admission.start_ready()
 

@@ -17,7 +17,7 @@ from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.process_attempts import ProcessAttempts
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_attempts import ThreadAttempts
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 
 __all__ = ["Interruption"]
 
@@ -41,7 +41,7 @@ class Interruption:
         processes: ProcessAttempts,
         *,
         grace: float,
-        ended: Callable[[Hold, BaseException | None, bytes | None], None],
+        ended: Callable[[LeasedJob, BaseException | None, bytes | None], None],
         on_slot_lost: Callable[[], None],
     ) -> None:
         self._slots = slots
@@ -54,79 +54,81 @@ class Interruption:
 
     def watch(self, now: float) -> None:
         """Interrupt attempts that are over their time, and press those that have not reacted."""
-        for hold in list(self._slots.attempts):
-            if hold.interrupt is not None:
-                self._press(hold, now)
-            elif hold.ends is not None and now >= hold.ends and hold.started:
-                self.interrupt(hold, AttemptTimeout)
+        for leased in list(self._slots.attempts):
+            if leased.interrupt is not None:
+                self._press(leased, now)
+            elif leased.ends is not None and now >= leased.ends and leased.started:
+                self.interrupt(leased, AttemptTimeout)
 
-    def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
+    def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
         """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
-        if hold.over or hold.interrupt is not None:
+        if leased.over or leased.interrupt is not None:
             return
-        if why is AttemptTimeout and self._has_returned(hold):
+        if why is AttemptTimeout and self._has_returned(leased):
             return
-        hold.interrupt, hold.interrupted_at = why, time.monotonic()
-        if hold.attempt is not None:
-            hold.attempt.ask_to_stop()
-        if hold.started and hold.plan.run_in == "process" and self._processes.kill(hold):
+        leased.interrupt, leased.interrupted_at = why, time.monotonic()
+        if leased.attempt is not None:
+            leased.attempt.ask_to_stop()
+        if leased.started and leased.plan.run_in == "process" and self._processes.kill(leased):
             return
-        if hold.started and self._in_thread(hold):
-            self._press(hold, hold.interrupted_at)
-        elif hold.handle is not None:  # async code: its function, middleware, or the record of its start
-            hold.handle.cancel()
+        if leased.started and self._in_thread(leased):
+            self._press(leased, leased.interrupted_at)
+        elif leased.handle is not None:  # async code: its function, middleware, or the record of its start
+            leased.handle.cancel()
 
     def release_all(self) -> None:
         """Give back all attempts and stop them; their results will not count."""
-        for hold in list(self._slots.attempts):
+        for leased in list(self._slots.attempts):
             fact = AttemptError.bounded(
-                hold.job.attempt, hold.store_now(), "WorkerStopped", "its worker stopped before it ended"
+                leased.job.attempt, leased.store_now(), "WorkerStopped", "its worker stopped before it ended"
             )
-            started = bool(hold.started)
-            outcome: Outcome = LeaseLost(fact, started=started) if hold.job.spec.at_most_once else Released()
-            self._ending.report(hold, outcome)
-            self.interrupt(hold, AttemptLost)
-            if self._in_thread(hold):  # it has had its grace, and its job may start elsewhere any moment
-                self._threads.interrupt(hold, AttemptLost)
-            self._slots.leave(hold)
+            started = bool(leased.started)
+            outcome: Outcome = (
+                LeaseLost(fact, started=started) if leased.job.spec.at_most_once else Released()
+            )
+            self._ending.report(leased, outcome)
+            self.interrupt(leased, AttemptLost)
+            if self._in_thread(leased):  # it has had its grace, and its job may start elsewhere any moment
+                self._threads.interrupt(leased, AttemptLost)
+            self._slots.leave(leased)
 
-    def _has_returned(self, hold: Hold) -> bool:
+    def _has_returned(self, leased: LeasedJob) -> bool:
         """Whether the function has ended in time, and only this loop has not got to it yet."""
-        if hold.plan.around or hold.plan.run_in == "async":
+        if leased.plan.around or leased.plan.run_in == "async":
             return False
-        if hold.plan.run_in == "thread":
-            return not self._threads.is_in_thread(hold)
-        return not self._processes.is_in_child(hold)
+        if leased.plan.run_in == "thread":
+            return not self._threads.is_in_thread(leased)
+        return not self._processes.is_in_child(leased)
 
-    def _in_thread(self, hold: Hold) -> bool:
-        return hold.plan.run_in == "thread" and self._threads.is_in_thread(hold)
+    def _in_thread(self, leased: LeasedJob) -> bool:
+        return leased.plan.run_in == "thread" and self._threads.is_in_thread(leased)
 
-    def _press(self, hold: Hold, now: float) -> None:
+    def _press(self, leased: LeasedJob, now: float) -> None:
         """Take the next step against an attempt that was interrupted and has not ended."""
-        waited, grace = now - hold.interrupted_at, self._grace
-        in_thread = self._in_thread(hold)
+        waited, grace = now - leased.interrupted_at, self._grace
+        in_thread = self._in_thread(leased)
         if in_thread and grace <= waited < grace + _STUBBORN:
-            self._threads.interrupt(hold, hold.interrupt or AttemptLost)
-        elif hold.plan.run_in == "process" and not hold.plan.around:
+            self._threads.interrupt(leased, leased.interrupt or AttemptLost)
+        elif leased.plan.run_in == "process" and not leased.plan.around:
             return  # it is killed; its end is on the way
         elif waited >= 3 * grace + 2 * _STUBBORN:
-            self._give_up(hold, in_thread)
-        elif waited >= 3 * grace + _STUBBORN and hold.handle is not None and not in_thread:
-            hold.handle.cancel()  # it swallowed the first one
+            self._give_up(leased, in_thread)
+        elif waited >= 3 * grace + _STUBBORN and leased.handle is not None and not in_thread:
+            leased.handle.cancel()  # it swallowed the first one
 
-    def _give_up(self, hold: Hold, in_thread: bool) -> None:
-        if in_thread and not self._threads.abandon(hold):
+    def _give_up(self, leased: LeasedJob, in_thread: bool) -> None:
+        if in_thread and not self._threads.abandon(leased):
             return  # it has just ended after all
         _log.error(
             "job %s (%s, attempt %d) does not react to its %s: its %s is given up",
-            hold.job.id,
-            hold.plan.name,
-            hold.job.attempt,
-            "timeout" if hold.interrupt is AttemptTimeout else "cancellation",
+            leased.job.id,
+            leased.plan.name,
+            leased.job.attempt,
+            "timeout" if leased.interrupt is AttemptTimeout else "cancellation",
             "thread" if in_thread else "slot",
         )
         self._slots.lost += 1
-        self._ended(hold, hold.interrupt() if hold.interrupt else AttemptLost(), None)
-        if in_thread and hold.handle is not None:
-            hold.handle.cancel()
+        self._ended(leased, leased.interrupt() if leased.interrupt else AttemptLost(), None)
+        if in_thread and leased.handle is not None:
+            leased.handle.cancel()
         self._on_slot_lost()

@@ -11,13 +11,13 @@ from penstock.core.lifecycle import Place
 from penstock.core.outcomes import Cancelled, LeaseLost, Outcome, Raised, Released
 from penstock.core.text import number
 from penstock.worker.executor.attempt_start import NotBegun
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, NoChild
 
 __all__ = ["outcome_of_end"]
 
 
-def outcome_of_end(hold: Hold, error: BaseException) -> Outcome:
+def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
     """The outcome of an attempt that ended with `error`. Never raises."""
     try:
         if isinstance(error, NotBegun):
@@ -25,37 +25,37 @@ def outcome_of_end(hold: Hold, error: BaseException) -> Outcome:
         if isinstance(error, ChildFailed):
             return error.outcome
         if isinstance(error, ChildDied):
-            return _child_died(hold, error)
-        return _raised(hold, error)
+            return _child_died(leased, error)
+        return _raised(leased, error)
     except BaseException as wrong:  # noqa: BLE001  # boundary: the attempt has ended, whatever is wrong with its error
-        return unjudged(hold.job, hold.store_now(), error, wrong)
+        return unjudged(leased.job, leased.store_now(), error, wrong)
 
 
-def _raised(hold: Hold, error: BaseException) -> Outcome:
-    if hold.interrupt is AttemptCancelled:  # whatever the task makes of that, nobody wants it tried again
+def _raised(leased: LeasedJob, error: BaseException) -> Outcome:
+    if leased.interrupt is AttemptCancelled:  # whatever the task makes of that, nobody wants it tried again
         return Cancelled("cancelled while running")
     stopped = isinstance(error, (asyncio.CancelledError, AttemptTimeout, AttemptCancelled))
-    if stopped and hold.interrupt is AttemptTimeout:
-        return _timed_out(hold)
-    return outcome_of(hold.job, hold.store_now(), error, hold.plan.options)
+    if stopped and leased.interrupt is AttemptTimeout:
+        return _timed_out(leased)
+    return outcome_of(leased.job, leased.store_now(), error, leased.plan.options)
 
 
-def _timed_out(hold: Hold) -> Outcome:
+def _timed_out(leased: LeasedJob) -> Outcome:
     """The attempt reached its timeout or deadline."""
-    spent = "" if hold.ends is None else f" after {number(hold.ends - hold.started)} s"
+    spent = "" if leased.ends is None else f" after {number(leased.ends - leased.started)} s"
     fact = AttemptError.bounded(
-        hold.job.attempt, hold.store_now(), "Timeout", f"the attempt timed out{spent}"
+        leased.job.attempt, leased.store_now(), "Timeout", f"the attempt timed out{spent}"
     )
-    return timed_out(hold.job, fact, hold.plan.options)
+    return timed_out(leased.job, fact, leased.plan.options)
 
 
-def _child_died(hold: Hold, error: ChildDied) -> Outcome:
-    if hold.interrupt is AttemptTimeout:
-        return _timed_out(hold)
-    if hold.interrupt is AttemptCancelled:
+def _child_died(leased: LeasedJob, error: ChildDied) -> Outcome:
+    if leased.interrupt is AttemptTimeout:
+        return _timed_out(leased)
+    if leased.interrupt is AttemptCancelled:
         return Cancelled("cancelled while running")
     if isinstance(error, NoChild):
         return Released(Place.OWN)
     kind = type(error).__name__
-    fact = AttemptError.bounded(hold.job.attempt, hold.store_now(), kind, error.cause)
+    fact = AttemptError.bounded(leased.job.attempt, leased.store_now(), kind, error.cause)
     return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.app.app import App
 from penstock.config import Config
 from penstock.worker.executor.attempt_start import Starter
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.pools import EncodedResult, ProcessPool
 
 __all__ = ["ProcessAttempts"]
@@ -40,36 +40,36 @@ class ProcessAttempts:
         """Whether the system has no room for a child at the moment."""
         return self._pool is not None and self._pool.short
 
-    async def run(self, hold: Hold) -> EncodedResult:
+    async def run(self, leased: LeasedJob) -> EncodedResult:
         """Run the attempt in a child. Its clock starts anew when the child begins."""
-        limit = None if hold.ends is None else hold.ends - hold.started
-        hold.ends = None
+        limit = None if leased.ends is None else leased.ends - leased.started
+        leased.ends = None
         pool = self._pool or self._open()
         return await pool.run(
-            hold,
-            hold.job,
-            hold.plan.reference,
-            now=hold.store_now(),
+            leased,
+            leased.job,
+            leased.plan.reference,
+            now=leased.store_now(),
             seconds=limit,
-            on_start=lambda: self._start_clock(hold),
-            on_progress=lambda progress: hold.report(hold.job, progress),
+            on_start=lambda: self._start_clock(leased),
+            on_progress=lambda progress: leased.report(leased.job, progress),
         )
 
-    def is_in_child(self, hold: Hold) -> bool:
+    def is_in_child(self, leased: LeasedJob) -> bool:
         """Whether a child runs this attempt now."""
-        return self._pool is not None and self._pool.started_at(hold) is not None
+        return self._pool is not None and self._pool.started_at(leased) is not None
 
-    def kill(self, hold: Hold) -> bool:
+    def kill(self, leased: LeasedJob) -> bool:
         """Kill the attempt's child; False if it has none."""
-        return self._pool is not None and self._pool.kill(hold)
+        return self._pool is not None and self._pool.kill(leased)
 
     def close(self) -> None:
         """End all children."""
         if self._pool is not None:
             self._pool.close()
 
-    def _start_clock(self, hold: Hold) -> None:
-        self._starter.clock(hold)
+    def _start_clock(self, leased: LeasedJob) -> None:
+        self._starter.clock(leased)
 
     def _open(self) -> ProcessPool:
         self._pool = pool = ProcessPool(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 
 __all__ = ["MOST_ASIDE", "Aside"]
 
@@ -46,25 +46,25 @@ class Aside:
 
     def __init__(self) -> None:
         #: Always the same deque: whether it is empty is asked for each job.
-        self.holds: deque[Hold] = deque()
+        self.jobs: deque[LeasedJob] = deque()
         self._looks: dict[str, _Look] = {}
         #: How many of each queue stand here.
         self.per_queue: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self.holds)
+        return len(self.jobs)
 
-    def put(self, hold: Hold, now: float) -> bool:
+    def put(self, leased: LeasedJob, now: float) -> bool:
         """Let this one stand aside; False: there is no room."""
-        queue = hold.job.spec.queue
+        queue = leased.job.spec.queue
         look = self._looks.get(queue)
         if look is None:
             look = self._looks[queue] = _Look(now)
         if look.began is None:
             look.began = now
-        if len(self.holds) >= MOST_ASIDE:
+        if len(self.jobs) >= MOST_ASIDE:
             return False
-        self.holds.append(hold)
+        self.jobs.append(leased)
         self.per_queue[queue] += 1
         return True
 
@@ -73,34 +73,34 @@ class Aside:
         if (look := self._looks.get(queue)) is not None:
             look.found = True
 
-    def take(self, held: Mapping[str, int], slots: Mapping[str, int]) -> Hold | None:
+    def take(self, held: Mapping[str, int], slots: Mapping[str, int]) -> LeasedJob | None:
         """The first that may start now that a process slot is free.
 
         `held`: jobs in hand per queue, `slots`: how many of a queue may run at once.
         """
-        for place, hold in enumerate(self.holds):
-            queue = hold.job.spec.queue
+        for place, leased in enumerate(self.jobs):
+            queue = leased.job.spec.queue
             if queue not in slots or held[queue] - self.per_queue[queue] < slots[queue]:
-                del self.holds[place]
-                self._gone(hold)
-                return hold
+                del self.jobs[place]
+                self._gone(leased)
+                return leased
         return None
 
-    def take_all(self) -> list[Hold]:
+    def take_all(self) -> list[LeasedJob]:
         """All of them, as the worker stops."""
-        holds = list(self.holds)
-        self.holds.clear()
+        batch = list(self.jobs)
+        self.jobs.clear()
         self._looks.clear()
         self.per_queue.clear()
-        return holds
+        return batch
 
-    def nothing_behind(self, queues: Iterable[str], now: float) -> list[Hold]:
+    def nothing_behind(self, queues: Iterable[str], now: float) -> list[LeasedJob]:
         """These queues gave nothing more: what must go back, as nothing else was found in them."""
         return self._end([queue for queue in queues if self._is_vain(queue)], now)
 
-    def overdue(self, now: float) -> list[Hold]:
+    def overdue(self, now: float) -> list[LeasedJob]:
         """What has been held for as long as it may."""
-        full = len(self.holds) >= MOST_ASIDE
+        full = len(self.jobs) >= MOST_ASIDE
         over = []
         for queue, look in self._looks.items():
             began = look.began
@@ -113,7 +113,7 @@ class Aside:
 
         `free`: process slots without an attempt.
         """
-        room = MOST_ASIDE - len(self.holds)
+        room = MOST_ASIDE - len(self.jobs)
         caps: dict[str, int] = {}
         for queue, look in list(self._looks.items()):
             if look.began is None and free and now >= look.next:
@@ -133,20 +133,20 @@ class Aside:
         look = self._looks.get(queue)
         return look is not None and look.began is not None and not look.found
 
-    def _gone(self, hold: Hold) -> None:
-        queue = hold.job.spec.queue
+    def _gone(self, leased: LeasedJob) -> None:
+        queue = leased.job.spec.queue
         self.per_queue[queue] -= 1
         if not self.per_queue[queue]:
             del self.per_queue[queue]
             self._looks.pop(queue, None)  # all of it had a slot after all
 
-    def _end(self, queues: list[str], now: float) -> list[Hold]:
+    def _end(self, queues: list[str], now: float) -> list[LeasedJob]:
         if not queues:
             return []
-        back = [hold for hold in self.holds if hold.job.spec.queue in queues]
-        stay = [hold for hold in self.holds if hold.job.spec.queue not in queues]
-        self.holds.clear()
-        self.holds.extend(stay)
+        back = [leased for leased in self.jobs if leased.job.spec.queue in queues]
+        stay = [leased for leased in self.jobs if leased.job.spec.queue not in queues]
+        self.jobs.clear()
+        self.jobs.extend(stay)
         for queue in queues:
             del self.per_queue[queue]
             self._looks[queue].end(now)

@@ -13,7 +13,7 @@ from penstock.core.outcomes import Cancelled, Released
 from penstock.stores.contract import Beat, Grip, Store
 from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.slots import Slots
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 
 __all__ = ["RecordedStart"]
 
@@ -32,7 +32,7 @@ class RecordedStart:
         slots: Slots,
         ending: Ending,
         *,
-        launch: Callable[[Hold], None],
+        launch: Callable[[LeasedJob], None],
         start_ready: Callable[[], None],
         lease: int,
     ) -> None:
@@ -44,33 +44,35 @@ class RecordedStart:
         self._start_ready = start_ready
         self._lease = lease
 
-    def start(self, hold: Hold) -> None:
+    def start(self, leased: LeasedJob) -> None:
         """Record the start of this job, which has its slot, and launch it unless it may not run any more."""
-        hold.handle = asyncio.create_task(self._start(hold))
+        leased.handle = asyncio.create_task(self._start(leased))
 
-    async def _start(self, hold: Hold) -> None:
+    async def _start(self, leased: LeasedJob) -> None:
         try:
-            grip = await self._records.put(Beat(hold.job.lease, self._lease, started=True, lasting=True))
+            grip = await self._records.put(Beat(leased.job.lease, self._lease, started=True, lasting=True))
         except (asyncio.CancelledError, StoreError) as error:
-            if not hold.over:
-                self._slots.leave(hold)
-                cancelled = hold.interrupt is AttemptCancelled
-                self._ending.report(hold, Cancelled(ASK_CANCELLED) if cancelled else Released())
+            if not leased.over:
+                self._slots.leave(leased)
+                cancelled = leased.interrupt is AttemptCancelled
+                self._ending.report(leased, Cancelled(ASK_CANCELLED) if cancelled else Released())
             if isinstance(error, StoreError):
-                _log.warning("job %s: its start could not be recorded, it goes back: %s", hold.job.id, error)
+                _log.warning(
+                    "job %s: its start could not be recorded, it goes back: %s", leased.job.id, error
+                )
             return
-        hold.handle = None
+        leased.handle = None
         if grip is Grip.LOST:
-            self._slots.leave(hold)
-            self._ending.lost(hold)
+            self._slots.leave(leased)
+            self._ending.lost(leased)
         elif grip is Grip.CANCEL_ASKED:
-            self._slots.leave(hold)
-            self._ending.report(hold, Cancelled(ASK_CANCELLED))
-        elif late := too_late(hold.job, hold.store_now()):  # the store took its time
-            self._slots.leave(hold)
-            self._ending.report(hold, late)
+            self._slots.leave(leased)
+            self._ending.report(leased, Cancelled(ASK_CANCELLED))
+        elif late := too_late(leased.job, leased.store_now()):  # the store took its time
+            self._slots.leave(leased)
+            self._ending.report(leased, late)
         else:
-            self._launch(hold)
+            self._launch(leased)
         self._start_ready()
 
     async def _record(self, beats: list[Beat]) -> Sequence[Grip | BaseException]:

@@ -19,7 +19,7 @@ from penstock.worker.executor.attempt_start import Starter
 from penstock.worker.executor.process_attempts import ProcessAttempts
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_attempts import ThreadAttempts
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.plan import Plan
 from penstock.worker.pools import EncodedResult
 
@@ -38,26 +38,26 @@ class Runners:
         starter: Starter,
         threads: ThreadAttempts,
         processes: ProcessAttempts,
-        ended: Callable[[Hold, BaseException | None, bytes | None], None],
+        ended: Callable[[LeasedJob, BaseException | None, bytes | None], None],
     ) -> None:
         self._slots = slots
         self._starter = starter
         self._threads = threads
         self._processes = processes
         self._ended = ended
-        self._ready: deque[Hold] = deque()  # started, on their way to a runner
+        self._ready: deque[LeasedJob] = deque()  # started, on their way to a runner
         self._runners: set[asyncio.Task[None]] = set()
         self._resting: list[asyncio.Future[None]] = []
         self._turned_at = 0.0
         self._turning = False
         self._closed = False
 
-    def launch(self, hold: Hold) -> None:
+    def launch(self, leased: LeasedJob) -> None:
         """Run this attempt."""
-        if hold.plan.in_thread:
-            self._threads.submit(hold)
+        if leased.plan.in_thread:
+            self._threads.submit(leased)
             return
-        self._ready.append(hold)
+        self._ready.append(leased)
         if self._resting:
             self._resting.pop().set_result(None)
         elif len(self._runners) < self._slots.concurrency:
@@ -83,15 +83,15 @@ class Runners:
         ready, slots = self._ready, self._slots
         while True:
             while ready:
-                hold = ready.popleft()
-                if hold.over:  # given back before a runner came to it
+                leased = ready.popleft()
+                if leased.over:  # given back before a runner came to it
                     continue
-                if hold.interrupt is not None:
-                    self._ended(hold, hold.interrupt(), None)
+                if leased.interrupt is not None:
+                    self._ended(leased, leased.interrupt(), None)
                     continue
-                hold.handle = me
-                await self._attempt(hold)
-                hold.handle = None
+                leased.handle = me
+                await self._attempt(leased)
+                leased.handle = None
                 if me.cancelling():
                     await _absorb_cancellation(me)
                 if slots.last_end - self._turned_at > _TURN:
@@ -115,27 +115,27 @@ class Runners:
 
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────
 
-    async def _attempt(self, hold: Hold) -> None:
-        plan = hold.plan
+    async def _attempt(self, leased: LeasedJob) -> None:
+        plan = leased.plan
         try:
-            attempt = self._starter.begin(hold)
+            attempt = self._starter.begin(leased)
             running.set(attempt)
             if plan.run_in == "async":
-                value = await run_async(hold)
+                value = await run_async(leased)
             elif plan.around:
-                value = await run_in_middleware(hold, partial(self._run_elsewhere, hold, attempt))
+                value = await run_in_middleware(leased, partial(self._run_elsewhere, leased, attempt))
             else:
-                value = await self._run_elsewhere(hold, attempt)
+                value = await self._run_elsewhere(leased, attempt)
             result = None if plan.encode is None else _encoded(plan, value)
         except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
-            self._ended(hold, error, None)
+            self._ended(leased, error, None)
         else:
-            self._ended(hold, None, result)
+            self._ended(leased, None, result)
 
-    async def _run_elsewhere(self, hold: Hold, attempt: Attempt) -> Any:
-        if hold.plan.run_in == "process":
-            return await self._processes.run(hold)
-        return await self._threads.run(hold, attempt)
+    async def _run_elsewhere(self, leased: LeasedJob, attempt: Attempt) -> Any:
+        if leased.plan.run_in == "process":
+            return await self._processes.run(leased)
+        return await self._threads.run(leased, attempt)
 
 
 def _encoded(plan: Plan, value: Any) -> bytes | None:

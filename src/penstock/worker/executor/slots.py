@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 
-from penstock.worker.leased_jobs import Hold, Holdings
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 
 __all__ = ["Slots"]
 
@@ -18,16 +18,16 @@ class Slots:
     more thread calls than there are slots: those beyond `concurrency` count as buffered.
     """
 
-    def __init__(self, concurrency: int, process_slots: int, holdings: Holdings) -> None:
+    def __init__(self, concurrency: int, process_slots: int, leased_jobs: LeasedJobs) -> None:
         self.concurrency = concurrency
         self.process_slots = process_slots
-        self._holdings = holdings
+        self._leased_jobs = leased_jobs
         #: Leased jobs without a slot, next to start first. Always the same deque: it is read for each job.
-        self.waiting: deque[Hold] = deque()
+        self.waiting: deque[LeasedJob] = deque()
         #: Leased jobs that start within milliseconds, at the instant that their queue's rate allows.
-        self.reserved: set[Hold] = set()
+        self.reserved: set[LeasedJob] = set()
         #: Attempts that have been started and have not ended.
-        self.attempts: set[Hold] = set()
+        self.attempts: set[LeasedJob] = set()
         #: Process slots in use.
         self.process_busy = 0
         #: Attempts that are something else than a plain thread call.
@@ -68,43 +68,43 @@ class Slots:
         """Whether leased jobs wait for a slot."""
         return self.buffered > 0
 
-    def take(self, hold: Hold, plain: bool) -> None:
+    def take(self, leased: LeasedJob, plain: bool) -> None:
         """Start counting this attempt. `plain`: it is a call in a thread with nothing around it."""
-        self.attempts.add(hold)
+        self.attempts.add(leased)
         if not plain:
-            hold.elsewhere = True
+            leased.elsewhere = True
             self.not_plain += 1
-            if hold.plan.run_in == "process":
-                hold.counted = True
+            if leased.plan.run_in == "process":
+                leased.counted = True
                 self.process_busy += 1
         self.starts += 1
         self.started.set()
 
-    def take_back(self, holds: list[Hold]) -> None:
+    def take_back(self, batch: list[LeasedJob]) -> None:
         """Undo `take` for thread calls that have not begun: they wait for a slot again, first in line."""
-        for hold in holds:
-            self.attempts.discard(hold)
-            if hold.elsewhere:
-                hold.elsewhere = False
+        for leased in batch:
+            self.attempts.discard(leased)
+            if leased.elsewhere:
+                leased.elsewhere = False
                 self.not_plain -= 1
-        self.starts -= len(holds)
-        self.waiting.extendleft(reversed(holds))
+        self.starts -= len(batch)
+        self.waiting.extendleft(reversed(batch))
 
-    def leave(self, hold: Hold) -> None:
+    def leave(self, leased: LeasedJob) -> None:
         """End this attempt's use of its slot."""
-        hold.over = True
-        hold.attempt = None  # they refer to each other: a cycle would leave each job to the garbage collector
-        self.attempts.discard(hold)
-        if hold.elsewhere:
-            hold.elsewhere = False
+        leased.over = True
+        leased.attempt = None  # else each job, in a cycle, would wait for the garbage collector
+        self.attempts.discard(leased)
+        if leased.elsewhere:
+            leased.elsewhere = False
             self.not_plain -= 1
-            if hold.counted:
-                hold.counted = False
+            if leased.counted:
+                leased.counted = False
                 self.process_busy -= 1
-        self._holdings.ended(hold)
+        self._leased_jobs.ended(leased)
         self.ends += 1
-        if hold.started:
+        if leased.started:
             self.last_end = now = time.monotonic()
-            hold.took = hold.took or now - hold.started
-            self.busy_seconds += hold.took
+            leased.took = leased.took or now - leased.started
+            self.busy_seconds += leased.took
         self.freed.set()

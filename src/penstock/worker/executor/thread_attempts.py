@@ -12,7 +12,7 @@ from penstock.app.attempt import Attempt, running
 from penstock.core import clock
 from penstock.core.errors import Interrupted
 from penstock.worker.executor.attempt_start import NotBegun, Starter
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.pools import Done, ThreadPool
 
 __all__ = ["ThreadAttempts", "ThreadCall"]
@@ -30,30 +30,30 @@ class ThreadAttempts:
         self._on_done = on_done
         self._pool: ThreadPool | None = None
 
-    def submit(self, hold: Hold) -> None:
+    def submit(self, leased: LeasedJob) -> None:
         """Run a plain call: it needs neither an asyncio task nor a future."""
         pool = self._pool or self._open()
-        pool.submit(hold, ThreadCall(self._starter, hold))
+        pool.submit(leased, ThreadCall(self._starter, leased))
 
-    def run(self, hold: Hold, attempt: Attempt) -> asyncio.Future[Any]:
+    def run(self, leased: LeasedJob, attempt: Attempt) -> asyncio.Future[Any]:
         """Run a call that middleware awaits, in a copy of the context that the middleware has set up."""
         pool = self._pool or self._open()
-        return pool.run(hold, ThreadCall(self._starter, hold, attempt), copy_context())
+        return pool.run(leased, ThreadCall(self._starter, leased, attempt), copy_context())
 
-    def is_in_thread(self, hold: Hold) -> bool:
+    def is_in_thread(self, leased: LeasedJob) -> bool:
         """Whether a thread runs this attempt now."""
-        return self._pool is not None and self._pool.started_at(hold) is not None
+        return self._pool is not None and self._pool.started_at(leased) is not None
 
-    def interrupt(self, hold: Hold, why: type[Interrupted]) -> None:
+    def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
         """Raise `why` inside the attempt's thread, if one runs it and has not been interrupted before."""
         if self._pool is not None:
-            self._pool.interrupt(hold, why)
+            self._pool.interrupt(leased, why)
 
-    def abandon(self, hold: Hold) -> bool:
+    def abandon(self, leased: LeasedJob) -> bool:
         """Give up the attempt's thread; False if the attempt has just ended."""
-        return self._pool is not None and self._pool.abandon(hold)
+        return self._pool is not None and self._pool.abandon(leased)
 
-    def take_back(self) -> list[Hold]:
+    def take_back(self) -> list[LeasedJob]:
         """Plain calls that no thread has begun, in order; they will not begin."""
         return [] if self._pool is None else self._pool.take_back()
 
@@ -71,19 +71,19 @@ class ThreadAttempts:
 class ThreadCall:
     """One attempt as a callable for a thread: begin, decode, run, encode, all off the event loop."""
 
-    __slots__ = ("attempt", "hold", "starter")
+    __slots__ = ("attempt", "leased", "starter")
 
-    def __init__(self, starter: Starter, hold: Hold, attempt: Attempt | None = None) -> None:
+    def __init__(self, starter: Starter, leased: LeasedJob, attempt: Attempt | None = None) -> None:
         self.starter = starter
-        self.hold = hold
+        self.leased = leased
         self.attempt = attempt  # None: it begins when a thread takes it
 
     def __call__(self) -> Any:
-        hold = self.hold
-        plan = hold.plan
+        leased = self.leased
+        plan = leased.plan
         token = running.set(self.attempt or self._begin())
         try:
-            args, kwargs = plan.decode(hold.job)
+            args, kwargs = plan.decode(leased.job)
             value = plan.function(*args, **kwargs)
             if plan.encode is None or plan.around:  # with middleware the result is encoded when all is done
                 return value
@@ -91,12 +91,12 @@ class ThreadCall:
         finally:
             running.reset(token)
             if self.attempt is None:  # else middleware is still to come
-                hold.took = time.monotonic() - hold.started
+                leased.took = time.monotonic() - leased.started
 
     def _begin(self) -> Attempt:
-        hold = self.hold
-        if hold.interrupt is not None:
-            raise hold.interrupt
-        if hold.over or clock.lease_seconds() - hold.fetched > self.starter.lease:
+        leased = self.leased
+        if leased.interrupt is not None:
+            raise leased.interrupt
+        if leased.over or clock.lease_seconds() - leased.fetched > self.starter.lease:
             raise NotBegun
-        return self.starter.begin(hold)
+        return self.starter.begin(leased)

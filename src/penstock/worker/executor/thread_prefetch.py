@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.core.lifecycle import starts_on_record
 from penstock.worker.executor.slots import Slots
-from penstock.worker.leased_jobs import Hold
+from penstock.worker.leased_jobs import LeasedJob
 
 __all__ = ["ThreadPrefetch"]
 
@@ -27,11 +27,11 @@ class ThreadPrefetch:
         #: Number of calls that may lie ready; 0 while calls are long.
         self.depth = 0
 
-    def allows(self, hold: Hold) -> bool:
+    def allows(self, leased: LeasedJob) -> bool:
         """Whether the job would lie behind other calls; otherwise an idle thread would take it at once, and
         one attempt too many would run."""
         slots = self._slots
-        plain = hold.plan.in_thread and not starts_on_record(hold.job)
+        plain = leased.plan.in_thread and not starts_on_record(leased.job)
         return plain and not slots.not_plain and not slots.lost
 
     def measure(self, seconds: float, ended: int) -> None:
