@@ -19,7 +19,7 @@ from penstock.core.job import State
 from penstock.core.lifecycle import Place, released
 from penstock.stores.contract import Settlement, Share, Store
 from penstock.worker import Worker
-from penstock.worker.executor.process_backlog import MOST_ASIDE
+from penstock.worker.executor.process_backlog import MOST_WAITING
 from penstock.worker.queues import Queue
 from tests.worker.conftest import PATIENCE, Dam, at_work, ended, in_a_burst, patient, quick, until
 from tests.worker.deeds import act, lines, linger, made, tell
@@ -181,7 +181,7 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
         assert time.monotonic() - before < 3
         assert worker._services is not None
         assert worker._services.slots.running == 2
-        assert await _count(app, "heavy", State.RUNNING) <= 2 + MOST_ASIDE
+        assert await _count(app, "heavy", State.RUNNING) <= 2 + MOST_WAITING
         gate.touch()
         for handle in handles:
             assert await handle.aresult(10) == "told"
@@ -289,7 +289,7 @@ async def test_a_worker_hoards_few_process_tasks_and_does_not_spin(app: App, tmp
         while time.monotonic() < ends:
             most = max(most, await _count(app, "default", State.RUNNING))
             await asyncio.sleep(0.01)
-        assert most <= 1 + MOST_ASIDE + 19
+        assert most <= 1 + MOST_WAITING + 19
         assert asked.fetches - fetches < 40
         for handle in handles[1:]:
             await handle.acancel()

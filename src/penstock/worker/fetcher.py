@@ -111,8 +111,8 @@ class Fetcher(Service):
         free = self._slots.free
         limit = min(_MOST, free + max(0, self._ahead() - self._slots.buffered))
         held = self._leased_jobs.per_queue
-        if self._admission.aside:
-            held = held - self._admission.aside.per_queue
+        if self._admission.backlog:
+            held = held - self._admission.backlog.per_queue
         shares = self._turns.plan(limit, free, held, self._admission.caps())
         if not shares:
             return await self._slot_of_a_queue()
@@ -170,7 +170,7 @@ class Fetcher(Service):
 
     def _until_look(self) -> float:
         """Seconds until a queue may be asked again that is not asked now, whatever comes free meanwhile."""
-        return min(_LOOK_AGAIN, self._admission.aside.next_look(time.monotonic()) or _LOOK_AGAIN)
+        return min(_LOOK_AGAIN, self._admission.backlog.next_look(time.monotonic()) or _LOOK_AGAIN)
 
     async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
         """Sleep until there may be something."""

@@ -20,7 +20,7 @@ from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, Place, starts
 from penstock.core.outcomes import Cancelled, Released, Unknown
 from penstock.stores.encrypted import why_closed
 from penstock.worker.executor.ending import Ending
-from penstock.worker.executor.process_backlog import Aside
+from penstock.worker.executor.process_backlog import ProcessBacklog
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_prefetch import ThreadPrefetch
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
@@ -73,8 +73,8 @@ class Admission:
         self._stopping = False
         self._buffer = slots.waiting
         #: Process tasks that wait for a process slot.
-        self.aside = Aside()
-        self._aside = self.aside.jobs
+        self.backlog = ProcessBacklog()
+        self._backlog = self.backlog.jobs
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,8 +109,8 @@ class Admission:
                 self._await_start(leased)
             else:
                 self._buffer.append(leased)
-                if self._aside and leased.plan.run_in != "process":
-                    self.aside.passed(leased.job.spec.queue)
+                if self._backlog and leased.plan.run_in != "process":
+                    self.backlog.passed(leased.job.spec.queue)
         self.start_ready()
 
     def _is_closed(self, leased: LeasedJob) -> bool:
@@ -138,8 +138,8 @@ class Admission:
     def start_ready(self) -> None:
         """Start leased jobs while there are slots."""
         buffer = self._buffer
-        if self._aside:
-            self._start_aside()
+        if self._backlog:
+            self._start_backlog()
         if buffer and clock.lease_seconds() - buffer[0].fetched > self._lease:
             self._give_back_overdue()
         if not buffer:
@@ -148,17 +148,17 @@ class Admission:
         while buffer and (room > 0 or (room > -ahead and self._prefetch.allows(buffer[0]))):
             leased = buffer.popleft()
             if leased.plan.run_in == "process" and self._process_room() <= 0:
-                if not self.aside.put(leased, time.monotonic()):
+                if not self.backlog.put(leased, time.monotonic()):
                     self._ending.refuse(leased, Released(Place.OWN))
                 continue
             if self._start(leased):
                 room -= 1
 
-    def _start_aside(self) -> None:
+    def _start_backlog(self) -> None:
         """Start process tasks of the backlog while there are process slots. They came first."""
-        aside, room = self.aside, self._slots.room() - len(self._slots.reserved)
-        while aside and room > 0 and self._process_room() > 0:
-            leased = aside.take(self._leased_jobs.per_queue, self._queue_slots)
+        backlog, room = self.backlog, self._slots.room() - len(self._slots.reserved)
+        while backlog and room > 0 and self._process_room() > 0:
+            leased = backlog.take(self._leased_jobs.per_queue, self._queue_slots)
             if leased is None:
                 return
             if clock.lease_seconds() - leased.fetched > self._lease:
@@ -201,16 +201,16 @@ class Admission:
     @property
     def waiting(self) -> bool:
         """Whether leased jobs wait for a slot."""
-        return self._slots.buffered > 0 or len(self.aside) > 0
+        return self._slots.buffered > 0 or len(self.backlog) > 0
 
     def caps(self) -> dict[str, int]:
         """How many jobs to fetch at most from queues with process tasks at their head."""
-        return self.aside.caps(self._process_room(), time.monotonic())
+        return self.backlog.caps(self._process_room(), time.monotonic())
 
     def nothing_behind(self, queues: Iterable[str]) -> None:
         """A fetch from these queues brought nothing: their process tasks need not wait here."""
-        if self.aside:
-            self._put_back(self.aside.nothing_behind(queues, time.monotonic()))
+        if self.backlog:
+            self._put_back(self.backlog.nothing_behind(queues, time.monotonic()))
 
     def give_back_late(self, now: float) -> None:
         """Give back jobs that have waited for a slot for `slot_wait`. `now` is monotonic."""
@@ -222,15 +222,15 @@ class Admission:
                     self._buffer.append(leased)
                 else:
                     self._ending.refuse(leased, Released(Place.OWN))
-        if self.aside:
-            self._put_back(self.aside.overdue(now))
+        if self.backlog:
+            self._put_back(self.backlog.overdue(now))
 
     def stop(self) -> None:
         """Start nothing more: what has not started goes back at once."""
         self._stopping = True
         self._buffer.extendleft(self._slots.reserved)
         self._slots.reserved.clear()
-        self._buffer.extendleft(reversed(self.aside.take_all()))
+        self._buffer.extendleft(reversed(self.backlog.take_all()))
         while self._buffer:
             self._ending.refuse(self._buffer.popleft(), Released())
 

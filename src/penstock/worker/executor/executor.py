@@ -96,7 +96,7 @@ class Executor:
             ended=self._ended,
             on_slot_lost=on_slot_lost,
         )
-        self._waiting, self._aside = slots.waiting, self.admission.aside.jobs
+        self._waiting, self._backlog = slots.waiting, self.admission.backlog.jobs
 
     def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
         """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
@@ -153,7 +153,7 @@ class Executor:
 
     def _ended(self, leased: LeasedJob, error: BaseException | None, result: bytes | None) -> None:
         self._ending.end(leased, error, result)
-        if self._waiting or self._aside:
+        if self._waiting or self._backlog:
             self.admission.start_ready()
 
     def _threads_done(self, batch: list[Done]) -> None:

@@ -1,4 +1,4 @@
-"""Process tasks that wait for a process slot: they stand aside, so that jobs behind them can start.
+"""Process tasks that wait for a process slot, so that the jobs behind them can start.
 
 A worker without a free process slot looks past the process tasks at the head of a queue: it leases them and
 holds a few of them here while it fetches what stands behind them. Nothing is kept for long: after a moment
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from penstock.worker.leased_jobs import LeasedJob
 
-__all__ = ["MOST_ASIDE", "Aside"]
+__all__ = ["MOST_WAITING", "ProcessBacklog"]
 
-#: Process tasks that a worker holds for which it has no process slot, at most.
-MOST_ASIDE = 32
+#: Most process tasks that wait here.
+MOST_WAITING = 32
 #: They are held so long (s) while there is something to start behind them ...
 _HELD = 0.25
 #: ... and others have so long (s) to take them before the next look.
@@ -31,7 +31,7 @@ class _Look:
     __slots__ = ("began", "found", "next", "pause")
 
     def __init__(self, now: float) -> None:
-        self.began: float | None = now  # None: nothing of it stands aside
+        self.began: float | None = now  # None: none of its jobs wait here
         self.found = False  # whether it had something else
         self.next = 0.0  # when it may be looked at again
         self.pause = _FIRST_PAUSE / 2
@@ -41,28 +41,28 @@ class _Look:
         self.began, self.found, self.next = None, False, now + self.pause
 
 
-class Aside:
+class ProcessBacklog:
     """Leased jobs without a process slot, in the order in which they came."""
 
     def __init__(self) -> None:
         #: Always the same deque: whether it is empty is asked for each job.
         self.jobs: deque[LeasedJob] = deque()
         self._looks: dict[str, _Look] = {}
-        #: How many of each queue stand here.
+        #: How many of each queue wait here.
         self.per_queue: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     def put(self, leased: LeasedJob, now: float) -> bool:
-        """Let this one stand aside; False: there is no room."""
+        """Let this job wait here; False: there is no room."""
         queue = leased.job.spec.queue
         look = self._looks.get(queue)
         if look is None:
             look = self._looks[queue] = _Look(now)
         if look.began is None:
             look.began = now
-        if len(self.jobs) >= MOST_ASIDE:
+        if len(self.jobs) >= MOST_WAITING:
             return False
         self.jobs.append(leased)
         self.per_queue[queue] += 1
@@ -100,7 +100,7 @@ class Aside:
 
     def overdue(self, now: float) -> list[LeasedJob]:
         """What has been held for as long as it may."""
-        full = len(self.jobs) >= MOST_ASIDE
+        full = len(self.jobs) >= MOST_WAITING
         over = []
         for queue, look in self._looks.items():
             began = look.began
@@ -113,7 +113,7 @@ class Aside:
 
         `free`: process slots without an attempt.
         """
-        room = MOST_ASIDE - len(self.jobs)
+        room = MOST_WAITING - len(self.jobs)
         caps: dict[str, int] = {}
         for queue, look in list(self._looks.items()):
             if look.began is None and free and now >= look.next:
