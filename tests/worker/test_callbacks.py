@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -263,16 +264,20 @@ async def test_what_waits_takes_a_bounded_part_of_the_memory(
             await handle.aresult(5)
         parts = worker._services
         assert parts is not None
-        assert parts.aftercare._bytes <= 100_000
-        assert 20 - 8 - 3 <= parts.aftercare.dropped <= 20 - 3, "three may wait, and eight are being called"
+        assert parts.callback_runner._bytes <= 100_000
+        assert 20 - 8 - 3 <= parts.callback_runner.dropped <= 20 - 3, (
+            "three may wait, and eight are being called"
+        )
         go_on.set()
-    assert parts.aftercare._bytes == 0
+    assert parts.callback_runner._bytes == 0
 
 
 async def test_one_that_does_not_come_back_is_stopped(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(callback_runner, "Caller", lambda n: callback_executor.Caller(n, limit=0.1))
+    monkeypatch.setattr(
+        callback_runner, "CallbackExecutor", lambda n: callback_executor.CallbackExecutor(n, limit=0.1)
+    )
     heard = Heard()
 
     @app.on_success
@@ -362,7 +367,7 @@ async def test_nobody_asks_and_nothing_is_made(app: App) -> None:
     worker = await in_a_burst(app)
     assert await handle.aresult(1) == "done in attempt 1"
     assert worker._services is not None
-    assert worker._services.aftercare._caller._pool is None
+    assert worker._services.callback_runner._executor._pool is None
 
 
 async def test_a_store_that_is_away_delays_them_and_loses_none(app: App, faults: FaultyStore) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 from penstock.core.errors import AttemptTimeout
 from penstock.worker.pools import ThreadPool
 
-__all__ = ["Caller"]
+__all__ = ["CallbackExecutor"]
 
 _log = logging.getLogger("penstock.worker")
 
 
-class Caller:
+class CallbackExecutor:
     """`call` never raises what a callback does. One that is not back within `limit` seconds is stopped: a
     coroutine is cancelled; in a thread an exception is raised, and the thread is waited for."""
 

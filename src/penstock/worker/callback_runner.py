@@ -19,9 +19,9 @@ from penstock.app.app import App
 from penstock.core.job import MAX_ERRORS, AttemptError, Job, State
 from penstock.core.lifecycle import Transition
 from penstock.core.text import text_of
-from penstock.worker.callback_executor import Caller
+from penstock.worker.callback_executor import CallbackExecutor
 
-__all__ = ["Aftercare"]
+__all__ = ["CallbackRunner"]
 
 _log = logging.getLogger("penstock.worker")
 #: So many jobs are cared for at once; it is also the most threads that callbacks get.
@@ -36,23 +36,23 @@ _SAY_EVERY = 1_000
 _Calls = Sequence[tuple[str, Callable[..., object]]]
 
 
-class Aftercare:
+class CallbackRunner:
     """What is called for one job is called in order: `on_failure` before `on_dead`, and the task's own
     before the queue's before the app's. Jobs do not wait for each other."""
 
-    def __init__(self, app: App, caller: Caller | None = None) -> None:
+    def __init__(self, app: App, executor: CallbackExecutor | None = None) -> None:
         self._app = app
-        self._caller = caller or Caller(_AT_ONCE)
+        self._executor = executor or CallbackExecutor(_AT_ONCE)
         self._waiting: deque[tuple[Job, Transition, bytes | None, _Calls]] = deque()
         self._bytes = 0
-        self._carers: set[asyncio.Task[None]] = set()
+        self._runners: set[asyncio.Task[None]] = set()
         #: Outcomes whose callbacks were left out, because too many waited.
         self.dropped = 0
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to call, and nothing being called."""
-        return not self._carers
+        return not self._runners
 
     def take(self, job: Job, move: Transition, result: bytes | None = None) -> None:
         """The store has applied this. To be called on the loop; calls nothing itself."""
@@ -64,25 +64,25 @@ class Aftercare:
             return
         self._bytes += _size(job, result)
         self._waiting.append((job, move, result, calls))
-        if len(self._carers) < _AT_ONCE:
-            self._send_carer()
+        if len(self._runners) < _AT_ONCE:
+            self._add_runner()
 
     async def drained(self, timeout: float) -> None:
         """Wait until all is called, for so long (s) at most; the rest is left out."""
-        if self._carers:
-            await asyncio.wait(set(self._carers), timeout=timeout)
+        if self._runners:
+            await asyncio.wait(set(self._runners), timeout=timeout)
 
     def close(self) -> None:
         """Stop what is still being called."""
-        left = len(self._waiting) + len(self._carers)
+        left = len(self._waiting) + len(self._runners)
         self._waiting.clear()
-        for carer in self._carers:
-            carer.cancel()
+        for runner in self._runners:
+            runner.cancel()
         if left:
             _log.error("the worker ends: callbacks of %d job(s) were not called to the end", left)
         if self.dropped:
             _log.error("callbacks of %d job(s) were left out: too many waited", self.dropped)
-        self._caller.close()
+        self._executor.close()
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
@@ -110,19 +110,19 @@ class Aftercare:
                 self.dropped,
             )
 
-    def _send_carer(self) -> None:
+    def _add_runner(self) -> None:
         # in an empty context: what the attempt had set there is none of theirs
         loop, context = asyncio.get_running_loop(), Context()
-        carer = loop.create_task(self._care(), name="penstock-aftercare", context=context)
-        self._carers.add(carer)
-        carer.add_done_callback(self._gone)
+        runner = loop.create_task(self._run(), name="penstock-callbacks", context=context)
+        self._runners.add(runner)
+        runner.add_done_callback(self._gone)
 
-    def _gone(self, carer: asyncio.Task[None]) -> None:
-        self._carers.discard(carer)
+    def _gone(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
         if self._waiting:  # a callback has cancelled it
-            self._send_carer()
+            self._add_runner()
 
-    async def _care(self) -> None:
+    async def _run(self) -> None:
         while self._waiting:
             job, move, result, calls = self._waiting.popleft()
             self._bytes -= _size(job, result)
@@ -134,7 +134,7 @@ class Aftercare:
                 _log.error("job %s: on_success of %s is not called: %s", job.id, job.task, why)
                 continue
             for name, call in calls:
-                await self._caller.call(call, now, said, about=f"job {job.id}: {name} of {job.task}")
+                await self._executor.call(call, now, said, about=f"job {job.id}: {name} of {job.task}")
             await asyncio.sleep(0)  # callbacks that never wait must not keep the loop from the jobs
 
     def _decoded(self, job: Job, result: bytes | None) -> Any:

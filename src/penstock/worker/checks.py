@@ -10,7 +10,7 @@ from typing import Any
 from penstock.core.errors import StoreError
 from penstock.core.health import Health
 from penstock.maintenance.service import Service
-from penstock.worker.callback_executor import Caller
+from penstock.worker.callback_executor import CallbackExecutor
 
 __all__ = ["Check"]
 
@@ -36,7 +36,7 @@ class Check(Service):
         self._facts = facts
         self._tell = tell
         self._every = every
-        self._caller = Caller(1)
+        self._executor = CallbackExecutor(1)
         self._asking: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -45,13 +45,13 @@ class Check(Service):
         finally:
             if self._asking is not None:
                 self._asking.cancel()
-            self._caller.close()
+            self._executor.close()
 
     async def tick(self) -> float:
         began = time.monotonic()
         health = self._facts(await self._trouble())
         if not self._stopping:
-            telling = asyncio.ensure_future(self._caller.call(self._tell, health, about="on_health"))
+            telling = asyncio.ensure_future(self._executor.call(self._tell, health, about="on_health"))
             try:
                 await self._or_stopped(telling)
             finally:

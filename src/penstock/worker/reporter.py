@@ -15,7 +15,7 @@ from penstock.core.events import Event, JobEnqueued, LoopBlocked, WorkerLost
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import SetAside
-from penstock.worker.callback_runner import Aftercare
+from penstock.worker.callback_runner import CallbackRunner
 
 __all__ = ["Reporter"]
 
@@ -25,17 +25,17 @@ _log = logging.getLogger("penstock.worker")
 class Reporter:
     """Reports for one worker. Events are made only if somebody listens."""
 
-    def __init__(self, app: App, worker: str, aftercare: Aftercare) -> None:
+    def __init__(self, app: App, worker: str, callback_runner: CallbackRunner) -> None:
         self._app = app
         self._worker = worker
-        self._aftercare = aftercare
+        self._callback_runner = callback_runner
 
     def judged(self, job: Job, move: Transition) -> None:
         """A job of a dead worker was decided here: report it, and call its callbacks."""
         if move.state is State.DEAD:
             _log.error("job %s (%s, attempt %d) is dead: %s", job.id, job.task, job.attempt, move.reason)
         if self._app.callbacks.active:
-            self._aftercare.take(job, move)
+            self._callback_runner.take(job, move)
         tell(self._app.events, job, move)
 
     async def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:

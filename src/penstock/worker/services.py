@@ -20,7 +20,7 @@ from penstock.maintenance.service import Complaint, Service
 from penstock.stores.contract import WorkerInfo
 from penstock.worker.announcer import Announcer
 from penstock.worker.attempt_watch import AttemptWatch
-from penstock.worker.callback_runner import Aftercare
+from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.checks import Check
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
@@ -32,7 +32,7 @@ from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
 from penstock.worker.store_checkup import StoreCheckup
 from penstock.worker.unknown_queues import UnknownQueues
-from penstock.worker.unknown_tasks import Strangers
+from penstock.worker.unknown_tasks import UnknownTasks
 
 __all__ = ["LAST_ANSWERS", "Maintenance", "Services"]
 
@@ -58,8 +58,8 @@ class Services:
     info: Callable[[], WorkerInfo]
     leased_jobs: LeasedJobs
     slots: Slots
-    unknown_tasks: Strangers
-    aftercare: Aftercare
+    unknown_tasks: UnknownTasks
+    callback_runner: CallbackRunner
     reporter: Reporter
     announcer: Announcer
     settler: Settler
@@ -92,7 +92,7 @@ class Services:
                         service.stop()
         finally:
             self.heartbeat.stop()
-            self.aftercare.close()
+            self.callback_runner.close()
             self.executor.close()
             try:
                 await self.setup.app.store.retire(self.setup.id)
@@ -144,7 +144,7 @@ class Services:
         self.executor.release_running()
         await self.last_fetch()
         await self.settler.drained(timeout=LAST_ANSWERS)
-        await self.aftercare.drained(timeout=LAST_ANSWERS)
+        await self.callback_runner.drained(timeout=LAST_ANSWERS)
 
     def _health(self, trouble: str | None) -> Health:
         """This worker's health. `trouble`: why the store is away, None if it answers."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from penstock.core.events import EventBus, TaskUnknown
 from penstock.core.job import Job
 
-__all__ = ["Strangers"]
+__all__ = ["UnknownTasks"]
 
 _log = logging.getLogger("penstock.worker")
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("penstock.worker")
 _SAY_EVERY = 3.0
 
 
-class Strangers:
+class UnknownTasks:
     """Counts and logs the jobs that this worker cannot run.
 
     `on_closed` is called when a task, or a raw queue, is found to be closed here.

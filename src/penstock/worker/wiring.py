@@ -10,7 +10,7 @@ from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.reclaimer import Reclaimer
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.announcer import Announcer
-from penstock.worker.callback_runner import Aftercare
+from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
@@ -20,7 +20,7 @@ from penstock.worker.reporter import Reporter
 from penstock.worker.services import Maintenance, Services
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
-from penstock.worker.unknown_tasks import Strangers
+from penstock.worker.unknown_tasks import UnknownTasks
 
 __all__ = ["wire"]
 
@@ -40,17 +40,17 @@ def wire(
     app, config, store = setup.app, setup.config, setup.app.store
     leased_jobs = LeasedJobs(setup.table)
     slots = Slots(setup.concurrency, config.process_slots, leased_jobs)
-    aftercare = Aftercare(app)
-    reporter = Reporter(app, setup.id, aftercare)
+    callback_runner = CallbackRunner(app)
+    reporter = Reporter(app, setup.id, callback_runner)
     announcer = Announcer(store, info, config.announce / 1000, waits=not setup.burst)
-    unknown_tasks = Strangers(app.events, on_closed=announcer.poke)
+    unknown_tasks = UnknownTasks(app.events, on_closed=announcer.poke)
     settler = Settler(
         store,
         app,
         leased_jobs,
         busy=slots.is_backed_up,
         on_answer=slots.freed.set,
-        on_applied=aftercare.take,
+        on_applied=callback_runner.take,
         keep_dead=config.keep_dead,
         lease=config.lease,
     )
@@ -84,7 +84,7 @@ def wire(
         leased_jobs=leased_jobs,
         slots=slots,
         unknown_tasks=unknown_tasks,
-        aftercare=aftercare,
+        callback_runner=callback_runner,
         reporter=reporter,
         announcer=announcer,
         settler=settler,

@@ -159,7 +159,7 @@ class Worker:
         if not await services.settler.drained(timeout=max(LAST_ANSWERS, drain / 1000)):
             left = len(services.leased_jobs)
             _log.error("worker %s: %d outcome(s) could not be stored; these jobs run again", self.id, left)
-        await services.aftercare.drained(timeout=LAST_ANSWERS)
+        await services.callback_runner.drained(timeout=LAST_ANSWERS)
         if services.fetching is not None:
             ended = max(0, running - released)
             _log.info("worker %s has stopped: %d job(s) ended, %d released", self.id, ended, released)
@@ -210,7 +210,7 @@ class Worker:
     @property
     def calls_back(self) -> bool:
         """Whether callbacks of ended jobs are being called: they may enqueue more."""
-        return self._services is not None and not self._services.aftercare.idle
+        return self._services is not None and not self._services.callback_runner.idle
 
     @property
     def tells(self) -> bool:

@@ -25,7 +25,7 @@ from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_prefetch import ThreadPrefetch
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.plan import Plan, Plans
-from penstock.worker.unknown_tasks import Strangers
+from penstock.worker.unknown_tasks import UnknownTasks
 
 __all__ = ["NO_PLAN", "Admission"]
 
@@ -48,7 +48,7 @@ class Admission:
         slots: Slots,
         prefetch: ThreadPrefetch,
         ending: Ending,
-        strangers: Strangers,
+        unknown_tasks: UnknownTasks,
         *,
         launch: Callable[[LeasedJob], None],
         start_on_record: Callable[[LeasedJob], None],
@@ -63,7 +63,7 @@ class Admission:
         self._slots = slots
         self._prefetch = prefetch
         self._ending = ending
-        self._strangers = strangers
+        self._unknown_tasks = unknown_tasks
         self._launch = launch
         self._start_on_record = start_on_record
         self._no_child = no_child
@@ -97,7 +97,7 @@ class Admission:
             leased.arrived = arrived
             if leased.plan is NO_PLAN:
                 self._ending.refuse(leased, Unknown())
-                self._strangers.tell(leased.job)
+                self._unknown_tasks.tell(leased.job)
             elif (leased.job.spec.payload[2:3] == b"$" or leased.job.members) and self._is_closed(leased):
                 pass
             elif leased.job.cancel_asked:
@@ -119,7 +119,7 @@ class Admission:
         if why is None:
             return False
         self._ending.refuse(leased, Unknown(CANNOT_BE_READ + why))
-        self._strangers.tell_closed(leased.job, why)
+        self._unknown_tasks.tell_closed(leased.job, why)
         return True
 
     def _await_start(self, leased: LeasedJob) -> None:

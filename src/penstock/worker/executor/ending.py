@@ -12,7 +12,7 @@ from penstock.core.outcomes import Outcome, Returned, Unknown
 from penstock.worker.executor.outcomes import outcome_of_end
 from penstock.worker.executor.slots import Slots
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
-from penstock.worker.unknown_tasks import Strangers
+from penstock.worker.unknown_tasks import UnknownTasks
 
 __all__ = ["Ending", "Settle"]
 
@@ -30,7 +30,7 @@ class Ending:
         events: EventBus,
         leased_jobs: LeasedJobs,
         slots: Slots,
-        strangers: Strangers,
+        unknown_tasks: UnknownTasks,
         *,
         settle: Settle,
         keep_dead: int,
@@ -38,7 +38,7 @@ class Ending:
         self._events = events
         self._leased_jobs = leased_jobs
         self._slots = slots
-        self._strangers = strangers
+        self._unknown_tasks = unknown_tasks
         self._settle = settle
         self._keep_dead = keep_dead
 
@@ -57,7 +57,7 @@ class Ending:
             outcome = outcome_of_end(leased, error)
             self.report(leased, outcome)
             if isinstance(outcome, Unknown):
-                self._strangers.tell_misfit(leased.job, outcome.why or "")
+                self._unknown_tasks.tell_misfit(leased.job, outcome.why or "")
 
     def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
         """End a leased job that was never started here."""

@@ -22,7 +22,7 @@ from penstock.worker.executor.thread_attempts import ThreadAttempts
 from penstock.worker.executor.thread_prefetch import ThreadPrefetch
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.pools import Done
-from penstock.worker.unknown_tasks import Strangers
+from penstock.worker.unknown_tasks import UnknownTasks
 
 __all__ = ["Executor"]
 
@@ -42,7 +42,7 @@ class Executor:
         config: Config,
         leased_jobs: LeasedJobs,
         slots: Slots,
-        strangers: Strangers,
+        unknown_tasks: UnknownTasks,
         *,
         settle: Settle,
         on_slot_lost: Callable[[], None],
@@ -51,7 +51,7 @@ class Executor:
     ) -> None:
         self._slots = slots
         self._ending = Ending(
-            app.events, leased_jobs, slots, strangers, settle=settle, keep_dead=config.keep_dead
+            app.events, leased_jobs, slots, unknown_tasks, settle=settle, keep_dead=config.keep_dead
         )
         starter = Starter(app.events, leased_jobs, config.lease / 1000)
         self._threads = ThreadAttempts(starter, slots.concurrency, self._threads_done)
@@ -79,7 +79,7 @@ class Executor:
             slots,
             self._prefetch,
             self._ending,
-            strangers,
+            unknown_tasks,
             launch=self._runners.launch,
             start_on_record=recorded.start,
             no_child=self._processes.is_short,
