@@ -38,7 +38,11 @@ class Disk:
 
 
 def reclaimer(disk: Disk) -> Reclaimer:
-    options: dict[str, Any] = {"proven_dead": lambda _: set(), "bury": lambda _: False, "write": disk.write}
+    options: dict[str, Any] = {
+        "proven_dead": lambda _: set(),
+        "remove_dead": lambda _: False,
+        "write": disk.write,
+    }
     return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=1.0, **options)  # type: ignore[arg-type]
 
 
@@ -69,7 +73,7 @@ async def test_a_heartbeat_that_failed_is_a_failure_too():
     """A disk may be full and free again between two looks at the leases."""
     disk = Disk()
     one = reclaimer(disk)
-    one.doubt()
+    one.suspend_reclaim()
     await one.tick()
     assert disk.judged == 0
     await asyncio.sleep(2 * _BEAT)
@@ -80,7 +84,7 @@ async def test_a_heartbeat_that_failed_is_a_failure_too():
 async def test_who_cannot_write_yet_does_not_begin_to_wait():
     disk = Disk()
     one = reclaimer(disk)
-    one.doubt()
+    one.suspend_reclaim()
     disk.full = True
     with pytest.raises(StoreFull):
         await one.tick()

@@ -273,7 +273,7 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
 async def test_what_dies_by_the_loss_of_its_worker_is_kept_as_long_as_the_configuration_says(
     app: App, monkeypatch: pytest.MonkeyPatch, proof: str
 ) -> None:
-    monkeypatch.setattr(wiring, "bury", lambda id: True)
+    monkeypatch.setattr(wiring, "remove_dead", lambda id: True)
     handle = await app.task(max_attempts=1)(_never).aenqueue()
     await app.store.announce(WorkerInfo("doomed", "host", 1, 0, ("default",), (), 20))
     assert await _fetch(app, "doomed")
@@ -309,7 +309,7 @@ async def test_a_worker_proven_dead_is_told_of_and_its_jobs_run_at_once(
 ) -> None:
     """Its lease would hold for a minute; the proof of its death (see test_locks.py) does not wait."""
     monkeypatch.setattr(wiring, "proven_dead", lambda _: {"deceased"})
-    monkeypatch.setattr(wiring, "bury", lambda id: True)
+    monkeypatch.setattr(wiring, "remove_dead", lambda id: True)
     began = tmp_path / "began"
     told = Told(app)
     handle = await made(app, "async", linger).aenqueue(str(began), 0.0)

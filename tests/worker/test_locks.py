@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from penstock.worker import locks
-from penstock.worker.locks import LifeLock, bury, is_dead, lock_directory, proven_dead, sweep
+from penstock.worker.locks import LivenessLock, is_dead, lock_directory, proven_dead, remove_dead, sweep
 
 HOLDER = """
 import os, subprocess, sys
 from pathlib import Path
-from penstock.worker.locks import LifeLock
-lock = LifeLock(sys.argv[1], Path(sys.argv[2]))
+from penstock.worker.locks import LivenessLock
+lock = LivenessLock(sys.argv[1], Path(sys.argv[2]))
 assert lock.held
 started = None
 if "forks" in sys.argv:
@@ -67,11 +67,11 @@ def directory(tmp_path: Path) -> Path:
 def test_a_killed_worker_is_proven_dead_and_a_living_one_is_not(directory: Path) -> None:
     with holder("w-1", directory) as process:
         assert not is_dead("w-1", directory)
-        assert not bury("w-1", directory)
+        assert not remove_dead("w-1", directory)
         kill(process)
         assert is_dead("w-1", directory)
         assert is_dead("w-1", directory), "the proof can be had again until the dead is buried"
-        assert bury("w-1", directory)
+        assert remove_dead("w-1", directory)
         assert not is_dead("w-1", directory), "a missing file proves nothing"
         assert list(directory.iterdir()) == []
 
@@ -82,7 +82,7 @@ def test_who_is_known_to_be_dead_is_so_without_a_look_while_the_file_is_there(di
         assert proven_dead({"w-2", "w-3"}, directory) == {"w-2"}, "it lives, but nobody looked"
         kill(first)
         assert proven_dead({"w-2"}, directory) == {"w-1", "w-2"}
-        assert bury("w-1", directory)
+        assert remove_dead("w-1", directory)
         assert proven_dead({"w-1"}, directory) == set()
 
 
@@ -94,7 +94,7 @@ def test_a_stopped_worker_is_alive(directory: Path) -> None:
 
 
 def test_one_own_lock_does_not_prove_ones_own_death(directory: Path) -> None:
-    with LifeLock("me", directory) as lock:
+    with LivenessLock("me", directory) as lock:
         assert lock.held
         assert not is_dead("me", directory)
     assert not is_dead("me", directory)
@@ -104,7 +104,7 @@ def test_one_own_lock_does_not_prove_ones_own_death(directory: Path) -> None:
 def test_a_worker_of_another_container_is_never_taken_for_dead(tmp_path: Path) -> None:
     """Two containers: the same boot, the same pids perhaps, but a /tmp of its own each."""
     here, there = tmp_path / "here", tmp_path / "there"
-    with holder("w-there", there) as process, LifeLock("w-here", here):
+    with holder("w-there", there) as process, LivenessLock("w-here", here):
         assert not is_dead("w-there", here)
         assert not is_dead("w-here", there)
         kill(process)
@@ -153,12 +153,12 @@ def test_a_file_made_anew_between_open_and_lock_proves_nothing(
     with holder("w-1", directory) as process:
         kill(process)
     real = locks.fcntl.flock
-    new: list[LifeLock] = []
+    new: list[LivenessLock] = []
 
     def flock(fd: int, how: int) -> None:
         monkeypatch.setattr(locks.fcntl, "flock", real)
         (directory / "w-1.alive").unlink()  # another checker buried it …
-        new.append(LifeLock("w-1", directory))  # … and a worker of that name came to be
+        new.append(LivenessLock("w-1", directory))  # … and a worker of that name came to be
         real(fd, how)
 
     monkeypatch.setattr(locks.fcntl, "flock", flock)
@@ -173,7 +173,7 @@ def test_sweeping_removes_the_long_dead_and_nobody_else(directory: Path) -> None
             kill(process)
     (directory / "never-finished.new").touch()
     (directory / "not-ours.txt").touch()
-    with LifeLock("old-alive", directory):
+    with LivenessLock("old-alive", directory):
         for name in ("old-dead.alive", "old-alive.alive", "never-finished.new", "not-ours.txt"):
             os.utime(directory / name, (0, 0))
         assert sweep(3600, directory) == 2
@@ -184,7 +184,7 @@ def test_sweeping_removes_the_long_dead_and_nobody_else(directory: Path) -> None
 
 
 def test_the_directory_is_closed_to_others(directory: Path) -> None:
-    with LifeLock("w-1", directory):
+    with LivenessLock("w-1", directory):
         assert directory.stat().st_mode & 0o777 == 0o700
         assert (directory / "w-1.alive").stat().st_mode & 0o777 == 0o600
 
@@ -194,7 +194,7 @@ def test_a_directory_that_others_may_enter_is_not_used(
 ) -> None:
     directory.mkdir()
     directory.chmod(0o777)
-    with caplog.at_level(logging.WARNING), LifeLock("w-1", directory) as lock:
+    with caplog.at_level(logging.WARNING), LivenessLock("w-1", directory) as lock:
         assert not lock.held
     assert "no proof of life" in caplog.text
     assert str(directory) in caplog.text
@@ -207,27 +207,27 @@ def test_a_link_in_place_of_directory_or_file_is_not_followed(tmp_path: Path) ->
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir(mode=0o700)
     link.symlink_to(real)
-    assert not LifeLock("w-1", link).held
+    assert not LivenessLock("w-1", link).held
     victim = tmp_path / "victim"
     victim.touch()
     (real / "w-2.alive").symlink_to(victim)
     assert not is_dead("w-2", real)
-    assert not bury("w-2", real)
+    assert not remove_dead("w-2", real)
     assert victim.exists()
 
 
 def test_a_read_only_file_system_is_lived_with(tmp_path: Path) -> None:
-    lock = LifeLock("w-1", tmp_path / "not" / "there")
+    lock = LivenessLock("w-1", tmp_path / "not" / "there")
     assert not lock.held
     lock.release()
 
 
 @pytest.mark.parametrize("id", ["", "../escape", "a/b", ".hidden", "x" * 200, "a\n"])
 def test_an_id_that_is_no_file_name_proves_nothing(directory: Path, id: str) -> None:
-    with LifeLock("w-1", directory):
+    with LivenessLock("w-1", directory):
         assert not is_dead(id, directory)
-        assert not bury(id, directory)
-    assert not LifeLock(id, directory).held
+        assert not remove_dead(id, directory)
+    assert not LivenessLock(id, directory).held
 
 
 def test_the_directory_is_the_users_runtime_one_or_lies_in_tmp(

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.job import Job, NewJob, State
 from penstock.stores.contract import Share
-from penstock.worker.queues import Queue, Turns, as_queues, spread
+from penstock.worker.queues import Queue, WeightedRoundRobin, as_queues, spread
 
 WEIGHTED = (Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1))
 
@@ -29,7 +29,7 @@ def serve(shares: list[Share], limit: int, stock: dict[str, int]) -> Counter[str
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 1000])
 def test_full_queues_start_by_their_weights(limit: int) -> None:
-    turns = Turns(WEIGHTED)
+    turns = WeightedRoundRobin(WEIGHTED)
     stock = dict.fromkeys(("critical", "default", "low"), 10**9)
     total: Counter[str] = Counter()
     while total.total() < 10_000:
@@ -44,7 +44,7 @@ def test_full_queues_start_by_their_weights(limit: int) -> None:
 
 
 def test_an_empty_queue_does_not_save_up_credit() -> None:
-    turns = Turns((Queue("a"), Queue("b")))
+    turns = WeightedRoundRobin((Queue("a"), Queue("b")))
     stock = {"a": 10**6, "b": 0}
     for _ in range(100):
         shares = turns.plan(1, 1, {}, {})
@@ -60,26 +60,26 @@ def test_an_empty_queue_does_not_save_up_credit() -> None:
 
 
 def test_what_one_queue_cannot_fill_another_may() -> None:
-    turns = Turns(WEIGHTED)
+    turns = WeightedRoundRobin(WEIGHTED)
     got = serve(turns.plan(100, 100, {}, {}), 100, {"critical": 0, "default": 0, "low": 500})
     assert got["low"] == 100
 
 
 def test_strict_order_gives_the_lower_queue_none_while_the_higher_has_any() -> None:
-    turns = Turns((Queue("high"), Queue("low")), strict=True)
+    turns = WeightedRoundRobin((Queue("high"), Queue("low")), strict=True)
     stock = {"high": 95, "low": 100}
     assert serve(turns.plan(50, 50, {}, {}), 50, stock) == {"high": 50, "low": 0}
     assert serve(turns.plan(50, 50, {}, {}), 50, stock) == {"high": 45, "low": 5}
 
 
 def test_a_queue_never_gets_more_than_its_slots() -> None:
-    turns = Turns((Queue("a", slots=10), Queue("b", slots=20)))
+    turns = WeightedRoundRobin((Queue("a", slots=10), Queue("b", slots=20)))
     plan = {s.queue: s.cap for s in turns.plan(100, 30, {"a": 4, "b": 20}, {})}
     assert plan == {"a": 6}
 
 
 def test_a_narrow_queue_gives_what_it_may_and_the_others_all() -> None:
-    turns = Turns((Queue("a"), Queue("b")))
+    turns = WeightedRoundRobin((Queue("a"), Queue("b")))
     caps = {s.queue: s.cap for s in turns.plan(10, 10, {}, {"a": 0})}
     assert caps == {"b": 10}
 

@@ -14,7 +14,7 @@ from penstock.core.ids import mint, mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.worker import Worker
 from penstock.worker.executor.admission import NO_PLAN
-from penstock.worker.executor.attempt_start import NotBegun, Starter
+from penstock.worker.executor.attempt_start import LeaseRevoked, Starter
 from penstock.worker.executor.thread_attempts import ThreadCall
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from tests.servers import remove_keys
@@ -78,7 +78,7 @@ async def test_a_call_that_lies_ready_for_a_thread_does_not_begin_after_a_suspen
 ) -> None:
     call = ThreadCall(Starter(app.events, LeasedJobs(), 15.0), held())
     asleep()
-    with pytest.raises(NotBegun):
+    with pytest.raises(LeaseRevoked):
         call()
 
 

@@ -77,12 +77,12 @@ class Court:
             ["default"],
             "me",
             proven_dead=lambda _: set(self.dead),
-            bury=self._bury,
+            remove_dead=self._remove_dead,
             on_lost=lambda *told: self.told.append(told),
             **settings,
         )
 
-    def _bury(self, worker: str) -> bool:
+    def _remove_dead(self, worker: str) -> bool:
         self.buried.append(worker)
         return True
 

@@ -29,8 +29,8 @@ class Reclaimer(Service):
     `every` says: jobs with a lease that has run out.
 
     `proven_dead` names the dead of this host, of whatever store, told of those that do not concern us (see
-    worker/locks.py); `bury` clears the proof away, and `on_lost` hears of each who was buried here: the id,
-    the cause, how many jobs. One that was itself stopped or cut off waits a heartbeat before it judges
+    worker/locks.py); `remove_dead` clears the proof away, and `on_lost` is called for each worker removed here:
+    the id, the cause, how many jobs. One that was itself stopped or cut off waits a heartbeat before it judges
     leases: the others may have been cut off just as long. `write` is any write to the store, asked for after
     a failure: a store whose disk is full still answers all questions, and is not back before it can be
     written to.
@@ -47,7 +47,7 @@ class Reclaimer(Service):
         lease: int,
         heartbeat: float,
         proven_dead: Callable[[Set[str]], set[str]],
-        bury: Callable[[str], object],
+        remove_dead: Callable[[str], object],
         on_lost: Callable[[str, str, int], None] = lambda *_: None,
         on_judged: Judged = lambda *_: None,
         write: Callable[[], Awaitable[None]] | None = None,
@@ -64,7 +64,7 @@ class Reclaimer(Service):
         self._proven_dead = proven_dead
         self._strangers: set[str] = set()  # dead, and not of this store
         self._look_at_all = 0.0  # monotonic: when those are looked at again
-        self._bury = bury
+        self._remove_dead = remove_dead
         self._on_lost = on_lost
         self._on_judged = on_judged
         self._write = write
@@ -78,7 +78,7 @@ class Reclaimer(Service):
         #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
         self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
 
-    def doubt(self) -> None:
+    def suspend_reclaim(self) -> None:
         """Somebody else here could not write to the store. From any thread."""
         self._failed = True
 
@@ -86,11 +86,11 @@ class Reclaimer(Service):
         try:
             return await self._tick()
         except StoreError:
-            self.doubt()
+            self.suspend_reclaim()
             raise
 
     async def _tick(self) -> float:
-        asked = await self._bury_the_dead()
+        asked = await self._reclaim_from_the_dead()
         if self._failed and self._write is not None:
             await self._write()
         elif not asked:
@@ -122,7 +122,7 @@ class Reclaimer(Service):
     def _pause(self) -> float:
         return min(_LOOK_FOR_DEAD, self._every)
 
-    async def _bury_the_dead(self) -> bool:
+    async def _reclaim_from_the_dead(self) -> bool:
         """Whether the store was asked: only if somebody on this host has died whom it may know."""
         if time.monotonic() >= self._look_at_all:  # one whose id was chosen may live again, and here
             self._strangers.clear()
@@ -148,7 +148,7 @@ class Reclaimer(Service):
                 on_judged=self._on_judged,
             )
             await self._store.retire(info.id)
-            if self._bury(info.id) is not False:  # else another was quicker, and has told
+            if self._remove_dead(info.id) is not False:  # else another was quicker, and has told
                 self._on_lost(info.id, cause, len(lost))
         return True
 

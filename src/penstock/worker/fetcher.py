@@ -15,7 +15,7 @@ from penstock.maintenance.service import Backoff, Service
 from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
 from penstock.worker.executor import Admission, Slots
 from penstock.worker.leased_jobs import LeasedJobs
-from penstock.worker.queues import Queue, Turns, spread
+from penstock.worker.queues import Queue, WeightedRoundRobin, spread
 from penstock.worker.settler import Settler
 
 __all__ = ["Fetcher"]
@@ -64,7 +64,7 @@ class Fetcher(Service):
         self._slots = slots
         self._settler = settler
         self._leased_jobs = leased_jobs
-        self._turns = Turns(queues, strict=strict)
+        self._round_robin = WeightedRoundRobin(queues, strict=strict)
         self._names = tuple(q.name for q in queues)
         self._strict = strict and len(queues) > 1
         self._slotted = any(q.slots is not None for q in queues)
@@ -113,7 +113,7 @@ class Fetcher(Service):
         held = self._leased_jobs.per_queue
         if self._admission.backlog:
             held = held - self._admission.backlog.per_queue
-        shares = self._turns.plan(limit, free, held, self._admission.caps())
+        shares = self._round_robin.plan(limit, free, held, self._admission.caps())
         if not shares:
             return await self._slot_of_a_queue()
         began, sent = time.monotonic(), clock.lease_seconds()
@@ -125,7 +125,7 @@ class Fetcher(Service):
         self.last_success = time.monotonic()
         self._took += (self.last_success - began - self._took) / 4
         got = Counter(job.spec.queue for job in fetched.jobs)
-        self._turns.paid(shares, got)
+        self._round_robin.paid(shares, got)
         if fetched.set_aside:
             self.on_set_aside(fetched.set_aside)
         if fetched.due is not None:

@@ -24,7 +24,7 @@ except ImportError:  # not a POSIX system: nobody can prove anything
 
 from penstock.core.forks import begins_anew
 
-__all__ = ["LifeLock", "bury", "is_dead", "lock_directory", "proven_dead", "sweep"]
+__all__ = ["LivenessLock", "is_dead", "lock_directory", "proven_dead", "remove_dead", "sweep"]
 
 _log = logging.getLogger("penstock.worker")
 _ENDING = ".alive"
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _DAY = 86_400.0
 
 
-class LifeLock:
+class LivenessLock:
     """Held from its making until `release`, or until the process is gone, however it goes.
 
     Neither processes that are started nor those that are forked hold it on. Where it cannot be had
@@ -72,7 +72,7 @@ class LifeLock:
                 _unlink(self.worker_id + _ENDING, where)
         os.close(fd)
 
-    def __enter__(self) -> LifeLock:
+    def __enter__(self) -> LivenessLock:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,7 +101,7 @@ class LifeLock:
 def is_dead(worker_id: str, directory: Path | None = None) -> bool:
     """Whether it is proven that this worker is dead. False: it lives, or nobody here knows.
 
-    The answer stays the same until `bury` or `sweep`, so that whoever is interrupted while it takes
+    The answer stays the same until `remove_dead` or `sweep`, so that whoever is interrupted while it takes
     back the dead worker's jobs, and everybody else, can ask again.
     """
     if not _NAME.match(worker_id):
@@ -114,7 +114,7 @@ def is_dead(worker_id: str, directory: Path | None = None) -> bool:
 
 
 def proven_dead(known: Set[str] = frozenset(), directory: Path | None = None) -> set[str]:
-    """All workers, of whatever store, that are proven dead and not buried: a look at this host alone.
+    """All workers, of whatever store, that are proven dead and not removed: a look at this host alone.
 
     Those `known` to be dead are so still: a host that has seen many workers of other stores die has a
     file of each for a day, and to try a lock for each took 4 ms a second.
@@ -135,12 +135,12 @@ def proven_dead(known: Set[str] = frozenset(), directory: Path | None = None) ->
         return dead
 
 
-def bury(worker_id: str, directory: Path | None = None) -> bool:
+def remove_dead(worker_id: str, directory: Path | None = None) -> bool:
     """Remove a dead worker's file, once its jobs are taken back; False if it is not proven dead."""
     if not _NAME.match(worker_id):
         return False
     with _open_directory(directory, create=False) as where:
-        return where is not None and _remove_dead(worker_id + _ENDING, where)
+        return where is not None and _unlink_dead(worker_id + _ENDING, where)
 
 
 def sweep(older_than: float = _DAY, directory: Path | None = None) -> int:
@@ -157,7 +157,7 @@ def sweep(older_than: float = _DAY, directory: Path | None = None) -> int:
                 old = os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime < limit
             except FileNotFoundError:
                 continue
-            swept += old and _remove_dead(name, where)
+            swept += old and _unlink_dead(name, where)
     return swept
 
 
@@ -233,7 +233,7 @@ def _locked(name: str, where: int, *, shared: bool) -> Iterator[bool]:
         os.close(fd)
 
 
-def _remove_dead(name: str, where: int) -> bool:
+def _unlink_dead(name: str, where: int) -> bool:
     with _locked(name, where, shared=False) as taken:
         if taken:
             _unlink(name, where)

@@ -11,7 +11,7 @@ from penstock.core.ids import check_queue
 from penstock.core.job import Job
 from penstock.stores.contract import Share
 
-__all__ = ["Queue", "Turns", "as_queues", "is_count", "spread"]
+__all__ = ["Queue", "WeightedRoundRobin", "as_queues", "is_count", "spread"]
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ def spread(jobs: list[Job], got: Mapping[str, int]) -> list[Job]:
     return [jobs[i] for i in sorted(range(len(jobs)), key=places.__getitem__)]
 
 
-class Turns:
+class WeightedRoundRobin:
     """Splits a fetch between queues.
 
     By weight: each queue saves up credit for its share of what is asked, and pays for what it gets

@@ -15,7 +15,7 @@ from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
-from penstock.worker.locks import bury, proven_dead
+from penstock.worker.locks import proven_dead, remove_dead
 from penstock.worker.reporter import Reporter
 from penstock.worker.services import Maintenance, Services
 from penstock.worker.settler import Settler
@@ -74,7 +74,7 @@ def wire(
         block_report=config.block_report / 1000,
         on_grip=executor.gripped,
         on_blocked=reporter.blocked,
-        on_failed=maintenance.reclaimer.doubt,
+        on_failed=maintenance.reclaimer.suspend_reclaim,
         table=setup.table,
     )
     fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
@@ -106,7 +106,7 @@ def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -
             lease=config.lease,
             heartbeat=config.heartbeat / 1000,
             proven_dead=proven_dead,
-            bury=bury,
+            remove_dead=remove_dead,
             write=announcer.announce,
             on_lost=reporter.lost_worker,
             on_judged=reporter.judged,

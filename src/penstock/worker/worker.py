@@ -16,7 +16,7 @@ from penstock.core.duration import format_ms
 from penstock.core.events import WorkerLost, WorkerStarted, WorkerStopped
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.hooks import call_hook, call_last_hooks
-from penstock.worker.locks import LifeLock, sweep
+from penstock.worker.locks import LivenessLock, sweep
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue
 from penstock.worker.services import LAST_ANSWERS, Services
@@ -86,7 +86,7 @@ class Worker:
             raise RuntimeError("this worker has run, or runs: a Worker serves once, make another one")
         self._begun = True
         sweep()
-        lock = LifeLock(self.id)
+        lock = LivenessLock(self.id)
         if self._setup.table is not None:
             self._setup.table.announce(self.id)
         try:

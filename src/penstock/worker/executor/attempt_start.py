@@ -8,10 +8,10 @@ from penstock.app.attempt import Attempt
 from penstock.core.events import EventBus, JobStarted
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 
-__all__ = ["NotBegun", "Starter"]
+__all__ = ["LeaseRevoked", "Starter"]
 
 
-class NotBegun(Exception):
+class LeaseRevoked(Exception):
     """The job is somebody else's by now: its function was not called."""
 
 
@@ -31,7 +31,7 @@ class Starter:
         the function had not begun.
         """
         if not self._leased_jobs.try_start(leased):
-            raise NotBegun
+            raise LeaseRevoked
         if self._events.active:
             spec, now = leased.job.spec, leased.store_now()
             self._events.emit(JobStarted(now, spec.id, spec.queue, spec.task, leased.job.attempt))

@@ -10,7 +10,7 @@ from penstock.core.job import AttemptError
 from penstock.core.lifecycle import Place
 from penstock.core.outcomes import Cancelled, LeaseLost, Outcome, Raised, Released
 from penstock.core.text import number
-from penstock.worker.executor.attempt_start import NotBegun
+from penstock.worker.executor.attempt_start import LeaseRevoked
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, NoChild
 
@@ -20,7 +20,7 @@ __all__ = ["outcome_of_end"]
 def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
     """The outcome of an attempt that ended with `error`. Never raises."""
     try:
-        if isinstance(error, NotBegun):
+        if isinstance(error, LeaseRevoked):
             return Released(Place.OWN)
         if isinstance(error, ChildFailed):
             return error.outcome

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.app.attempt import Attempt, running
 from penstock.core import clock
 from penstock.core.errors import Interrupted
-from penstock.worker.executor.attempt_start import NotBegun, Starter
+from penstock.worker.executor.attempt_start import LeaseRevoked, Starter
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.pools import Done, ThreadPool
 
@@ -98,5 +98,5 @@ class ThreadCall:
         if leased.interrupt is not None:
             raise leased.interrupt
         if leased.over or clock.lease_seconds() - leased.fetched > self.starter.lease:
-            raise NotBegun
+            raise LeaseRevoked
         return self.starter.begin(leased)

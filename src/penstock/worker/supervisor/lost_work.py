@@ -12,7 +12,7 @@ from penstock.core.lifecycle import LOST_BY, Transition
 from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import Complaint
 from penstock.stores.contract import Store
-from penstock.worker.locks import bury
+from penstock.worker.locks import remove_dead
 from penstock.worker.shared_lease_table import Entry
 
 __all__ = ["LostWork"]
@@ -81,7 +81,7 @@ class LostWork:
             leave=self._leave,
         )
         await store.retire(self._worker)
-        bury(self._worker)
+        remove_dead(self._worker)
 
     # ── how its jobs are judged ──────────────────────────────────────────────────────────────────
 

@@ -20,7 +20,7 @@ from penstock.maintenance.service import Complaint
 from penstock.stores.connect import connect
 from penstock.stores.contract import Store
 from penstock.worker.exits import how_it_ended
-from penstock.worker.locks import LifeLock
+from penstock.worker.locks import LivenessLock
 from penstock.worker.logs import complain
 from penstock.worker.process import AWAY, REFUSED, UNUSABLE, Death, Hello
 from penstock.worker.queues import Queue
@@ -85,7 +85,7 @@ class Supervisor:
     async def run(self) -> int:
         listen(self._told_to_stop, self._quiet, drain=DRAIN)
         listen_for_stacks(self._show_stacks)
-        lock = LifeLock(self._id)
+        lock = LivenessLock(self._id)
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch())
