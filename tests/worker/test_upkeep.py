@@ -280,9 +280,9 @@ async def test_an_expectation_wakes_the_promoter_only_if_it_is_earlier(store: St
     promoter = Promoter(store, ["default"])
     await promoter.tick()
     promoter.expect(3_000)
-    assert not promoter._poked.is_set()
+    assert not promoter._woken.is_set()
     promoter.expect(500)
-    assert promoter._poked.is_set()
+    assert promoter._woken.is_set()
 
 
 # ── pruner ───────────────────────────────────────────────────────────────────────────────────────
@@ -353,21 +353,21 @@ async def test_a_store_that_is_away_delays_the_next_tick_more_and_more(
     assert loop.slept == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2]
 
 
-async def test_a_poke_brings_the_next_tick_forward() -> None:
+async def test_a_wake_brings_the_next_tick_forward() -> None:
     loop = Loop()
     run = asyncio.create_task(loop.run())
     await until(lambda: loop.ticks == 1, "it ticks")
-    loop.poke()
+    loop.wake()
     await until(lambda: loop.ticks == 2, "it ticks again")
     loop.stop()
     await run
 
 
-async def test_a_poke_during_a_tick_is_not_lost() -> None:
+async def test_a_wake_during_a_tick_is_not_lost() -> None:
     class Poked(Loop):
         async def tick(self) -> float:
             if not self.ticks:
-                self.poke()
+                self.wake()
             return await super().tick()
 
     loop = Poked()

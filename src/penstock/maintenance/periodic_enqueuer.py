@@ -26,7 +26,7 @@ _TROUBLE = 5.0
 
 
 class PeriodicEnqueuer(Service):
-    """Sleeps until the next instant of the entries of these queues. `poke` tells it that they have changed.
+    """Sleeps until the next instant of the entries of these queues. `wake` tells it that they have changed.
 
     The store's clock says what is due, and its watermarks say what has been done: nobody leads, and whoever
     comes second changes nothing. `mine` are the entries that this worker's code has registered. They are put

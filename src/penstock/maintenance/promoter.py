@@ -54,4 +54,4 @@ class Promoter(Service):
         if wait_ms == 0 and self._stuck_at is not None:
             return  # that is what does not move
         if time.monotonic() + wait_ms / 1000 < self._wakes_at - 0.0005:
-            self.poke()
+            self.wake()

@@ -29,11 +29,11 @@ class Reclaimer(Service):
     `every` says: jobs with a lease that has run out.
 
     `proven_dead` names the dead of this host, of whatever store, told of those that do not concern us (see
-    worker/locks.py); `remove_dead` clears the proof away, and `on_lost` is called for each worker removed here:
-    the id, the cause, how many jobs. One that was itself stopped or cut off waits a heartbeat before it judges
-    leases: the others may have been cut off just as long. `write` is any write to the store, asked for after
-    a failure: a store whose disk is full still answers all questions, and is not back before it can be
-    written to.
+    worker/locks.py). `remove_dead` removes the proof, and `on_lost` is called for each worker removed here:
+    its id, the cause, how many jobs. A reclaimer that was itself stopped or cut off waits a heartbeat before
+    it judges leases: the others may have been cut off just as long. `write` is any write to the store, asked
+    for after a failure: a store whose disk is full still answers all questions, and is not back before it can
+    be written to.
     """
 
     name = "reclaimer"

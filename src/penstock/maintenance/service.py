@@ -67,13 +67,13 @@ class Complaint:
 
 class Service:
     """One loop. A tick does a bounded piece of work and says in how many seconds it wants the next;
-    `poke` brings it forward. A store that does not answer delays the next tick (see `pause_after`) and
+    `wake` brings it forward. A store that does not answer delays the next tick (see `pause_after`) and
     ends nothing."""
 
     name = "service"
 
     def __init__(self) -> None:
-        self._poked = asyncio.Event()
+        self._woken = asyncio.Event()
         self._stopping = False
         #: Those who depend on one store may share theirs, so that one outage is not told by each of them.
         self.complaint = Complaint(_log)
@@ -88,7 +88,7 @@ class Service:
         """Tick until stopped."""
         failures = 0
         while not self._stopping:
-            self._poked.clear()
+            self._woken.clear()
             try:
                 pause = await self.tick()
                 failures = 0
@@ -108,15 +108,15 @@ class Service:
     async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._poked.wait()
+                await self._woken.wait()
         except TimeoutError:
             pass
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Tick now instead of later."""
-        self._poked.set()
+        self._woken.set()
 
     def stop(self) -> None:
         """End after the tick that is under way."""
         self._stopping = True
-        self._poked.set()
+        self._woken.set()

@@ -75,7 +75,7 @@ class Check(Service):
 
     async def _or_stopped(self, work: asyncio.Future[None], timeout: float | None = None) -> None:
         """Wait for this, but no longer than the worker lives."""
-        stopped = asyncio.ensure_future(self._poked.wait())
+        stopped = asyncio.ensure_future(self._woken.wait())
         try:
             both: set[asyncio.Future[Any]] = {work, stopped}
             await asyncio.wait(both, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

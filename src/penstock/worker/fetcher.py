@@ -101,7 +101,7 @@ class Fetcher(Service):
         except StoreError as error:
             self.complaint.about(f"{self.name}: the store does not answer", error)
             return
-        self._admission.accept(fetched.jobs, sent, fetched.now)
+        self._admission.start_or_buffer(fetched.jobs, sent, fetched.now)
 
     async def tick(self) -> float:
         await self._room()
@@ -133,7 +133,7 @@ class Fetcher(Service):
         if fetched.jobs:
             self._in_vain.moved()
             jobs = fetched.jobs if self._strict else spread(fetched.jobs, got)
-            self._admission.accept(jobs, sent, fetched.now)
+            self._admission.start_or_buffer(jobs, sent, fetched.now)
             return 0.0
         asked = tuple(share.queue for share in shares)
         self._admission.nothing_behind(asked)
@@ -191,10 +191,10 @@ class Fetcher(Service):
             self._store.wait(queues, timeout=max(1, round(timeout * 1000)), offer=offer, parked=fetched.kept)
         )
         tasks.add(waiting)
-        self._waiting = waiting  # whoever pokes us cancels it
+        self._waiting = waiting  # `wake` cancels it
         began = time.monotonic()
         try:
-            if not self._poked.is_set():
+            if not self._woken.is_set():
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done() and not waiting.cancelled():
                 self._pass_on(waiting.result())
@@ -234,7 +234,7 @@ class Fetcher(Service):
     def _take(self, handed: Fetched) -> Offer | None:
         """A job came while we wait. Once it has begun we can wait on, if the same queues have room still."""
         self._new_token()
-        self._admission.accept(handed.jobs, clock.lease_seconds(), handed.now)
+        self._admission.start_or_buffer(handed.jobs, clock.lease_seconds(), handed.now)
         if self._stopping or self._slotted or self._slots.free == 0:
             return None
         return self._offer()
@@ -253,15 +253,15 @@ class Fetcher(Service):
         slots = self._slots
         return int(self._rate.update(slots.starts, slots.ends, slots.busy_seconds) * self._look_ahead)
 
-    def poke(self) -> None:
-        super().poke()
+    def wake(self) -> None:
+        super().wake()
         if self._waiting is not None:
             self._waiting.cancel()
 
     def stop(self) -> None:
         super().stop()
         self._slots.freed.set()
-        self.poke()
+        self.wake()
 
 
 class Rate:

@@ -31,8 +31,10 @@ _BATCH = 1_000
 
 
 class Heartbeat:
-    """Extends all leases in hand. `on_grip` is called on the main loop for each that is not simply held,
-    and `on_failed` in our thread when the store was not there: the next beat comes ten times as soon then.
+    """Extends all leases in hand.
+
+    `on_lease_status` is called on the main loop for each lease that is not simply held. `on_failed` is called
+    in the heartbeat's thread when the store was not there; then the next beat comes ten times as soon.
 
     `beat_now` brings the next beat forward: for cancellations, progress, a recorded start.
     """
@@ -45,7 +47,7 @@ class Heartbeat:
         lease: int,
         every: float,
         block_report: float,
-        on_grip: Callable[[LeasedJob, Grip], None],
+        on_lease_status: Callable[[LeasedJob, Grip], None],
         on_blocked: Callable[[float, str], None],
         on_failed: Callable[[], None] = lambda: None,
         table: LeaseTable | None,
@@ -55,7 +57,7 @@ class Heartbeat:
         self._lease = lease
         self._every = every
         self._block_report = block_report
-        self._on_grip = on_grip
+        self._on_lease_status = on_lease_status
         self._on_blocked = on_blocked
         self._on_failed = on_failed
         self._table = table
@@ -134,7 +136,7 @@ class Heartbeat:
                 if beat.progress is not None:
                     leased.told = beat.progress
                 if grip is not Grip.HELD:
-                    self._main.call_soon_threadsafe(self._on_grip, leased, grip)
+                    self._main.call_soon_threadsafe(self._on_lease_status, leased, grip)
         self.last_beat = time.monotonic()
         if self._table is not None:
             self._table.beat()

@@ -146,8 +146,8 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
     _say(control, Hello(app.connect_url, app.namespace, worker.tells))  # from now on it may be sent signals
     _watch_supervisor(control, worker)
     if orders.death is not None:  # its supervisor has no listeners, for it has no app
-        worker.tell_lost(orders.death.worker, orders.death.cause, orders.death.jobs)
-        worker.inherit(orders.death.dead)
+        worker.report_lost_worker(orders.death.worker, orders.death.cause, orders.death.jobs)
+        worker.adopt_callbacks(orders.death.dead)
     await worker.run()
     return REPLACE if worker.wants_replacement else 0
 

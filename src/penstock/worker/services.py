@@ -121,7 +121,7 @@ class Services:
                 store,
                 self.slots,
                 on_cancel=self.heartbeat.beat_now,
-                on_settings=self.maintenance.periodic.poke,
+                on_settings=self.maintenance.periodic.wake,
             ),
         ]
         for every, call in setup.app.hooks.on_health:

@@ -43,7 +43,7 @@ def wire(
     callback_runner = CallbackRunner(app)
     reporter = Reporter(app, setup.id, callback_runner)
     announcer = Announcer(store, info, config.announce / 1000, waits=not setup.burst)
-    unknown_tasks = UnknownTasks(app.events, on_closed=announcer.poke)
+    unknown_tasks = UnknownTasks(app.events, on_closed=announcer.wake)
     settler = Settler(
         store,
         app,
@@ -66,17 +66,7 @@ def wire(
         queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
     )
     maintenance = _maintenance(setup, announcer, reporter)
-    heartbeat = Heartbeat(
-        store,
-        leased_jobs,
-        lease=config.lease,
-        every=config.heartbeat / 1000,
-        block_report=config.block_report / 1000,
-        on_grip=executor.gripped,
-        on_blocked=reporter.blocked,
-        on_failed=maintenance.reclaimer.suspend_reclaim,
-        table=setup.table,
-    )
+    heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
     fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
     return Services(
         setup=setup,
@@ -129,6 +119,27 @@ def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -
     )
 
 
+def _heartbeat(
+    setup: WorkerSetup,
+    leased_jobs: LeasedJobs,
+    executor: Executor,
+    maintenance: Maintenance,
+    reporter: Reporter,
+) -> Heartbeat:
+    config = setup.config
+    return Heartbeat(
+        setup.app.store,
+        leased_jobs,
+        lease=config.lease,
+        every=config.heartbeat / 1000,
+        block_report=config.block_report / 1000,
+        on_lease_status=executor.on_lease_status,
+        on_blocked=reporter.blocked,
+        on_failed=maintenance.reclaimer.suspend_reclaim,
+        table=setup.table,
+    )
+
+
 def _fetcher(
     setup: WorkerSetup,
     executor: Executor,
@@ -155,5 +166,5 @@ def _fetcher(
         on_due=maintenance.promoter.expect,
         on_empty=on_empty,
         on_cancel=heartbeat.beat_now,
-        on_settings=maintenance.periodic.poke,
+        on_settings=maintenance.periodic.wake,
     )

@@ -125,7 +125,7 @@ class Worker:
         self._state = "draining"
         self._stop.set()
         if self._services is not None:
-            self._services.announcer.poke()
+            self._services.announcer.wake()
 
     def quiet(self) -> None:
         """Fetch nothing more, but stay: what runs goes on, `stop` comes later."""
@@ -133,7 +133,7 @@ class Worker:
         if self._services is not None:
             self._services.fetcher.stop()
             self._services.executor.stop_starting()
-            self._services.announcer.poke()
+            self._services.announcer.wake()
             _log.info(
                 "worker %s fetches nothing more; %d job(s) run on", self.id, self._services.slots.running
             )
@@ -240,12 +240,12 @@ class Worker:
             handled=handled,
         )
 
-    def tell_lost(self, worker: str, cause: str, jobs: int) -> None:
+    def report_lost_worker(self, worker: str, cause: str, jobs: int) -> None:
         """Another worker is proven dead: let listeners hear of it."""
         if self._app.events.active:
             self._app.events.emit(WorkerLost(int(time.time() * 1000), worker, cause, jobs))
 
-    def inherit(self, dead: Sequence[tuple[str, str]]) -> None:
+    def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
         """These jobs (queue, id) died with the worker before this one: their callbacks are ours to call."""
         self._inherited = dead
 

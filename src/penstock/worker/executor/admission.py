@@ -78,8 +78,8 @@ class Admission:
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
-    def accept(self, jobs: Sequence[Job], fetched: float, now: int) -> None:
-        """Take leased jobs in, and start those that have a slot.
+    def start_or_buffer(self, jobs: Sequence[Job], fetched: float, now: int) -> None:
+        """Start leased jobs that have a slot, and buffer the others until they have.
 
         `fetched` is `clock.lease_seconds()` before the fetch was sent, `now` the store's clock at the fetch.
         """

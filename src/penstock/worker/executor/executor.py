@@ -55,14 +55,7 @@ class Executor:
         )
         starter = Starter(app.events, leased_jobs, config.lease / 1000)
         self._threads = ThreadAttempts(starter, slots.concurrency, self._threads_done)
-        self._processes = ProcessAttempts(
-            starter,
-            slots.process_slots,
-            app,
-            config=config if supervised else None,
-            max_jobs=config.max_jobs_per_child,
-            max_memory=config.max_memory_per_child,
-        )
+        self._processes = ProcessAttempts(starter, slots.process_slots, app, config, supervised=supervised)
         self._runners = Runners(slots, starter, self._threads, self._processes, self._ended)
         recorded = RecordedStart(
             app.store,
@@ -102,7 +95,7 @@ class Executor:
         """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
         self._interruption.interrupt(leased, why)
 
-    def gripped(self, leased: LeasedJob, grip: Grip) -> None:
+    def on_lease_status(self, leased: LeasedJob, grip: Grip) -> None:
         """A heartbeat found that a lease is lost, or that its job is to stop."""
         if grip is Grip.LOST:
             if not leased.over:

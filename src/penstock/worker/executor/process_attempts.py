@@ -14,8 +14,7 @@ __all__ = ["ProcessAttempts"]
 class ProcessAttempts:
     """Attempts of process tasks. The process pool is made for the first of them.
 
-    `config` is passed on to the children, None if they read their own. A child is replaced after `max_jobs`
-    jobs, or when it is larger than `max_memory` bytes (0: no limit).
+    Under a supervisor the children get `config`; otherwise they read their own.
     """
 
     def __init__(
@@ -23,17 +22,15 @@ class ProcessAttempts:
         starter: Starter,
         size: int,
         app: App,
+        config: Config,
         *,
-        config: Config | None,
-        max_jobs: int,
-        max_memory: int,
+        supervised: bool,
     ) -> None:
         self._starter = starter
         self._size = size
         self._app = app
         self._config = config
-        self._max_jobs = max_jobs
-        self._max_memory = max_memory
+        self._supervised = supervised
         self._pool: ProcessPool | None = None
 
     def is_short(self) -> bool:
@@ -75,8 +72,8 @@ class ProcessAttempts:
         self._pool = pool = ProcessPool(
             self._size,
             self._app.spec,
-            config=self._config,
-            max_jobs_per_child=self._max_jobs,
-            max_memory_per_child=self._max_memory,
+            config=self._config if self._supervised else None,
+            max_jobs_per_child=self._config.max_jobs_per_child,
+            max_memory_per_child=self._config.max_memory_per_child,
         )
         return pool
