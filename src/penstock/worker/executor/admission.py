@@ -21,6 +21,8 @@ from penstock.core.outcomes import Cancelled, Released, Unknown
 from penstock.stores.encrypted import why_closed
 from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.process_backlog import ProcessBacklog
+from penstock.worker.executor.recorded_start import RecordedStart
+from penstock.worker.executor.runners import Runners
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_prefetch import ThreadPrefetch
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
@@ -36,8 +38,7 @@ NO_PLAN = Plan("?", lambda: None, "async", lambda _: ((), {}), None, (), Options
 class Admission:
     """Takes leased jobs in and starts them as slots come free.
 
-    `launch` runs a job that has its slot; `start_on_record` first writes the start to the store. `lease` and
-    `slot_wait` are in seconds, `queue_slots` limits the jobs of a queue that run at once, and
+    `lease` and `slot_wait` are in seconds, `queue_slots` limits the jobs of a queue that run at once, and
     `no_child` tells whether the system has no room for a child process at the moment.
     """
 
@@ -49,9 +50,9 @@ class Admission:
         prefetch: ThreadPrefetch,
         ending: Ending,
         unknown_tasks: UnknownTasks,
+        runners: Runners,
+        recorded: RecordedStart,
         *,
-        launch: Callable[[LeasedJob], None],
-        start_on_record: Callable[[LeasedJob], None],
         no_child: Callable[[], bool],
         lease: float,
         slot_wait: float,
@@ -64,8 +65,8 @@ class Admission:
         self._prefetch = prefetch
         self._ending = ending
         self._unknown_tasks = unknown_tasks
-        self._launch = launch
-        self._start_on_record = start_on_record
+        self._runners = runners
+        self._recorded = recorded
         self._no_child = no_child
         self._lease = lease
         self._slot_wait = slot_wait
@@ -178,10 +179,10 @@ class Admission:
                 return False
         if starts_on_record(job):
             self._slots.take(leased, False)
-            self._start_on_record(leased)
+            self._recorded.start(leased)
         else:
             self._slots.take(leased, leased.plan.in_thread)
-            self._launch(leased)
+            self._runners.launch(leased)
         return True
 
     def _drop(self, leased: LeasedJob) -> None:

@@ -12,6 +12,7 @@ from penstock.core.lifecycle import ASK_CANCELLED, too_late
 from penstock.core.outcomes import Cancelled, Released
 from penstock.stores.contract import Beat, Grip, Store
 from penstock.worker.executor.ending import Ending
+from penstock.worker.executor.runners import Runners
 from penstock.worker.executor.slots import Slots
 from penstock.worker.leased_jobs import LeasedJob
 
@@ -31,8 +32,8 @@ class RecordedStart:
         store: Store,
         slots: Slots,
         ending: Ending,
+        runners: Runners,
         *,
-        launch: Callable[[LeasedJob], None],
         start_ready: Callable[[], None],
         lease: int,
     ) -> None:
@@ -40,7 +41,7 @@ class RecordedStart:
         self._slots = slots
         self._ending = ending
         self._records: Batcher[Beat, Grip] = Batcher(self._record)
-        self._launch = launch
+        self._runners = runners
         self._start_ready = start_ready
         self._lease = lease
 
@@ -72,7 +73,7 @@ class RecordedStart:
             self._slots.leave(leased)
             self._ending.report(leased, late)
         else:
-            self._launch(leased)
+            self._runners.launch(leased)
         self._start_ready()
 
     async def _record(self, beats: list[Beat]) -> Sequence[Grip | BaseException]:
