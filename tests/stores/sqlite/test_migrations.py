@@ -21,6 +21,7 @@ from penstock.stores.migrate import Migration, missing
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS
 from penstock.stores.sqlite.rows import spec_blob
+from penstock.stores.sqlite.sql import SQL
 from penstock.stores.statements import Statements
 from tests.stores.sqlite.conftest import OpenStore, new
 
@@ -203,6 +204,19 @@ def test_statements_are_found_by_file_and_name() -> None:
     assert "--" not in sql["fetch.lease"]
     with pytest.raises(KeyError, match=r"no statement 'nothing' in fetch\.sql"):
         sql["fetch.nothing"]
+
+
+def test_statements_say_states_by_name() -> None:
+    folder = Path(migrate.__file__).parent / "sqlite" / "queries"
+    for file in folder.glob("*.sql"):
+        assert not re.search(r"\bstate *(=|<|>|<>|<=|>=) *[0-9]", file.read_text()), file
+    assert "state = 4" in SQL["fetch.is_under"]
+    assert "{" not in "".join(SQL[name] for name in SQL)
+
+
+def test_a_statement_that_names_what_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"aside: nothing is called \{dead\}"):
+        Statements("penstock.stores.sqlite", "queries", words={})["aside.end"]
 
 
 def test_every_file_of_statements_says_what_it_is_for() -> None:

@@ -30,7 +30,7 @@ def put(memory: MemoryState, row: Row) -> None:
         case State.WAITING:
             assert job.spec.lane is not None
             order = job.spec.lane.rank(job.spec.priority), row.place
-            queue.lanes[job.spec.lane.key].waiting.put(generation, order)
+            queue.partitions[job.spec.lane.key].waiting.put(generation, order)
         case State.RUNNING:
             assert job.token is not None
             assert job.worker is not None
@@ -74,7 +74,7 @@ def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
                 del queue.parked[job.task]
         case State.WAITING:
             assert job.spec.lane is not None
-            queue.lanes[job.spec.lane.key].waiting.drop(generation)
+            queue.partitions[job.spec.lane.key].waiting.drop(generation)
         case State.RUNNING:
             assert job.token is not None
             assert job.worker is not None

@@ -13,7 +13,7 @@ from penstock.stores.memory.fair_share import FairShare
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.rate_limiter import Gate
 
-__all__ = ["DAY", "Holder", "OpenLane", "Queue", "Row"]
+__all__ = ["DAY", "Holder", "OpenPartition", "Queue", "Row"]
 
 #: A day (ms), for what is counted by the day.
 DAY = 86_400_000
@@ -41,7 +41,7 @@ class Row:
         self.queue = queue
         self.place = place  # among available jobs of its priority, the least first
         self.at_tail = True  # that place is one at the tail, for which it takes a turn where turns are taken
-        self.admitted = False  # one of those of its lane that may run
+        self.admitted = False  # one of those of its partition that may run
         self.cancel_reason: str | None = None  # why it was asked to stop while it ran
         self.charged = False  # whether the fetch of the current lease counted the attempt up
         self.lease_until = 0  # by the clock of leases
@@ -80,8 +80,8 @@ class Holder(NamedTuple):
     until: int | None
 
 
-class OpenLane:
-    """A lane's key in a queue, while there is anything to know about it."""
+class OpenPartition:
+    """A partition of a queue, while there is anything to know about it."""
 
     __slots__ = ("admitted", "due", "held", "key", "ready", "spent", "waiting")
 
@@ -120,8 +120,8 @@ class Queue:
         self.ended: dict[State, Sorted[int, int]] = {state: Sorted() for state in TERMINAL}  # by ended_at
         self.holders: dict[str, Holder] = {}  # by unique key
         self.key_ends: Sorted[int, int] = Sorted()  # holders of a key with a period: by its end
-        self.lanes: dict[str, OpenLane] = {}
-        self.lane_due: Sorted[str, int] = Sorted()  # lanes, by key: when the next one is admitted
+        self.partitions: dict[str, OpenPartition] = {}
+        self.partition_due: Sorted[str, int] = Sorted()  # by key: when the next job is admitted
         self.fair: int | None = None  # since a job came that has a turn: places of turns lie behind this one
         self.fair_share: dict[int, FairShare] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
@@ -175,11 +175,11 @@ class Queue:
             share = self.fair_share[priority] = FairShare(first)
         return share
 
-    def lane(self, key: str) -> OpenLane:
-        lane = self.lanes.get(key)
-        if lane is None:
-            lane = self.lanes[key] = OpenLane(key)
-        return lane
+    def partition(self, key: str) -> OpenPartition:
+        partition = self.partitions.get(key)
+        if partition is None:
+            partition = self.partitions[key] = OpenPartition(key)
+        return partition
 
     def count(self, now: int, processed: int, failed: int) -> None:
         """So many attempts are over, and so many of them failed."""

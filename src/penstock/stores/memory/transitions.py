@@ -1,4 +1,4 @@
-"""A job is put where its state calls for, or goes: what this means for its lane, group and members."""
+"""A job is put where its state calls for, or goes: what this means for its partition, group and members."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = [
 
 
 def put(memory: MemoryState, row: Row) -> None:
-    """Into every order that its state calls for; a lane may make it wait, and may let others in."""
-    terms, lane = row.job.spec.lane, None
+    """Into every order that its state calls for; a partition may make it wait, and may admit others."""
+    terms, partition = row.job.spec.lane, None
     if terms is not None:
-        lane = row.queue.lane(terms.key)
-        partitions.enter(memory, row, terms, lane)
+        partition = row.queue.partition(terms.key)
+        partitions.enter(memory, row, terms, partition)
     indexes.put(memory, row)
     if row.job.members and row.job.ended:
         _end_members(memory, row)
-    if lane is not None:
-        partitions.advance(memory, row.queue, lane, memory.clock.now())
+    if partition is not None:
+        partitions.advance(memory, row.queue, partition, memory.clock.now())
 
 
 def put_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
@@ -62,10 +62,10 @@ def make_available(memory: MemoryState, row: Row, now: int, place: int | None = 
 
 
 def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
-    """A queued job becomes this one, of another lane, turn or group."""
+    """A queued job becomes this one, of another partition, fair share or group."""
     before, queue = row.job, row.queue
     indexes.take(memory, row)
-    left = None if before.spec.lane is None else queue.lane(before.spec.lane.key)
+    left = None if before.spec.lane is None else queue.partition(before.spec.lane.key)
     if left is not None:
         partitions.leave(row, left)
     row.job = job
@@ -98,10 +98,10 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
     for member in row.members:
         drop(memory, member, forgotten=forgotten)
     keys.leave(memory, row, forgotten=forgotten)
-    if (terms := row.job.spec.lane) is not None and terms.key in row.queue.lanes:
-        lane = row.queue.lanes[terms.key]
-        partitions.leave(row, lane)
-        partitions.advance(memory, row.queue, lane, memory.clock.now())
+    if (terms := row.job.spec.lane) is not None and terms.key in row.queue.partitions:
+        partition = row.queue.partitions[terms.key]
+        partitions.leave(row, partition)
+        partitions.advance(memory, row.queue, partition, memory.clock.now())
     memory.discard(row)
     if memory.waiters.end_watches:
         memory.waiters.tell_ended(row.job, gone=True)

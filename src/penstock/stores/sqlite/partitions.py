@@ -17,6 +17,7 @@ from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = [
     "advance",
+    "all_due",
     "became",
     "drop",
     "end_queued",
@@ -25,7 +26,6 @@ __all__ = [
     "has_room",
     "hold",
     "join",
-    "lanes_due",
     "leave",
     "look",
     "next_due",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _LOOK = SQL["partitions.look"]
-_LANED = SQL["partitions.laned"]
+_BEGIN = SQL["partitions.begin"]
 _JOIN = SQL["partitions.join"]
 _ADMIT = SQL["partitions.admit"]
 _AVAILABLE = SQL["partitions.available"]
@@ -50,7 +50,7 @@ _KEY = SQL["partitions.key"]
 _REMEMBER = SQL["partitions.remember"]
 _DUE = SQL["partitions.due"]
 _NOT_DUE = SQL["partitions.not_due"]
-_LANES_DUE = SQL["partitions.lanes_due"]
+_ALL_DUE = SQL["partitions.all_due"]
 _NEXT_DUE = SQL["partitions.next_due"]
 _OVER = SQL["partitions.over"]
 _FORGET = SQL["partitions.forget"]
@@ -70,9 +70,9 @@ def join(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, pla
     if job.turn is not None:
         fair_share.begin(tx, queue, place)
     if job.lane is not None:
-        if not queue.laned:
-            queue.laned = True
-            tx.execute(_LANED, (queue.qid,))
+        if not queue.has_partitions:
+            queue.has_partitions = True
+            tx.execute(_BEGIN, (queue.qid,))
         tx.execute(_JOIN, (seq, job.lane.key, job.lane.rank(job.priority)))
 
 
@@ -101,8 +101,8 @@ def became(
 ) -> int | None:
     """The job's row was changed: it is of another state now (None: it is gone), and stands at that place.
 
-    Which state it has in the end: one for which there is no room in its lane waits. Whoever gets room for it
-    is admitted.
+    Returns the state that it has in the end: a job for which its partition has no room waits. The jobs that
+    get room are admitted.
     """
     if before.state == AVAILABLE and code != RUNNING:
         fair_share.give_back(tx, queue, before)
@@ -143,13 +143,13 @@ def end_queued(
     became(tx, queue, before, CANCELLED, before.place)
 
 
-# ── lanes ────────────────────────────────────────────────────────────────────────────────────────
+# ── admission ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _entered(
     tx: TransactionContext, queue: QueueContext, before: RowBefore, code: int | None, place: int
 ) -> int | None:
-    """What the job's new state means for its lane."""
+    """What the job's new state means for its partition."""
     if code == AVAILABLE:
         if not before.admitted and not _may_enter(tx, queue, before, place):
             tx.execute(_WAIT, (before.seq,))
@@ -201,7 +201,7 @@ def _admitted(terms: Lane) -> int:
 
 
 def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
-    """Whether its lane, if it has one, lets this parked job start at once; then it is admitted there."""
+    """Whether its partition, if it has one, lets this parked job start now; if so, it is admitted."""
     before = look(tx, seq)
     if before.lane is None:
         return True
@@ -250,13 +250,13 @@ def _remember(tx: TransactionContext, queue: QueueContext, key: str, spent: floa
     tx.execute(_REMEMBER, (queue.qid, key, spent, held, max(math.ceil(spent), held)))
 
 
-def lanes_due(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
+def all_due(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
     """Lanes whose first waits for time alone, and the time has come: when, and the key."""
-    return tx.execute(_LANES_DUE, (queue.qid, tx.now, limit)).fetchall() if queue.laned else []
+    return tx.execute(_ALL_DUE, (queue.qid, tx.now, limit)).fetchall() if queue.has_partitions else []
 
 
 def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
-    if not queue.laned:
+    if not queue.has_partitions:
         return None
     due: int | None
     (due,) = tx.execute(_NEXT_DUE, (queue.qid,)).fetchone()
@@ -266,7 +266,7 @@ def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
 def fetched(tx: TransactionContext, queue: QueueContext, rows: Sequence[Row]) -> None:
     """Jobs were leased: rows of LeasedRow."""
     leased = [LeasedRow._make(row) for row in rows]
-    if queue.laned and leased:
+    if queue.has_partitions and leased:
         _started(tx, queue, [row.seq for row in leased])
     if queue.fair is not None:
         fair_share.fetched(tx, queue, leased)
@@ -291,14 +291,14 @@ def _started(tx: TransactionContext, queue: QueueContext, seqs: list[int]) -> No
 
 def has_idle(tx: TransactionContext, queue: QueueContext) -> bool:
     cx = tx.cx
-    if queue.laned and cx.execute(_OVER, (queue.qid, tx.now)).fetchone():
+    if queue.has_partitions and cx.execute(_OVER, (queue.qid, tx.now)).fetchone():
         return True
     return fair_share.is_idle(tx, queue)
 
 
 def prune(tx: TransactionContext, queue: QueueContext) -> None:
     """Forget keys whose rate is as it was, and the places of a queue where no job is available."""
-    if queue.laned:
+    if queue.has_partitions:
         tx.execute(_FORGET, (queue.qid, tx.now))
     fair_share.prune(tx, queue)
 

@@ -25,8 +25,8 @@ class QueueContext:
         "deltas",
         "fair",
         "gate",
+        "has_partitions",
         "head",
-        "laned",
         "miscounted",
         "mixed",
         "name",
@@ -46,7 +46,7 @@ class QueueContext:
         self.tail: int = tail
         self.head: int = head
         self.newest: int = newest  # generation of the newest job of the file
-        self.laned = laned == 1
+        self.has_partitions = laned == 1
         self.fair: int | None = fair  # places of fair share lie behind this one; None: it has none
         self.paused = paused == 1
         self.closed = closed == 1
@@ -62,7 +62,7 @@ class QueueContext:
     @property
     def has_dependents(self) -> bool:
         """Whether a change of one job may change others: see partitions.py."""
-        return self.laned or self.fair is not None
+        return self.has_partitions or self.fair is not None
 
     @property
     def counts(self) -> Sequence[int]:

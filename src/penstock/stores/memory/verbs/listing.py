@@ -1,4 +1,4 @@
-"""What an operator sees: jobs page by page, queues with their counts, lanes, and groups."""
+"""What an operator sees: jobs page by page, queues with their counts, partitions, and groups."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ def lane(memory: MemoryState, ref: Ref) -> LaneInfo | None:
     row = memory.row(ref)
     if row is None or row.job.ended or (terms := row.job.spec.lane) is None:
         return None
-    lane = row.queue.lanes.get(terms.key)
-    if lane is None:
+    partition = row.queue.partitions.get(terms.key)
+    if partition is None:
         return LaneInfo(terms.key, [], 0)
-    before = lane.waiting.rank(row.generation) if row.job.state is State.WAITING else None
-    admitted = [lane.admitted[generation].job for generation in sorted(lane.admitted)[:LANE_SHOWN]]
-    return LaneInfo(terms.key, admitted, len(lane.waiting), before, lane.due)
+    before = partition.waiting.rank(row.generation) if row.job.state is State.WAITING else None
+    admitted = [partition.admitted[generation].job for generation in sorted(partition.admitted)[:LANE_SHOWN]]
+    return LaneInfo(terms.key, admitted, len(partition.waiting), before, partition.due)
 
 
 def groups(memory: MemoryState, name: str | None, limit: int) -> list[GroupInfo]:

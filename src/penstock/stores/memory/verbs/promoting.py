@@ -1,4 +1,4 @@
-"""What time makes available: jobs whose time has come, lanes that may admit again, groups that are ripe."""
+"""promote: jobs whose time has come, partitions that may admit again, and batches become available."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["next_due", "promote"]
 
 
 class _NextDue(NamedTuple):
-    """What a promotion looks at next: a job by its generation, a lane, or a group."""
+    """What a promotion looks at next: a job by its generation, a partition, or a group."""
 
     at: int
     generation: int | None
-    task: str | None  # None: it is a job, or a lane
+    task: str | None  # None: it is a job, or a partition
     key: str
     queue: str
 
     def order(self) -> tuple[Any, ...]:
-        """Of one instant lanes go before jobs, and these before groups."""
+        """Of one instant partitions go before jobs, and these before groups."""
         kind = 1 if self.generation is not None else 0 if self.task is None else 2
         return self.at, kind, self.generation or 0, self.task or "", self.key, self.queue
 
@@ -47,11 +47,14 @@ def _first_due(memory: MemoryState, queues: Iterable[str]) -> _NextDue | None:
     found: list[_NextDue] = []
     for queue in memory.known(queues):
         if (job := queue.due.first()) is not None:
-            found.append(_NextDue(job[0], job[1], None, "", queue.name))
-        if (lane := queue.lane_due.first()) is not None:
-            found.append(_NextDue(lane[0], None, None, lane[1], queue.name))
+            at, generation = job
+            found.append(_NextDue(at, generation, None, "", queue.name))
+        if (partition := queue.partition_due.first()) is not None:
+            at, key = partition
+            found.append(_NextDue(at, None, None, key, queue.name))
         if (group := queue.gathering.next()) is not None:
-            found.append(_NextDue(group[0], None, *group[1], queue.name))
+            at, gathered = group
+            found.append(_NextDue(at, None, *gathered, queue.name))
     return min(found, key=_NextDue.order, default=None)
 
 
@@ -66,6 +69,6 @@ def _promote(memory: MemoryState, due: _NextDue, now: int) -> int:
         transitions.make_available(memory, row, now)
         return 1
     if due.task is None:
-        return partitions.advance(memory, queue, queue.lanes[due.key], now)
+        return partitions.advance(memory, queue, queue.partitions[due.key], now)
     members = queue.gathering.first_of(Gathered(due.task, due.key))
     return int(transitions.batch(memory, queue, members, now) is not None)

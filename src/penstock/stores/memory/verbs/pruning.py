@@ -19,7 +19,7 @@ DAYS_KEPT = 90
 def prune(memory: MemoryState, limit: int, keep_finished: int, keep_dead: int) -> Pruned:
     now = memory.clock.now()
     for queue in memory.queues.values():
-        _forget_ties(queue, now)
+        _forget_idle(queue, now)
         _forget_days(queue, now)
     finished = _prune_ended(memory, limit, keep_finished, keep_dead, now)
     expired = _prune_expired(memory, limit - finished, now)
@@ -72,8 +72,8 @@ def _prune_keys(memory: MemoryState, limit: int, now: int) -> int:
     return done
 
 
-def _forget_ties(queue: Queue, now: int) -> None:
-    """What nobody has a use for: lanes whose rate is as it was, the turns of a queue with no job."""
+def _forget_idle(queue: Queue, now: int) -> None:
+    """Forget partitions whose rate is as it was, and the fair shares of a queue with no available job."""
     partitions.forget_idle(queue, now)
     if not queue.counts[State.AVAILABLE]:
         for share in queue.fair_share.values():

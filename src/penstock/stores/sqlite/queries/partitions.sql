@@ -4,12 +4,12 @@
 -- What there is to know of a job before a change of it.  ?1 seq
 SELECT seq, state, priority, place, lane, admitted, spec FROM penstock_job WHERE seq = ?1
 
--- name: laned
--- A queue has lanes.  ?1 qid
+-- name: begin
+-- A queue has partitions from now on.  ?1 qid
 UPDATE penstock_queue SET laned = 1 WHERE qid = ?1
 
 -- name: join
--- A job has a lane.  ?1 seq  ?2 key  ?3 rank
+-- A job has a partition.  ?1 seq  ?2 key  ?3 rank
 UPDATE penstock_job SET lane = ?2, rank = ?3 WHERE seq = ?1
 
 -- name: admit
@@ -17,7 +17,7 @@ UPDATE penstock_job SET lane = ?2, rank = ?3 WHERE seq = ?1
 UPDATE penstock_job SET admitted = ?2 WHERE seq = ?1
 
 -- name: available
--- The next of a lane.  ?1 seq  ?2 admitted
+-- The next of a partition.  ?1 seq  ?2 admitted
 UPDATE penstock_job SET state = {available}, admitted = ?2 WHERE seq = ?1
 
 -- name: wait
@@ -70,7 +70,7 @@ ON CONFLICT (queue, key) DO UPDATE SET due = ?3
 -- ?1 qid  ?2 key
 UPDATE penstock_lane SET due = NULL WHERE queue = ?1 AND key = ?2 AND due IS NOT NULL
 
--- name: lanes_due
+-- name: all_due
 -- ?1 qid  ?2 now  ?3 limit
 SELECT due, key FROM penstock_lane INDEXED BY penstock_lane_due
 WHERE queue = ?1 AND due <= ?2 AND due IS NOT NULL ORDER BY due, key LIMIT ?3

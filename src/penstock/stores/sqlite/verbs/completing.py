@@ -123,7 +123,7 @@ def completions_of(
                 queues[queue.qid] = queue
         if (
             queue is not None
-            and not queue.laned
+            and not queue.has_partitions
             and to.state is _COMPLETED
             and to.error is None
             and to.charge

@@ -78,7 +78,7 @@ def _due(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) ->
     due: list[Row] = []
     for qid, queue in queues.items():
         due += tx.execute(_DUE, (qid, tx.now, limit)).fetchall()
-        for at, key in partitions.lanes_due(tx, queue, limit):
+        for at, key in partitions.all_due(tx, queue, limit):
             due.append(_Due(at, 0, qid, None, None, None, None, key))
     due.sort()
     return due

@@ -106,7 +106,7 @@ def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) ->
 def forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequence[int]) -> int:
     """Remove ended jobs of one state that have been kept for long enough; how many they were."""
     if seqs:
-        keys = dict.fromkeys(partitions.look(tx, seq).lane for seq in seqs) if queue.laned else {}
+        keys = dict.fromkeys(partitions.look(tx, seq).lane for seq in seqs) if queue.has_partitions else {}
         gone = _deleted(tx, seqs)
         tx.move(queue, state, None, len(seqs))
         for one in gone:
