@@ -221,3 +221,7 @@ def test_a_spread_names_the_middle_and_the_worst() -> None:
 def test_a_file_of_the_runs_own_has_a_power_cut_and_the_users_has_none() -> None:
     assert "power-cut" in possible(Capabilities("sqlite", private=True))
     assert "power-cut" not in possible(Capabilities("sqlite"))
+
+
+def test_every_type_of_fault_can_be_injected(tmp_path: Path) -> None:
+    assert FaultInjector(_run(tmp_path)).kinds == set(FAULT_TYPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import TypedDict
 
 from msgspec.structs import replace
 
@@ -12,10 +13,20 @@ from penstock.core.lifecycle import Transition, decide, set_aside, starts_on_rec
 from penstock.core.outcomes import LeaseLost, TimedOut
 from penstock.stores.contract import Beat, Fetched, Settled, Settlement, Store
 
-__all__ = ["Judged", "judge"]
+__all__ = ["JudgeOptions", "Judged", "judge"]
 
 #: Called with each job that was reclaimed and judged, and the transition that the store applied.
 Judged = Callable[[Job, Transition], None]
+
+
+class JudgeOptions(TypedDict, total=False):
+    """The options of `judge`, for whoever passes them on."""
+
+    started: Callable[[Job], bool]
+    overdue: Callable[[Job], str | None]
+    keep_dead: int
+    on_judged: Judged
+    leave: Callable[[Transition], bool]
 
 
 async def judge(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import Unpack
 
-from penstock.app.judging import Judged, judge
+from penstock.app.judging import Judged, JudgeOptions, judge
 from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.core.job import DEAD_KEPT, Job
-from penstock.core.lifecycle import Transition
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Store
 
@@ -154,18 +154,7 @@ class Reclaimer(Service):
 
 
 async def reclaim_all(
-    store: Store,
-    dead: str,
-    by: str,
-    lease: int,
-    kind: str,
-    cause: str,
-    *,
-    started: Callable[[Job], bool] = lambda _: True,
-    overdue: Callable[[Job], str | None] = lambda _: None,
-    keep_dead: int = DEAD_KEPT,
-    on_judged: Judged = lambda *_: None,
-    leave: Callable[[Transition], bool] = lambda _: False,
+    store: Store, dead: str, by: str, lease: int, kind: str, cause: str, **options: Unpack[JudgeOptions]
 ) -> list[Job]:
     """Take over everything that the dead worker held, and judge it; the jobs, as they were found.
 
@@ -174,17 +163,7 @@ async def reclaim_all(
     jobs: list[Job] = []
     while True:
         found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
-        await judge(
-            store,
-            found,
-            kind,
-            cause,
-            started=started,
-            overdue=overdue,
-            keep_dead=keep_dead,
-            on_judged=on_judged,
-            leave=leave,
-        )
+        await judge(store, found, kind, cause, **options)
         jobs += found.jobs
         if len(found.jobs) < 500:
             return jobs

@@ -47,6 +47,11 @@ class FaultInjector:
             "poison-payload": tasks.poison_payload,
         }
 
+    @property
+    def kinds(self) -> set[str]:
+        """The names of all faults that it can inject."""
+        return set(self._acts)
+
     def do(self, step: PlannedFault) -> None:
         """Inject this fault; one that finds no victim (it has just died of another) is not counted."""
         with contextlib.suppress(NoVictim):
