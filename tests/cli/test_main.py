@@ -93,9 +93,14 @@ def test_the_real_command_imports_only_what_it_needs(shell):
     assert "click" in imported
     assert not imported & {"rich", "redis", "sqlite3", "cronsim", "uvloop", "multiprocessing", "unittest"}
     ours = {name for name in imported if name.split(".")[0] == "penstock"}
+    assert (
+        not {name for name in ours if name.startswith("penstock.stores.")}
+        - {"penstock.stores.contract"}
+        - {name for name in ours if name.startswith("penstock.stores.contract.")}
+    )
     assert not {name.split(".")[1] for name in ours if "." in name} & {
-        *("app", "client", "demo", "inspector", "pool", "stores"),
-        *("testing", "maintenance", "verify", "worker"),
+        *("app", "client", "demo", "inspector", "maintenance", "pool"),
+        *("testing", "verify", "worker"),
     }
     assert len(ours) < 40
 
