@@ -1,4 +1,4 @@
-"""Checks of one Redis server: each yields findings about one subject."""
+"""Findings about one Redis server; those about memory and disks come from `durability_checks`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.stores.contract import Finding, Level
-from penstock.stores.redis.server_facts import ServerFacts, percent, size_text
+from penstock.stores.redis.durability_checks import eviction, memory, persistence, replicas
+from penstock.stores.redis.server_facts import ServerFacts, percent
 
 __all__ = ["findings"]
 
 _OLDEST = (6, 2)
 _MOST_SKEW = 1_000
-#: From here on memory, or the number of clients, is close to its limit.
+#: From this share on the number of clients is close to its limit.
 _CLOSE = 0.85
 _FINE, _WARNING, _ERROR = Level.FINE, Level.WARNING, Level.ERROR
 
@@ -27,7 +28,7 @@ def findings(
     now_there_ms: int,
     wait_replicas: int,
 ) -> list[Finding]:
-    """What there is to say of one server, the good too.
+    """All findings about one server, good ones included.
 
     `mode`: single, sentinel or cluster, as the URL has it. `config` is None where CONFIG may not be asked;
     settings may be missing. `now_there_ms` is the server's TIME, `now_here_ms` ours at the same moment.
@@ -36,10 +37,10 @@ def findings(
     return [
         *_version(server),
         *_role(server),
-        *_eviction(server),
-        *_memory(server),
-        *_persistence(server),
-        *_replicas(server),
+        *eviction(server),
+        *memory(server),
+        *persistence(server),
+        *replicas(server),
         *_cluster(server),
         *_clients(server),
         *_clock(now_there_ms - now_here_ms),
@@ -80,216 +81,6 @@ def _role(server: ServerFacts) -> Iterator[Finding]:
         why,
         "give the URL of the master, or redis+sentinel:// or redis+cluster://, which find it by themselves",
     )
-
-
-# ── memory ──
-
-
-def _eviction(server: ServerFacts) -> Iterator[Finding]:
-    policy, limit = server.fact("maxmemory_policy"), server.number("maxmemory")
-    way_out = "CONFIG SET maxmemory-policy noeviction; a cache belongs on a server of its own"
-    if policy in ("", "noeviction"):
-        yield Finding(
-            _FINE, "eviction", "noeviction: when memory is full new jobs are refused, none is thrown away"
-        )
-    elif not limit:
-        yield Finding(
-            _WARNING,
-            "eviction",
-            f"maxmemory-policy is {policy}: harmless only as long as maxmemory is not set (it is 0 now)",
-            way_out,
-        )
-    elif policy.startswith("volatile"):
-        yield Finding(
-            _WARNING,
-            "eviction",
-            f"maxmemory-policy is {policy}: at {size_text(limit)} Redis throws away keys that have an end. "
-            "Jobs are not in such keys, but what keeps unique jobs or remembered ids apart may be",
-            way_out,
-        )
-    else:
-        yield Finding(
-            _ERROR,
-            "eviction",
-            f"maxmemory-policy is {policy}: at {size_text(limit)} Redis throws away whole queues "
-            "without a word",
-            way_out,
-        )
-    if evicted := server.number("evicted_keys"):
-        yield Finding(
-            _WARNING,
-            "eviction",
-            f"{evicted:,} keys have been thrown away for want of memory since the server started; "
-            "jobs may have been among them",
-            way_out,
-        )
-
-
-def _memory(server: ServerFacts) -> Iterator[Finding]:
-    used, limit = server.number("used_memory"), server.number("maxmemory")
-    whose, way_out = "maxmemory", "raise maxmemory, or let workers drain the queues"
-    if not limit:
-        limit = server.number("total_system_memory")
-        whose, way_out = "the machine's memory", "set maxmemory below it, so that jobs are refused in time"
-    if not limit:
-        return
-    says = f"{size_text(used)} in use, {percent(used, limit)} of {whose} ({size_text(limit)})"
-    if used < _CLOSE * limit:
-        yield Finding(_FINE, "memory", says)
-    elif used < limit:
-        yield Finding(
-            _WARNING, "memory", f"{says}: soon new jobs are refused, or the system kills Redis", way_out
-        )
-    else:
-        yield Finding(_ERROR, "memory", f"{says}: new jobs are refused", way_out)
-
-
-# ── persistence ──
-
-
-def _persistence(server: ServerFacts) -> Iterator[Finding]:
-    snapshots = server.setting("save")
-    if server.number("aof_enabled"):
-        yield from _append_only(server)
-    elif snapshots is None:
-        yield Finding(
-            _WARNING,
-            "persistence",
-            "there is no append-only file (appendonly no): a crash takes what came after the last snapshot, "
-            "and nobody here may ask whether there are snapshots",
-            "set appendonly yes, or what your provider calls so",
-        )
-    elif snapshots == "":
-        also = "; its replicas then copy the emptiness" if server.number("connected_slaves") else ""
-        yield Finding(
-            _ERROR,
-            "persistence",
-            f"nothing is written to disk (appendonly no, no save): a restart loses every job{also}",
-            "CONFIG SET appendonly yes, and put it into redis.conf",
-        )
-    else:
-        yield Finding(
-            _WARNING,
-            "persistence",
-            f'there are snapshots only (save "{snapshots}"): a crash loses all jobs since the last one',
-            "CONFIG SET appendonly yes, and put it into redis.conf",
-        )
-    yield from _failed_writes(server)
-
-
-def _append_only(server: ServerFacts) -> Iterator[Finding]:
-    match server.setting("appendfsync"):
-        case "always":
-            yield Finding(
-                _FINE, "persistence", "append-only file, synced before the answer: survives a power cut"
-            )
-        case "everysec":
-            yield Finding(
-                _FINE,
-                "persistence",
-                "append-only file, synced every second: survives a crash of Redis; a power cut may take the "
-                "last two seconds",
-            )
-        case "no":
-            yield Finding(
-                _WARNING,
-                "persistence",
-                "the append-only file is never synced by Redis (appendfsync no): a power cut may take the "
-                "last half minute",
-                "CONFIG SET appendfsync everysec, or always",
-            )
-        case _:
-            yield Finding(
-                _FINE, "persistence", "append-only file; how often it is synced, nobody here may ask"
-            )
-    if server.setting("no-appendfsync-on-rewrite") == "yes":
-        yield Finding(
-            _WARNING,
-            "persistence",
-            "while Redis rewrites its files nothing is synced (no-appendfsync-on-rewrite yes): a power cut "
-            "then takes all of that time",
-            "CONFIG SET no-appendfsync-on-rewrite no",
-        )
-
-
-def _failed_writes(server: ServerFacts) -> Iterator[Finding]:
-    way_out = "look at the server's disk (full? permissions?) and its log"
-    if server.number("aof_enabled") and server.fact("aof_last_write_status") == "err":
-        yield Finding(_ERROR, "persistence", "the last write to the append-only file has failed", way_out)
-    if server.number("aof_enabled") and server.fact("aof_last_bgrewrite_status") == "err":
-        yield Finding(_WARNING, "persistence", "the last rewrite of the append-only file has failed", way_out)
-    if server.fact("rdb_last_bgsave_status") != "err":
-        return
-    if server.setting("stop-writes-on-bgsave-error") == "no":
-        level = _WARNING if server.number("aof_enabled") else _ERROR
-        yield Finding(
-            level, "persistence", "the last snapshot has failed, and the one before grows old", way_out
-        )
-    else:
-        yield Finding(
-            _ERROR, "persistence", "the last snapshot has failed: Redis may refuse new jobs", way_out
-        )
-
-
-# ── replicas ──
-
-
-def _replicas(server: ServerFacts) -> Iterator[Finding]:
-    if server.is_replica:
-        return
-    attached, online, wanted = (
-        server.number("connected_slaves"),
-        server.online_replicas(),
-        server.wait_replicas,
-    )
-    if wanted > online:
-        yield Finding(
-            _ERROR,
-            "replicas",
-            f"wait_replicas={wanted}, and {online} are online: every enqueue ends in NotReplicated",
-            "bring the replicas back, or lower wait_replicas",
-        )
-    if not attached:
-        if server.mode != "single":
-            yield Finding(
-                _WARNING,
-                "replicas",
-                "there is no replica: nobody can take over from this master",
-                "attach one",
-            )
-        return
-    yield from _cut_off(server, online)
-    if wanted == 0:
-        yield Finding(
-            _FINE,
-            "replicas",
-            f"{online} of {attached} online. They follow a moment behind: a failover may lose the last jobs, "
-            "unless the URL has wait_replicas=1",
-        )
-    else:
-        yield Finding(_FINE, "replicas", f"{online} of {attached} online; an enqueue waits for {wanted}")
-
-
-def _cut_off(server: ServerFacts, online: int) -> Iterator[Finding]:
-    """A master that has lost its replicas may have lost its office too, and does not know."""
-    least, lag = server.setting("min-replicas-to-write"), server.setting("min-replicas-max-lag")
-    if least is None:
-        return
-    if least == "0" or lag == "0":
-        yield Finding(
-            _WARNING,
-            "replicas",
-            "min-replicas-to-write is off: a master that is cut off goes on taking jobs, which are thrown "
-            "away when another has taken its place",
-            "CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 10",
-        )
-    elif int(least) > online:
-        yield Finding(
-            _ERROR,
-            "replicas",
-            f"min-replicas-to-write is {least}, and {online} are online: new jobs are refused",
-            "bring the replicas back",
-        )
 
 
 # ── cluster, clients, clock, settings ──

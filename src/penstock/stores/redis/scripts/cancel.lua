@@ -1,4 +1,4 @@
--- Cancel queued jobs, ask running ones to stop.
+-- Cancel jobs that wait, and ask running ones to stop.
 -- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {how many running ones were asked anew, a letter per
 -- job: its state, - for none}.
 -- include: size_check clock states queue record lanes places lease lookup cancelling

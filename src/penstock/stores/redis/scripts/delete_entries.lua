@@ -1,4 +1,4 @@
--- Forget periodic entries.
+-- Delete periodic entries.
 -- KEYS: the queue.  ARGV: clock, names.  Returns 1 or 0 for each: whether it was there.
 -- include: clock
 local answer = {}

@@ -1,4 +1,4 @@
--- Forget an empty queue.
+-- Remove an empty queue.
 -- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused, closed or limited, or
 -- had periodic entries.
 -- include: clock states queue record lanes places
@@ -8,7 +8,8 @@ local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- who waits for its next job waits on: the key of the waiters goes by itself
 local NAMES = {
-  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'lanes', 'lanes/over', 'turns', 'ghosts', 'asides',
+  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'lanes', 'lanes/over',
+  'turns', 'ghosts', 'asides',
 }
 for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
 if m.fair then

@@ -1,4 +1,4 @@
--- Which of these jobs have not ended, and who wants to hear of their end.
+-- Find the jobs that have not ended, and put a channel on their watchers.
 -- KEYS: the queues.  ARGV: clock, channel, for how long (ms), then per queue how many, and their ids.
 -- Returns per queue the ids that are still open.
 -- include: size_check clock states queue record lanes places

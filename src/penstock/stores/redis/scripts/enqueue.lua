@@ -1,4 +1,4 @@
--- Store new jobs.
+-- Enqueue: store new jobs.
 -- KEYS: the queues.  ARGV: clock, floor (the highest generation that the caller has seen), places ('', or 2
 -- bytes per job: where it stands in a call over several servers), how many profiles, those (digest, profile),
 -- then per job: id, form, tail.
@@ -29,12 +29,12 @@ for q, queue in ipairs(KEYS) do
   end
 end
 
-local unusual
-local function unusually()
-  if unusual then return unusual end
+local slow
+local function slow_path()
+  if slow then return slow end
   -- include: record lanes places replacing insert
-  unusual = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
-  return unusual
+  slow = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
+  return slow
 end
 
 -- The usual job, available now and nothing special: into the lists, and written together with its like.
@@ -63,8 +63,8 @@ for i = first, #ARGV, 3 do
     has = m.limited and not m.closed and limiting().full(queue, m) or nil
     verdict = m.closed and CLOSED or has and FULL or NEW
   else
-    verdict, has = unusually().verdict_on(queue, form, false)
-    if verdict == REPLACED then unusual.replace_holder(queue, has, form, tail) end
+    verdict, has = slow_path().verdict_on(queue, form, false)
+    if verdict == REPLACED then slow.replace_holder(queue, has, form, tail) end
   end
   if verdict == NEW then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
@@ -80,7 +80,7 @@ for i = first, #ARGV, 3 do
     if #form == 2 and ms_of(generation) == now and not meta(queue).fair then
       keep_fresh(q, id, priority - 100, generation, flags, stored)
     else
-      unusually().store_new(queue, id, form, generation, flags, stored)
+      slow_path().store_new(queue, id, form, generation, flags, stored)
       if places == '' then floor = math.max(floor, minted) end
     end
   end
@@ -93,7 +93,8 @@ local DISPATCH_MESSAGE = 'h'    -- as subscriber.py reads it
 -- Direct dispatch: a single job goes to a worker that waits with an offer, if nothing else is ready. The job is
 -- leased to it, and travels with the wake-up; the worker waits no more, in any queue.
 local function dispatch_directly(queue, m, id, record)
-  if clustered or m.paused or m.limited or #record > 65536 or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
+  if clustered or m.paused or m.limited or #record > 65536
+    or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
     return false
   end
   local waiter = redis.call('ZRANGE', queue .. ':waiters', 0, 0, 'WITHSCORES')

@@ -1,14 +1,14 @@
--- Prolong leases that still hold, and put down what the attempts say of themselves.
+-- Extend leases that are still held, and store progress and checkpoints.
 -- KEYS: the queues.  ARGV: clock, then per beat: number of the queue, id, what the lease begins with,
 -- by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
 -- Returns a letter per beat: HELD, LOST or CANCEL_ASKED of status_codes.lua.
 -- include: size_check clock states status_codes queue
-local rare
-local function rarely()
-  if rare then return rare end
+local slow
+local function slow_path()
+  if slow then return slow end
   -- include: record lease
-  rare = {notice_reboot = notice_reboot, read = read, write = write}
-  return rare
+  slow = {notice_reboot = notice_reboot, read = read, write = write}
+  return slow
 end
 
 local letters, ends = {}, {}
@@ -16,7 +16,7 @@ for q = 1, #KEYS do ends[q] = {} end
 for i = 2, #ARGV, 7 do
   local q, id, shown = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   local queue = KEYS[q]
-  if boot then rarely().notice_reboot(queue) end
+  if boot then slow_path().notice_reboot(queue) end
   local held = redis.call('HGET', queue .. ':held', id)
   if not held or string.sub(held, 1, #shown) ~= shown then
     letters[#letters + 1] = LOST
@@ -32,11 +32,11 @@ for i = 2, #ARGV, 7 do
     end
     local progress, checkpoint = ARGV[i + 5], ARGV[i + 6]
     if progress ~= '' or checkpoint ~= '' then
-      local ok, job = pcall(rarely().read, redis.call('HGET', queue .. ':jobs', id))
+      local ok, job = pcall(slow_path().read, redis.call('HGET', queue .. ':jobs', id))
       if ok then    -- else who settles it finds out
         if progress ~= '' then job.progress = string.sub(progress, 2) end
         if checkpoint ~= '' then job.checkpoint = string.sub(checkpoint, 2) end
-        redis.call('HSET', queue .. ':jobs', id, rare.write(job))
+        redis.call('HSET', queue .. ':jobs', id, slow.write(job))
       end
     end
   end

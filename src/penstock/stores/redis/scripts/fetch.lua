@@ -1,37 +1,37 @@
--- Lease available jobs.
+-- Fetch: lease available jobs.
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, charge (1, 0), whether the token may
 -- have been used before (1, 0), what the worker knows ("?": not told; "!": the last key, which is not a
 -- queue, has what the workers announced; or msgpack: tasks, and queues handled whole), then per queue: quota
 -- (-1: only the token is looked for there), cap, how many at most if it is limited ('' : any number).
--- Returns {now, next due ('' if none), what else: "again" (these were leased under this token before),
--- "tasks" (there are parked jobs: come again and name the tasks), "kept" and the numbers of the queues that have
--- parked jobs for this worker and as many running as may, "",
--- when a queue opens that is shut now ('' if none), then runs: number of the queue, how many, and for each id,
--- record, or of a limited queue: number, minus how many, and for each id, record, when it starts; or of what was
--- set aside: 0, how many, and for each its queue's key, id, cause}; for "again" 4 entries each: number of the queue, id, record, lease.
+-- Returns {now, next due ('' if none), what else, when a queue opens that is shut now ('' if none), then runs}.
+-- what else: "again" (these were leased under this token before), "tasks" (there are parked jobs: come again and name the
+-- tasks), "kept" and the numbers of the queues that have parked jobs for this worker and as many running as may, or "".
+-- runs: number of the queue, how many, and for each id, record; or of a limited queue: number, minus how many, and for
+-- each id, record, when it starts; or of what was set aside: 0, how many, and for each its queue's key, id, cause.
+-- After "again" 4 entries each: number of the queue, id, record, lease.
 -- include: clock states queue
 local queues = {unpack(KEYS)}
 local announced = ARGV[8] == '!' and table.remove(queues)
 local limit, lease, worker, token, charge = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
 local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so many stops with what there is
 
-local rare
-local function rarely()
-  if rare then return rare end
+local slow
+local function slow_path()
+  if slow then return slow end
   -- include: record lanes places lease
-  rare = {
+  slow = {
     notice_reboot = notice_reboot, under_token = under_token, readable = readable, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
     first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit,
     started = started, set_aside = set_aside, give_back = give_back, turns_fetched = turns_fetched,
     leave_queue = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
   }
-  return rare
+  return slow
 end
 
 local due = ''
 for q, queue in ipairs(queues) do
-  if boot then rarely().notice_reboot(queue) end
+  if boot then slow_path().notice_reboot(queue) end
   local first = tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
   if first and (due == '' or first < due) then due = first end
 end
@@ -41,7 +41,7 @@ local now_said = string.format('%.0f', now)
 if ARGV[7] == '1' then
   for _, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
-      return rarely().under_token(queues, token, {now_said, due, 'again', ''})
+      return slow_path().under_token(queues, token, {now_said, due, 'again', ''})
     end
   end
 end
@@ -91,7 +91,7 @@ local function pick_parked(queue)
   local id = string.sub(first, 9)
   local record = redis.call('HGET', queue .. ':jobs', id)
   local job, gone
-  if record then job, gone = rarely().readable(queue, id, record) end
+  if record then job, gone = slow_path().readable(queue, id, record) end
   if not job or gone or job.state ~= PARKED then    -- somebody has deleted or overwritten it
     looked = looked + 1
     if redis.call('ZREM', queue .. ':parked/' .. of_task, first) == 1
@@ -101,18 +101,18 @@ local function pick_parked(queue)
     return {}, {}
   end
   if job.lane and not job.admitted and not (job.expires and job.expires <= now) then
-    if not rare.may_enter(queue, id, job) then
+    if not slow.may_enter(queue, id, job) then
       looked = looked + 1
-      rare.take(queue, id, job)
+      slow.take(queue, id, job)
       job.state = AVAILABLE
-      rare.put(queue, id, job)
+      slow.put(queue, id, job)
       return {}, {}
     end
-    rare.admit(queue, id, job)
-    record = rare.write(job)
+    slow.admit(queue, id, job)
+    record = slow.write(job)
     redis.call('HSET', queue .. ':jobs', id, record)
   end
-  rare.take_parked(queue, id, job)
+  slow.take_parked(queue, id, job)
   redis.call('ZREM', queue .. ':state/' .. PARKED, id)
   return {id}, {record}
 end
@@ -143,7 +143,7 @@ end
 
 -- A priority that has jobs in lists and others: by place.
 local function pick_both(queue, priority, n)
-  local name = rarely().first_segments(queue, priority, 1)[1]
+  local name = slow_path().first_segments(queue, priority, 1)[1]
   local places = redis.call('ZRANGE', queue .. ':again/' .. priority, 0, n - 1, 'WITHSCORES')
   local listed = name and redis.call('LRANGE', queue .. ':ready/' .. name, 0, n - 1) or {}
   local listed_records = #listed > 0 and get_many(queue .. ':jobs', listed) or {}
@@ -167,12 +167,12 @@ local function pick_both(queue, priority, n)
     leave_segment(queue, name, {unpack(listed, 1, f - 1)})
   end
   if f == 1 and name and #listed == 0 then close_segment(queue, name) end    -- an order that was deleted ...
-  if #ids == 0 and not name then rarely().close_again(queue, priority) end    -- ... must not keep us here
+  if #ids == 0 and not name then slow_path().close_again(queue, priority) end    -- ... must not keep us here
   if a > 1 then
     local taken = {unpack(again_ids, 1, a - 1)}
     in_steps('ZREM', queue .. ':again/' .. priority, taken)
     in_steps('ZREM', queue .. ':state/' .. AVAILABLE, taken)
-    rarely().close_again(queue, priority)
+    slow_path().close_again(queue, priority)
   end
   return ids, records
 end
@@ -210,16 +210,16 @@ local TIED = 352   -- what its end concerns others by: a unique key, a lane, a g
 
 -- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
 local function begin_anew(queue, id, job)
-  if job.expires then redis.call('ZREM', queue .. ':expiring', rare.order(job, id)) end
+  if job.expires then redis.call('ZREM', queue .. ':expiring', slow.order(job, id)) end
   if job.expires and job.expires <= now then
-    if job.state == AVAILABLE then rare.give_back(queue, job) end
-    rare.end_queued(queue, id, job, EXPIRED)
+    if job.state == AVAILABLE then slow.give_back(queue, job) end
+    slow.end_queued(queue, id, job, EXPIRED)
     return nil
   end
   local anew = job.progress or job.reason and not job.asked    -- who asked it to stop has said why
   job.progress = nil
   if not job.asked then job.reason = nil end
-  local record = rare.write(job)
+  local record = slow.write(job)
   if anew then redis.call('HSET', queue .. ':jobs', id, record) end
   return record
 end
@@ -229,9 +229,9 @@ end
 local function looked_through(queue, id, record)
   local state = state_of(string.byte(record) or 0)
   if #record < 75 or bit.band(string.byte(record), LONG) == 0 or (state ~= AVAILABLE and state ~= PARKED) then
-    local job, gone = rarely().readable(queue, id, record, true)
+    local job, gone = slow_path().readable(queue, id, record, true)
     if not gone and redis.call('ZSCORE', queue .. ':state/' .. job.state, id) == false then
-      rare.set_aside(queue, id, record, 'its state is not the one in which it was kept', true)
+      slow.set_aside(queue, id, record, 'its state is not the one in which it was kept', true)
     end
     return nil
   end
@@ -240,16 +240,16 @@ end
 
 -- One that expires, begins anew, or is tied to others.
 local function begin(queue, id, record, expires, has)
-  local job, gone = rarely().readable(queue, id, record, true)
+  local job, gone = slow_path().readable(queue, id, record, true)
   if gone then return nil end
   if expires ~= NONE or bit.band(has, ANEW) ~= 0 then record = begin_anew(queue, id, job) end
-  if record and bit.band(has, UNIQUE) ~= 0 then rare.leave_queue(queue, id, job) end
-  if record and bit.band(has, LANE) ~= 0 then rare.started(queue, id, job) end
+  if record and bit.band(has, UNIQUE) ~= 0 then slow.leave_queue(queue, id, job) end
+  if record and bit.band(has, LANE) ~= 0 then slow.started(queue, id, job) end
   return record
 end
 
 -- Put the leases down; expired jobs end instead. How many were leased.
-local function lend(q, queue, ids, records)
+local function lease_jobs(q, queue, ids, records)
   local ends, held, run, n = {}, {}, {}, 0
   local m = meta(queue)
   local next_start = m.limited and limiting().next_start
@@ -265,7 +265,7 @@ local function lend(q, queue, ids, records)
       if record and bit.band(has, TIED) ~= 0 then flags = flags + KEYED end
       if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + LANE) ~= 0) then
         if fair and expires ~= NONE and expires <= now and priority then    -- what comes after these
-          rarely().turns_fetched(queue, priority, place, n / 2)
+          slow_path().turns_fetched(queue, priority, place, n / 2)
         end
         record = begin(queue, id, record, expires, has)
       end
@@ -287,7 +287,7 @@ local function lend(q, queue, ids, records)
     end
   end
   n = n / 2
-  if fair and priority and place > fair then rarely().turns_fetched(queue, priority, place, n) end
+  if fair and priority and place > fair then slow_path().turns_fetched(queue, priority, place, n) end
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)
@@ -320,7 +320,7 @@ for pass = 1, 2 do
       local ids, records
       if n > 0 then ids, records = pick(queue, n) end
       if not ids then break end
-      n = lend(q, queue, ids, records)
+      n = lease_jobs(q, queue, ids, records)
       looked = looked + #ids - n
       leased, given[q] = leased + n, given[q] + n
     end
@@ -353,9 +353,9 @@ if leased > 0 then
     if not meta(queue).paused and redis.call('EXISTS', queue .. ':waiters') == 1 then wake_for_room(queue) end
   end
 end
-if told[1] then    -- as a run of the queue number 0
-  answer[#answer + 1], answer[#answer + 2] = 0, #told / 3
-  taken_told(answer)
+if set_asides[1] then    -- as a run of the queue number 0
+  answer[#answer + 1], answer[#answer + 2] = 0, #set_asides / 3
+  take_set_asides(answer)
 end
 finish()
 return answer

@@ -1,5 +1,5 @@
--- Store a job that follows one of another slot: a closed queue takes it, and if its id or its unique key is
--- taken it is left out, or replaces who has the key.
+-- Store a job that follows one of another slot. A closed or full queue takes it. If its id is taken it is left out;
+-- if its unique key is held it is left out, or replaces what the holder asks for.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), id, form,
 -- tail.  Returns the highest generation.
 -- include: clock states status_codes queue profiles record lanes places

@@ -1,4 +1,4 @@
--- The jobs as they are now.
+-- Get jobs as they are now.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns per job its record and its lease (or nothing): 2 × n entries; of less
 -- than all behind the megabytes that one answer may have.
 local found, bytes = {}, 0

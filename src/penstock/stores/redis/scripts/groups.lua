@@ -1,4 +1,4 @@
--- The groups of a queue that are no batches yet, those that are due first before others.
+-- List the groups of a queue that are not batches yet, in the order in which they are due.
 -- KEYS: the queue.  ARGV: clock, limit.
 -- Returns 4 entries each: name (task, zero, key), how many, since when the first, when due ('' if never).
 -- include: clock

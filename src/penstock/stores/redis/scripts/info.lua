@@ -1,4 +1,4 @@
--- What there is of a queue.
+-- Count the jobs of a queue by state, and read its settings.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
 -- (run_at; '' if none), limits, held until ('' if not), then how many of each state, in the order of their numbers}.
 -- include: clock states queue record lanes places listing

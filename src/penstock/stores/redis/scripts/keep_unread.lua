@@ -1,5 +1,6 @@
--- Keep an entry of the outbox that nobody can read, as a dead job.
--- KEYS: the queue.  ARGV: clock, name of the entry, what was read, id of the job, what is wrong with it.  Returns nothing.
+-- Keep an entry of the outbox that cannot be read, as a dead job.
+-- KEYS: the queue.  ARGV: clock, name of the entry, what was read, id of the job, what is wrong with it.
+-- Returns nothing.
 -- include: size_check clock states queue record lanes places
 local queue, out = KEYS[1], KEYS[1] .. ':out'
 if redis.call('HGET', out, ARGV[2]) ~= ARGV[3] then return false end
@@ -8,7 +9,7 @@ local id = ARGV[4]
 if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then
   redis.call('HSET', queue .. ':jobs', id, ARGV[3])
   set_aside(queue, id, ARGV[3], ARGV[5], true)
-  told = {}    -- the caller says it
+  set_asides = {}    -- the caller says it
 end
 finish()
 return false

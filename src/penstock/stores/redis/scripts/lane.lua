@@ -1,4 +1,4 @@
--- How it stands in the lane of a job.
+-- Describe the lane of a job: who is admitted, and how many wait.
 -- KEYS: the queue.  ARGV: clock, id, how many of those admitted are wanted.  Returns nothing, or {key, how many
 -- wait, how many of these stand before it ('' : it does not wait), when the first is due ('' : other than by time
 -- alone), then 3 entries each of those admitted: id, record, lease or nothing}.
@@ -6,7 +6,8 @@
 local queue, id = KEYS[1], ARGV[2]
 local record = redis.call('HGET', queue .. ':jobs', id)
 local is_read, job = pcall(read, record)
-if not is_read or not job or ended_state(job.state) and redis.call('HEXISTS', queue .. ':held', id) == 0 or not job.lane then
+if not is_read or not job or not job.lane
+  or ended_state(job.state) and redis.call('HEXISTS', queue .. ':held', id) == 0 then
   return false
 end
 local lane, before = lane_of(queue, terms_of(job)), ''

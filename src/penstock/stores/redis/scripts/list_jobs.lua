@@ -1,4 +1,4 @@
--- A part of the jobs of one queue, newest first.
+-- List a page of the jobs of one queue, newest first.
 -- KEYS: the queue.  ARGV: clock, before (a generation), limit, states (numbers, by commas; 7: running).
 -- Returns 3 entries each: id, record, lease or nothing.
 -- include: clock states queue record lanes places listing

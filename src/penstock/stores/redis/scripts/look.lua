@@ -1,4 +1,4 @@
--- Whether there is work, and if not: who wants to hear of it.
+-- Check for work; if there is none, put a channel on the waiters.
 -- KEYS: the queues, and last, unless on a Cluster, the news.  ARGV: clock, timeout (ms), till (an instant;
 -- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues), and the numbers of
 -- those queues whose parked jobs are work for who asks.

@@ -1,4 +1,4 @@
--- A wake-up came to one who no longer waits: the next one shall have it, if there is a reason still.
+-- Pass a wake-up on to the next waiter, if its reason still holds: the first waiter has stopped waiting.
 -- KEYS: the queue.  ARGV: clock, what the message said (w: work, d: a job that is due soon).  Returns nothing.
 -- include: clock states queue
 local queue = KEYS[1]

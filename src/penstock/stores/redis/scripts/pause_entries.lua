@@ -1,4 +1,4 @@
--- Pause periodic entries, or let them go on: then what they have slept through is not made up for.
+-- Pause periodic entries, or resume them; runs missed during a pause are not made up for.
 -- KEYS: the queue.  ARGV: clock, paused (1 or 0), names.
 -- Returns {how many have changed, each as it is then ('' : not there)}.
 -- include: size_check clock periodic

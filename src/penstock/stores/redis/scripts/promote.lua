@@ -1,4 +1,4 @@
--- Make due jobs available, earliest first over all these queues.
+-- Promote: make due jobs available, earliest first over all these queues.
 -- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
 -- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation, then what was set
 -- aside: 3 entries each}. A lane whose instant has come stands among the jobs, and counts as one.
@@ -53,7 +53,8 @@ local function look_for(queue, count)
   end
   local records = get_many(queue .. ':jobs', ids)
   for i = 1, count do
-    if records[i] and (byte(records[i], 71) or 0) % 2 == 1 then return nil end    -- it has the last of its ties, a group
+    -- it has the last of its ties, a group
+    if records[i] and (byte(records[i], 71) or 0) % 2 == 1 then return nil end
   end
   return {members, ids, records}
 end
@@ -131,7 +132,7 @@ else
   end
   moved, used, skipped = mixed()
 end
-local answer_told = taken_told({})
+local answered_set_asides = take_set_asides({})
 finish()
 local due = ''
 for _, queue in ipairs(KEYS) do
@@ -139,4 +140,4 @@ for _, queue in ipairs(KEYS) do
   if first and (due == '' or first < due) then due = first end
 end
 return {moved, due == '' and '' or string.format('%.0f', due), string.format('%.0f', now), used, skipped and 1 or 0,
-  string.format('%.0f', minted), unpack(answer_told)}
+  string.format('%.0f', minted), unpack(answered_set_asides)}

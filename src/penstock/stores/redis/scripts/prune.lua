@@ -1,4 +1,4 @@
--- Take away what is over.
+-- Remove jobs whose retention is over, and cancel jobs that have expired.
 -- KEYS: the queue.  ARGV: clock, how many past their retention, how many beyond the newest (completed,
 -- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle ties too.
 -- Returns {ended jobs that went, expired jobs that were cancelled, what else went out of its order, then what was
@@ -15,10 +15,10 @@ local function job_at(member, ended)
     forget_traces(queue, id, member)
     return nil
   end
-  local said = #told
+  local said = #set_asides
   local job, gone = readable(queue, id, record)
   if gone and ended then    -- its time is over: it goes, and nothing need be said
-    while #told > said do table.remove(told) end
+    while #set_asides > said do table.remove(set_asides) end
     forget_order(queue, member)
     return job
   end
@@ -82,6 +82,6 @@ if ARGV[7] == '1' then
   if #old > 0 then redis.call('HDEL', queue .. ':days', unpack(old)) end
   prune_ties(queue)
 end
-local answer = taken_told({finished, expired, others})
+local answer = take_set_asides({finished, expired, others})
 finish()
 return answer

@@ -1,4 +1,4 @@
--- Take away unique keys whose period is over: they are free already.
+-- Remove unique keys whose period is over.
 -- KEYS: the queue.  ARGV: clock, how many at most.  Returns how many went.
 -- include: size_check clock
 local ends = KEYS[1] .. ':unique/until'

@@ -1,4 +1,4 @@
--- Lease anew what others have lost.
+-- Reclaim: lease to the caller the jobs whose leases have run out, or those of named workers.
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, then either nothing (whatever has run
 -- out, the longest first) or the workers' names, "|", and pairs (number of the queue, id): these jobs, if
 -- one of those workers still holds them.
@@ -37,7 +37,7 @@ end
 
 -- With what was set aside.
 local function answered()
-  local aside = taken_told({})
+  local aside = take_set_asides({})
   for i = 1, #aside, 3 do
     for _, fact in ipairs({0, aside[i + 1], aside[i], aside[i + 2]}) do answer[#answer + 1] = fact end
   end

@@ -31,7 +31,9 @@ for i = 3, #ARGV do
   local batch = job and job.group and groups().batch_of(job)
   if batch then    -- the members of a batch come back with it, and all together
     local batch_state, batch_job = look_at(queue, batch)
-    if batch_state and not (batch_job and is_stand_in(batch_job)) then id, state, job = batch, batch_state, batch_job end
+    if batch_state and not (batch_job and is_stand_in(batch_job)) then
+      id, state, job = batch, batch_state, batch_job
+    end
   end
   if state and state ~= RUNNING then begin_again(id, job) end
 end

@@ -9,6 +9,6 @@ for i = 2, #ARGV, 3 do
     set_aside(KEYS[1], id, record, ARGV[i + 2])
   end
 end
-local answer = taken_told({})
+local answer = take_set_asides({})
 finish()
 return answer

@@ -1,4 +1,4 @@
--- Change a queue's switches and limits.
+-- Change the switches and limits of a queue.
 -- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is), hold ('' : as it is; 0: none; ms
 -- from now), then the limits in the order of limits.lua (each a number, or '' : as it is).
 -- Returns {1 if anything changed, 1 if the queue was new}.
@@ -36,7 +36,8 @@ local function change_limits()
   for i = 1, #limits.RULES do
     if ARGV[4 + i] ~= '' then values[i] = tonumber(ARGV[4 + i]) end
   end
-  if values[COUNT] ~= limits.UNSET and values[BURST] == limits.UNSET then values[BURST] = 1 end    -- a rate without a burst
+  -- a rate without a burst
+  if values[COUNT] ~= limits.UNSET and values[BURST] == limits.UNSET then values[BURST] = 1 end
   local packed = struct.pack(limits.PACKED, unpack(values, 1, #limits.RULES))
   if packed == (m.limits or none) then return end
   changed = 1

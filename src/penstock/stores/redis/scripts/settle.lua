@@ -1,4 +1,4 @@
--- Apply transitions to running jobs whose lease still holds.
+-- Settle: apply transitions to running jobs whose lease still holds.
 -- KEYS: the queues.  ARGV: clock, floor (as of enqueue), how many errors a job keeps, how many profiles,
 -- those (digest, profile), how many transitions, those, then runs: a head (number of the queue, number of the
 -- transition, how many, whether plain) and for each settlement id, what the lease begins with ('' for a bare
@@ -58,9 +58,9 @@ local function facts_of(lease)
   return string.sub(lease, 9, 8 + token_size), string.byte(lease, 17 + token_size) or KEYED
 end
 
-local other
-local function otherwise()
-  if other then return other end
+local slow
+local function slow_path()
+  if slow then return slow end
   -- include: record lanes places replacing insert
 
   local function apply(q, queue, id, job, lease, t, result)
@@ -134,8 +134,8 @@ local function otherwise()
     if not gone then return job, lease end
   end
 
-  other = {apply = apply, follow = follow, known = known}
-  return other
+  slow = {apply = apply, follow = follow, known = known}
+  return slow
 end
 
 local letters, made_room = {}, {}
@@ -180,16 +180,16 @@ while at <= #ARGV do
         seen[id] = 'applied'
         local record = redis.call('HGET', queue .. ':jobs', id)
         local job, known
-        if record then job, known = otherwise().known(queue, id, record, lease) end
+        if record then job, known = slow_path().known(queue, id, record, lease) end
         if record and not job then    -- it is dead, and its lease is gone
           letter, done, tokens[token] = STALE, done - 1, tokens[token] - 1
         elseif record then
-          other.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
+          slow.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
           local following = plain == 1 and '' or ARGV[at + 4 + (k - 1) * width]
           if following ~= '' then    -- it may replace one that has been settled here, which must not seem to run
             in_steps('HDEL', queue .. ':held', {unpack(gone, unheld + 1)})
             unheld = #gone
-            other.follow(queue, known.generation, following)
+            slow.follow(queue, known.generation, following)
           end
         else    -- somebody has deleted it: its lease goes, and the outcomes beside its own apply
           letter, done, seen[id] = GONE, done - 1, 'removed'

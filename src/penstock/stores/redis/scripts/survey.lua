@@ -1,4 +1,4 @@
--- What a prune would find in these queues.
+-- Survey these queues for a prune: what is overdue in each.
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
 -- ones are kept, expired jobs (likewise), 1 if there are old days or ties, names in `out`, how many unique keys are
@@ -17,7 +17,8 @@ for i, queue in ipairs(KEYS) do
     if beyond(queue, meta(queue), state, tonumber(ARGV[3]), tonumber(ARGV[4])) > 0 then crowded = 1 end
   end
   answer[i] = {
-    past(queue .. ':over'), crowded, past(queue .. ':expiring'), (#old_days(queue) > 0 or has_idle_ties(queue)) and 1 or 0,
+    past(queue .. ':over'), crowded, past(queue .. ':expiring'),
+    (#old_days(queue) > 0 or has_idle_ties(queue)) and 1 or 0,
     redis.call('HKEYS', queue .. ':out'),
     redis.call('ZCOUNT', queue .. ':unique/until', '-inf', now),
     redis.call('LRANGE', queue .. ':asides', 0, -1),

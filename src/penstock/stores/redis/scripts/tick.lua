@@ -1,4 +1,4 @@
--- Move a periodic entry's watermark on, and enqueue its jobs; only if it stands where the caller has seen it.
+-- Move the watermark of a periodic entry on and enqueue its jobs, if the entry is as the caller has seen it.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), name,
 -- revision, watermark, the new one, not before, overlap (0 allow, 1 skip, 2 replace), the reason of a job that
 -- is replaced, then per job: id, form, tail (as of enqueue).

@@ -1,4 +1,4 @@
--- Where jobs stand as the orders have it, for those whose records cannot be read.
+-- Find the state and generation of jobs whose records cannot be read, from the orders that name them.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns 2 entries each: state, by number (7: running), and generation.
 -- include: clock states queue record lanes places listing
 local queue, answer = KEYS[1], {}

@@ -1,4 +1,4 @@
--- Who announced itself, and those who have been silent for too long; with "prune" up to so many of these go.
+-- List workers, and prune those that have been silent for too long.
 -- KEYS: the workers.  ARGV: clock, silence (ms), how many to prune.
 -- Returns {how many went, then of each of the others its id and what it says}.
 -- include: clock

@@ -167,6 +167,6 @@ local function put_aside(queue, id, record, cause, taken)
   elseif job.lane then
     leave_lane(queue, id, job)
   end
-  tell_aside(queue, id, cause)
+  note_set_aside(queue, id, cause)
   return dead
 end

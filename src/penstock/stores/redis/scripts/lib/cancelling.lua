@@ -1,5 +1,5 @@
--- One job is cancelled if it waits, asked to stop if it runs: its record keeps why, until it has stopped. Its state then (nil: not there), and whether it
--- was asked anew.
+-- Cancel a job that waits, or ask one that runs to stop; its record keeps the reason until it has stopped.
+-- Returns its state then (nil: not there), and whether it was asked anew.
 -- needs: states queue record lanes places lookup
 
 local function cancel_job(queue, id, reason)

@@ -193,7 +193,8 @@ local function tail_of_batch(members)
     local _, _, payload = tail_parts(members[i][2])
     payloads[i] = payload
   end
-  local flags, read_it, facts = first.tail_flags - bit.band(first.tail_flags, 16), pcall(cmsgpack.unpack, extra or '\144')
+  local flags = first.tail_flags - bit.band(first.tail_flags, 16)
+  local read_it, facts = pcall(cmsgpack.unpack, extra or '\144')
   local headers = read_it and type(facts) == 'table' and facts[7]
   if headers then
     local text = '\151\0\192\192\192\192\192' .. cmsgpack.pack(headers)

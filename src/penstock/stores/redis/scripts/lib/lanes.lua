@@ -47,7 +47,7 @@ local function remember(queue, key, spent, held)
 end
 
 -- Jobs that could not name this lane when they were set aside leave it here.
-local function drive_out(queue, lane)
+local function remove_ghosts(queue, lane)
   for _, id in ipairs(redis.call('SMEMBERS', queue .. ':ghosts')) do
     local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
     if not (ok and job.lane) then redis.call('ZREM', lane, id) end
@@ -57,7 +57,7 @@ end
 -- As Lane.allowed_at: from when on one more may be admitted; nil: not before another one leaves or starts.
 local function allowed_at(queue, terms)
   local lane = lane_of(queue, terms)
-  if meta(queue).ghosts then drive_out(queue, lane) end
+  if meta(queue).ghosts then remove_ghosts(queue, lane) end
   if redis.call('ZCOUNT', lane, -1, 0) >= terms.most then return nil end
   local spent, held = spent_and_held(queue, terms.key)
   if terms.step == 0 then return held end

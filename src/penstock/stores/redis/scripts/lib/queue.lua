@@ -204,29 +204,31 @@ end
 local function wake_for_room(queue)
   if redis.call('EXISTS', queue .. ':ready') == 1 then
     if gives(queue) then wake(queue) end
-  elseif redis.call('EXISTS', queue .. ':waiters/parked') == 1 and redis.call('EXISTS', queue .. ':parked') == 1 and gives(queue) then
+  elseif redis.call('EXISTS', queue .. ':waiters/parked') == 1 and redis.call('EXISTS', queue .. ':parked') == 1
+    and gives(queue) then
     wake(queue, ':waiters/parked')
   end
 end
 
 -- What this script has set aside: 3 entries each, queue, id, cause. Who answers them takes them; what is left at
 -- the end lies in `asides` until somebody prunes.
-local told = {}
+local set_asides = {}
 
-local function tell_aside(queue, id, cause)
-  told[#told + 1], told[#told + 2], told[#told + 3] = queue, id, cause
+local function note_set_aside(queue, id, cause)
+  set_asides[#set_asides + 1], set_asides[#set_asides + 2], set_asides[#set_asides + 3] = queue, id, cause
 end
 
-local function taken_told(into)
-  for _, fact in ipairs(told) do into[#into + 1] = fact end
-  told = {}
+local function take_set_asides(into)
+  for _, fact in ipairs(set_asides) do into[#into + 1] = fact end
+  set_asides = {}
   return into
 end
 
-local function keep_told()
-  for i = 1, #told, 3 do
-    redis.call('RPUSH', told[i] .. ':asides', struct.pack('<I2c0', #told[i + 1], told[i + 1]) .. told[i + 2])
-    redis.call('LTRIM', told[i] .. ':asides', -1000, -1)
+local function keep_set_asides()
+  for i = 1, #set_asides, 3 do
+    local queue, id, cause = unpack(set_asides, i, i + 2)
+    redis.call('RPUSH', queue .. ':asides', struct.pack('<I2c0', #id, id) .. cause)
+    redis.call('LTRIM', queue .. ':asides', -1000, -1)
   end
 end
 
@@ -240,7 +242,7 @@ end
 
 -- The end of every script that may have made work.
 local function finish()
-  if told[1] then keep_told() end
+  if set_asides[1] then keep_set_asides() end
   save()    -- first: a key of waiters that holds something else must not take the counters along
   for queue in pairs(made_ready) do
     if gives(queue) then wake(queue) end
