@@ -148,7 +148,7 @@ def test_a_lost_shard_names_its_own_queues_and_those_that_must_go_on(tmp_path: P
     (fault,) = read(tmp_path / "ledger").faults
     assert (fault.cause, fault.target, fault.queues) == ("lost-shard", 0, ("keys", "slow"))
     assert run.server.lost == 1
-    ((begin, end, queues),) = run.parted
+    ((begin, end, queues),) = run.lost_shards
     assert begin <= end
     assert queues == ("main",)
 

@@ -246,7 +246,7 @@ class _Run:
                 forgiven=self._run.forgiven,
                 undone=self._run.undone,
                 unleased=self._run.unleased,
-                parted=self._run.parted,
+                lost_shards=self._run.lost_shards,
             ),
             run=self._run,
             began=self._began,

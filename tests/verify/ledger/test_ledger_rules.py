@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.job import State
 from penstock.verify.ledger import facts
-from penstock.verify.ledger.rules.lost_shards import Parted
+from penstock.verify.ledger.rules.lost_shards import LostShard
 from penstock.verify.ledger.summary import summary
 from tests.verify.ledger.chronicle import EPOCH, QUEUE, Chronicle
 
@@ -796,13 +796,13 @@ def _ready(told: Chronicle, n: int, *, at: float = 900) -> list[str]:
     return ids
 
 
-_AWAY = Parted(EPOCH + 1_000, EPOCH + 7_000, (QUEUE,))
+_AWAY = LostShard(EPOCH + 1_000, EPOCH + 7_000, (QUEUE,))
 
 
 def test_a_queue_that_stands_still_while_another_part_is_away_is_found(told: Chronicle) -> None:
     for id in _ready(told, 20):
         told.run(id, 7_100, 7_200)
-    (finding,) = told.judge(parted=[_AWAY]).findings
+    (finding,) = told.judge(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
     assert "20 job(s) were ready" in finding.says
     assert "6.0 s" in finding.says
@@ -813,7 +813,7 @@ def test_a_queue_that_goes_on_while_another_part_is_away_is_fine(told: Chronicle
     told.run(first, 5_000, 5_100)
     for id in others:
         told.run(id, 7_100, 7_200)
-    assert told.promises(parted=[_AWAY]) == []
+    assert told.promises(lost_shards=[_AWAY]) == []
 
 
 def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(told: Chronicle) -> None:
@@ -823,7 +823,7 @@ def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(t
         told.settle(id, 7_100, token)
     told.enqueue("after", 7_100)
     told.run("after", 7_200, 7_210)
-    (finding,) = told.judge(parted=[_AWAY]).findings
+    (finding,) = told.judge(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
 
 
@@ -832,13 +832,13 @@ def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(told: Chr
         told.run(id, 950, 960)
     for id in _ready(told, 20, at=6_500):
         told.run(id, 7_100, 7_200)
-    assert told.promises(parted=[_AWAY]) == []
+    assert told.promises(lost_shards=[_AWAY]) == []
 
 
 def test_queues_with_little_to_do_are_judged_together(told: Chronicle) -> None:
     for id in _ready(told, 5):
         told.run(id, 7_100, 7_200)
-    (finding,) = told.judge(parted=[_AWAY]).findings
+    (finding,) = told.judge(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", "")
 
 
@@ -847,16 +847,16 @@ def test_a_queue_whose_workers_were_all_harmed_meanwhile_is_not_judged(told: Chr
     for id in _ready(told, 20):
         told.run(id, 7_100, 7_200)
     told.fault(kind, 4_000, target=2, seconds=0 if kind == "kill" else 2.0)
-    assert told.promises(parted=[_AWAY]) == []
+    assert told.promises(lost_shards=[_AWAY]) == []
 
 
 def test_a_queue_whose_only_worker_came_later_is_not_judged(told: Chronicle) -> None:
     for id in _ready(told, 20):
         told.run(id, 7_100, 7_200, pid=3)
-    assert told.promises(parted=[_AWAY]) == []
+    assert told.promises(lost_shards=[_AWAY]) == []
 
 
 def test_a_queue_that_is_away_itself_is_owed_nothing(told: Chronicle) -> None:
     for id in _ready(told, 20):
         told.run(id, 7_100, 7_200)
-    assert told.promises(parted=[_AWAY._replace(queues=("other",))]) == []
+    assert told.promises(lost_shards=[_AWAY._replace(queues=("other",))]) == []

@@ -17,7 +17,7 @@ from penstock.core.errors import PenstockError
 from penstock.verify.environment import Proxies
 from penstock.verify.fleet import Fleet, Member
 from penstock.verify.ledger import Ledger
-from penstock.verify.ledger.rules.lost_shards import Parted
+from penstock.verify.ledger.rules.lost_shards import LostShard
 
 __all__ = ["NOBODY", "ChaosRun", "InjectedFault", "NoVictim", "wall"]
 
@@ -65,7 +65,7 @@ class ChaosRun:
     #: On a Cluster of ours the shard of each queue.
     homes: Mapping[str, int] = field(default_factory=dict)
     #: When a shard was lost, and the queues of the others.
-    parted: list[Parted] = field(default_factory=list)
+    lost_shards: list[LostShard] = field(default_factory=list)
     #: Whoever uses the store here holds it, so that nobody has the file open when its machine goes dark.
     using: threading.Lock = field(default_factory=threading.Lock)
     #: The same, but for enqueues, which had waited for a replica.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.verify.faults.chaos_run import NOBODY, ChaosRun, NoVictim, wall
-from penstock.verify.ledger.rules.lost_shards import Parted
+from penstock.verify.ledger.rules.lost_shards import LostShard
 from penstock.verify.processes import family
 from penstock.verify.servers import power
 
@@ -173,7 +173,7 @@ class StoreFaults:
         def while_lost() -> None:
             begins = wall()
             if not self._run.over.wait(_LOST + _LONGER * how):
-                self._run.parted.append(Parted(begins, wall(), others))
+                self._run.lost_shards.append(LostShard(begins, wall(), others))
 
         self.look_for_failovers()
         with self._run.lasting("lost-shard", f"shard {shard}", ", ".join(lost), lost):

@@ -21,7 +21,7 @@ from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.rules.causes import Again, reruns
 from penstock.verify.ledger.rules.counters import counters
 from penstock.verify.ledger.rules.faults import Forgiven, troubles_of, word_of
-from penstock.verify.ledger.rules.lost_shards import Parted, went_on
+from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
 from penstock.verify.ledger.rules.partitions import lanes, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
@@ -107,14 +107,17 @@ def judge(
     forgiven: Iterable[Span] = (),
     undone: Iterable[Span] = (),
     unleased: Iterable[Span] = (),
-    parted: Iterable[Parted] = (),
+    lost_shards: Iterable[LostShard] = (),
 ) -> Verdict:
-    """The verdict, from facts alone. Of the spans of `undone` the store may forget all but enqueues; of those
-    of `unleased` the leases, but no start that must be on record first. In those of `parted` a part of the
-    store was away, and the queues of the others must have gone on."""
+    """The verdict, from facts alone.
+
+    In the spans of `undone` the store may forget all but enqueues; in those of `unleased` the leases, but no
+    start that must be on record first. In those of `lost_shards` a part of the store was away, and the queues
+    of the others must have gone on.
+    """
     excused = Forgiven(forgiven, history, undone, unleased)
     with uncollected():
-        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(parted))
+        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(lost_shards))
 
 
 def _judged(
@@ -125,7 +128,7 @@ def _judged(
     slack: int,
     asked: Sequence[str],
     forgiven: Forgiven,
-    parted: Sequence[Parted],
+    lost_shards: Sequence[LostShard],
 ) -> Verdict:
     injected = Counter(map(word_of, history.faults))
     case = Case(
@@ -144,7 +147,7 @@ def _judged(
     for story in history.stories:
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
     findings += chain(uniqueness(case), lanes(case), queue_limits(case))
-    findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, parted))
+    findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
     again = [one for s in history.stories for one in reruns(s, history, case.troubles, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:

@@ -13,13 +13,13 @@ from penstock.verify.ledger.rules.faults import with_parents
 from penstock.verify.ledger.rules.spans import FOR_EVER
 from penstock.verify.ledger.verdict import Finding
 
-__all__ = ["Parted", "went_on"]
+__all__ = ["LostShard", "went_on"]
 
 #: From so many ready jobs on a queue is judged by itself; from so many on, all healthy queues together.
 _ENOUGH, _AT_LEAST = 20, 5
 
 
-class Parted(NamedTuple):
+class LostShard(NamedTuple):
     """From when to when (ms, wall clock) a part of the store was away, and the queues of the others."""
 
     begin: int
@@ -27,17 +27,17 @@ class Parted(NamedTuple):
     queues: tuple[str, ...]
 
 
-def went_on(case: Case, parted: Sequence[Parted]) -> Iterator[Finding]:
+def went_on(case: Case, lost_shards: Sequence[LostShard]) -> Iterator[Finding]:
     """In each healthy queue with enough to do, and in all of them together, a job ended meanwhile. Ready
     were those that were acknowledged and due before half of the time was over, and had not ended before.
 
     Where no worker lived through all of it unharmed, nothing can be said."""
-    if not parted:
+    if not lost_shards:
         return
     by_queue: dict[str, list[Story]] = defaultdict(list)
     for story in case.history.stories:
         by_queue[story.ref.queue].append(story)
-    for one in parted:
+    for one in lost_shards:
         begin, end = case.history.mono(one.begin), case.history.mono(one.end)
         if begin is None or end is None or not _had_a_worker(case, begin, end):
             continue
