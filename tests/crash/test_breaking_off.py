@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import StoreUnavailable
 from penstock.verify.crash_points import Boundary
-from penstock.worker import worker as worker_module
+from penstock.worker import services
 from tests.crash.conftest import Harm, Stage, each_life
 from tests.crash.lives import Life
 from tests.crash.play import LEASE, Hand, Harmed, Scene
@@ -67,7 +67,7 @@ async def test_where_a_worker_ends_another_goes_on(
     stage: Stage, life: Life, end: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if end.is_cut_off:  # nobody will hear its last words
-        monkeypatch.setattr(worker_module, "LAST_ANSWERS", 0.05)
+        monkeypatch.setattr(services, "_LAST_ANSWERS", 0.05)
     points = [one for one in await stage.points(life) if one.who == "worker"]
     points = stage.some(f"ends of workers in {life.name}", points, 8)
     struck = await stage.play(life, [[one] for one in points], end.befalls)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.app import judging
 from penstock.core.ids import mint_token
 from penstock.errors import StoreError
-from penstock.maintenance import reclaimer
 from penstock.stores.contract import Settlement
 from penstock.verify.crash_points import Point
-from penstock.worker import worker as worker_module
+from penstock.worker import services
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.settler import Settler
@@ -72,8 +72,8 @@ async def test_an_outcome_that_is_sent_once(memory: Stage, monkeypatch: pytest.M
 async def test_an_at_most_once_job_that_is_tried_again(
     memory: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_ANSWERS", 0.05)
-    decide = reclaimer.decide
+    monkeypatch.setattr(services, "_LAST_ANSWERS", 0.05)
+    decide = judging.decide
 
     def forgets(job: Any, *args: Any, **options: Any) -> Any:
         return decide(
@@ -82,6 +82,6 @@ async def test_an_at_most_once_job_that_is_tried_again(
 
     harms: Sequence[Sequence[Harm]] = at("settle:1:before")
     await memory.play(LIFE, harms, ENDS["cut off"].befalls)
-    monkeypatch.setattr(reclaimer, "decide", forgets)
+    monkeypatch.setattr(judging, "decide", forgets)
     with pytest.raises(AssertionError, match="at most once: job payment in life: it started again"):
         await memory.play(LIFE, harms, ENDS["cut off"].befalls)

@@ -17,8 +17,7 @@ from penstock.errors import StoreUnavailable
 from penstock.events import JobReleased, LateResultRefused
 from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
 from penstock.testing import FaultyStore
-from penstock.worker import Worker
-from penstock.worker import worker as worker_module
+from penstock.worker import Worker, services
 from tests.worker.conftest import (
     PATIENCE,
     Dam,
@@ -261,7 +260,7 @@ async def test_an_outcome_that_the_store_did_not_take_in_time_is_not_waited_for_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its job runs again once its lease has run out; what is lost is the attempt, not the job."""
-    monkeypatch.setattr(worker_module, "LAST_ANSWERS", 0.1)
+    monkeypatch.setattr(services, "_LAST_ANSWERS", 0.1)
     began = tmp_path / "began"
     handle = await made(app, "async", linger).aenqueue(str(began), 0.0)
     worker = Worker(app, config=quick(drain_timeout="50ms"))

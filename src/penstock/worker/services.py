@@ -34,11 +34,11 @@ from penstock.worker.store_checkup import StoreCheckup
 from penstock.worker.unknown_queues import UnknownQueues
 from penstock.worker.unknown_tasks import UnknownTasks
 
-__all__ = ["LAST_ANSWERS", "Maintenance", "Services"]
+__all__ = ["Maintenance", "Services"]
 
 _log = logging.getLogger("penstock.worker")
 #: How long a worker that ends waits for the store's last answers (s).
-LAST_ANSWERS = 5.0
+_LAST_ANSWERS = 5.0
 
 
 class Maintenance(NamedTuple):
@@ -102,7 +102,15 @@ class Services:
     async def last_fetch(self) -> None:
         """Wait for the fetch under way: what it still brings goes back at once."""
         if self.fetching is not None:
-            await asyncio.wait({self.fetching}, timeout=LAST_ANSWERS)
+            await asyncio.wait({self.fetching}, timeout=_LAST_ANSWERS)
+
+    async def last_outcomes(self, seconds: float = 0.0) -> bool:
+        """Wait for the answers to all outcomes, for `seconds` or five if that is more; whether all came."""
+        return await self.settler.drained(timeout=max(_LAST_ANSWERS, seconds))
+
+    async def last_callbacks(self) -> None:
+        """Wait until all callbacks of ended jobs have been called, for five seconds at most."""
+        await self.callback_runner.drained(timeout=_LAST_ANSWERS)
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
@@ -143,8 +151,8 @@ class Services:
         self.executor.stop_starting()
         self.executor.release_running()
         await self.last_fetch()
-        await self.settler.drained(timeout=LAST_ANSWERS)
-        await self.callback_runner.drained(timeout=LAST_ANSWERS)
+        await self.last_outcomes()
+        await self.last_callbacks()
 
     def _health(self, trouble: str | None) -> Health:
         """This worker's health. `trouble`: why the store is away, None if it answers."""

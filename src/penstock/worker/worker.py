@@ -19,7 +19,7 @@ from penstock.worker.hooks import call_hook, call_last_hooks
 from penstock.worker.locks import LivenessLock, sweep
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue
-from penstock.worker.services import LAST_ANSWERS, Services
+from penstock.worker.services import Services
 from penstock.worker.setup import worker_setup
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.wiring import wire
@@ -156,10 +156,10 @@ class Worker:
         if released := slots.running:
             _log.warning("worker %s: %d job(s) did not end in time and are released", self.id, released)
             services.executor.release_running()
-        if not await services.settler.drained(timeout=max(LAST_ANSWERS, drain / 1000)):
+        if not await services.last_outcomes(drain / 1000):
             left = len(services.leased_jobs)
             _log.error("worker %s: %d outcome(s) could not be stored; these jobs run again", self.id, left)
-        await services.callback_runner.drained(timeout=LAST_ANSWERS)
+        await services.last_callbacks()
         if services.fetching is not None:
             ended = max(0, running - released)
             _log.info("worker %s has stopped: %d job(s) ended, %d released", self.id, ended, released)
