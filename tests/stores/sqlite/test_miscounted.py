@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.job import NewJob, State
+from penstock.core.job import NewJob, Ref, State
 from penstock.core.partition import Lane
 from penstock.stores.contract import Settlement, Share, Wake
 from penstock.stores.sqlite import SqliteStore
@@ -86,3 +86,27 @@ async def test_true_counters_cost_a_pruning_no_write(store: SqliteStore) -> None
         await store.prune()
     cx.close()
     assert await counts(store) == before
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "reschedule", "delete"])
+@pytest.mark.parametrize("number", [12, -1])
+async def test_a_job_in_no_state_is_set_aside_by_an_operators_verb(
+    store: SqliteStore, verb: str, number: int
+) -> None:
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t")])
+    with sqlite3.connect(store.path, timeout=10) as cx:
+        cx.execute("PRAGMA ignore_check_constraints = 1")
+        cx.execute("UPDATE penstock_job SET state = ? WHERE id = 'a'", (number,))
+    cx.close()
+    said = await getattr(store, verb)([Ref("default", "a"), Ref("default", "b")])
+    assert said[0] in (State.DEAD, State.CANCELLED)
+    assert said[1] in (State.AVAILABLE, State.CANCELLED)
+    job, other = await store.get([Ref("default", "a"), Ref("default", "b")])
+    if verb == "delete":
+        assert (job, other) == (None, None)
+    else:
+        assert job is not None
+        assert job.state is State.DEAD
+        assert "no state has the number" in (job.reason or "")
+    (stats,) = await store.stats()
+    assert stats.failed == 1

@@ -19,6 +19,7 @@ __all__ = [
     "Row",
     "RowBefore",
     "Unreadable",
+    "check_state",
     "job_of",
     "jobs_of",
     "leased",
@@ -36,6 +37,9 @@ _ids_of = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _json = msgspec.json.Encoder().encode
 
 Row = tuple[Any, ...]
+
+
+_STATE_NUMBERS = frozenset(range(len(STATES)))
 
 
 class Unreadable(StoreCorrupt):
@@ -97,6 +101,12 @@ def job_of(row: Row) -> Job:
         return _job_of(row, _spec_of(row[_SPEC]), STATES[row[_STATE]])
     except (*CANNOT_DECODE, LookupError) as error:
         raise Unreadable({JobRow._make(row).seq: str(error)}) from error
+
+
+def check_state(seq: int, state: int) -> None:
+    """Raise Unreadable unless this is the number of a state."""
+    if state not in _STATE_NUMBERS:
+        raise Unreadable({seq: f"no state has the number {state!r}"})
 
 
 def jobs_of(rows: Iterable[Row]) -> list[Job]:

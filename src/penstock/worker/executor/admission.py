@@ -71,7 +71,8 @@ class Admission:
         self._lease = lease
         self._slot_wait = slot_wait
         self._queue_slots = queue_slots
-        self._stopping = False
+        #: Whether nothing more starts: the worker drains.
+        self.stopping = False
         self._buffer = slots.waiting
         #: Process tasks that wait for a process slot.
         self.backlog = ProcessBacklog()
@@ -103,7 +104,7 @@ class Admission:
                 pass
             elif leased.job.cancel_asked:
                 self._ending.refuse(leased, Cancelled("cancelled while running"))
-            elif self._stopping:
+            elif self.stopping:
                 self._ending.refuse(leased, Released())
             elif leased.starts:
                 self._slots.reserved.add(leased)
@@ -228,7 +229,7 @@ class Admission:
 
     def stop(self) -> None:
         """Start nothing more: what has not started goes back at once."""
-        self._stopping = True
+        self.stopping = True
         self._buffer.extendleft(self._slots.reserved)
         self._slots.reserved.clear()
         self._buffer.extendleft(reversed(self.backlog.take_all()))

@@ -115,7 +115,8 @@ class Executor:
         self._interruption.watch(now)
         if self._prefetch.is_stuck(now):
             self._return_prefetched()
-            self._start_ready()  # those that have a slot
+            if not self.admission.stopping:
+                self._start_ready()  # those that have a slot
         self.admission.give_back_late(now)
         return 0.02 if self.admission.waiting else 0.05
 

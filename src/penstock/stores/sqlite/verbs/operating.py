@@ -9,7 +9,7 @@ from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.contract import QueueInfo
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
-from penstock.stores.sqlite.rows import Row, spec_of
+from penstock.stores.sqlite.rows import Row, check_state, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, ENDED, GROUPED, PARKED, QUEUED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -42,7 +42,10 @@ _DROP_ENTRIES = SQL["entries.drop"]
 def _look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
-    return None if queue is None or row is None else (queue, row)
+    if queue is None or row is None:
+        return None
+    check_state(row[0], row[1])
+    return queue, row
 
 
 def retry(tx: TransactionContext, refs: Sequence[Ref]) -> list[State | None]:

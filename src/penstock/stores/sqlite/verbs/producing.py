@@ -10,7 +10,7 @@ from penstock.core.unique import WHILE_QUEUED
 from penstock.stores.contract import Enqueued, Verdict
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
-from penstock.stores.sqlite.rows import Row, RowBefore, spec_blob
+from penstock.stores.sqlite.rows import Row, RowBefore, check_state, spec_blob
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, QUEUED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -153,7 +153,7 @@ def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJo
         partitions.join(tx, queue, seq, job, place)
         if state == AVAILABLE:
             lane = None if job.lane is None else job.lane.key
-            before = RowBefore(seq, None, job.priority, place, lane, None, spec_blob(job))
+            before = RowBefore(seq, None, job.priority, place, lane, None, row[-1])
             state = partitions.became(tx, queue, before, state, place, at_tail=True) or state
     tx.enqueued(queue, state, 1)
     if job.group is not None:
@@ -199,6 +199,7 @@ def _cancel(tx: TransactionContext, ref: Ref, reason: str) -> State | None:
     if queue is None or row is None:
         return None
     seq, state, spec, asked, batch = row
+    check_state(seq, state)
     if state == GROUPED and batch is not None:
         return State.GROUPED
     if state in QUEUED:

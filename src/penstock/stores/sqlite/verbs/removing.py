@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penstock.core.job import Ref, State
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
-from penstock.stores.sqlite.rows import numbers
+from penstock.stores.sqlite.rows import check_state, numbers
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import CODE, GROUPED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -47,6 +47,7 @@ def _delete(tx: TransactionContext, ref: Ref) -> State | None:
     if queue is None or row is None:
         return None
     seq, state, _, _, batch, _ = row
+    check_state(seq, state)
     if state != RUNNING and not (state == GROUPED and batch is not None):
         _remove(tx, queue, [seq])
     return STATES[state]
