@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,6 +19,21 @@ from tests.servers import (
     redis_server,
     redis_tls_server,
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _default_interrupts() -> Iterator[None]:
+    """Start processes with SIGINT's default action, also in a run that ignores it (a script's `make test &`).
+
+    A process inherits an ignored signal, but no handler. The run itself still ignores SIGINT.
+    """
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
 
 # Servers start when a test asks for one, not before. Those of a session are shared by the tests of a process:
 # who kills, fills or stops a server takes one of its own.

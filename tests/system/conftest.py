@@ -326,6 +326,14 @@ if __name__ == "__main__":
 '''
 
 
+#: Runs the command in its arguments as `nohup` does: with SIGHUP ignored.
+NOHUP = """\
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 def begins_nothing_twice(place: Place, lease: dict[str, str]) -> tuple[Program, Program]:
     """A worker sleeps past the leases of jobs fetched ahead, which another runs: it starts none of them."""
     stale = place.lone(concurrency=1, PENSTOCK_SLOT_WAIT="60s", **lease)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import pytest
 
 from penstock.core.job import State
-from tests.system.conftest import IMPATIENT, Place, Program
+from tests.system.conftest import IMPATIENT, NOHUP, Place, Program
 
 
 def _stop(place: Place, program: Program, within: float) -> int:
@@ -141,6 +142,26 @@ def test_ctrl_c_twice_stops_at_once(place):
     assert place.counts() == {State.AVAILABLE: 2}
     assert {job.attempt for job in place.jobs(handles)} == {0}
     assert "Traceback" not in worker.log
+
+
+# ── HUP ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_under_nohup_outlives_its_terminal_and_drains_on_term(place):
+    penstock = (sys.executable, "-m", "penstock", "worker", "tasks:app", "--processes", "2")
+    worker = place.start("-c", NOHUP, *penstock)
+    place.until(lambda: worker.log.count(" serves ") == 2, "both processes serve")
+    tasks = place.tasks
+    handles = [function.enqueue("go") for function in (tasks.held, tasks.held_thread, tasks.held_process)]
+    place.until_started(3)
+    before = worker.family()
+    worker.signal_all(signal.SIGHUP)
+    place.open("go")
+    jobs = place.until_ended([*handles, tasks.quick.enqueue(1)])
+    assert {(job.state, job.attempt) for job in jobs} == {(State.COMPLETED, 1)}
+    assert before <= worker.family()
+    assert _stop(place, worker, 5) == 0
+    assert "ERROR" not in worker.log
 
 
 # ── quiet ────────────────────────────────────────────────────────────────────────────────────────

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from penstock.verify.interrupts import interruptible, undisturbed
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def _none_is_ignored() -> Iterator[None]:
+    """Begin with default actions, also in a run that was started with `nohup`."""
+    ignored = [number for number in _ENDS if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.mark.parametrize("number", _ENDS)
@@ -36,10 +48,12 @@ def test_cleaning_up_is_not_disturbed_even_by_the_first() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_who_has_said_that_a_hang_up_does_not_matter_is_heeded() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_inherited_ignored_signal_stays_ignored(number: int) -> None:
+    before = signal.signal(number, signal.SIG_IGN)  # as `nohup` does, and `&` in a shell script
     try:
         with interruptible():
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
