@@ -362,6 +362,44 @@ async def test_with_both_limits_both_hold(store: Store, clock: ManualClock) -> N
     assert len((await fetch(store)).jobs) == 1
 
 
+@pytest.mark.parametrize("share", [Share("default", 0, 0), Share("default", 3, 0), Share("default", 0, 3)])
+async def test_who_takes_nothing_of_a_held_queue_learns_when_it_opens(
+    store: Store, clock: ManualClock, share: Share
+) -> None:
+    await add(store, new(), new("elsewhere", queue="free"))
+    await limit(store, hold="1m", max_running=1)
+    shares = [Share("free", 1, 1), share]
+    found = await store.fetch(shares, limit=1, lease=LEASE, worker="w1", token=token())
+    assert ids(found.jobs) == ["elsewhere"]
+    assert found.opens == clock.now() + MINUTE
+
+
+async def test_a_held_queue_with_as_many_running_as_may_opens_at_no_instant(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(2))
+    await limit(store, max_running=1)
+    (job,) = (await fetch(store)).jobs
+    await limit(store, hold="1m")
+    assert (await fetch(store)).opens is None
+    await end(store, job)
+    assert (await fetch(store)).opens == clock.now() + MINUTE, "its end leaves the hold alone"
+
+
+async def test_who_sleeps_by_a_held_and_full_queue_is_woken_by_the_end_that_leaves_the_hold(
+    store: Store,
+) -> None:
+    await add(store, *some(2))
+    await limit(store, max_running=1)
+    (job,) = (await fetch(store)).jobs
+    await limit(store, hold="30s")
+    await look(store)  # hears of the settings
+    waiting = sleeping(store)
+    await asleep(waiting)
+    await end(store, job)
+    assert await asyncio.wait_for(waiting, SOON) is Wake.WORK
+
+
 async def test_instants_hold_over_several_queues_of_one_fetch(store: Store, clock: ManualClock) -> None:
     await add(store, *some(3, queue="a"), *some(3, queue="b"), *some(3, queue="c"))
     await limit(store, "a", rate="100/s")
