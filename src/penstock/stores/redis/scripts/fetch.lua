@@ -327,8 +327,9 @@ for pass = 1, 2 do
   end
 end
 
+-- When the queues open that are shut, also those that were to give nothing; not where only the token was looked for.
 for q, queue in ipairs(queues) do
-  local m = metas[queue]
+  local m = tonumber(ARGV[6 + 3 * q]) >= 0 and meta(queue)
   if m and m.limited and not m.paused then
     local knows_some = knows and #wanted_of(queue) > 0
     if knows_some or redis.call('EXISTS', queue .. ':ready') == 1 then
