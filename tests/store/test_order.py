@@ -12,6 +12,7 @@ from penstock.stores.contract import Settlement, Share, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
+    HOUR,
     LEASE,
     MINUTE,
     PARKED,
@@ -290,6 +291,37 @@ async def test_the_order_is_the_same_through_every_door(store: Store, open_store
     b = (await take(other, 2))[1]
     await end(store, b, RELEASED)
     assert await drained(other) == ["b", "c"]
+
+
+@pytest.mark.parametrize("by", [4_000, HOUR])
+async def test_a_clock_that_is_set_back_leaves_the_order_of_each_queue(
+    store: Store, clock: ManualClock, by: int
+) -> None:
+    await add(store, new("a"), new("b", queue="other"))
+    clock.set_wall(clock.now() - by)
+    await add(store, new("c"), new("d", queue="other"), new("e"))
+    await add(store, new("late", delay=1), new("later", delay=1))
+    assert ids((await store.list_jobs(queue="default")).jobs) == ["later", "late", "e", "c", "a"]
+    assert ids((await store.list_jobs(queue="other")).jobs) == ["d", "b"]
+    clock.advance(1)
+    assert (await store.promote(["default", "other"], limit=9)).moved == 2
+    assert await drained(store) == ["a", "c", "e", "late", "later"]
+    assert await drained(store, "other") == ["b", "d"]
+
+
+async def test_a_clock_that_is_set_back_by_seconds_leaves_the_order_over_all_queues(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("a"), new("b", queue="other"))
+    clock.set_wall(clock.now() - 4_000)
+    await add(store, new("c", delay=1), new("d", queue="other", delay=1))
+    await add(store, new("e", queue="third", delay=1))
+    await add(store, new("f", delay=1))
+    assert ids((await store.list_jobs()).jobs) == ["f", "e", "d", "c", "b", "a"]
+    clock.advance(1)
+    await store.promote(["default", "other", "third"], limit=3)
+    scheduled = (await store.list_jobs(state=State.SCHEDULED)).jobs
+    assert ids(scheduled) == ["f"]
 
 
 async def test_nothing_is_skipped_for_ever(store: Store) -> None:
