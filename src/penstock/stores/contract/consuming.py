@@ -255,7 +255,8 @@ class Consuming(Protocol):
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
         """Make up to `limit` due jobs of these queues available, the earliest first.
 
-        - Jobs of the same instant are promoted in the order of their enqueue, over all these queues.
+        - Jobs of the same instant are promoted in the order of their enqueue, over all these queues; those of
+          different queues as `list_jobs` says.
         - An expired job is cancelled instead, and counts for the limit but not as moved.
         - A group that is due becomes a batch, after the jobs of the same instant, and counts as one job.
           A store may stop after a few thousand members (docs/concepts/batches.md).

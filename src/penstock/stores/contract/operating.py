@@ -68,6 +68,8 @@ class Operating(Protocol):
     ) -> Page:
         """List jobs that match all filters, in order of enqueue, newest first.
 
+        - Jobs of different queues may be in the order of the store's clock, if that was set back by more than
+          5 s (docs/concepts/order.md).
         - `worker`: jobs that this worker holds now.
         - `after`: the `next` of the page before. A cursor stays valid while jobs come and go.
         - `limit`: the most jobs of the page, at least 1.
