@@ -16,7 +16,7 @@ class PerLoop(Generic[T]):
     """Values by event loop, for any thread; only code that runs in a loop puts its value.
 
     Weak keys alone let no loop go whose value refers to it (a connection, a task, a timer). So the values of
-    closed loops are dropped whenever one for a new loop is put, after `let_go` was called with each.
+    closed loops are dropped whenever one for a new loop is put, and by `drop_closed`.
     """
 
     # no lock, which a fork could leave taken: each step below is one of a dict
@@ -29,14 +29,18 @@ class PerLoop(Generic[T]):
 
     def put(self, loop: asyncio.AbstractEventLoop, value: T) -> T:
         """The value of this loop: this one, unless another was put before."""
-        for other in self._loops():
-            if other.is_closed():
-                self._drop(other)
+        self.drop_closed()
         return self._values.setdefault(loop, value)
 
     def items(self) -> list[tuple[asyncio.AbstractEventLoop, T]]:
         found = [(loop, self._values.get(loop)) for loop in self._loops()]
         return [(loop, value) for loop, value in found if value is not None]
+
+    def drop_closed(self) -> None:
+        """Drop the values of closed loops, after `let_go` was called with each."""
+        for loop in self._loops():
+            if loop.is_closed():
+                self._drop(loop)
 
     def clear(self) -> None:
         self._values.clear()

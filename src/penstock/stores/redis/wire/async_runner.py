@@ -111,8 +111,9 @@ class AsyncRunner:
 
     def close(self) -> None:
         """Let go of the connections, from any thread; a later call opens new ones."""
+        self._loops.drop_closed()  # who is closed holds no loop that is
         for loop, here in self._loops.items():
-            _close_in(loop, here.let_go if loop.is_closed() else here.close)
+            _close_in(loop, here.close)
 
     async def _deliver(self, here: Here, parcel: Parcel) -> None:
         until = parcel.until
