@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settlement, Wake
-from tests.store.facts import MINUTE, OpenStore, add, asleep, new, take_one
+from tests.store.facts import HOUR, MINUTE, OpenStore, add, asleep, new, take_one
 
 #: Seconds; less than it takes until a sleeper looks for himself, should nobody wake him.
 AT_ONCE = 3.0
@@ -44,6 +45,32 @@ async def test_a_job_wakes_who_still_waits(open_store: OpenStore) -> None:
     sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
     await asleep(sleeper)
     await cancelled(gone)
+    await add(producer, new())
+    assert await woken(sleeper) == Wake.WORK
+
+
+async def test_a_promotion_wakes_who_sleeps_though_the_clock_has_leapt_ahead(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    one, other = open_store(), open_store()
+    await add(one, new(delay=HOUR))
+    sleeper = asyncio.create_task(other.wait(["default"], timeout=MINUTE))
+    await asleep(sleeper)
+    clock.advance(HOUR)  # by this clock the minute is over
+    assert (await one.promote(["default"], limit=1)).moved == 1
+    assert await woken(sleeper) == Wake.WORK
+
+
+async def test_of_those_whose_time_may_be_over_one_who_sleeps_is_woken(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    one, other, producer = open_store(), open_store(), open_store()
+    gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
+    await asleep(gone)
+    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(sleeper)
+    await cancelled(gone)
+    clock.advance(HOUR)
     await add(producer, new())
     assert await woken(sleeper) == Wake.WORK
 
