@@ -26,6 +26,7 @@ for queue in pairs(knows) do
     return {WORK, said, news}
   end
 end
+if tonumber(ARGV[2]) <= 0 then return {NO_WORK, said, news} end    -- who does not sleep needs no waking
 local long_gone = string.format('(%.0f', now - 60000)
 local function stand_in(waiters)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', long_gone, 'LIMIT', 0, 100)) do

@@ -150,13 +150,19 @@ local function name_of(queue)
 end
 
 -- Wake one of those who wait for work in this queue, if anybody does. Who got no message is gone, and the
--- next one is woken; on a Cluster nobody can tell, for the server counts its own connections only.
+-- next one is woken; on a Cluster nobody can tell, for the server counts its own connections only. Whose time is
+-- over by this clock comes last: he has stopped waiting, or the clock has leapt ahead and he sleeps on.
 local function wake(queue, of)
+  local waiters, others = queue .. (of or ':waiters'), nil
   while true do
-    local waiter = redis.call('ZPOPMIN', queue .. (of or ':waiters'))
+    local waiter = redis.call('ZPOPMIN', waiters)
     if not waiter[1] then return end
     redis.call('HDEL', queue .. ':offers', waiter[1])
-    if tonumber(waiter[2]) > now then
+    local over = tonumber(waiter[2]) <= now
+    if over and others == nil then
+      others = redis.call('ZCOUNT', waiters, string.format('(%.0f', now), '+inf') > 0
+    end
+    if not (over and others) then
       local heard = redis.call('PUBLISH', waiter[1], WORK_MESSAGE .. name_of(queue))
       if heard > 0 or clustered then return end
     end
