@@ -98,7 +98,7 @@ def test_on_another_store_nobody_is_killed_unless_asked(library: Path, tmp_path:
     )
     assert code == 0, out + err
     assert "nothing was lost" in out
-    assert "killed  nobody" in out
+    assert "killed  no worker" in out
     assert f"penstock jobs list --url '{url}' --namespace demo-" in out
     assert f"penstock queues delete --force parse read sum --url '{url}' --namespace demo-" in out
     assert "jobs done" in err

@@ -17,14 +17,14 @@ def test_a_healthy_place_is_said_to_be(here):
     findings = found(penstock.json("doctor"))
     assert findings["file"][0] in ("ok", "warning")  # a warning on tmpfs
     assert findings["durability"] == ("ok", "full: an acknowledged job survives a power cut")
-    assert findings["store"][1].endswith("1 queues, 1 jobs")
+    assert findings["store"][1].endswith("1 queue, 1 job")
     assert findings["settings"][0] == "ok"
 
 
 def test_a_store_that_is_not_there_yet_stays_so(here):
     findings = found(Cli(f"sqlite:///{here}/jobs.db?durability=normal").json("doctor"))
     assert findings["durability"][0] == "warning"
-    assert "not there yet" in findings["store"][1]
+    assert "does not exist yet" in findings["store"][1]
     assert list(here.iterdir()) == []
 
 

@@ -62,7 +62,7 @@ def test_a_unique_job_that_is_there_already_is_said_to_be(penstock, store, tasks
     first = penstock.json(*words, url=False)
     second = penstock.json(*words, url=False)
     assert (second["id"], second["existing"]) == (first["id"], True)
-    assert "was there already" in penstock.ok(*words, url=False)
+    assert "(existing job)" in penstock.ok(*words, url=False)
 
 
 def test_a_key_of_ones_own_makes_it_unique(penstock, store, tasks):

@@ -41,7 +41,7 @@ def test_a_listing_as_json_is_one_document(penstock, store):
 def test_a_listing_that_goes_on_says_how_beside_the_output(penstock, store):
     put(store, "a", "b")
     result = penstock("jobs", "list", "-n", "1")
-    assert "there are more: --after" in result.stderr
+    assert "more jobs match: continue with --after" in result.stderr
     assert "--after" not in result.stdout
 
 
@@ -68,7 +68,7 @@ def test_a_listing_can_be_of_what_a_worker_holds(penstock, store):
 
 def test_an_empty_listing_leaves_stdout_empty(penstock):
     result = penstock("jobs", "list")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no such jobs\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no matching jobs\n")
 
 
 def test_a_dead_job_shows_its_error_in_a_line(penstock, store):
@@ -251,7 +251,7 @@ def test_what_was_not_found_decides_the_exit_code_and_the_rest_is_done(penstock,
 def test_a_bare_id_of_two_queues_is_refused_and_nothing_is_done(penstock, store):
     put(store, "a", queue="q1")
     put(store, "a", queue="q2")
-    assert penstock.says(1, "jobs", "delete", "a") == "the id 'a' is in 2 queues, say which: q1/a, q2/a"
+    assert penstock.says(1, "jobs", "delete", "a") == "the id 'a' is in 2 queues: name one of q1/a, q2/a"
     assert penstock.ok("jobs", "delete", "q2/a") == "q2/a: deleted (was available)\n"
     assert states(store, "a", queue="q1") == [State.AVAILABLE]
 
@@ -290,7 +290,7 @@ def test_without_an_answer_nothing_is_done(penstock, store):
 def test_a_bulk_operation_keeps_to_its_limit(penstock, store):
     put(store, *(f"j{n}" for n in range(5)))
     result = penstock("jobs", "delete", "--all", "--limit", "3", "-y")
-    assert (result.stdout, result.stderr) == ("3 deleted\n", "there are more: the limit is reached\n")
+    assert (result.stdout, result.stderr) == ("3 deleted\n", "limit reached: more jobs may match\n")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def test_a_waiting_job_says_for_whom_it_waits(penstock, store):
     fetch(store)
     shown = penstock.ok("jobs", "show", "c")
     assert "lane           d1 (in order, 2 waiting)" in shown
-    assert "stands behind  1 others that wait" in shown
+    assert "queued behind  1 waiting job" in shown
     assert "waits for      a running" in shown
     assert "turn           acme" in shown
     lane = penstock.json("jobs", "show", "b")["jobs"][0]["lane"]
@@ -23,8 +23,8 @@ def test_a_job_that_waits_for_its_rate_says_until_when(penstock, store):
     put(store, "a", "b", lane=Lane("k", most=9, rate=Rate(1, 3_600_000)))
     fetch(store)
     shown = penstock.ok("jobs", "show", "b")
-    assert "stands behind  nobody that waits" in shown
-    assert "not before     20" in shown
+    assert "queued behind   0 waiting jobs" in shown
+    assert "earliest start  20" in shown
 
 
 def test_waiting_jobs_are_listed_and_counted(penstock, store):

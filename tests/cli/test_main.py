@@ -66,7 +66,7 @@ def test_every_command_has_help_and_json_and_a_store(penstock, words):
 
 def test_an_unknown_command_is_answered_with_the_near_one(penstock):
     assert penstock.says(2, "jbos").startswith("no command 'jbos' (did you mean 'jobs'?)")
-    assert "they are" in penstock.says(2, "xyzzy")
+    assert "the commands are" in penstock.says(2, "xyzzy")
 
 
 def test_an_unknown_option_is_answered_with_the_near_one(penstock):

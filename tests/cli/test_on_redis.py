@@ -125,7 +125,7 @@ def test_the_doctor_says_what_is_wrong_and_how_many_jobs_there_are(penstock: Cli
     said = {finding["what"]: (finding["how"], finding["says"]) for finding in findings}
     assert said["server"][0] == "ok"
     assert said["persistence"][0] == "bad"  # those of the tests write nothing down
-    assert said["store"][1].endswith("answers: 1 queues, 1 jobs")
+    assert said["store"][1].endswith("answers: 1 queue, 1 job")
 
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]

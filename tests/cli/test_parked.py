@@ -30,7 +30,7 @@ def test_they_are_counted_by_queue_and_task(penstock, store):
     assert lines == [
         ["QUEUE", "TASK", "JOBS", "KNOWN", "TO"],
         ["default", "reports.build", "2", "w7"],
-        ["mail", "send", "1", "nobody"],
+        ["mail", "send", "1", "none"],
     ]
 
 
@@ -56,8 +56,8 @@ def test_the_doctor_warns_of_those_that_nobody_knows(penstock, store):
         for found in penstock.json("doctor")["findings"]
         if found["what"] == "parked jobs"
     ]
-    way_out = "start a worker that knows this task, or cancel them"
+    way_out = "start a worker that knows the task, or cancel them"
     assert told == [
-        ("ok", "2 jobs of 'reports.build' are parked in 'default', and go to w7"),
-        ("warning", f"1 jobs of 'send' are parked in 'mail': {way_out}"),
+        ("ok", "2 jobs of 'reports.build' in 'default'; the task is known to w7"),
+        ("warning", f"1 job of 'send' in 'mail': {way_out}"),
     ]

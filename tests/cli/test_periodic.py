@@ -85,7 +85,7 @@ def test_an_entry_is_paused_resumed_and_removed(penstock, store):
     assert penstock.ok("periodic", "pause", "a", "mail/b") == "default/a: paused\nmail/b: paused\n"
     assert [one["paused"] for one in penstock.json("periodic", "list")["entries"]] == [True, True]
     assert "paused" in penstock.ok("periodic", "list", "--queue", "mail")
-    assert penstock.ok("periodic", "resume", "a") == "default/a: goes on\n"
+    assert penstock.ok("periodic", "resume", "a") == "default/a: resumed\n"
     assert penstock.json("periodic", "remove", "a")["entries"][0]["name"] == "a"
     assert [one.spec.name for one in entries(store)] == ["b"]
     assert penstock.ok("periodic", "remove", "b") == "mail/b: removed\n"

@@ -93,7 +93,7 @@ def test_there_is_a_column_for_every_state_that_some_job_is_in(penstock, monkeyp
 def test_a_purge_can_be_of_some_states(penstock, store):
     put(store, "dies", "a")
     kill(store)
-    assert penstock.ok("queues", "purge", "default", "-s", "dead", "-y") == "default: 1 jobs removed\n"
+    assert penstock.ok("queues", "purge", "default", "-s", "dead", "-y") == "default: 1 job removed\n"
     assert store.sync.get([Ref("default", "a")])[0] is not None
 
 
@@ -109,7 +109,7 @@ def test_a_queue_with_jobs_is_deleted_only_by_force(penstock, store):
     put(store, "a")
     result = penstock("queues", "delete", "default")
     assert result.exit_code == 1
-    assert result.stderr == "default: not deleted: it still holds jobs; --force removes them first\n"
+    assert result.stderr == "default: not deleted: the queue is not empty; --force removes its jobs first\n"
     assert penstock.ok("queues", "delete", "default", "--force", "--yes") == "default: deleted\n"
     assert store.sync.queues() == []
 

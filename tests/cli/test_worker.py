@@ -213,7 +213,7 @@ def test_a_reloading_worker_starts_anew_when_the_code_changes_and_ends_when_told
         wait_for(worker.stderr, "SystemExit: first")
         wait_for(worker.stderr, "waiting for a change")
         (here / "tasks.py").write_text("raise SystemExit('second')\n")
-        wait_for(worker.stderr, "tasks.py changed: the worker starts anew")
+        wait_for(worker.stderr, "tasks.py changed: the worker restarts")
         wait_for(worker.stderr, "SystemExit: second")
         wait_for(worker.stderr, "waiting for a change")
         worker.send_signal(signal.SIGTERM)

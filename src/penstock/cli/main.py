@@ -1,4 +1,4 @@
-"""The command `penstock`: finds what was asked for, turns errors into lines and exit codes."""
+"""The command `penstock`: imports and runs a subcommand, turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Root(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = did_you_mean(name, self.list_commands(ctx))
-            ctx.fail(f"no command {name!r}{near or '; they are ' + ', '.join(self.list_commands(ctx))}")
+            ctx.fail(
+                f"no command {name!r}{near or '; the commands are ' + ', '.join(self.list_commands(ctx))}"
+            )
         return super().resolve_command(ctx, args)
 
     def main(
@@ -75,7 +77,7 @@ class Root(click.Group):
 @click.group(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done; 1 failed or refused; 2 usage; 3 not found; 4 the store does not answer.",
+    epilog="Exit codes: 0 success; 1 failed or refused; 2 usage error; 3 not found; 4 store unavailable.",
 )
 @click.version_option(package_name="penstock", message="penstock %(version)s")
 def cli() -> None:

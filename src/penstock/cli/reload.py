@@ -1,4 +1,4 @@
-"""`penstock worker --reload`: for development, a worker that starts anew when the code changes."""
+"""`penstock worker --reload`: for development, a worker that restarts when the code changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_reloading(arguments: Sequence[str], config: Config) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    _log.info("the worker starts anew when a .py file below %s changes", Path.cwd())
+    _log.info("the worker restarts when a .py file below %s changes", Path.cwd())
     while True:
         watched = Watched(Path.cwd())
         # of a group of its own: ctrl-C is ours to pass on, once
@@ -49,7 +49,7 @@ def run_reloading(arguments: Sequence[str], config: Config) -> int:
                 changed = watched.changed()
             if changed is None:
                 return code
-        _log.info("%s changed: the worker starts anew", changed)
+        _log.info("%s changed: the worker restarts", changed)
 
 
 def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:

@@ -125,11 +125,11 @@ class Command(click.Command):
 def shared_options() -> list[click.Parameter]:
     """--url, --app, --namespace, --json and --traceback: before the command's name or after it."""
     return [
-        _setting("--url", "url", "The store, as in sqlite:///jobs.db.  [env: PENSTOCK_URL]"),
-        _setting("--app", "app", "Or the app whose store it is, as in tasks:app.  [env: PENSTOCK_APP]"),
-        _setting("--namespace", "namespace", "The store's namespace.  [env: PENSTOCK_NAMESPACE]"),
-        _switch("--json", "json", "Print one JSON document, and nothing else, on stdout."),
-        _switch("--traceback", "traceback", "Show where an error came from, too."),
+        _setting("--url", "url", "Store URL.  [default: sqlite:///jobs.db; env: PENSTOCK_URL]"),
+        _setting("--app", "app", "App whose store to use, e.g. tasks:app.  [env: PENSTOCK_APP]"),
+        _setting("--namespace", "namespace", "Namespace within the store.  [env: PENSTOCK_NAMESPACE]"),
+        _switch("--json", "json", "Print one JSON document on stdout and nothing else."),
+        _switch("--traceback", "traceback", "Print the traceback of an error."),
     ]
 
 

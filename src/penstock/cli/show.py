@@ -24,6 +24,7 @@ __all__ = [
     "age",
     "ask",
     "close_streams",
+    "counted",
     "emit",
     "facts",
     "labelled",
@@ -149,6 +150,11 @@ def age(iso: str | None) -> str:
     except ValueError:
         return iso
     return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: "1 job", "2,000 jobs"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def span(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`penstock completion`: what makes the shell complete our commands."""
+"""`penstock completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 

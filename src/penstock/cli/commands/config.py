@@ -1,4 +1,4 @@
-"""`penstock config`: each setting, its value, and where that came from."""
+"""`penstock config`: show all settings with their values and sources."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["command"]
 
 
 @click.command("config", cls=Command)
-@click.option("--why", is_flag=True, help="Also what each setting is for.")
-@click.option("--changed", is_flag=True, help="Only what is not at its default.")
+@click.option("--why", is_flag=True, help="Also show the purpose of each setting.")
+@click.option("--changed", is_flag=True, help="Show only settings that are not at their default.")
 def command(why: bool, changed: bool) -> None:
-    """Each setting, its value, and where that came from. Secrets are masked."""
+    """Show all settings with their values and sources. Secrets are masked."""
     session = Session.current()
     settings = [s for s in session.load().settings if not changed or s.source != "default"]
     if session.json:
@@ -25,4 +25,4 @@ def command(why: bool, changed: bool) -> None:
     if why:
         heads += ("WHY",)
         rows = [(*row, s.why) for row, s in zip(rows, settings, strict=True)]
-    table(heads, rows, empty="everything is at its default")
+    table(heads, rows, empty="all settings are at their defaults")

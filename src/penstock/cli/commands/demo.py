@@ -20,7 +20,7 @@ import click
 
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit, facts, note, say
+from penstock.cli.show import counted, emit, facts, note, say
 from penstock.config import mask_url
 from penstock.core.errors import ConfigError
 from penstock.core.text import one_line
@@ -35,19 +35,28 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
 
 
 @click.command("demo", cls=Command)
-@click.option("--path", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Work on the .py files below DIR.  [the standard library of this Python]")  # fmt: skip
-@click.option("--no-kill", is_flag=True, help="Let all workers live.")
-@click.option("--workdir", type=click.Path(file_okay=False, path_type=Path),
-              help="Where the store, the ledger and the log go.  [a new temporary directory]")  # fmt: skip
-@click.option("--keep/--no-keep", default=True,
-              help="Leave what it made where it is; what went wrong always stays.  [keep]")  # fmt: skip
+@click.option(
+    "--path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of the .py files to process.  [default: this Python's standard library]",
+)
+@click.option("--no-kill", is_flag=True, help="Do not kill a worker.")
+@click.option(
+    "--workdir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for the store, the ledger and the log.  [default: a new temporary directory]",
+)
+@click.option(
+    "--keep/--no-keep",
+    default=True,
+    help="Keep files and jobs after a success; after a failure they are always kept.  [default: keep]",
+)
 def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
-    """Do real work with two workers, kill one midway.
+    """Run real work with two workers and kill one midway.
 
-    Each .py file of the standard library is parsed as a job. Everything is then checked twice: the
-    results against a computation without Penstock, the jobs against a ledger that producers and workers
-    kept outside of the store. Exit code 1 if anything was lost or differs.
+    Each .py file of the standard library is parsed by a job. Two checks follow: the results are compared
+    with a computation without Penstock, and the jobs with a ledger that producers and workers kept outside
+    the store. The exit code is 1 if anything was lost or differs.
     """
     from penstock.demo.conductor import conduct
     from penstock.demo.survey import standard_library
@@ -60,7 +69,7 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
         with _interruptible(), _display(quiet=session.json) as tell:
             results = conduct(root, place, kill=not no_kill, tell=tell)
     except BaseException:  # boundary: whatever ended it, its traces are still there
-        note(f"penstock: the demo did not end; what there is is in {place.workdir}")
+        note(f"penstock: the demo did not end; its files are in {place.workdir}")
         raise
     if session.json:
         emit(_document(results, place, time.monotonic() - began))
@@ -82,8 +91,8 @@ def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Plac
 
     if url is not None and url.startswith("memory:"):
         raise ConfigError(
-            f"{url} lives in one process, and the demo has workers of their own: "
-            "leave --url out for a SQLite file, or name a store that processes can share"
+            f"{url} cannot be shared by processes, and the demo starts worker processes: "
+            "leave --url out for a SQLite file, or name another store"
         )
     directory = workdir or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     directory.mkdir(parents=True, exist_ok=True)
@@ -229,19 +238,22 @@ def _lateness(late: list[int]) -> str:
 def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
     verdict = results.verdict
     for crash in verdict.crashes:
-        yield "killed", f"worker process {crash.pid} by {crash.cause}, with {len(crash.held)} started job(s)"
+        yield (
+            "killed",
+            f"worker process {crash.pid} by {crash.cause}, with {counted(len(crash.held), 'started job')}",
+        )
         for one in crash.held[:20]:
             again = "not again" if one.seconds is None else f"attempt {one.attempt} {one.seconds:.2f} s later"
             yield "", f"{one.task.rpartition('.')[2]} {one.id}: attempt {one.attempt_before}, then {again}"
     reruns, begun = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
     more = (
-        f"; {reruns - begun} of them had ended, and their worker could not say so" if reruns > begun else ""
+        f"; {reruns - begun} of them had ended, but their outcomes were not stored" if reruns > begun else ""
     )
     yield "run again", f"{reruns} after the crash{more}"
     if verdict.recovery is not None:
         yield "recovered", f"in {verdict.recovery:.2f} s"
     elif not verdict.crashes:
-        yield "killed", "nobody"
+        yield "killed", "no worker"
 
 
 def _look_command(place: Place) -> str:

@@ -1,4 +1,4 @@
-"""`penstock doctor`: is this a place where jobs are safe?"""
+"""`penstock doctor`: check the settings, the store's configuration and its health."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit, labelled
+from penstock.cli.show import counted, emit, labelled
 from penstock.config import mask_url
 from penstock.core.errors import PenstockError
 
@@ -33,9 +33,9 @@ class Finding(msgspec.Struct, frozen=True):
     says: str
 
 
-@click.command("doctor", cls=Command, short_help="Look whether this is a place where jobs are safe.")
+@click.command("doctor", cls=Command, short_help="Check the store's configuration and health.")
 def command() -> Exit:
-    """Look whether this is a place where jobs are safe. Exit code 1 if something is bad."""
+    """Check the settings, and the store's configuration and health. Exit code 1 if a finding is bad."""
     session = Session.current()
     findings = list(_findings(session))
     if session.json:
@@ -55,7 +55,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         yield Finding("settings", "bad", "; ".join(str(error).splitlines()))
         yield _event_loop()
         return  # they say where the store is
-    yield Finding("settings", "ok", "all are known and fit")
+    yield Finding("settings", "ok", "all settings are valid")
     yield _event_loop()
     yield from _store(session)
 
@@ -64,7 +64,7 @@ def _event_loop() -> Finding:
     from importlib.util import find_spec
 
     if find_spec("uvloop") is None:
-        return Finding("event loop", "warning", "asyncio's own: install uvloop for a faster one")
+        return Finding("event loop", "warning", "asyncio; install uvloop for a faster event loop")
     return Finding("event loop", "ok", "uvloop")
 
 
@@ -78,11 +78,13 @@ def _store(session: Session) -> Iterator[Finding]:
                 yield _writable(path)
                 yield _durability(session.url())
                 if not path.exists():
-                    yield Finding("store", "ok", f"{shown} is not there yet; the first enqueue makes it")
+                    yield Finding("store", "ok", f"{shown} does not exist yet; the first enqueue creates it")
                     return
             queues = session.run(lambda i: i.queues())
             jobs = sum(n for queue in queues for n in queue.counts.values())
-            yield Finding("store", "ok", f"{shown} answers: {len(queues)} queues, {jobs:,} jobs")
+            yield Finding(
+                "store", "ok", f"{shown} answers: {counted(len(queues), 'queue')}, {counted(jobs, 'job')}"
+            )
             yield from map(_stranger, session.run(lambda i: i.parked()))
     except PenstockError as error:
         yield Finding("store", "bad", str(error))
@@ -96,10 +98,10 @@ def _shown(found: contract.Finding) -> Finding:
 
 def _stranger(found: ParkedView) -> Finding:
     """Jobs that no worker could run which took them."""
-    what = f"{found.jobs:,} jobs of {found.task!r} are parked in {found.queue!r}"
+    what = f"{counted(found.jobs, 'job')} of {found.task!r} in {found.queue!r}"
     if found.known_to:
-        return Finding("parked jobs", "ok", f"{what}, and go to {', '.join(found.known_to[:3])}")
-    return Finding("parked jobs", "warning", f"{what}: start a worker that knows this task, or cancel them")
+        return Finding("parked jobs", "ok", f"{what}; the task is known to {', '.join(found.known_to[:3])}")
+    return Finding("parked jobs", "warning", f"{what}: start a worker that knows the task, or cancel them")
 
 
 def _writable(path: Path) -> Finding:
@@ -142,7 +144,5 @@ def _file_system(directory: Path) -> str:
 
 def _durability(url: str) -> Finding:
     if "durability=normal" in url:
-        return Finding(
-            "durability", "warning", "normal: a power cut may take the last jobs that were acknowledged"
-        )
+        return Finding("durability", "warning", "normal: a power cut may lose the last acknowledged jobs")
     return Finding("durability", "ok", "full: an acknowledged job survives a power cut")

@@ -27,26 +27,57 @@ _APP = re.compile(r"[\w.]+:[\w.]+\Z")
 
 @click.command("enqueue", cls=Command)
 @click.argument("words", metavar="[MODULE:ATTRIBUTE] TASK [ARGUMENTS]", nargs=-1, required=True)
-@click.option("--raw", is_flag=True, help="Store ARGUMENTS as they are, for a task that need not exist here.")
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Instead of the task's own.")
-@click.option("--delay", help="Not before so long from now, as in 5m.")
-@click.option("--run-at", help="Not before then, as in 2026-11-20T08:30:00Z.")
-@click.option("--priority", type=int, help="-100 to 100; higher goes first.")
-@click.option("--id", "id", help="An id of your own; refused if it is taken.")
-@click.option("--unique", is_flag=True, default=None, help="Not if the same job is unfinished.")
-@click.option("--unique-for", metavar="DURATION", help="The same, for at most that long.")
-@click.option("--unique-key", metavar="TEXT", help="The same are jobs of this task and text.")
-@click.option("--expires", metavar="DURATION", help="Cancel it if it has not started by then.")
-@click.option("--timeout", metavar="DURATION", help="Limit on one attempt; none for no limit.")
-@click.option("--max-attempts", type=int, help="How often it may be tried.")
-@click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
-@click.option("--keep-dead", metavar="DURATION", help="How long it is kept if it ends dead.")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="May be given several times.")
+@click.option(
+    "--raw", is_flag=True, help="Store ARGUMENTS as they are, unchecked, for any task name; needs --queue."
+)
+@click.option(
+    "--queue", "-q", shell_complete=complete_queue, help="Queue of the job.  [default: the task's queue]"
+)
+@click.option("--delay", metavar="DURATION", help="Delay before the job may start, e.g. 5m.")
+@click.option("--run-at", metavar="TIMESTAMP", help="Earliest start time, e.g. 2026-11-20T08:30:00Z.")
+@click.option(
+    "--priority",
+    type=int,
+    metavar="N",
+    help="Priority, -100 to 100; higher starts first.  [default: the task's]",
+)
+@click.option("--id", "id", metavar="ID", help="Id of the job; refused if it is taken.  [default: generated]")
+@click.option(
+    "--unique", is_flag=True, default=None, help="Skip the enqueue if an identical job is unfinished."
+)
+@click.option(
+    "--unique-for", metavar="DURATION", help="As --unique, for at most this long after the enqueue, e.g. 10m."
+)
+@click.option(
+    "--unique-key", metavar="TEXT", help="As --unique; jobs of the task with this key are identical."
+)
+@click.option(
+    "--expires", metavar="DURATION", help="Cancel the job if it has not started this long after the enqueue."
+)
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    help="Time limit of one attempt, e.g. 30s, or none.  [default: the task's]",
+)
+@click.option(
+    "--max-attempts", type=int, metavar="N", help="Maximum number of attempts.  [default: the task's]"
+)
+@click.option(
+    "--retention", metavar="DURATION", help="Time to keep the finished job, e.g. 1h.  [default: the task's]"
+)
+@click.option(
+    "--keep-dead",
+    metavar="DURATION",
+    help="Time to keep the job if it ends dead, e.g. 30d.  [default: the task's]",
+)
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header of the job; may be repeated."
+)
 def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given: Any) -> None:
     """Enqueue one job.
 
-    ARGUMENTS are JSON: an object for arguments by name, an array for arguments in order; "-" reads them
-    from stdin. They are checked against the task's signature; nothing is stored if they do not fit.
+    ARGUMENTS is JSON: an object for keyword arguments, or an array for positional ones; "-" reads it from
+    stdin. Arguments that do not fit the task's signature are refused, and nothing is stored.
 
     \b
     penstock enqueue tasks:app tasks.send_welcome '{"user_id": 42}' --delay 5m
@@ -58,7 +89,7 @@ def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given
     if Session.current().json:
         emit({"queue": handle.queue, "id": handle.id, "task": task, "existing": handle.existing})
     else:
-        say(f"{handle.queue}/{handle.id}" + (" (was there already)" if handle.existing else ""))
+        say(f"{handle.queue}/{handle.id}" + (" (existing job)" if handle.existing else ""))
 
 
 def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, bytes]:
@@ -69,7 +100,7 @@ def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, byt
     if "app" not in session.options and _APP.match(rest[0]) and len(rest) > 1:
         spec = rest.pop(0)
     if len(rest) > 2:
-        raise click.UsageError(f"{len(rest) - 2} words too many: put the JSON into quotes")
+        raise click.UsageError(f"{len(rest) - 2} arguments too many: put the JSON into quotes")
     text = rest[1] if len(rest) == 2 else "" if raw else "{}"
     payload = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
     return spec, rest[0], payload
@@ -114,7 +145,9 @@ def find_task(app: App, name: str) -> Task[..., Any]:
     task = app.tasks.get(name)
     if task is None:
         known = sorted(app.tasks)
-        near = did_you_mean(name, known) or f"; it has {', '.join(known) or 'none'}"
+        near = (
+            did_you_mean(name, known) or f"; its tasks are {', '.join(known)}" if known else "; it has none"
+        )
         raise not_found(f"the app has no task {name!r}{near}")
     return task
 
@@ -129,7 +162,7 @@ def read_arguments(task: Task[..., Any], payload: bytes) -> tuple[tuple[Any, ...
 
 def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str, Any]) -> Handle[Any]:
     if "queue" not in options:
-        raise click.UsageError("--raw needs --queue: nobody here knows where jobs of this task go")
+        raise click.UsageError("--raw needs --queue: raw jobs have no default queue")
     session = Session.current()
     app: App
     if spec is not None or "app" in session.options:
@@ -149,4 +182,4 @@ def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str,
 def refuse_memory(app: App) -> None:
     """A job that only this process could run would be lost with it, a moment from now."""
     if app.store_url.startswith("memory:"):
-        raise Fault(f"{app.store_url} ends with this process, and the job with it: use a store that lasts")
+        raise Fault(f"{app.store_url} ends with this process, and the job with it: use a persistent store")

@@ -1,4 +1,4 @@
-"""`penstock groups`: jobs that are collected for a batch; see them, and make a batch of them now."""
+"""`penstock groups`: list the groups that collect jobs for a batch, and flush one of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.group("groups", short_help="See which jobs are collected for a batch; make one of them now.")
+@click.group("groups")
 def command() -> None:
-    """See which jobs are collected for a batch; make one of them now."""
+    """List groups of jobs collected for a batch; flush them."""
 
 
 @command.command("list", cls=Command)
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Of this queue only.")
-@click.option("--limit", "-n", type=click.IntRange(1, 1_000), default=50, help="Show so many (50).")
+@click.option("--queue", "-q", shell_complete=complete_queue, help="Filter by queue.")
+@click.option(
+    "--limit",
+    "-n",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=50,
+    show_default=True,
+    help="Maximum number of groups to show.",
+)
 def list_(queue: str | None, limit: int) -> None:
-    """The groups that are not batches yet, those that are due first before others."""
+    """List groups that are not batches yet, ordered by when they are due."""
     session = Session.current()
     groups = session.run(lambda i: i.groups(queue, limit=limit))
     if session.json:
@@ -38,16 +46,16 @@ def list_(queue: str | None, limit: int) -> None:
             (g.queue, g.task, g.key or "-", f"{g.size}", age(g.oldest_at), age(g.due_at) or "when full")
             for g in groups
         ],
-        empty="nothing is collected",
+        empty="no groups",
     )
 
 
 @command.command("flush", cls=Command)
 @click.argument("queue", shell_complete=complete_queue)
 @click.argument("task")
-@click.option("--key", "-k", default="", help="The group's key; none is a key, too.")
+@click.option("--key", "-k", default="", help="Key of the group.  [default: the empty key]")
 def flush(queue: str, task: str, key: str) -> None:
-    """Make a group a batch now, whatever its size."""
+    """Make a group a batch now, even if it is neither full nor due."""
     session = Session.current()
 
     async def acting(inspector: Inspector) -> str:

@@ -1,4 +1,4 @@
-"""`penstock jobs`: look at jobs, run them again, call them off, remove them."""
+"""`penstock jobs`: list, show, retry, cancel and delete jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, Fault, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, ask, emit, facts, note, say, say_lines, span, table
+from penstock.cli.show import age, ask, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
 from penstock.core.job import State
 from penstock.core.retry import DURATIONS
@@ -36,22 +36,22 @@ _STEPS = 10
 
 @click.group("jobs")
 def command() -> None:
-    """Look at jobs, run them again, call them off, remove them.
+    """List, show, retry, cancel and delete jobs.
 
-    A job is named by its id, or by queue/id where two queues have the same id.
+    A job is named by its id, or by queue/id if two queues have the same id.
     """
 
 
 _FILTERS = (
-    click.option("--queue", "-q", shell_complete=complete_queue, help="Only of this queue."),
+    click.option("--queue", "-q", shell_complete=complete_queue, help="Filter by queue."),
     click.option(
         "--state",
         "-s",
         type=click.Choice(_STATES, case_sensitive=False),
         metavar="STATE",
-        help=f"Only in this state: {', '.join(_STATES)}.",
+        help=f"Filter by state: {', '.join(_STATES)}.",
     ),
-    click.option("--task", "-t", help="Only of this task."),
+    click.option("--task", "-t", help="Filter by task name."),
 )
 
 
@@ -63,13 +63,21 @@ def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command.command("list", cls=Command)
 @_filters
-@click.option("--worker", "-w", help="Only held by this worker.")
-@click.option("--limit", "-n", type=click.IntRange(1, 1_000), default=50, show_default=True)
-@click.option("--after", help="Where the part before left off (its `next`).")
+@click.option("--worker", "-w", metavar="ID", help="Filter by the worker that holds the job.")
+@click.option(
+    "--limit",
+    "-n",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=50,
+    show_default=True,
+    help="Maximum number of jobs to show.",
+)
+@click.option("--after", metavar="CURSOR", help="Continue after a page: the value of its `next`.")
 def list_(
     queue: str | None, state: str | None, task: str | None, worker: str | None, limit: int, after: str | None
 ) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     session = Session.current()
     page = session.run(lambda i: i.jobs(_filter(queue, state, task, worker), after=after, limit=limit))
     if session.json:
@@ -78,17 +86,19 @@ def list_(
     table(
         ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
         [_line(job) for job in page.jobs],
-        empty="no such jobs",
+        empty="no matching jobs",
     )
     if page.next is not None:
-        note(f"there are more: --after {page.next}")
+        note(f"more jobs match: continue with --after {page.next}")
 
 
 @command.command("show", cls=Command)
 @click.argument("address", metavar="ID")
-@click.option("--full", is_flag=True, help="Payload and result in whole, however long.")
+@click.option(
+    "--full", is_flag=True, help=f"Show payload and result in full, not only {_SHOWN:,} characters of each."
+)
 def show(address: str, full: bool) -> None:
-    """All that is known of a job."""
+    """Show all details of a job."""
     session = Session.current()
     views = session.run(lambda i: i.job(address))
     if not views:
@@ -106,13 +116,17 @@ def _act(name: str, says: str, unfiltered: str) -> None:
     """The commands retry, cancel and delete, which differ in the verb only."""
 
     @command.command(
-        name, cls=Command, help=f"{says}\n\nBy id, or with --all what the filters find ({unfiltered})."
+        name,
+        cls=Command,
+        help=f"{says}\n\nName jobs by id, or select them by --all and filters ({unfiltered}).",
     )
     @click.argument("addresses", metavar="[ID]...", nargs=-1)
-    @click.option("--all", "all_", is_flag=True, help="All jobs that the filters find.")
+    @click.option("--all", "all_", is_flag=True, help="Select all jobs that match the filters.")
     @_filters
-    @click.option("--limit", type=click.IntRange(min=1), help="With --all: at most so many.")
-    @click.option("--yes", "-y", is_flag=True, help="With --all: do not ask.")
+    @click.option(
+        "--limit", metavar="N", type=click.IntRange(min=1), help="Maximum number of jobs with --all."
+    )
+    @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all.")
     def act(addresses: tuple[str, ...], all_: bool, queue: str | None, state: str | None, task: str | None,
             limit: int | None, yes: bool) -> Exit:  # fmt: skip
         filtered = any((queue, state, task))
@@ -120,16 +134,16 @@ def _act(name: str, says: str, unfiltered: str) -> None:
             raise click.UsageError("give either ids, or --all")
         if not all_ and (filtered or limit):
             raise click.UsageError(
-                "--queue, --state, --task and --limit go with --all; a job is named queue/id"
+                "--queue, --state, --task and --limit need --all; name a job of one queue as queue/id"
             )
         if all_:
             return _all(name, _filter(queue, state, task), limit, yes)
         return _some(name, addresses)
 
 
-_act("retry", "Make jobs available again, with all their attempts anew.", "without --state: the dead")
-_act("cancel", "Cancel queued jobs, and ask running ones to stop.", "without --state: all that has not ended")
-_act("delete", "Remove jobs that are not running.", "without --state: all that is not running")
+_act("retry", "Make jobs available again, with all attempts restored.", "without --state: dead jobs")
+_act("cancel", "Cancel queued jobs, and ask running ones to stop.", "without --state: unfinished jobs")
+_act("delete", "Delete jobs that are not running.", "without --state: all but running jobs")
 
 
 # ── acting ───────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +161,7 @@ def _some(name: str, addresses: Sequence[str]) -> Exit:
             found = await inspector.refs(address)
             if len(found) > 1:
                 places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
-                raise Fault(f"the id {address!r} is in {len(found)} queues, say which: {places}")
+                raise Fault(f"the id {address!r} is in {len(found)} queues: name one of {places}")
             if not found:
                 changes.append(Change("", address, "missing", "no such job"))
             refs += found
@@ -186,7 +200,7 @@ def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
         refused = f", {bulk.refused} refused" if bulk.refused else ""
         say(f"{bulk.done} {done}{asked}{refused}")
         if bulk.limited:
-            note("there are more: the limit is reached")
+            note("limit reached: more jobs may match")
     return Exit.FAILED if bulk.refused else Exit.OK
 
 
@@ -202,7 +216,7 @@ def _in_words(filter: Filter, count: int | None, verb: str) -> str:
     number = f"{count:,}" if count is not None else "all"
     of = f" of the task {filter.task}" if filter.task else ""
     where = f" in the queue {filter.queue}" if filter.queue else " in all queues"
-    return f"{number} {which} jobs{of}{where}"
+    return f"{number} {which} {'job' if count == 1 else 'jobs'}{of}{where}"
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────
@@ -262,7 +276,7 @@ def _show(job: JobView, limit: int | None) -> None:
             ("deadline", _instant(job.deadline)),
             ("timeout", "none" if job.timeout is None else span(job.timeout)),
             ("retention", _span_or_none(job.retention)),
-            ("if dead, kept", None if job.keep_dead is None else _span_or_none(job.keep_dead)),
+            ("kept if dead", None if job.keep_dead is None else _span_or_none(job.keep_dead)),
             ("retry", _policy(job.retry)),
             ("unique", None if job.unique is None else _unique(job.unique)),
             *_lane(job),
@@ -287,24 +301,23 @@ def _show(job: JobView, limit: int | None) -> None:
 
 
 def _lane(job: JobView) -> list[tuple[str, str | None]]:
-    """Its lane, and if it waits: for whom, or for what."""
+    """The job's lane and, if the job waits in it, the jobs ahead of it and its earliest start."""
     lane = job.lane
     if lane is None:
         return []
     terms = "in order" if lane.ordered else f"{lane.most} at once"
     said: list[tuple[str, str | None]] = [("lane", f"{lane.key} ({terms}, {lane.waiting} waiting)")]
     if lane.before is not None:
-        behind = f"{lane.before} others that wait" if lane.before else "nobody that waits"
-        said.append(("stands behind", behind))
+        said.append(("queued behind", counted(lane.before, "waiting job")))
         said.append(("waits for", ", ".join(lane.admitted) or None))
-        said.append(("not before", _instant(lane.due_at)))
+        said.append(("earliest start", _instant(lane.due_at)))
     return said
 
 
 def _begun(job: JobView) -> str | None:
     if job.state != State.RUNNING:
         return None
-    return "has begun" if job.started else "not known to have begun"
+    return "started" if job.started else "not known to have started"
 
 
 def _progress(progress: ProgressView) -> str:

@@ -1,4 +1,4 @@
-"""`penstock keygen`: a new key, for PENSTOCK_KEY or a file of secrets."""
+"""`penstock keygen`: print a new key for PENSTOCK_KEY or a file of secrets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["command"]
 
 @click.command("keygen", cls=Command)
 def command() -> None:
-    """Print a new key, which encrypts what jobs carry.
+    """Print a new key for the encryption of jobs.
 
-    Keep it as a secret: who has it reads all jobs; without it nobody does. `id` is what is seen of it.
+    Keep the key secret: anybody who has it can read the jobs, and without it they cannot be read. Only the
+    key's `id` is shown elsewhere.
     """
     from penstock.encryption import Keyring, new_key, read_keys
 

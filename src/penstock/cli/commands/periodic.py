@@ -1,4 +1,4 @@
-"""`penstock periodic`: what recurs; make, pause and remove entries, see their next instants."""
+"""`penstock periodic`: list, create, change, pause and remove periodic entries."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _ENTRIES = click.argument(
 )
 
 
-@click.group("periodic", short_help="See what recurs; make, change, pause and remove it.")
+@click.group("periodic")
 def command() -> None:
-    """See what recurs; make, change, pause and remove it.
+    """List, create, change, pause and remove periodic entries.
 
     ENTRY is queue/name, or the name alone.
     """
 
 
 @command.command("list", cls=Command)
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Of this queue only.")
+@click.option("--queue", "-q", shell_complete=complete_queue, help="Filter by queue.")
 def list_(queue: str | None) -> None:
-    """Every entry, its schedule, and when its next job is due."""
+    """List all entries with their schedules and next due times."""
     session = Session.current()
     entries = session.run(lambda i: i.entries(queue))
     if session.json:
@@ -62,14 +62,14 @@ def list_(queue: str | None) -> None:
             )
             for entry in entries
         ],
-        empty="nothing recurs",
+        empty="no periodic entries",
     )
 
 
 @command.command("show", cls=Command)
 @_ENTRY
 def show(address: str) -> None:
-    """All that is known of an entry."""
+    """Show all details of an entry."""
     session = Session.current()
     entries = session.run(lambda i: _some(i, i.entry, address))
     if session.json:
@@ -84,7 +84,7 @@ def show(address: str) -> None:
                 ("schedule", _schedule(entry)),
                 ("next", f"{entry.next_at} ({age(entry.next_at)})" if entry.next_at else None),
                 ("paused", "yes" if entry.paused else None),
-                ("misfire", f"all, {entry.catch_up} at most" if entry.misfire == "all" else entry.misfire),
+                ("misfire", f"all, at most {entry.catch_up}" if entry.misfire == "all" else entry.misfire),
                 ("overlap", entry.overlap),
                 ("jitter", span(entry.jitter) if entry.jitter else None),
                 ("registered by", entry.by),
@@ -97,9 +97,17 @@ def show(address: str) -> None:
 
 @command.command("next", cls=Command)
 @_ENTRY
-@click.option("--count", "-n", type=click.IntRange(1, 1_000), default=5, show_default=True)
+@click.option(
+    "--count",
+    "-n",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=5,
+    show_default=True,
+    help="Number of times to show.",
+)
 def next_(address: str, count: int) -> None:
-    """The next instants of an entry, in its time zone."""
+    """List the next scheduled times of an entry, in its time zone."""
     from penstock.core.schedule import zone
 
     session = Session.current()
@@ -121,22 +129,61 @@ def next_(address: str, count: int) -> None:
 @click.argument("name")
 @click.argument("schedule")
 @click.argument("words", metavar="[MODULE:ATTRIBUTE] TASK [ARGUMENTS]", nargs=-1, required=True)
-@click.option("--tz", help="The time zone of a cron expression, as in Europe/Berlin; else UTC.")
-@click.option("--raw", is_flag=True, help="Store ARGUMENTS as they are, for a task that need not exist here.")
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Instead of the task's own.")
-@click.option("--misfire", help="What was missed: skip it, once (the last is made up for), or all.")
-@click.option("--catch-up", type=int, help="With --misfire all: so many at most.")
-@click.option("--overlap", help="If the job before has not ended: allow, skip, or replace it.")
-@click.option("--jitter", metavar="DURATION", help="Up to so long after the instant, each time anew.")
-@click.option("--priority", type=int, help="-100 to 100; higher goes first.")
-@click.option("--expires", metavar="DURATION", help="Cancel a job that has not started by then.")
-@click.option("--timeout", metavar="DURATION", help="Limit on one attempt; none for no limit.")
-@click.option("--max-attempts", type=int, help="How often a job may be tried.")
+@click.option(
+    "--tz", metavar="ZONE", help="Time zone of a cron expression, e.g. Europe/Berlin.  [default: UTC]"
+)
+@click.option(
+    "--raw", is_flag=True, help="Store ARGUMENTS as they are, unchecked, for any task name; needs --queue."
+)
+@click.option(
+    "--queue", "-q", shell_complete=complete_queue, help="Queue of the jobs.  [default: the task's queue]"
+)
+@click.option(
+    "--misfire",
+    metavar="POLICY",
+    help="What to do with missed runs: skip, once (run the latest), or all.  [default: once]",
+)
+@click.option(
+    "--catch-up",
+    type=int,
+    metavar="N",
+    help="Maximum number of missed runs to make up for with --misfire all.  [default: 100]",
+)
+@click.option(
+    "--overlap",
+    metavar="POLICY",
+    help="What to do if the previous job has not ended: allow (enqueue "
+    "anyway), skip, or replace (cancel the previous job).  [default: allow]",
+)
+@click.option(
+    "--jitter",
+    metavar="DURATION",
+    help="Maximum random delay after each scheduled time, e.g. 30s.  [default: 0]",
+)
+@click.option(
+    "--priority",
+    type=int,
+    metavar="N",
+    help="Priority, -100 to 100; higher starts first.  [default: the task's]",
+)
+@click.option(
+    "--expires",
+    metavar="DURATION",
+    help="Cancel a job that has not started this long after its scheduled time.",
+)
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    help="Time limit of one attempt, e.g. 30s, or none.  [default: the task's]",
+)
+@click.option(
+    "--max-attempts", type=int, metavar="N", help="Maximum number of attempts per job.  [default: the task's]"
+)
 def add(name: str, schedule: str, words: tuple[str, ...], tz: str | None, raw: bool, **given: Any) -> None:
-    """Make an entry, or change the one of this name.
+    """Create an entry, or change the entry of this name.
 
-    SCHEDULE is a cron expression, @daily and its like, or "every 30s". TASK and ARGUMENTS are as with
-    `penstock enqueue`.
+    SCHEDULE is a cron expression, an alias such as @daily, or "every 30s". TASK and ARGUMENTS are the same as
+    for `penstock enqueue`.
 
     \b
     penstock periodic add nightly "0 3 * * *" --tz Europe/Berlin tasks:app tasks.report '{"full": true}'
@@ -169,7 +216,7 @@ def _raw(
     from penstock.app.periodic import new_entry
 
     if "queue" not in options:
-        raise click.UsageError("--raw needs --queue: nobody here knows where jobs of this task go")
+        raise click.UsageError("--raw needs --queue: raw jobs have no default queue")
     job = App("memory://").raw_job(options.pop("queue"), payload, task, **options).new()
     return new_entry(name, job, when, **policies)
 
@@ -219,11 +266,11 @@ def _switch(name: str, says: str, tells: str) -> None:
             say(f"{entry.queue}/{entry.name}: {tells}")
 
 
-_switch("pause", "Enqueue nothing more of these entries. What is enqueued stays.", "paused")
-_switch("resume", "Undo a pause. What was slept through is not made up for.", "goes on")
+_switch("pause", "Pause entries. Jobs that are already enqueued stay.", "paused")
+_switch("resume", "Resume paused entries. Runs missed during the pause are not made up for.", "resumed")
 _switch(
     "remove",
-    "Forget these entries. One that code registers comes back with the next worker that starts: pause it.",
+    "Remove entries. An entry of code returns when the next worker with that code starts: pause it instead.",
     "removed",
 )
 

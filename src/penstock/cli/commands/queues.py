@@ -1,4 +1,4 @@
-"""`penstock queues`: how full they are; pause, close, limit, empty and forget them."""
+"""`penstock queues`: list, limit, pause, close, purge and delete queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, ask, emit, note, say, table
+from penstock.cli.show import age, ask, counted, emit, note, say, table
 from penstock.core.duration import format_ms
 from penstock.core.errors import did_you_mean
 from penstock.core.job import TERMINAL, State
@@ -28,14 +28,14 @@ _ALWAYS_SHOWN = (State.AVAILABLE, State.RUNNING, State.DEAD)
 _NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queue)
 
 
-@click.group("queues", short_help="See how full the queues are; pause, close, empty them.")
+@click.group("queues")
 def command() -> None:
-    """See how full the queues are; pause, close, empty and forget them."""
+    """List, limit, pause, close, purge and delete queues."""
 
 
 @command.command("list", cls=Command)
 def list_() -> None:
-    """Every queue, how many jobs it has in each state, and since when its oldest ready job waits."""
+    """List all queues with their job counts by state and the age of the oldest ready job."""
     session = Session.current()
     queues = session.run(lambda i: i.queues())
     if session.json:
@@ -57,7 +57,7 @@ def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
 
 @command.command("parked", cls=Command)
 def parked() -> None:
-    """Jobs that wait for a worker that knows their task: how many, by queue and task, and who knows it."""
+    """Count parked jobs by queue and task, and name the workers that know the task."""
     session = Session.current()
     found = session.run(lambda i: i.parked())
     if session.json:
@@ -65,7 +65,7 @@ def parked() -> None:
         return
     table(
         ("QUEUE", "TASK", "JOBS", "KNOWN TO"),
-        [(one.queue, one.task, f"{one.jobs}", " ".join(one.known_to) or "nobody") for one in found],
+        [(one.queue, one.task, f"{one.jobs}", " ".join(one.known_to) or "none") for one in found],
         empty="no parked jobs",
     )
 
@@ -100,17 +100,17 @@ def _span(seconds: float | None) -> str | None:
 
 
 def _switch(name: str, says: str) -> None:
-    """The commands pause, resume, close and open, which differ in the verb only."""
+    """Add a command that calls `verb` of the inspector: pause, resume, close or open."""
 
     @command.command(name, cls=Command, help=says)
     @_NAMES
-    @click.option("--create", is_flag=True, help="A queue that is not there yet, too.")
+    @click.option("--create", is_flag=True, help="Create missing queues.")
     def act(names: tuple[str, ...], create: bool) -> None:
         session = Session.current()
 
         async def acting(inspector: Inspector) -> list[QueueView]:
             if not create:
-                await _known(inspector, names, "; --create makes it")
+                await _known(inspector, names, "; --create creates it")
             verb: Callable[[str], Awaitable[QueueView]] = getattr(inspector, name)
             return [await verb(queue) for queue in names]
 
@@ -122,10 +122,10 @@ def _switch(name: str, says: str) -> None:
             say(f"{queue.name}: {_switches(queue) or 'open and running'}")
 
 
-_switch("pause", "Let workers start nothing more of these queues. What runs goes on, new jobs are taken.")
-_switch("resume", "Undo a pause.")
-_switch("close", "Refuse new jobs. Workers go on with what is there.")
-_switch("open", "Undo a close.")
+_switch("pause", "Pause queues: no more jobs start. Running jobs continue, and new jobs are accepted.")
+_switch("resume", "Resume paused queues.")
+_switch("close", "Close queues: new jobs are refused. Workers continue with the jobs in the queue.")
+_switch("open", "Open closed queues.")
 
 
 class _OrNone(click.ParamType):  # type: ignore[type-arg]
@@ -149,19 +149,46 @@ _NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
 
 @command.command("set", cls=Command)
 @_NAMES
-@click.option("--max-size", type=_NUMBER, help="So many jobs may wait to start; more are refused.")
-@click.option("--on-full", help="What becomes of those: reject, or wait (the caller waits for room).")
-@click.option("--max-running", type=_NUMBER, help="So many at once, over all workers.")
-@click.option("--rate", type=_OrNone("rate|none"), help="So many starts in so long: 200/s, 100/min, 5/2s.")
-@click.option("--burst", type=int, help="With --rate: so many of them may come at once.  [1]")
-@click.option("--keep-finished", type=_NUMBER, help="Completed jobs kept, and as many cancelled ones.")
-@click.option("--keep-dead", type=_NUMBER, help="Dead jobs kept.")
-@click.option("--keep-finished-for", type=_AGE, help="For how long, if that is shorter than they would be.")
-@click.option("--keep-dead-for", type=_AGE, help="Likewise, dead ones.")
-@click.option("--hold", type=_AGE, help="Start nothing for so long; none lifts what holds the queue.")
-@click.option("--create", is_flag=True, help="A queue that is not there yet, too.")
+@click.option(
+    "--max-size",
+    type=_NUMBER,
+    help="Maximum number of queued jobs. Further enqueues are refused, or wait (--on-full).",
+)
+@click.option(
+    "--on-full",
+    metavar="RULE",
+    help="What an enqueue into a full queue does: reject (raise an error), "
+    "or wait (block until there is room).  [default: reject]",
+)
+@click.option(
+    "--max-running", type=_NUMBER, help="Maximum number of jobs running at the same time, across all workers."
+)
+@click.option(
+    "--rate", type=_OrNone("rate|none"), help="Maximum rate of starts, e.g. 200/s, 100/min or 5/2s."
+)
+@click.option(
+    "--burst",
+    type=int,
+    metavar="N",
+    help="Burst size of --rate: how many jobs may start at once.  [default: the burst already set, else 1]",
+)
+@click.option(
+    "--keep-finished", type=_NUMBER, help="Maximum number of completed jobs to keep, and of cancelled jobs."
+)
+@click.option("--keep-dead", type=_NUMBER, help="Maximum number of dead jobs to keep.")
+@click.option(
+    "--keep-finished-for",
+    type=_AGE,
+    help="Maximum age of completed and cancelled jobs; can only shorten retention.",
+)
+@click.option("--keep-dead-for", type=_AGE, help="Maximum age of dead jobs; can only shorten retention.")
+@click.option("--hold", type=_AGE, help="Start no jobs for this long, at most 1d; none ends the hold.")
+@click.option("--create", is_flag=True, help="Create missing queues.")
 def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
-    """Limit these queues, for all workers, at once. What is not named stays; none takes a limit away."""
+    """Set limits of queues, which apply to all workers at once.
+
+    Limits that are not given stay as they are; the value none removes a limit.
+    """
     session = Session.current()
     # what may be none comes in a tuple of one, so that none and not given are told apart
     said = {
@@ -170,12 +197,12 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
         if value is not None
     }
     if not said:
-        raise click.UsageError("nothing to set: name a limit, as in --max-running 7")
+        raise click.UsageError("nothing to set: give a limit, e.g. --max-running 7")
     change = LimitChange.of(**said)
 
     async def acting(inspector: Inspector) -> list[QueueView]:
         if not create:
-            await _known(inspector, names, "; --create makes it")
+            await _known(inspector, names, "; --create creates it")
         return [await inspector.set_limits(queue, change) for queue in names]
 
     queues = session.run(acting, create=create)
@@ -195,11 +222,11 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     multiple=True,
     type=click.Choice([state.value for state in _PURGED], case_sensitive=False),
     metavar="STATE",
-    help="Only jobs in this state; may be given several times.",
+    help="State of the jobs to remove; may be repeated.  [default: all but running]",
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
-    """Remove the jobs of these queues, for good. Running ones stay."""
+    """Remove all jobs of queues, except running ones."""
     from penstock.inspector import parse_state
 
     session = Session.current()
@@ -214,7 +241,7 @@ def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
 
     number = session.run(count)
     if not yes:
-        ask(f"remove {number:,} jobs from {', '.join(names)}?")
+        ask(f"remove {counted(number, 'job')} from {', '.join(names)}?")
     _tell_purged(session, session.run(acting))
 
 
@@ -223,18 +250,20 @@ def _tell_purged(session: Session, purged: dict[str, int]) -> None:
         emit({"queues": [{"name": name, "purged": n} for name, n in purged.items()]})
         return
     for name, n in purged.items():
-        say(f"{name}: {n:,} jobs removed")
+        say(f"{name}: {counted(n, 'job')} removed")
 
 
 @command.command("delete", cls=Command)
 @_NAMES
-@click.option("--force", is_flag=True, help="Remove the jobs in it first. Refused while some are running.")
-@click.option("--yes", "-y", is_flag=True, help="With --force: do not ask.")
+@click.option(
+    "--force", is_flag=True, help="Remove the jobs first. A queue with running jobs is not deleted."
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --force.")
 def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
-    """Forget empty queues, with their settings and statistics."""
+    """Delete empty queues with their settings, statistics and periodic entries."""
     session = Session.current()
     if force and not yes:
-        ask(f"delete {', '.join(names)} with all that is in it?")
+        ask(f"delete {', '.join(names)} and all jobs in it?")
 
     async def acting(inspector: Inspector) -> dict[str, bool]:
         await _known(inspector, names)
@@ -251,9 +280,9 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
             if gone:
                 say(f"{name}: deleted")
             elif force:
-                note(f"{name}: not deleted: jobs of it are running")
+                note(f"{name}: not deleted: jobs are running")
             else:
-                note(f"{name}: not deleted: it still holds jobs; --force removes them first")
+                note(f"{name}: not deleted: the queue is not empty; --force removes its jobs first")
     return Exit.OK if all(deleted.values()) else Exit.FAILED
 
 

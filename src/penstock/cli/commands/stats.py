@@ -1,4 +1,4 @@
-"""`penstock stats`: what went through, in all and by day."""
+"""`penstock stats`: count enqueued, processed and failed jobs, in total and by day."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("stats", cls=Command, short_help="What went through, in all and by day.")
-@click.option("--days", "-d", type=click.IntRange(1, 90), default=7, show_default=True,
-              help="So many UTC days, today included.")  # fmt: skip
+@click.command("stats", cls=Command, short_help="Show job counts, in total and by day.")
+@click.option(
+    "--days",
+    "-d",
+    type=click.IntRange(1, 90),
+    default=7,
+    show_default=True,
+    metavar="N",
+    help="Number of UTC days to show, including today.",
+)
 def command(days: int) -> None:
-    """What went through: enqueued, processed (attempts that ended) and failed, in all and by day."""
+    """Show how many jobs were enqueued, and how many attempts ended and failed, in total and by day."""
     session = Session.current()
     queues = session.run(lambda i: i.stats(days=days))
     totals = {

@@ -1,4 +1,4 @@
-"""`penstock verify`: a chaos run against your own server and settings, with an account outside of it."""
+"""`penstock verify`: a chaos run against your own server and settings, checked against a ledger."""
 
 from __future__ import annotations
 
@@ -34,24 +34,61 @@ _PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel
 
 
 @click.command("verify", cls=Command)
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
-              help="How long harm is done; then everything drains.")  # fmt: skip
-@click.option("--faults", default="all", metavar="KINDS",
-              help="all that are possible there, or some, as in kill-worker,storm.  [all]")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), help="Draw faults and load as that run did.  [a new one]")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True,
-              help="Worker programs; every other has a supervisor and two processes.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=100.0, show_default=True,
-              help="Jobs per second of all producers together.")  # fmt: skip
-@click.option("--private", type=click.Choice(_PRIVATE),
-              help="On a store that verify starts itself, which it can then harm as well.")  # fmt: skip
-@click.option("--report", "report_file", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the report as JSON, too.")  # fmt: skip
 @click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), help="And as a page, with a timeline."
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="N",
+    help="Minutes of fault injection; then the run drains.",
 )
-@click.option("--dir", "workdir", type=click.Path(file_okay=False, path_type=Path),
-              help="Where ledger and logs go, to stay.  [a temporary directory]")  # fmt: skip
+@click.option(
+    "--faults",
+    default="all",
+    metavar="KINDS",
+    help="Kinds of faults, e.g. kill-worker,storm.  [default: all kinds that are possible]",
+)
+@click.option(
+    "--seed", metavar="N", type=click.IntRange(min=0), help="Seed of faults and load.  [default: random]"
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of worker programs; every second one is a supervisor with two processes.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=100.0,
+    show_default=True,
+    metavar="N",
+    help="Jobs per second of all producers together.",
+)
+@click.option(
+    "--private",
+    type=click.Choice(_PRIVATE),
+    help="Start a private store for the run, which adds faults of the server.",
+)
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report to this file, as JSON.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report to this file, as HTML.",
+)
+@click.option(
+    "--dir",
+    "workdir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for ledger and logs, which are kept.  [default: a temporary directory]",
+)
 def command(
     minutes: float,
     faults: str,
@@ -63,13 +100,13 @@ def command(
     html: Path | None,
     workdir: Path | None,
 ) -> int:
-    """Find out whether your store keeps its promises.
+    """Check that your store keeps its promises under faults.
 
-    Producers and workers of its own work in a namespace of its own, while workers are killed and stopped,
-    connections cut, tasks crash. All that happens is written down outside of the store, and compared with
-    it in the end. Nothing else there is touched, and nothing is left.
+    Verify starts producers and workers in a new namespace. Meanwhile it kills and stops workers, cuts
+    connections, and lets tasks crash. A ledger outside the store records all events, and is compared with
+    the store at the end. Nothing else in the store is touched, and the namespace is emptied.
 
-    Exit code 0 if all promises were kept, 1 if one was broken.
+    The exit code is 0 if all promises were kept, and 1 if one was broken.
     """
     from penstock.verify.conductor import conduct
     from penstock.verify.faults.plan import RunRequest
@@ -78,10 +115,10 @@ def command(
 
     session = Session.current()
     if "namespace" in session.options:
-        raise click.UsageError("verify makes a namespace of its own: leave --namespace out")
+        raise click.UsageError("verify creates its own namespace: leave --namespace out")
     for option, number in (("--minutes", minutes), ("--rate", rate)):
         if math.isnan(number):
-            raise click.UsageError(f"{option} {number} is no number")
+            raise click.UsageError(f"{option} {number} is not a number")
     for file in (report_file, html):
         _can_be_written(file, workdir)
     with interruptible(), _folder(workdir) as folder, _environment(session, private, folder) as environment:
@@ -110,7 +147,7 @@ def command(
 @contextlib.contextmanager
 def _folder(workdir: Path | None) -> Iterator[Path]:
     if workdir is not None and workdir.is_dir() and any(workdir.iterdir()):
-        raise click.UsageError(f"--dir {workdir} is not empty: name one that is, or is not there yet")
+        raise click.UsageError(f"--dir {workdir} is not empty: name an empty or a new directory")
     folder = workdir or Path(tempfile.mkdtemp(prefix="penstock-verify-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -126,7 +163,7 @@ def _can_be_written(file: Path | None, workdir: Path | None) -> None:
     if folder is None or (workdir is not None and folder == workdir.resolve()):
         return
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise click.UsageError(f"{file} cannot be written: {folder} is no directory that you may write to")
+        raise click.UsageError(f"{file} cannot be written: {folder} is not a writable directory")
 
 
 @contextlib.contextmanager
@@ -134,7 +171,7 @@ def _environment(session: Session, private: str | None, folder: Path) -> Iterato
     from penstock.verify.environment import environment_on, private_environment
 
     if private is not None and {"url", "app"} & session.options.keys():
-        raise click.UsageError(f"--private {private} starts a store of its own: leave --url and --app out")
+        raise click.UsageError(f"--private {private} starts its own store: leave --url and --app out")
     environment = environment_on(session.url()) if private is None else private_environment(private, folder)
     try:
         yield environment
@@ -165,7 +202,7 @@ def _clean(environment: Environment, place: RunFolder) -> None:
             environment.wipe(place.namespace)
     except StoreError as error:
         if not environment.capabilities.private:  # else all of it goes
-            note(f"the namespace {place.namespace} stays in the store, and cannot be emptied: {error}")
+            note(f"the namespace {place.namespace} cannot be emptied and stays in the store: {error}")
 
 
 # ── while it runs ────────────────────────────────────────────────────────────────────────────────
@@ -240,9 +277,9 @@ def _show(report: Report) -> None:
             ("duplicated", f"{report.duplicated:,}; {report.unexplained:,} unexplained"),
             ("early, late", f"{report.early:,}, {report.late:,}"),
             ("stale", f"{report.stale:,} outcomes of lost leases, refused"),
-            ("recovery", _spread(report.recovery_lone, "after a worker of its own was killed")),
-            ("", _spread(report.recovery_supervised, "after one under a supervisor, or that, was killed")),
-            ("restart", _spread(report.restart, "until the first job ran, once the store was back")),
+            ("recovery", _spread(report.recovery_lone, "after a worker without supervisor was killed")),
+            ("", _spread(report.recovery_supervised, "after a supervisor or a worker under one was killed")),
+            ("restart", _spread(report.restart, "from the return of the store to the first job")),
             ("throughput", _throughput(report)),
         ]
     )  # fmt: skip

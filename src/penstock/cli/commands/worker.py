@@ -1,4 +1,4 @@
-"""`penstock worker`: run jobs until told to stop."""
+"""`penstock worker`: run jobs until stopped."""
 
 from __future__ import annotations
 
@@ -20,36 +20,58 @@ __all__ = ["command", "parse_queues"]
 
 @click.command("worker", cls=Command)
 @click.argument("spec", required=False, metavar="[MODULE:ATTRIBUTE]")
-@click.option("--queues", "-q", metavar="QUEUES", shell_complete=complete_queue,
-              help="What to serve, as in critical:weight=6,default:weight=3:slots=10; by default, all queues "
-              "of the app's tasks.")  # fmt: skip
-@click.option("--concurrency", "-c", metavar="N", help="Slots per process: attempts at once.  [20]")
-@click.option("--processes", "-p", metavar="N", help="Worker processes.  [1]")
-@click.option("--strict", is_flag=True, default=None, help="A queue only when those before it are empty.")
-@click.option("--burst", is_flag=True, help="End when nothing is available, running, or due within 1 s.")
 @click.option(
-    "--drain-timeout", metavar="DURATION", help="How long to wait for attempts when stopping.  [30s]"
+    "--queues",
+    "-q",
+    metavar="QUEUES",
+    shell_complete=complete_queue,
+    help="Queues to serve, with optional weights and slots, e.g. "
+    "critical:weight=6,default:weight=3:slots=10.  [default: all queues of the app's tasks]",
 )
 @click.option(
-    "--max-jobs-per-child", metavar="N", help="Jobs after which a child for process tasks is replaced."
+    "--concurrency",
+    "-c",
+    metavar="N",
+    help="Slots per worker process: attempts at the same time.  [default: 20]",
+)
+@click.option("--processes", "-p", metavar="N", help="Number of worker processes.  [default: 1]")
+@click.option(
+    "--strict", is_flag=True, default=None, help="Serve a queue only while all queues before it are empty."
+)
+@click.option("--burst", is_flag=True, help="Exit when no job is available, running, or due within 1 s.")
+@click.option(
+    "--drain-timeout", metavar="DURATION", help="Time to wait for running jobs on shutdown.  [default: 30s]"
 )
 @click.option(
-    "--max-memory-per-child", metavar="SIZE", help="Memory at which it is replaced after its job, e.g. 500MB."
+    "--max-jobs-per-child",
+    metavar="N",
+    help="Replace a process-task child after N jobs.  [default: 0, never]",
 )
 @click.option(
-    "--log-format", metavar="text|json", help="For people or for machines.  [text; json with --json]"
+    "--max-memory-per-child",
+    metavar="SIZE",
+    help="Replace a process-task child that uses more memory "
+    "than this after a job, e.g. 500MB.  [default: 0, never]",
 )
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [info]")
+@click.option("--log-format", metavar="text|json", help="Log format.  [default: text; json with --json]")
 @click.option(
-    "--reload", is_flag=True, help="For development: start anew when a .py file below here changes."
+    "--log-level", metavar="LEVEL", help="Log level: debug, info, warning or error.  [default: info]"
+)
+@click.option(
+    "--reload", is_flag=True, help="For development: restart when a .py file below this directory changes."
 )
 def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **knobs: Any) -> int:
-    """Run the jobs of an app until told to stop.
+    """Run the jobs of an app until stopped.
 
-    INT or TERM: start nothing more, wait for what runs, then give it back; a second one stops at once.
-    TSTP or USR1: start nothing more, but stay. TTIN: print all stacks.
+    \b
+    Signals:
+      INT, TERM   Start no more jobs, wait for running ones up to
+                  --drain-timeout, return the rest to their queues, and exit.
+                  A second signal exits at once.
+      TSTP, USR1  Start no more jobs, but do not exit.
+      TTIN        Print the stacks of all threads.
 
-    Whatever has no option here is set by PENSTOCK_... variables or penstock.toml: see `penstock config`.
+    All other settings come from PENSTOCK_... variables or penstock.toml; `penstock config` lists them.
     """
     session = Session.current()
     if session.json and knobs["log_format"] is None:
@@ -90,7 +112,9 @@ def _parse_queue(text: str) -> Queue:
         key, _, value = option.partition("=")
         if key not in ("weight", "slots"):
             near = did_you_mean(key, ("weight", "slots"))
-            raise ConfigError(f"queue {text!r}: {key!r} is not an option{near}: they are weight and slots")
+            raise ConfigError(
+                f"queue {text!r}: {key!r} is not an option{near}: the options are weight and slots"
+            )
         if not value.isdecimal() or len(value) > 9:
             raise ConfigError(f"queue {text!r}: {key}={value} is not a whole number")
         options[key] = int(value)

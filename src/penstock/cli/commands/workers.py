@@ -1,4 +1,4 @@
-"""`penstock workers`: who is there, who runs what, since when."""
+"""`penstock workers`: list the workers and the jobs they run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, note, say, table
+from penstock.cli.show import age, counted, emit, note, say, table
 
 if TYPE_CHECKING:
     from penstock.inspector import RunningView, WorkerView
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("workers", cls=Command, short_help="Who works, and who runs what since when.")
-@click.option("--jobs", "-n", type=click.IntRange(1, 1_000), default=20, show_default=True,
-              help="Of each worker, so many of the jobs that it holds.")  # fmt: skip
+@click.command("workers", cls=Command, short_help="List workers and the jobs they run.")
+@click.option(
+    "--jobs",
+    "-n",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of jobs to show per worker.",
+)
 def command(jobs: int) -> None:
-    """Who works: each worker process, what it serves, and what it runs since when."""
+    """List worker processes with their queues, and the jobs that they hold."""
     session = Session.current()
     workers = session.run(lambda i: i.workers(jobs=jobs))
     if session.json:
@@ -33,7 +40,7 @@ def command(jobs: int) -> None:
         _print_jobs(held)
     for worker in workers:
         if worker.more:
-            note(f"{worker.id} holds more than these {len(worker.jobs)}: -n shows more")
+            note(f"{worker.id} holds more than the {counted(len(worker.jobs), 'job')} shown: raise -n")
 
 
 def _print_workers(workers: Iterable[WorkerView]) -> None:
@@ -49,6 +56,6 @@ def _print_jobs(held: Iterable[tuple[str, RunningView]]) -> None:
     head = ("JOB", "QUEUE", "TASK", "ATTEMPT", "LEASED", "FUNCTION", "WORKER")
     rows = []
     for worker, job in held:
-        function = "has begun" if job.started else "-"
+        function = "started" if job.started else "-"
         rows.append((job.id, job.queue, job.task, str(job.attempt), age(job.since), function, worker))
     table(head, rows, empty="")
