@@ -62,7 +62,7 @@ bad("the task 'x': priority=101 is not a whole number from -100 to 100", lambda 
 bad("the task 'x': queue='a/b' cannot be a queue's name", lambda on: on.declare(queue="a/b"))
 bad("the task 'x': run_in='thred' is not one of", lambda on: on.declare(run_in="thred"))
 bad("the task 'x': delivery='exactly-once' is neither", lambda on: on.declare(delivery="exactly-once"))
-bad("the task 'x': expires=0: such a job could never start", lambda on: on.declare(expires=0))
+bad("the task 'x': expires=0: the job could never start", lambda on: on.declare(expires=0))
 bad("the task 'x': unique='maybe' is not a duration", lambda on: on.declare(unique="maybe"))
 bad("the task 'x': retry='soon' is not a duration", lambda on: on.declare(retry="soon"))
 bad("the task 'x': retry=_work: a retry function takes", lambda on: on.declare(retry=_work))

@@ -164,8 +164,8 @@ def test_an_unknown_variable_that_resembles_nothing_gets_no_hint():
         ("queue", "a b", "cannot be a queue's name"),
         ("lease", "-1s", "is negative"),
         ("lease", True, "is not a duration"),
-        ("lease", "100ms", "too short: 200ms is the least"),
-        ("announce", "5m", "too long: 30s is the most"),
+        ("lease", "100ms", "too short: the minimum is 200ms"),
+        ("announce", "5m", "too long: the maximum is 30s"),
         ("concurrency", 2.5, "is not a whole number"),
         ("concurrency", True, "is not a whole number"),
         ("concurrency", "many", "is not a whole number"),
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 def test_settings_in_a_table_are_refused_with_the_way_out(toml):
     (problem,) = problems(file=toml("[penstock]\nlease = '5s'\n"))
-    assert problem.endswith("settings stand at the top level, not in a table [penstock]")
+    assert problem.endswith("settings belong at the top level, not in a table [penstock]")
 
 
 def test_a_named_file_must_be_there():

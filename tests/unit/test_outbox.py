@@ -276,7 +276,7 @@ def test_a_full_outbox_says_why_and_keeps_what_it_has() -> None:
     kit.store.down()
     ids = [kit.add.enqueue(n).id for n in range(2)]
     with pytest.raises(
-        OutboxFull, match=r"2 job\(s\) at most .* \(a test has taken the store away\)"
+        OutboxFull, match=r"at most 2 job\(s\) .* \(a test has taken the store away\)"
     ) as caught:
         kit.add.enqueue(2)
     assert isinstance(caught.value, EnqueueError)

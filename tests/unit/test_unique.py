@@ -294,7 +294,7 @@ def test_a_rejected_call_is_told_who_is_there(app: App) -> None:
     def f(a: int) -> None: ...
 
     first = f.enqueue(1)
-    with pytest.raises(DuplicateJob, match=rf"in the queue 'q' already: {first.id}.*app.handle") as caught:
+    with pytest.raises(DuplicateJob, match=rf"is already in the queue 'q': {first.id}.*app.handle") as caught:
         f.enqueue(1)
     assert app.handle(caught.value.id, caught.value.queue) == first
     assert not f.enqueue(2).existing

@@ -1,4 +1,4 @@
-"""One reader per option: what a user wrote, checked and in the fields and units of `Options`."""
+"""Option readers: each checks the value of one option and converts it to fields of `Options`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ RunIn = Literal["async", "thread", "process"]
 Delivery = Literal["at-least-once", "at-most-once"]
 #: (attempt that failed, its error, the job) → seconds until the next one; called in the worker.
 RetryFunction = Callable[[int, BaseException, Job], Duration]
-#: How a wait between attempts may be written: a policy or its name, a duration (fixed), several (steps).
+#: The forms of `retry=`: a policy or its name, a duration (fixed wait), or several durations (steps).
 RetryData = RetryPolicy | Duration | Sequence[Duration] | None
 RetryRule = RetryData | RetryFunction
 #: Exception classes, as in an `except`: one, or several.
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
-#: (error) → whether it is a failure, which spends an attempt and is counted; called in the worker.
+#: (error) → whether the error is a failure, which uses up an attempt and is counted; called in the worker.
 IsFailure = Callable[[BaseException], bool]
 
 
 def _id(value: Any) -> dict[str, Any]:
     check_id(value)
-    return {}  # a job's own, no option that others could inherit
+    return {}  # belongs to one job: other jobs cannot inherit it
 
 
 def _priority(value: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _expires(value: Any) -> dict[str, Any]:
         return {"expires_in": None, "expires_at": instant_ms(value, what="expires")}
     span = milliseconds(value, what="expires")
     if span == 0:
-        raise ConfigError("expires=0: such a job could never start; leave it out, or None, for no limit")
+        raise ConfigError("expires=0: the job could never start; leave it out, or use None, for no limit")
     return {"expires_in": span, "expires_at": None}
 
 
@@ -84,7 +84,7 @@ def _deadline(value: Any) -> dict[str, Any]:
         return {"deadline": None}
     if not isinstance(value, datetime):
         raise ConfigError(
-            f"deadline={value!r} is not a datetime: it is the instant by which all attempts must be over; "
+            f"deadline={value!r} is not a datetime: it is the instant by which all attempts must have ended; "
             "for a span of time use timeout= (one attempt) or expires= (until it starts)"
         )
     return {"deadline": instant_ms(value, what="deadline")}
@@ -166,7 +166,7 @@ def _checked_function(function: Any) -> RetryFunction:
         raise ConfigError(
             f"retry={name}: a retry function takes (attempt, error, job) and returns seconds"
         ) from None
-    except ValueError:  # a builtin without a signature: its first call will tell
+    except ValueError:  # a builtin without a signature: the first call shows it
         pass
     checked: RetryFunction = function
     return checked
@@ -175,7 +175,7 @@ def _checked_function(function: Any) -> RetryFunction:
 def _retry_on(value: Any) -> dict[str, Any]:
     classes = None if value is None else _error_classes(value, "retry_on")
     if classes == ():
-        raise ConfigError("retry_on=() would try nothing again: use max_attempts=1; None means all errors")
+        raise ConfigError("retry_on=() would retry no error: use max_attempts=1; None means all errors")
     return {"retry_on": classes}
 
 
@@ -191,11 +191,11 @@ def _error_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
         if not isinstance(one, type) or not issubclass(one, BaseException):
             raise ConfigError(f"{what}: {one!r} is not an exception class")
         if issubclass(one, Steering):
-            raise ConfigError(f"{what}: {one.__name__} says itself what shall follow; leave it out")
+            raise ConfigError(f"{what}: {one.__name__} chooses the outcome itself; leave it out")
         if issubclass(one, Undecodable):
-            raise ConfigError(f"{what}: Undecodable is dead at once, whatever is said here; leave it out")
+            raise ConfigError(f"{what}: Undecodable always makes the job dead at once; leave it out")
         if issubclass(one, Interrupted) and one is not AttemptTimeout:
-            raise ConfigError(f"{what}: {one.__name__} is no failure of the task; leave it out")
+            raise ConfigError(f"{what}: {one.__name__} is not a failure of the task; leave it out")
     return tuple(classes)
 
 
@@ -208,23 +208,23 @@ def _is_failure(value: Any) -> dict[str, Any]:
 
 
 def check_function(function: Any, count: int, what: str, rule: str) -> None:
-    """Raise ConfigError unless this can be called with so many arguments."""
+    """Raise ConfigError unless the function accepts `count` positional arguments."""
     if not callable(function) or (isinstance(function, type) and issubclass(function, BaseException)):
         raise ConfigError(f"{what}={function!r} is not a function: it {rule}")
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
         raise ConfigError(f"{what}={shown_name(function)}: it {rule}") from None
-    except ValueError:  # a builtin without a signature: its first call will tell
+    except ValueError:  # a builtin without a signature: the first call shows it
         pass
 
 
 def shown_name(function: Any) -> str:
-    """A function in a message."""
+    """The name of a function for a message."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
-#: By option: what was written → fields of `Options`.
+#: Option name → its reader: value → fields of `Options`.
 READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "queue": lambda value: {"queue": check_queue(value)},
     "id": _id,

@@ -1,4 +1,4 @@
-"""Every knob, its default, its reason (`knobs.py`), and where each value comes from (`sources.py`)."""
+"""All settings (`knobs.py`), and how they are read from code, environment and file (`sources.py`)."""
 
 from penstock.config.kinds import mask_url
 from penstock.config.knobs import KNOBS, Config, Knob

@@ -1,4 +1,4 @@
-"""How each kind of setting is read from code, TOML and the environment, and written for people."""
+"""Kinds of settings: how a value is read from code, TOML and the environment, and how it is shown."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ __all__ = [
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """`read(name, value)` gives what the program uses or raises ConfigError; `show` writes that so that
-    `read` would take it again (but for secrets, which it hides). `says` is the kind in words."""
+    """A kind of setting.
+
+    - `says`: the kind in words.
+    - `read(name, value)`: the value as the program uses it, or ConfigError.
+    - `show`: a text that `read` accepts again, except for secrets, which are hidden.
+    """
 
     says: str
     read: Callable[[str, Any], Any]
@@ -58,15 +62,15 @@ def count(least: int, most: int = 1_000_000_000) -> Kind:
 
 
 def duration(least: str, most: str | None = None) -> Kind:
-    """A duration of at least `least`: less would make a loop that never rests, or a lease nobody can hold."""
+    """A duration from `least` to `most`. A shorter one would cause a busy loop, or leases that expire."""
     low, high = milliseconds(least), None if most is None else milliseconds(most)
 
     def read(name: str, value: Any) -> int:
         ms = _duration(name, value)
         if ms < low:
-            raise ConfigError(f"{name}={value!r} is too short: {least} is the least")
+            raise ConfigError(f"{name}={value!r} is too short: the minimum is {least}")
         if high is not None and ms > high:
-            raise ConfigError(f"{name}={value!r} is too long: {most} is the most")
+            raise ConfigError(f"{name}={value!r} is too long: the maximum is {most}")
         return ms
 
     return Kind("duration", read, _show_duration)
@@ -86,10 +90,10 @@ def choice(*words: str) -> Kind:
 
 
 def mask_url(url: str) -> str:
-    """The URL without what must not be shown: a password before the host, and secrets in its query.
+    """Mask the secrets of a URL: the password before the host, and secrets in the query.
 
-    Greedy on purpose: a password that should have been percent-encoded and was not is hidden too. Of what is
-    no URL at all nothing is shown but its beginning.
+    The match is greedy on purpose: a password that should have been percent-encoded is hidden too. If the
+    text is not a URL, only its beginning is shown.
     """
     if "://" not in url:
         return re.sub(r"(?s)^([^:@]*)[:@].*", r"\1:***", url)
@@ -121,7 +125,7 @@ def _url(name: str, value: Any) -> str:
     text = _text(name, value)
     if "://" not in text:
         raise ConfigError(
-            f"{name}={mask_url(text)!r} is not a store URL: write sqlite:///jobs.db, memory:// or the like"
+            f"{name}={mask_url(text)!r} is not a store URL: write sqlite:///jobs.db, memory:// or redis://HOST"
         )
     return text
 
@@ -157,7 +161,7 @@ def _duration_or_none(name: str, value: Any) -> int | None:
 
 
 def _show_duration(ms: int | None) -> str:
-    """Exact, in the largest unit that leaves no rest: "15s", "90d", "1500ms"."""
+    """Return the exact duration in the largest unit that divides it: "15s", "90d", "1500ms"."""
     if ms is None:
         return "none"
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
@@ -197,7 +201,7 @@ def _show_size(size: int) -> str:
 
 def _slots(name: str, value: Any) -> int:
     if value == "auto":
-        # what this process may use, which is less than the machine has in a container or under taskset
+        # the cores that this process may use: in a container or under taskset fewer than the machine has
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     slots: int = count(1, 10_000).read(name, value)
     return slots
@@ -215,7 +219,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _keys(name: str, value: Any) -> str:
-    """As text, one after the other: settings travel as JSON. Errors never quote it."""
+    """Return the keys as one text, since settings are passed on as JSON. Errors never quote a key."""
     if value == "":
         return ""
     return ",".join(b64encode(key).decode() for key in read_keys(value, name))

@@ -1,4 +1,4 @@
-"""Every knob, its default, its reason: the one list that code, environment, file and docs go by."""
+"""All settings with their defaults and purpose: the single list for code, environment, file and docs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from penstock.config.kinds import (
 
 __all__ = ["GIVES_UP_AFTER", "KNOBS", "Config", "Knob"]
 
-#: A thread that does not react is given up three times `thread_grace` and this (ms) after its timeout.
+#: Milliseconds. A thread that does not react is given up 3 × `thread_grace` plus this time after its timeout.
 GIVES_UP_AFTER = 2_000
 
 
 class Knob(msgspec.Struct, frozen=True):
-    """One setting: its name, how its value is read, its default as a user would write it, and why."""
+    """One setting: its name, the kind of its value, its default as a user writes it, and its purpose."""
 
     name: str
     kind: Kind
@@ -54,105 +54,133 @@ def _knob(kind: Kind, default: Any, why: str, *, secret: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All settings, ready for use: durations in ms, sizes in bytes. `Config()` is the defaults."""
+    """All settings, checked and converted: durations in ms, sizes in bytes. `Config()` has the defaults."""
 
-    # where jobs are
-    url: str = _knob(URL, "sqlite:///jobs.db", "the store; one durable file needs no server")
-    namespace: str = _knob(NAMESPACE, "", "several applications on one store do not see each other")
-    app: str = _knob(TEXT, "", "module:attribute of the app, for commands that are given none")
+    # the store and the app
+    url: str = _knob(
+        URL, "sqlite:///jobs.db", "URL of the store; the default is one durable file, without a server"
+    )
+    namespace: str = _knob(NAMESPACE, "", "name that separates several applications on one store")
+    app: str = _knob(TEXT, "", "module:attribute of the app, for commands that name none")
 
-    # new jobs, where their task or call does not say otherwise
-    queue: str = _knob(QUEUE, "default", "where jobs of tasks without a queue of their own go")
+    # new jobs, unless their task or call sets the option
+    queue: str = _knob(QUEUE, "default", "queue of tasks that name none")
     timeout: int | None = _knob(
         DURATION_OR_NONE, "30m", "limit on one attempt: long enough for work, short enough to notice a hang"
     )
-    max_attempts: int = _knob(count(1, 10_000), 25, "with the default backoff the last one comes after days")
+    max_attempts: int = _knob(
+        count(1, 10_000), 25, "attempts of one job; with the default backoff the last one comes after days"
+    )
     retention: int = _knob(DURATION, "10m", "how long a completed job and its result are kept")
     max_payload: int = _knob(
-        SIZE, "1MB", "arguments of one job; larger data belongs elsewhere, with its key here"
+        SIZE, "1MB", "maximum size of one job's arguments; store larger data elsewhere and pass its key"
     )
-    max_result: int = _knob(SIZE, "1MB", "result of one job; likewise")
+    max_result: int = _knob(
+        SIZE, "1MB", "maximum size of one job's result; store larger data elsewhere and return its key"
+    )
 
     outbox: int = _knob(
-        count(0), 0, "jobs kept in memory while the store is away; they die with the process; 0 keeps none"
+        count(0),
+        0,
+        "maximum number of jobs kept in memory while the store is away; lost if the process ends; 0: none",
     )
 
     key: str = _knob(
-        KEYS, "", "encrypts what jobs carry; several: writes with the first, reads with all", secret=True
+        KEYS, "", "encryption key of job data; with several, the first encrypts and all decrypt", secret=True
     )
-    encrypt: bool = _knob(FLAG, True, "false: with a key, sign what jobs carry, and leave it clear")
+    encrypt: bool = _knob(
+        FLAG, True, "with a key: true encrypts job data, false signs it and leaves it readable"
+    )
     key_required: bool = _knob(FLAG, False, "with a key, refuse jobs that are neither encrypted nor signed")
 
     full_timeout: int = _knob(
-        DURATION, "30s", "how long an enqueue waits for room, where a full queue's rule is to wait"
+        DURATION, "30s", "how long an enqueue waits for room in a full queue, if the queue's rule is to wait"
     )
 
-    # what is kept
-    keep_dead: int = _knob(DURATION, "90d", "how long a dead job is kept, to be understood and retried")
-    keep_dead_count: int = _knob(count(0), 100_000, "dead jobs kept per queue, newest first")
-    keep_finished_count: int = _knob(count(0), 100_000, "completed and cancelled jobs kept per queue")
+    # retention of ended jobs
+    keep_dead: int = _knob(DURATION, "90d", "how long a dead job is kept, for inspection and retry")
+    keep_dead_count: int = _knob(
+        count(0), 100_000, "maximum number of dead jobs kept per queue; the newest are kept"
+    )
+    keep_finished_count: int = _knob(
+        count(0), 100_000, "maximum number of completed and cancelled jobs kept per queue"
+    )
 
     # a worker
     queues: str = _knob(
-        TEXT, "", "what a worker serves (critical:weight=6,default); empty: what its app uses"
+        TEXT, "", "queues that a worker serves (critical:weight=6,default); empty: those of its app"
     )
     strict: bool = _knob(
-        FLAG, False, "queues in strict order; otherwise each gets its weight, and none starves"
+        FLAG, False, "true: serve queues in strict order; false: by weight, so that none starves"
     )
-    concurrency: int = _knob(count(1, 100_000), 20, "slots per worker process: attempts at once")
+    concurrency: int = _knob(
+        count(1, 100_000), 20, "slots per worker process: maximum number of attempts at the same time"
+    )
     processes: int = _knob(
         count(1, 1_024), 1, "worker processes under one supervisor; one per core for CPU work"
     )
     process_slots: int = _knob(
-        SLOTS, "auto", "process tasks at once per worker; more than cores gains nothing"
+        SLOTS, "auto", "process tasks at the same time per worker; more than cores gains nothing"
     )
     max_jobs_per_child: int = _knob(
-        count(0), 0, "a child that runs process tasks is replaced after so many jobs; 0: never for that"
+        count(0), 0, "jobs after which a child process for process tasks is replaced; 0: no limit"
     )
     max_memory_per_child: int = _knob(
-        SIZE, 0, "a child that is larger after a job (resident memory) is replaced; 0: never for that"
+        SIZE, 0, "resident memory above which a child process is replaced after a job; 0: no limit"
     )
-    drain_timeout: int = _knob(DURATION, "30s", "how long a stopping worker waits before it gives work back")
+    drain_timeout: int = _knob(
+        DURATION, "30s", "how long a stopping worker waits for running jobs before it releases them"
+    )
     kill_grace: int = _knob(
-        DURATION, "10s", "a child that far past a job's deadline is killed; 3 × thread_grace + 2s at least"
+        DURATION,
+        "10s",
+        "time past a job's deadline at which its process is killed; at least 3 × thread_grace + 2s",
     )
     thread_grace: int = _knob(
-        DURATION, "2s", "for a thread past its timeout: to see it was cancelled, then to die of an exception"
+        DURATION,
+        "2s",
+        "time for a thread to end after its timeout, and again after an exception is raised in it",
     )
     block_report: int = _knob(
-        duration("50ms"), "1s", "an event loop blocked for that long is reported with its stack"
+        duration("50ms"), "1s", "an event loop that is blocked for this long is reported with its stack"
     )
 
     # leases and wake-up
     lease: int = _knob(
-        duration("200ms"), "15s", "a lost worker's jobs run again after that; two heartbeats may go missing"
+        duration("200ms"),
+        "15s",
+        "time after which a lost worker's jobs run again; survives two missed heartbeats",
     )
     heartbeat: int = _knob(
-        duration("50ms"), "5s", "how often leases are extended; a third of a lease that was set alone"
+        duration("50ms"), "5s", "interval at which leases are extended; a third of lease if only lease is set"
     )
     safety_poll: int = _knob(
-        duration("100ms"), "5s", "an idle worker looks that often even if nobody woke it"
+        duration("100ms"),
+        "5s",
+        "interval at which an idle worker looks for jobs even if no notification arrived",
     )
     look_ahead: int = _knob(
-        DURATION, "50ms", "work leased beyond free slots: only what starts within that time"
+        DURATION, "50ms", "jobs are leased beyond free slots only if they are expected to start within it"
     )
     slot_wait: int = _knob(
-        DURATION, "50ms", "a leased job without a slot for that long goes back to its place"
+        DURATION,
+        "50ms",
+        "a leased job that has waited this long for a slot goes back to its place in the queue",
     )
     announce: int = _knob(
         duration("100ms", "30s"),
         "10s",
-        "how often a worker says that it lives; after 1m of silence it is off the list",
+        "interval of a worker's reports; a worker silent for 1m is removed from the list",
     )
-    reclaim_every: int = _knob(
-        duration("50ms"), "2s", "how often a worker looks for leases that have run out"
+    reclaim_every: int = _knob(duration("50ms"), "2s", "interval at which a worker looks for expired leases")
+    prune_every: int = _knob(
+        duration("100ms"), "20s", "interval at which a worker looks for jobs whose retention is over"
     )
-    prune_every: int = _knob(duration("100ms"), "20s", "how often a worker looks for jobs whose time is over")
 
     # the log
-    log_level: str = _knob(choice("debug", "info", "warning", "error"), "info", "of the worker's log")
+    log_level: str = _knob(choice("debug", "info", "warning", "error"), "info", "level of the worker's log")
     log_format: str = _knob(
-        choice("text", "json"), "text", "text for people; json, one object a line, for machines"
+        choice("text", "json"), "text", "text for people; json: one object per line, for machines"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where each setting comes from: options over code over environment over file over default."""
+"""Read settings from their sources: options over code over environment over file over default."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from penstock.core.errors import ConfigError, did_you_mean
 
 __all__ = ["FILE", "Loaded", "Setting", "load"]
 
-#: Read from the working directory, if it is there.
+#: The file of settings, read from the working directory if it exists.
 FILE = Path("penstock.toml")
 
 _PREFIX = "PENSTOCK_"
-#: Names another file, which must be there.
+#: The variable that names another file, which must exist.
 _FILE_VARIABLE = "PENSTOCK_CONFIG"
-#: What Kubernetes puts into every container next to a Service that is called "penstock".
+#: Variables that Kubernetes sets in every container next to a Service named "penstock".
 _KUBERNETES = re.compile(r"PENSTOCK_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)\Z")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A setting as `penstock config` shows it: text that could be written back, but for masked secrets."""
+    """A setting as `penstock config` shows it: as text that can be read back, except for masked secrets."""
 
     name: str
     value: str
@@ -40,19 +40,19 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The settings, and where each came from (in the order of `Config`)."""
+    """The settings and the source of each, in the order of `Config`."""
 
     config: Config
     settings: tuple[Setting, ...]
 
     def source(self, name: str) -> str:
-        """Who set it: "default", "penstock.toml", "PENSTOCK_LEASE", "code", "--lease"."""
+        """Return the source of a setting: "default", "penstock.toml", "PENSTOCK_LEASE", "code", "--lease"."""
         return next(s.source for s in self.settings if s.name == name)
 
 
 class _Given(msgspec.Struct, frozen=True):
-    name: str  # as we call it
-    label: str  # as its source calls it
+    name: str  # of the setting
+    label: str  # the name in its source
     source: str
     value: Any
 
@@ -64,10 +64,10 @@ def load(
     env: Mapping[str, str] | None = None,
     file: Path = FILE,
 ) -> Loaded:
-    """All settings: `options` (of a command line) over `overrides` (of code) over `env` over `file`.
+    """Load all settings: `options` (of a command line) over `overrides` (of code) over `env` over `file`.
 
-    Whatever is wrong anywhere is in one ConfigError, a line for each: unknown names (with the near
-    one), values that do not fit, and settings that do not fit each other.
+    All problems are listed in one ConfigError, one line each: unknown names (with a similar known one),
+    invalid values, and settings that contradict each other.
     """
     env = os.environ if env is None else env
     problems: list[str] = []
@@ -115,7 +115,7 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
         if name in KNOBS:
             yield _Given(name, name, str(path), value)
         elif isinstance(value, dict):
-            problems.append(f"{path}: settings stand at the top level, not in a table [{name}]")
+            problems.append(f"{path}: settings belong at the top level, not in a table [{name}]")
         else:
             problems.append(f"{path}: {name} is not a setting{did_you_mean(name, KNOBS)}")
 
@@ -124,10 +124,10 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
     known = {knob.variable: name for name, knob in KNOBS.items()}
     for variable in sorted(v for v in env if v.startswith(_PREFIX)):
         if variable in known:
-            if env[variable]:  # an empty variable is one that is not set: composed files leave such
+            if env[variable]:  # an empty variable counts as not set: compose files leave such variables
                 yield _Given(known[variable], variable, variable, env[variable])
         elif variable != _FILE_VARIABLE and not _KUBERNETES.match(variable):
-            # compared without the prefix, which would make everything look near
+            # compared without the prefix, which would make all names look similar
             near = did_you_mean(variable.removeprefix(_PREFIX), [name.upper() for name in KNOBS])
             near = near.replace("'", f"'{_PREFIX}", 1)
             problems.append(f"{variable} is not a setting{near}")
@@ -146,18 +146,18 @@ def _option(name: str) -> str:
 
 
 def _at_odds(config: Config) -> Iterator[str]:
-    """Settings that make no sense together."""
+    """Yield a problem for each pair of settings that contradict each other."""
     if config.heartbeat * 2 > config.lease:
         yield (
             f"heartbeat={format_ms(config.heartbeat)} is more than half of lease={format_ms(config.lease)}: "
-            "one late heartbeat would lose the jobs; shorten the one or lengthen the other"
+            "one late heartbeat would lose the jobs; shorten heartbeat or lengthen lease"
         )
     least = 3 * config.thread_grace + GIVES_UP_AFTER
     if config.kill_grace < least:
         yield (
             f"kill_grace={format_ms(config.kill_grace)} is less than 3 × thread_grace + "
-            f"{format_ms(GIVES_UP_AFTER)} = {format_ms(least)}: so long a worker takes to give up a thread "
-            "that does not react to its timeout, and its supervisor would kill it before; "
+            f"{format_ms(GIVES_UP_AFTER)} = {format_ms(least)}: a worker needs this long to give up a "
+            "thread that does not react to its timeout, and its supervisor would kill it earlier; "
             f"set kill_grace={format_ms(least)} or more, or shorten thread_grace"
         )
 

@@ -1,47 +1,47 @@
-"""Every error that Penstock raises, so that a caller can catch as widely or as narrowly as it wants.
+"""All errors that Penstock raises, as a hierarchy: catch a class, or one of its subclasses.
 
 PenstockError
-├── ConfigError              what was asked of us makes no sense: an option, a name, a value
-│   ├── UnknownScheme        a URL whose store nobody knows
-│   └── MissingExtra         a store or type that needs a package which is not installed
-├── ArgumentError            (TypeError) a call that does not fit the task; nothing was stored
-├── EnqueueError             a job that the store did not take
-│   ├── JobExists            its id is taken
-│   ├── DuplicateJob         a unique job that is the same is there; has its id
-│   ├── QueueClosed          its queue takes no new jobs
-│   ├── QueueFull            its queue is at its limit; has retry_after and size
-│   ├── EnqueueManyError     some of many were not stored; has handles and errors
-│   ├── EnqueueUnknown       the reply was lost: the jobs may be stored or not; has ids
-│   ├── NotReplicated        the jobs are stored, on fewer replicas than wanted; has ids
-│   └── OutboxFull           the store is away, and the outbox has no room left; has limit
-├── StoreError               the store cannot do what was asked
-│   ├── StoreUnavailable     it may come back: try again
-│   │   └── StoreBusy        somebody else holds it for too long
-│   ├── StoreFull            no room: the disk or memory of the store is used up
-│   ├── StoreReadOnly        it can be read but not written
-│   ├── StoreCorrupt         what is there is not a store, or is damaged
-│   ├── StoreTooNew          written by a later Penstock
-│   └── Unsupported          a dialect's protocol has no such thing
-├── ResultError              a result that cannot be had
-│   ├── ResultNotKept        the job's retention says that none is kept
+├── ConfigError              an option, a name or a value is not valid
+│   ├── UnknownScheme        a store URL has an unknown scheme
+│   └── MissingExtra         a store or type needs a package that is not installed
+├── ArgumentError            (TypeError) a call does not fit the task; nothing was stored
+├── EnqueueError             the store did not take a job
+│   ├── JobExists            the job's id is taken
+│   ├── DuplicateJob         an identical unique job exists; has its id and queue
+│   ├── QueueClosed          the queue accepts no new jobs
+│   ├── QueueFull            the queue is at its limit; has retry_after and size
+│   ├── EnqueueManyError     some jobs of a call were not stored; has handles and errors
+│   ├── EnqueueUnknown       the reply was lost: the jobs may or may not be stored; has ids
+│   ├── NotReplicated        the jobs are stored, on fewer replicas than required; has ids
+│   └── OutboxFull           the store is unavailable and the outbox is full; has limit
+├── StoreError               the store cannot carry out a call
+│   ├── StoreUnavailable     the store does not answer; the same call may work later
+│   │   └── StoreBusy        the store was locked for too long
+│   ├── StoreFull            the store's disk or memory is used up
+│   ├── StoreReadOnly        the store can be read but not written
+│   ├── StoreCorrupt         the URL leads to no Penstock store, or to a damaged one
+│   ├── StoreTooNew          the store was written by a later Penstock
+│   └── Unsupported          a dialect's protocol lacks this feature
+├── ResultError              a result is not available
+│   ├── ResultNotKept        the job's retention keeps no result
 │   ├── ResultTimeout        (TimeoutError) the job has not ended yet
-│   ├── JobNotFound          no such job, or no longer
+│   ├── JobNotFound          the job does not exist, or no longer
 │   ├── JobDead              the job failed for good; has errors
 │   └── JobCancelled         the job was cancelled
-└── Undecodable              a stored payload that does not fit the task
-    └── SignatureMismatch    its arguments have other names, or are more or fewer, than the task takes here
+└── Undecodable              a stored payload does not fit the task
+    └── SignatureMismatch    the stored arguments are not the task's parameters by name or number
 
-Steering (Exception)         raised by a task to choose its own outcome
-├── Retry                    try again, perhaps at a time of its own
-├── Snooze                   later, and this attempt does not count
-├── RateLimited              the same for all of its key, or queue
-├── Discard                  failed for good, at once
-└── Cancel                   no longer wanted
+Steering (Exception)         raised by a task to choose the attempt's outcome
+├── Retry                    run again, after a given delay or by the retry policy; this attempt counts
+├── Snooze                   run again after a delay; this attempt does not count
+├── RateLimited              as Snooze, for all jobs of the concurrency key or of the queue
+├── Discard                  the job is dead at once
+└── Cancel                   the job is cancelled
 
 Interrupted (BaseException)  raised *into* a running attempt; `except Exception` does not swallow it
-├── AttemptTimeout           its timeout or deadline has passed
-├── AttemptCancelled         somebody cancelled the job
-└── AttemptLost              the lease is gone, or the worker stops: the job goes on elsewhere
+├── AttemptTimeout           the attempt's timeout or deadline has passed
+├── AttemptCancelled         the job was cancelled
+└── AttemptLost              the lease is lost, or the worker stops: the job runs again elsewhere
 
 BlockingCallWarning          (RuntimeWarning) a sync call blocks the event loop of its thread
 """
@@ -102,17 +102,19 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """The root of all that Penstock raises of its own. Its message is one line of bounded length, without
-    control characters, whatever it quotes."""
+    """Base class of Penstock's errors.
+
+    The message is one line of bounded length without control characters, also if it quotes such text.
+    """
 
     def __str__(self) -> str:
         return short_line(super().__str__())
 
 
 class ConfigError(PenstockError):
-    """An option, a name or a value that makes no sense; the message says which, and what would.
+    """An option, a name or a value is not valid; the message says which, and what is.
 
-    Of several such problems each has a line of the message.
+    Several problems are listed together, one line each.
     """
 
     def __str__(self) -> str:
@@ -120,7 +122,7 @@ class ConfigError(PenstockError):
 
 
 class UnknownScheme(ConfigError):
-    """A store URL whose scheme nobody knows."""
+    """A store URL has an unknown scheme."""
 
 
 class MissingExtra(ConfigError):
@@ -128,15 +130,15 @@ class MissingExtra(ConfigError):
 
 
 class ArgumentError(PenstockError, TypeError):
-    """A call that does not fit the task's signature, or a value that cannot be stored."""
+    """A call does not fit the task's signature, or a value cannot be stored."""
 
 
 class EnqueueError(PenstockError):
-    """A job that the store did not take."""
+    """The store did not take a job."""
 
 
 class JobExists(EnqueueError):
-    """A job of this id is in this queue already; the id is free again when that job is pruned or deleted."""
+    """The queue has a job with this id; the id is free again once that job is pruned or deleted."""
 
     def __init__(self, queue: str, id: str) -> None:
         super().__init__(
@@ -148,22 +150,22 @@ class JobExists(EnqueueError):
 
 
 class DuplicateJob(EnqueueError):
-    """A unique job that is the same has the key, and the rule says to reject others.
+    """An identical unique job exists, and its rule rejects others.
 
-    `id` and `queue` are that job's: `app.handle(error.id, error.queue)`.
+    `id` and `queue` are those of the existing job: `app.handle(error.id, error.queue)`.
     """
 
     def __init__(self, queue: str, id: str, task: str = "") -> None:
         super().__init__(
-            f"a job {task or 'of these bytes'} that is the same is in the queue {queue!r} already: {id}; "
-            "look at it with app.handle(error.id, error.queue), or let on_conflict='existing' give its handle"
+            f"an identical job{task and f' of {task}'} is already in the queue {queue!r}: {id}; "
+            "get its handle with app.handle(error.id, error.queue), or with on_conflict='existing'"
         )
         self.queue = queue
         self.id = id
 
 
 class QueueClosed(EnqueueError):
-    """The queue takes no new jobs; workers drain what is in it."""
+    """The queue accepts no new jobs; workers still run the jobs in it."""
 
     def __init__(self, queue: str, meaning: str | None = None) -> None:
         super().__init__(
@@ -177,14 +179,14 @@ class QueueClosed(EnqueueError):
 class QueueFull(EnqueueError):
     """The queue is at its limit; the job was not stored.
 
-    `retry_after` is in seconds, as fast as the queue drains of late, or None where nobody knows; `size` is
-    its limit, if it has been set with the queue.
+    `retry_after` is the expected wait in seconds, from the queue's recent throughput, or None if unknown.
+    `size` is the queue's limit, if one was set with the queue.
     """
 
     def __init__(
         self, queue: str, retry_after: float | None = None, size: int | None = None, way_out: str = ""
     ) -> None:
-        most = "" if size is None else f": {size:,} jobs wait in it, which is its max_size"
+        most = "" if size is None else f": {size:,} jobs wait in it (its max_size)"
         when = "" if retry_after is None else f"; try again in {number(retry_after)} s"
         super().__init__(f"the queue {queue!r} is full{most}{when}{way_out}")
         self.queue = queue
@@ -196,25 +198,24 @@ class EnqueueUnknown(EnqueueError):
     """The store's reply was lost: the jobs in `ids` may or may not be stored."""
 
     def __init__(self, ids: Sequence[str], cause: str) -> None:
-        super().__init__(
-            f"nobody knows whether {len(ids)} job(s) were stored ({cause}): {', '.join(ids[:5])}"
-        )
+        super().__init__(f"{len(ids)} job(s) may or may not be stored ({cause}): {', '.join(ids[:5])}")
         self.ids = tuple(ids)
         self.cause = cause
 
 
 class EnqueueManyError(EnqueueError):
-    """Some of many jobs were not stored; all others were.
+    """Some jobs of a call were not stored; all others were.
 
-    `handles` has one entry per job in the order of the call, None for one that was not stored (or, by an
-    EnqueueUnknown, perhaps was); `errors` says by index why not. A stored one may be there as NotReplicated.
+    `handles` has one entry per job in the order of the call: None for a job that was not stored, or whose
+    error is EnqueueUnknown. `errors` has the error of a job by its index. A job whose error is NotReplicated
+    is stored.
     """
 
     def __init__(self, handles: Sequence[Any], errors: Mapping[int, PenstockError]) -> None:
         lost = [index for index, error in errors.items() if not isinstance(error, NotReplicated)]
         first = min(lost)
         super().__init__(
-            f"{len(lost)} of {len(handles)} jobs were not stored; the first of them, number {first + 1}: "
+            f"{len(lost)} of {len(handles)} jobs were not stored; the first error, job number {first + 1}: "
             f"{errors[first]}"
         )
         self.handles = tuple(handles)
@@ -222,46 +223,47 @@ class EnqueueManyError(EnqueueError):
 
 
 class NotReplicated(EnqueueError):
-    """The jobs in `ids` are stored and will run, but too few replicas have said in time that they have them.
+    """The jobs in `ids` are stored and will run, but too few replicas confirmed them in time.
 
-    If the master dies now they may be lost with it. `cause` says how many have, of how many.
+    If the master dies now, the jobs may be lost with it. `cause` says how many of the required replicas
+    confirmed.
     """
 
     def __init__(self, ids: Sequence[str], cause: str) -> None:
         super().__init__(
-            f"{len(ids)} job(s) are stored, but not on as many replicas as wanted ({cause}): "
-            f"{', '.join(ids[:5])}; do not enqueue them again, see to the replicas"
+            f"{len(ids)} job(s) are stored, but on fewer replicas than required ({cause}): "
+            f"{', '.join(ids[:5])}; do not enqueue them again, check the replicas"
         )
         self.ids = tuple(ids)
         self.cause = cause
 
 
 class OutboxFull(EnqueueError):
-    """The store is away, and the outbox holds as many jobs as it may: nothing of this call was kept."""
+    """The store is unavailable and the outbox has no room left; no job of this call was kept."""
 
     def __init__(self, limit: int, cause: str) -> None:
         super().__init__(
-            f"the outbox has no room for this: {limit} job(s) at most wait in it until the store is back "
-            f"({cause}); try again later, or make it larger: App(outbox=...)"
+            f"the outbox has no room left: it keeps at most {limit} job(s) while the store is unavailable "
+            f"({cause}); try again later, or set a larger App(outbox=...)"
         )
         self.limit = limit
         self.cause = cause
 
 
 class StoreError(PenstockError):
-    """The store cannot do what was asked."""
+    """The store cannot carry out a call."""
 
 
 class StoreUnavailable(StoreError):
-    """The store does not answer now; the same call may work later."""
+    """The store does not answer; the same call may work later."""
 
 
 class StoreBusy(StoreUnavailable):
-    """Somebody else holds the store for longer than we wait."""
+    """The store was locked by another writer for longer than the call waits."""
 
 
 class StoreFull(StoreError):
-    """The store has no room left; nothing of the refused call was written."""
+    """The store's disk or memory is used up; nothing of the refused call was written."""
 
 
 class StoreReadOnly(StoreError):
@@ -269,7 +271,7 @@ class StoreReadOnly(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """What is there is not a Penstock store, or is damaged."""
+    """The URL leads to no Penstock store, or to a damaged one."""
 
 
 class StoreTooNew(StoreError):
@@ -277,27 +279,27 @@ class StoreTooNew(StoreError):
 
 
 class Unsupported(StoreError):
-    """A dialect's protocol has no such thing."""
+    """A dialect's protocol lacks this feature."""
 
 
 class ResultError(PenstockError):
-    """A result that cannot be had."""
+    """A result is not available."""
 
 
 class ResultNotKept(ResultError):
-    """The job keeps no result, by its retention."""
+    """The job's retention keeps no result."""
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """The job has not ended within the time that the caller was ready to wait."""
+    """The job has not ended within the caller's timeout."""
 
 
 class JobNotFound(ResultError):
-    """No such job in this queue, or no longer: its retention is over, or it was deleted."""
+    """The job is not in this queue, or no longer: its retention is over, or it was deleted."""
 
 
 class JobDead(ResultError):
-    """The job failed for good. `errors` are its last attempts' errors, oldest first."""
+    """The job failed for good. `errors` are the errors of its last attempts, oldest first."""
 
     def __init__(self, message: str, errors: Sequence[Any] = ()) -> None:
         super().__init__(message)
@@ -309,27 +311,27 @@ class JobCancelled(ResultError):
 
 
 class Undecodable(PenstockError):
-    """A stored payload that does not fit the task's signature, or is not what it claims to be."""
+    """A stored payload does not fit the task's signature, or is not what it claims to be."""
 
 
 class SignatureMismatch(Undecodable):
-    """Stored arguments have other names than the task's parameters here, or there are more or fewer of them.
+    """The stored arguments are not the task's parameters: other names, or another number.
 
-    They are of another release, most likely: the job is parked for a worker that runs it.
+    Most likely another release enqueued the job. The job is parked for a worker that runs that release.
     """
 
-    #: The id of the job that carries them, where it is known.
+    #: The id of the job with these arguments, if known.
     job: str = ""
 
 
 class Steering(Exception):
-    """The root of what a task raises to choose its own outcome."""
+    """Base class of the exceptions that a task raises to choose the attempt's outcome."""
 
 
 class Retry(Steering):
-    """Try again; this attempt counts. Without a delay the job's own retry policy says when."""
+    """Run the job again; this attempt counts. Without a delay, the job's retry policy sets the wait."""
 
-    #: For subclasses whose own `__init__` does not call this one's, here and below.
+    #: The default for a subclass whose `__init__` does not call this one; likewise in the classes below.
     delay: float | str | timedelta | None = None
 
     def __init__(
@@ -343,7 +345,7 @@ class Retry(Steering):
 
 
 class Snooze(Steering):
-    """Run again after the delay; this attempt does not count."""
+    """Run the job again after a delay; this attempt does not count."""
 
     def __init__(self, delay: float | str | timedelta) -> None:
         super().__init__(f"snoozed for {delay}")
@@ -351,10 +353,11 @@ class Snooze(Steering):
 
 
 class RateLimited(Steering):
-    """What the task needs (a server that answered 429) is used too fast: the jobs of this one's key, which
-    stands first among them, wait so long, for all workers. This attempt does not count.
+    """Pause all jobs of this job's concurrency key, e.g. after a server answered 429.
 
-    Where the job has no `concurrency_key`, and with `key=False`, all of its queue waits.
+    The pause lasts `retry_after` and holds for all workers. This attempt does not count, and this job is the
+    first of its key to run afterwards. If the job has no `concurrency_key`, or with `key=False`, its whole
+    queue pauses.
     """
 
     def __init__(
@@ -364,14 +367,14 @@ class RateLimited(Steering):
         *,
         key: bool = True,
     ) -> None:
-        super().__init__(f"{reason}; to wait for {retry_after}")
+        super().__init__(f"{reason}; retry after {retry_after}")
         self.retry_after = retry_after
         self.reason = reason
         self.key = key
 
 
 class Discard(Steering):
-    """Failed for good: the job is dead at once, whatever attempts are left."""
+    """Make the job dead at once, even if attempts are left."""
 
     reason: str = "discarded by the task"
 
@@ -381,7 +384,7 @@ class Discard(Steering):
 
 
 class Cancel(Steering):
-    """No longer wanted: the job is cancelled, which is not a failure."""
+    """Cancel the job, which is not a failure."""
 
     reason: str = "cancelled by the task"
 
@@ -391,7 +394,7 @@ class Cancel(Steering):
 
 
 class Interrupted(BaseException):
-    """The root of what Penstock raises into a running attempt."""
+    """Base class of the exceptions that Penstock raises into a running attempt."""
 
 
 class AttemptTimeout(Interrupted):
@@ -399,18 +402,18 @@ class AttemptTimeout(Interrupted):
 
 
 class AttemptCancelled(Interrupted):
-    """Somebody cancelled the running job."""
+    """The running job was cancelled."""
 
 
 class AttemptLost(Interrupted):
-    """The attempt's lease is gone, or its worker stops: nothing that it still does will count."""
+    """The attempt's lease is lost, or its worker stops: the attempt's outcome is not recorded."""
 
 
 class BlockingCallWarning(RuntimeWarning):
-    """A call that waits for the store blocks the event loop of its thread. Said once per process."""
+    """A call that waits for the store blocks its thread's event loop. Issued once per process."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'queue'?)"`, or nothing when no known word is near."""
+    """Return `" (did you mean 'queue'?)"`, or an empty string if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
