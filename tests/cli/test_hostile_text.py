@@ -14,7 +14,7 @@ from penstock.core.lifecycle import Transition
 from penstock.core.partition import Lane, Turn
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Beat, Settlement, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo
 from tests.cli.conftest import IN_A_FILE, at_terminal, fetch
 from tests.hostile import HOSTILE, clean
 
@@ -44,7 +44,7 @@ def filled(store):
     settle(store, job, State.PARKED, charge=False, reason=HOSTILE)
     put([NewJob("running", **facts)])
     (job,) = fetch(store, worker=HOSTILE)
-    asyncio.run(store.extend([Beat(job.lease, 60_000, progress=Progress(1, 2, HOSTILE))]))
+    asyncio.run(store.extend([HeartbeatRequest(job.lease, 60_000, progress=Progress(1, 2, HOSTILE))]))
     put([NewJob("bytes", **{**facts, "payload": b"\xff" + HOSTILE.encode()})])
     put([NewJob("half", **{**facts, "payload": b'"\\ud800"'})])
     put([NewJob(HOSTILE, queue=HOSTILE, **facts)])

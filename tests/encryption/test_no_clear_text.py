@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock import App, Batch, Cancel, Discard, RawJob, Unique, current_job
 from penstock.core.job import Ref, State
 from penstock.encryption import new_key
-from penstock.stores.contract import Beat, Tick
+from penstock.stores.contract import HeartbeatRequest, Tick
 from tests.servers import RedisServer
 from tests.worker.conftest import in_a_burst, quick
 
@@ -167,7 +167,7 @@ async def everything(app: App) -> None:
     async with app.take("kept") as job:
         job.progress(1, 2, CANARY)
         await job.extend()
-        await store.extend([Beat(job.job.lease, 15_000, checkpoint=CANARY.encode())])
+        await store.extend([HeartbeatRequest(job.job.lease, 15_000, checkpoint=CANARY.encode())])
         (seen,) = await store.get([job.job.ref])
         assert seen is not None
         assert seen.progress is not None

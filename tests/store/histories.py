@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock.core.clock import Clock
 from penstock.core.job import Job, Lease, NewJob, Ref
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Beat, Fetched, Settlement, Share, Store
+from penstock.stores.contract import Fetched, HeartbeatRequest, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 
 __all__ = ["Asked", "Call", "Loan", "ask", "order_of", "shown"]
@@ -82,7 +82,7 @@ async def ask(store: Store, asked: Asked, leases: dict[Loan, Lease]) -> Any:
             moves = [move for _, move in asked.loans if move is not None]
             return await store.settle([Settlement(*pair) for pair in zip(held, moves, strict=True)])
         case "extend":
-            return await store.extend([Beat(lease, _LEASE, started=True) for lease in held])
+            return await store.extend([HeartbeatRequest(lease, _LEASE, started=True) for lease in held])
         case "promote":
             return await store.promote([asked.queue], limit=asked.number)
         case "get":

@@ -12,7 +12,7 @@ from penstock.core.job import TERMINAL, AttemptError, Job, State
 from penstock.core.lifecycle import decide
 from penstock.core.outcomes import LeaseLost, Outcome, Raised, Released, Returned, Snoozed
 from penstock.retry import Fixed
-from penstock.stores.contract import Beat, Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store, Verdict
 from tests.store.facts import DAY, KEEP, LEASE, SECOND, all_jobs, counts, new
 
 QUEUES = ["a", "b"]
@@ -108,7 +108,7 @@ class World:
         n = self.dice.randrange(len(self.held) + 1)
         done, self.held = self.held[:n], self.held[n:]
         await self.settle(done, [self.outcome(job) for job in done])
-        await self.store.extend([Beat(job.lease, LEASE, started=True) for job in self.held])
+        await self.store.extend([HeartbeatRequest(job.lease, LEASE, started=True) for job in self.held])
         if self.frozen and self.dice.random() < 0.2:  # they wake and settle, too late or just in time
             late, self.frozen = self.frozen, []
             await self.settle(late, [Returned() for _ in late])

@@ -17,7 +17,7 @@ from penstock.core.partition import Lane, Turn
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import (
-    Beat,
+    HeartbeatRequest,
     Level,
     Moved,
     SetAside,
@@ -108,7 +108,7 @@ class World:
             self.set_aside += lost.set_aside
             jobs = [*lost.jobs, *await self.fetch()]
             for job in jobs:
-                await self.store.extend([Beat(job.lease, LEASE, started=True)])
+                await self.store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
             answers = await self.store.settle([Settlement(job.lease, COMPLETED) for job in jobs])
             assert set(answers) <= {Settled.APPLIED}
             self.set_aside += (await self.store.prune()).set_aside
@@ -265,7 +265,7 @@ async def test_a_job_runs_without_the_details_that_cannot_be_read(
     refs = [await world.add(way, id) for id in ("good", "bad", "other")]
     if way == "running":
         lost = await world.store.reclaim([], limit=9, lease=1, worker="x", token=token(), of=["gone"])
-        await world.store.extend([Beat(job.lease, 1, progress=Progress(1)) for job in lost.jobs])
+        await world.store.extend([HeartbeatRequest(job.lease, 1, progress=Progress(1)) for job in lost.jobs])
     await vandal.detail(refs[1], field)
     await world.check()
     await world.live()
@@ -293,10 +293,11 @@ async def test_an_attempt_fails_as_any_other_though_its_error_history_cannot_be_
 async def test_progress_that_no_store_can_keep_does_not_cost_the_lease(world: World) -> None:
     refs = [await world.add("running", id) for id in ("a", "b")]
     jobs = [job for job in await world.store.get(refs) if job is not None]
-    beats = [
-        Beat(job.lease, LEASE, progress=Progress(bad)) for job, bad in zip(jobs, ("50%", 10**30), strict=True)
+    requests = [
+        HeartbeatRequest(job.lease, LEASE, progress=Progress(bad))
+        for job, bad in zip(jobs, ("50%", 10**30), strict=True)
     ]  # type: ignore[arg-type]
-    assert [str(grip) for grip in await world.store.extend(beats)] == ["held", "held"]
+    assert [str(grip) for grip in await world.store.extend(requests)] == ["held", "held"]
     assert set(await world.check()) == {"a", "b"}
 
 

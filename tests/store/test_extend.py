@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
-from penstock.stores.contract import Beat, Grip, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Store
 from tests.store.facts import (
     ENDINGS,
     HOUR,
@@ -34,7 +34,7 @@ async def run_out(store: Store, *, queue: str = "default") -> list[Job]:
 async def test_a_lease_is_held_until_the_given_time_from_now(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     clock.advance(LEASE - 1)
-    assert await store.extend([Beat(job.lease, 10_000)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, 10_000)]) == [Grip.HELD]
     clock.advance(9_999)
     assert await run_out(store) == []
     clock.advance(1)
@@ -43,7 +43,7 @@ async def test_a_lease_is_held_until_the_given_time_from_now(store: Store, clock
 
 async def test_a_lease_may_be_shortened(store: Store, clock: ManualClock) -> None:
     job = await running(store)
-    await store.extend([Beat(job.lease, 1)])
+    await store.extend([HeartbeatRequest(job.lease, 1)])
     clock.advance(1)
     assert len(await run_out(store)) == 1
 
@@ -53,7 +53,7 @@ async def test_a_lease_that_ran_out_is_prolonged_as_long_as_nobody_reclaimed_it(
 ) -> None:
     job = await running(store)
     clock.advance(HOUR)
-    assert await store.extend([Beat(job.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.HELD]
     assert await run_out(store) == []
     assert await the(store, job) == job
 
@@ -62,10 +62,10 @@ async def test_a_lease_that_was_reclaimed_is_lost(store: Store, clock: ManualClo
     job = await running(store)
     clock.advance(LEASE)
     (reclaimed,) = await run_out(store)
-    beat = Beat(job.lease, HOUR, started=True, progress=Progress(1), checkpoint=b"x")
-    assert await store.extend([beat]) == [Grip.LOST]
+    request = HeartbeatRequest(job.lease, HOUR, started=True, progress=Progress(1), checkpoint=b"x")
+    assert await store.extend([request]) == [Grip.LOST]
     assert await the(store, job) == reclaimed
-    assert await store.extend([Beat(reclaimed.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(reclaimed.lease, LEASE)]) == [Grip.HELD]
 
 
 @pytest.mark.parametrize("ending", sorted(ENDINGS))
@@ -73,7 +73,9 @@ async def test_a_lease_that_was_settled_is_lost(store: Store, ending: str) -> No
     job = await running(store)
     await end(store, job, ENDINGS[ending])
     before = await store.get([job.ref])
-    assert await store.extend([Beat(job.lease, LEASE, started=True, progress=Progress(1))]) == [Grip.LOST]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1))]) == [
+        Grip.LOST
+    ]
     assert await store.get([job.ref]) == before
 
 
@@ -81,37 +83,44 @@ async def test_a_lease_of_a_job_that_is_gone_is_lost(store: Store) -> None:
     job = await running(store)
     nobody = replace(job.lease, id="nobody")
     nowhere = replace(job.lease, queue="nowhere")
-    assert await store.extend([Beat(nobody, LEASE), Beat(nowhere, LEASE)]) == [Grip.LOST, Grip.LOST]
+    assert await store.extend([HeartbeatRequest(nobody, LEASE), HeartbeatRequest(nowhere, LEASE)]) == [
+        Grip.LOST,
+        Grip.LOST,
+    ]
 
 
 async def test_a_beat_puts_down_what_the_attempt_says(store: Store) -> None:
     job = await running(store)
     progress = Progress(3.5, 10.0, "rows – ½")
-    await store.extend([Beat(job.lease, LEASE, started=True, progress=progress, checkpoint=b"\x00page")])
+    await store.extend(
+        [HeartbeatRequest(job.lease, LEASE, started=True, progress=progress, checkpoint=b"\x00page")]
+    )
     assert await the(store, job) == replace(job, started=True, progress=progress, checkpoint=b"\x00page")
 
 
 async def test_a_beat_that_says_nothing_leaves_everything(store: Store) -> None:
     job = await running(store)
-    await store.extend([Beat(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"1")])
+    await store.extend(
+        [HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"1")]
+    )
     told = await the(store, job)
-    await store.extend([Beat(job.lease, LEASE)])
+    await store.extend([HeartbeatRequest(job.lease, LEASE)])
     assert await the(store, job) == told
 
 
 async def test_later_words_replace_earlier_ones(store: Store) -> None:
     job = await running(store)
-    await store.extend([Beat(job.lease, LEASE, progress=Progress(1, 9, "a"), checkpoint=b"1")])
-    await store.extend([Beat(job.lease, LEASE, progress=Progress(2))])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(1, 9, "a"), checkpoint=b"1")])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(2))])
     told = await the(store, job)
     assert (told.progress, told.checkpoint) == (Progress(2), b"1")
-    await store.extend([Beat(job.lease, LEASE, checkpoint=b"")])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, checkpoint=b"")])
     assert (await the(store, job)).checkpoint == b""
 
 
 async def test_progress_is_still_there_when_the_job_has_ended(store: Store) -> None:
     job = await running(store)
-    await store.extend([Beat(job.lease, LEASE, started=True, progress=Progress(2, 2))])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(2, 2))])
     await end(store, job)
     ended = await the(store, job)
     assert (ended.progress, ended.started) == (Progress(2, 2), False)
@@ -122,7 +131,9 @@ async def test_a_request_to_stop_is_told_with_every_beat(store: Store, clock: Ma
     await store.cancel([job.ref])
     for _ in range(2):
         clock.advance(LEASE - 1)
-        assert await store.extend([Beat(job.lease, LEASE, progress=Progress(1))]) == [Grip.CANCEL_ASKED]
+        assert await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(1))]) == [
+            Grip.CANCEL_ASKED
+        ]
         assert await run_out(store) == []  # it is held all the same
     assert (await the(store, job)).progress == Progress(1)
 
@@ -132,13 +143,13 @@ async def test_a_batch_answers_item_by_item_and_sees_its_earlier_items(store: St
     held, settled, asked = await take(store, 3)
     await end(store, settled)
     await store.cancel([asked.ref])
-    beats = [
-        Beat(asked.lease, LEASE),
-        Beat(settled.lease, LEASE),
-        Beat(held.lease, LEASE, progress=Progress(1)),
-        Beat(held.lease, LEASE, progress=Progress(2)),
+    requests = [
+        HeartbeatRequest(asked.lease, LEASE),
+        HeartbeatRequest(settled.lease, LEASE),
+        HeartbeatRequest(held.lease, LEASE, progress=Progress(1)),
+        HeartbeatRequest(held.lease, LEASE, progress=Progress(2)),
     ]
-    assert await store.extend(beats) == [Grip.CANCEL_ASKED, Grip.LOST, Grip.HELD, Grip.HELD]
+    assert await store.extend(requests) == [Grip.CANCEL_ASKED, Grip.LOST, Grip.HELD, Grip.HELD]
     assert (await the(store, held)).progress == Progress(2)
     assert await store.extend([]) == []
 
@@ -146,13 +157,13 @@ async def test_a_batch_answers_item_by_item_and_sees_its_earlier_items(store: St
 async def test_a_queue_that_is_paused_or_closed_does_not_mind(store: Store) -> None:
     job = await running(store)
     await store.settings("default", paused=True, closed=True)
-    assert await store.extend([Beat(job.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.HELD]
 
 
 async def test_extending_leases_nothing(store: Store) -> None:
     job = await in_state(store, State.SCHEDULED)
     lease = replace((await running(store, queue="other")).lease, queue="default", id=job.id)
-    assert await store.extend([Beat(lease, LEASE)]) == [Grip.LOST]
+    assert await store.extend([HeartbeatRequest(lease, LEASE)]) == [Grip.LOST]
     assert await the(store, job) == job
 
 
@@ -161,7 +172,9 @@ async def test_many_leases_are_prolonged_at_once(store: Store, clock: ManualCloc
     await add(store, *jobs)
     leased = await take(store, 1_100)
     clock.advance(LEASE - 1)
-    assert await store.extend([Beat(job.lease, LEASE) for job in leased[:-1]]) == [Grip.HELD] * 1_099
+    assert (
+        await store.extend([HeartbeatRequest(job.lease, LEASE) for job in leased[:-1]]) == [Grip.HELD] * 1_099
+    )
     clock.advance(1)
     assert [job.id for job in await run_out(store)] == [jobs[-1].id]
     assert not await gone(store, jobs[0])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Lease, Progress, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -53,8 +53,10 @@ async def changes_nothing(store: Store, lease: Lease) -> None:
     for ending in ENDINGS.values():
         settlement = Settlement(lease, ending, b"late", then=(new("follows"),))
         assert await store.settle([settlement]) == [Settled.STALE if there else Settled.GONE]
-    beat = Beat(lease, DAY, started=True, progress=Progress(99, 100, "late"), checkpoint=b"late")
-    assert await store.extend([beat]) == [Grip.LOST]
+    request = HeartbeatRequest(
+        lease, DAY, started=True, progress=Progress(99, 100, "late"), checkpoint=b"late"
+    )
+    assert await store.extend([request]) == [Grip.LOST]
     assert await everything_there_is(store) == before
 
 
@@ -186,7 +188,7 @@ async def test_a_job_enqueued_again_and_fetched_with_the_same_token_is_another(s
     assert (ghost.token, ghost.id) == (alive.token, alive.id)
     assert ghost.generation < alive.generation
     await changes_nothing(store, ghost)
-    assert await store.extend([Beat(alive, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(alive, LEASE)]) == [Grip.HELD]
 
 
 # ── what is not the lease ──
@@ -253,7 +255,7 @@ async def test_operators_and_producers_do_not_touch_a_running_job(store: Store, 
     assert await take(store, 9) == []
     assert await the(store, job) == job
     await store.settings("default", paused=False, closed=False)
-    assert await store.extend([Beat(job.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.HELD]
     await end(store, job)
 
 
@@ -280,7 +282,7 @@ async def test_a_stale_settlement_in_a_batch_spoils_nothing(store: Store, clock:
     await add(store, *(new() for _ in range(3)))
     lost, b, c = await take(store, 3)
     clock.advance(LEASE)
-    await store.extend([Beat(b.lease, LEASE), Beat(c.lease, LEASE)])
+    await store.extend([HeartbeatRequest(b.lease, LEASE), HeartbeatRequest(c.lease, LEASE)])
     await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
     answers = await store.settle([Settlement(job.lease, COMPLETED) for job in (b, lost, c)])
     assert answers == [Settled.APPLIED, Settled.STALE, Settled.APPLIED]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Progress, State
-from penstock.stores.contract import Beat, Fetched, Settled, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import Fetched, HeartbeatRequest, Settled, Settlement, Share, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -70,8 +70,10 @@ async def test_a_leased_job_is_not_leased_again(store: Store) -> None:
 
 async def test_a_new_attempt_begins_anew_but_keeps_what_was_learned(store: Store) -> None:
     job = await running(store)
-    beat = Beat(job.lease, LEASE, started=True, progress=Progress(1, 2, "half"), checkpoint=b"page 3")
-    await store.extend([beat])
+    request = HeartbeatRequest(
+        job.lease, LEASE, started=True, progress=Progress(1, 2, "half"), checkpoint=b"page 3"
+    )
+    await store.extend([request])
     await end(store, job, AGAIN)
     again = await take_one(store)
     assert (again.attempt, again.started, again.progress, again.reason) == (2, False, None, None)
@@ -232,7 +234,7 @@ async def test_a_repeated_fetch_returns_what_is_still_leased_as_it_is_now(store:
     await add(store, *some(4))
     first = await fetch(store, Share("default", 3, 3), token="t")
     await end(store, first.jobs[0])
-    await store.extend([Beat(first.jobs[1].lease, LEASE, started=True)])
+    await store.extend([HeartbeatRequest(first.jobs[1].lease, LEASE, started=True)])
     await store.cancel([first.jobs[2].ref])
     again = (await fetch(store, Share("default", 9, 9), token="t")).jobs
     again.sort(key=lambda job: job.generation)

@@ -38,9 +38,9 @@ from penstock.core.partition import Lane, Turn
 from penstock.core.unique import WHILE_FINISHED, UniqueKey
 from penstock.core.unique_rules import phase, until
 from penstock.stores.contract import (
-    Beat,
     Fetched,
     GroupInfo,
+    HeartbeatRequest,
     LaneInfo,
     Page,
     Settlement,
@@ -541,12 +541,12 @@ class Verbs(RuleBasedStateMachine):
         self.each("settle", [[[Settlement(pair[n], to, result) for pair, to in made]] for n in (0, 1)])
 
     def extend(self, beats: list[dict[str, Any]]) -> None:
-        each: list[list[Beat]] = [[], []]
+        each: list[list[HeartbeatRequest]] = [[], []]
         for facts in beats:
             for n, lease in enumerate(self.lease(facts["lease"])):
                 if isinstance(lease, Ref):
                     lease = Lease(lease.queue, lease.id, "", 0)
-                each[n].append(Beat(**{**facts, "lease": lease}))
+                each[n].append(HeartbeatRequest(**{**facts, "lease": lease}))
         self.each("extend", [[made] for made in each])
 
     def promote(self, queues: list[str], limit: int) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
 from penstock.core.lifecycle import LOST_BY
-from penstock.stores.contract import Beat, Fetched, Grip, Settled, Settlement, Share, Store
+from penstock.stores.contract import Fetched, Grip, HeartbeatRequest, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -55,7 +55,9 @@ async def test_a_reclaimed_job_is_leased_to_the_reclaimer_and_as_it_was(
     spec = new()
     await add(store, spec)
     (job,) = await take(store, worker="w-lost")
-    await store.extend([Beat(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"c")])
+    await store.extend(
+        [HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"c")]
+    )
     await store.cancel([spec.ref])
     clock.advance(LEASE)
     before = await the(store, spec)
@@ -72,7 +74,7 @@ async def test_the_former_holder_has_nothing_any_more(store: Store, clock: Manua
     job = await running(store)
     clock.advance(LEASE)
     (now,) = await reclaimed(store)
-    assert await store.extend([Beat(job.lease, LEASE)]) == [Grip.LOST]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.LOST]
     assert await store.settle([Settlement(job.lease, COMPLETED)]) == [Settled.STALE]
     assert await the(store, job) == now
     await end(store, now, AGAIN)
@@ -205,7 +207,7 @@ async def test_a_wall_clock_that_is_set_neither_voids_nor_prolongs_leases(
     assert await reclaimed(store) == []
     clock.advance(LEASE - 1)
     assert await reclaimed(store) == []
-    assert await store.extend([Beat(job.lease, 100)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, 100)]) == [Grip.HELD]
     clock.set_wall(clock.now() - 2 * by)
     clock.advance(99)
     assert await reclaimed(store) == []
@@ -230,7 +232,9 @@ async def test_a_lease_taken_after_the_reboot_holds(
     clock.reboot("boot-2")
     after = open_store()
     (fresh,) = await take(after, lease=100)
-    assert await after.extend([Beat(held.lease, 50)]) == [Grip.HELD]  # its holder was on another machine
+    assert await after.extend([HeartbeatRequest(held.lease, 50)]) == [
+        Grip.HELD
+    ]  # its holder was on another machine
     assert ids(await reclaimed(after)) == [old.id]
     clock.advance(50)
     assert ids(await reclaimed(after)) == [held.id]
@@ -245,7 +249,7 @@ async def test_void_leases_come_before_those_that_ran_out(
     first, _void = await take(store, 2, lease=HOUR)
     clock.reboot("boot-2")
     after = open_store()
-    await after.extend([Beat(first.lease, 0)])
+    await after.extend([HeartbeatRequest(first.lease, 0)])
     assert ids(await reclaimed(after)) == ["void", "ran-out"]
 
 

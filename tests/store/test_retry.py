@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, Progress, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Beat, Store
+from penstock.stores.contract import HeartbeatRequest, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -67,7 +67,7 @@ async def test_attempts_and_losses_count_anew_and_errors_are_kept(store: Store) 
     for n in (1, 2):
         job = await take_one(store)
         state = State.AVAILABLE if n == 1 else State.DEAD
-        await store.extend([Beat(job.lease, LEASE, progress=Progress(n), checkpoint=b"c")])
+        await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(n), checkpoint=b"c")])
         transition = Transition(state, keep=DAY, lost=True, error=error(n), reason="gone")
         await end(store, job, transition, result=b"r")
     dead = await the(store, job)

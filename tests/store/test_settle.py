@@ -9,7 +9,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import MAX_ERRORS, TERMINAL, Progress, Ref, State
 from penstock.core.lifecycle import Place, Transition
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Beat, Settled, Settlement, Store
+from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Store
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -182,7 +182,9 @@ async def test_parked(store: Store, clock: ManualClock, place: Place) -> None:
 @pytest.mark.parametrize("ending", sorted(ENDINGS))
 async def test_what_the_attempt_did_not_say_stays(store: Store, ending: str) -> None:
     job = await running(store, retention=KEEP)
-    await store.extend([Beat(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"p1")])
+    await store.extend(
+        [HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"p1")]
+    )
     await store.cancel([job.ref])
     transition = replace(ENDINGS[ending], keep=KEEP)
     await end(store, job, transition)

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
 from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
-from penstock.stores.contract import Beat, Settlement, Share, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -155,7 +155,9 @@ async def test_workers_show_what_they_run_since_when(store, inspector, clock):
     await store.announce(WorkerInfo("w1", "host", 42, NOW, ("default",), ("t",), 20, running=3, version="1"))
     clock.advance(1_000)
     jobs = await fetch(store, 3)
-    await store.extend([Beat(jobs[0].lease, 15_000, started=True, progress=Progress(1, 4, "one"))])
+    await store.extend(
+        [HeartbeatRequest(jobs[0].lease, 15_000, started=True, progress=Progress(1, 4, "one"))]
+    )
     (worker,) = await inspector.workers(jobs=2)
     assert (worker.id, worker.host, worker.pid, worker.running) == ("w1", "host", 42, 3)
     assert worker.started_at == NOW_ISO

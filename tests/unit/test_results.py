@@ -23,7 +23,7 @@ from penstock import (
     Undecodable,
 )
 from penstock.core.job import Progress
-from penstock.stores.contract import Beat
+from penstock.stores.contract import HeartbeatRequest
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 
@@ -295,7 +295,7 @@ def test_as_completed_may_be_looped_over_again_and_left_early(app: App) -> None:
 
 
 async def said(app: App, lease: Any, progress: Progress) -> None:
-    await app.store.extend([Beat(lease, 15_000, progress=progress)])
+    await app.store.extend([HeartbeatRequest(lease, 15_000, progress=progress)])
 
 
 async def next_of(told: AsyncGenerator[Progress, None]) -> Progress:

@@ -31,7 +31,7 @@ from penstock import (
 )
 from penstock.core.clock import ManualClock, SystemClock
 from penstock.core.job import Progress
-from penstock.stores.contract import Beat, Fetched, Grip, Settled, Settlement, Share
+from penstock.stores.contract import Fetched, Grip, HeartbeatRequest, Settled, Settlement, Share
 from penstock.stores.memory import MemoryStore
 
 
@@ -43,7 +43,7 @@ class Frail(MemoryStore):
         self.settle_fails = 0
         self.extend_fails = 0
         self.settled = 0
-        self.beats: list[Beat] = []
+        self.requests: list[HeartbeatRequest] = []
         self.beaten = asyncio.Event()
         self.fetched = asyncio.Event()
         self.reply = asyncio.Event()
@@ -55,12 +55,12 @@ class Frail(MemoryStore):
         await self.reply.wait()
         return fetched
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
         if self.extend_fails:
             self.extend_fails -= 1
             raise StoreUnavailable("away")
-        grips = await super().extend(beats)
-        self.beats += beats
+        grips = await super().extend(requests)
+        self.requests += requests
         self.beaten.set()
         return grips
 
@@ -190,7 +190,7 @@ async def test_what_dies_with_its_former_holder_is_kept_as_long_as_the_configura
     (job,) = (
         await store.fetch([Share("default", 1, 1)], limit=1, lease=15_000, worker="gone", token="t")
     ).jobs
-    await store.extend([Beat(job.lease, 15_000, started=True)])
+    await store.extend([HeartbeatRequest(job.lease, 15_000, started=True)])
     clock.advance(15_001)
     async with app.take(wait=0) as taken:
         assert taken is None
@@ -436,7 +436,7 @@ async def test_the_start_of_an_at_most_once_job_is_recorded_before_it_begins(sto
     handle = await app.task(name="x", delivery="at-most-once")(lambda: 1).aenqueue()
     async with app.take():
         assert (await job_of(handle)).started
-        assert [beat.lasting for beat in store.beats] == [True]  # a power cut must not undo it
+        assert [request.lasting for request in store.requests] == [True]  # a power cut must not undo it
 
 
 async def test_a_start_that_cannot_be_recorded_gives_the_job_back(app: App, store: Frail) -> None:

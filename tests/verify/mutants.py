@@ -23,7 +23,7 @@ from penstock import App, Worker
 from penstock.config import load
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Beat, Fetched, Grip, Settled, Settlement, Share, Store
+from penstock.stores.contract import Fetched, Grip, HeartbeatRequest, Settled, Settlement, Share, Store
 from penstock.verify.ledger import Ledger
 from penstock.verify.servers import power
 
@@ -51,8 +51,8 @@ class AckBeforeRun(_Mutant):
         await self._store.settle([Settlement(job.lease, done, result=b"null") for job in fetched.jobs])
         return fetched
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        return [Grip.HELD for _ in beats]
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+        return [Grip.HELD for _ in requests]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         return [Settled.APPLIED for _ in settlements]
@@ -61,10 +61,10 @@ class AckBeforeRun(_Mutant):
 class SettleWithoutToken(_Mutant):
     """Whoever speaks for a running job is taken for its holder."""
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        leases = await self._signed_anew([beat.lease for beat in beats])
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+        leases = await self._signed_anew([request.lease for request in requests])
         return await self._store.extend(
-            [replace(beat, lease=lease) for beat, lease in zip(beats, leases, strict=True)]
+            [replace(request, lease=lease) for request, lease in zip(requests, leases, strict=True)]
         )
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -104,8 +104,8 @@ class ReclaimForgetsOne(_Mutant):
 class StartsUnsynced(_Mutant):
     """What must be on record before a function is called is written, and not synced."""
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        return await self._store.extend([replace(beat, lasting=False) for beat in beats])
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+        return await self._store.extend([replace(request, lasting=False) for request in requests])
 
 
 MUTANTS: dict[str, type[_Mutant]] = {

@@ -12,7 +12,7 @@ import pytest
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Progress, State
-from penstock.stores.contract import Beat, Grip, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Store
 from tests.worker.conftest import at_work, becomes, ended, quick, until
 from tests.worker.deeds import made, tell
 
@@ -34,12 +34,14 @@ class Choosy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        if any(beat.progress is not None and beat.progress.note == "unheard of" for beat in beats):
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+        if any(
+            request.progress is not None and request.progress.note == "unheard of" for request in requests
+        ):
             self.refusals += 1
             raise TypeError("cannot be encoded")
-        self.extended += [beat.lease.id for beat in beats]
-        return await self._store.extend(beats)
+        self.extended += [request.lease.id for request in requests]
+        return await self._store.extend(requests)
 
 
 async def test_a_beat_that_cannot_be_sent_keeps_no_lease_from_being_extended(app: App) -> None:

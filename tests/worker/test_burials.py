@@ -14,7 +14,7 @@ from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Place, released
 from penstock.maintenance.service import Complaint
-from penstock.stores.contract import Beat, Settled, Settlement, Share, Store
+from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from penstock.worker.shared_lease_table import Entry
@@ -97,7 +97,7 @@ async def test_nor_does_an_old_entry_for_the_same_job_let_an_at_most_once_job_st
     first = await reclaimed(store, "third", of="child")
     await _given_back(store, first)
     job = await fetched(store, "other")
-    await store.extend([Beat(job.lease, LEASE, started=True)])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
     await reclaimed(store, "child", of="other")
     await bury(store, "child", old)
     assert (await now(store, job)).state is State.DEAD
@@ -112,7 +112,7 @@ async def test_nor_does_one_of_its_own_that_it_has_fetched_anew(store: Store) ->
     old = entry(await fetched(store, "child"), started=False)
     await _given_back(store, await reclaimed(store, "third", of="child"))
     job = await fetched(store, "child", "anew")
-    await store.extend([Beat(job.lease, LEASE, started=True)])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
     await bury(store, "child", entry(job, started=True), old)
     assert (await now(store, job)).state is State.DEAD
 
@@ -120,6 +120,6 @@ async def test_nor_does_one_of_its_own_that_it_has_fetched_anew(store: Store) ->
 async def test_what_dies_with_it_is_kept_as_long_as_the_configuration_says(store: Store) -> None:
     await store.enqueue([NewJob("a", "t", max_attempts=1)])
     job = await fetched(store, "child")
-    await store.extend([Beat(job.lease, LEASE, started=True)])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
     await bury(store, "child", entry(job, started=True), keep_dead="0s")
     assert await store.get([job.ref]) == [None]

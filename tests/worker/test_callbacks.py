@@ -13,7 +13,7 @@ import pytest
 from penstock.app.app import App
 from penstock.app.attempt import NoCurrentJob, current_job
 from penstock.core.job import AttemptError, Job, State
-from penstock.stores.contract import Beat, Share
+from penstock.stores.contract import HeartbeatRequest, Share
 from penstock.testing import FaultyStore, inline
 from penstock.worker import callback_executor, callback_runner
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
@@ -353,7 +353,7 @@ async def test_a_job_that_dies_with_its_worker_calls_those_of_the_one_that_finds
     heard = Heard().on(app)
     handle = await made(app, "async", act, max_attempts=1).aenqueue("return")
     gone = await app.store.fetch([Share("default", 1, 1)], limit=1, lease=1, worker="gone", token="t")
-    await app.store.extend([Beat(gone.jobs[0].lease, 1, started=True)])
+    await app.store.extend([HeartbeatRequest(gone.jobs[0].lease, 1, started=True)])
     async with at_work(app, config=quick(reclaim_every="50ms")):
         await becomes(handle, State.DEAD)
         await until(lambda: len(heard.of(handle.id)) == 2, "both are called")

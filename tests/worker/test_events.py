@@ -22,7 +22,7 @@ from penstock.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from penstock.stores.contract import Beat, Share
+from penstock.stores.contract import HeartbeatRequest, Share
 from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
 from tests.worker.deeds import act, made
 
@@ -143,7 +143,7 @@ async def test_what_a_reclaim_makes_of_a_job_is_told_as_what_its_worker_would_ha
     last = await task.using(max_attempts=1).aenqueue("return")
     shares = [Share("default", 1, 1)]
     died = await app.store.fetch(shares, limit=1, lease=1, worker="gone", token="t1")
-    await app.store.extend([Beat(died.jobs[0].lease, 1, started=True)])
+    await app.store.extend([HeartbeatRequest(died.jobs[0].lease, 1, started=True)])
     first = await task.aenqueue("return")
     await app.store.fetch(shares, limit=1, lease=1, worker="gone", token="t2")
     async with at_work(app, config=quick(reclaim_every="50ms")):

@@ -20,7 +20,7 @@ from penstock.core.lifecycle import Transition
 from penstock.errors import StoreUnavailable
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 from penstock.maintenance.reclaimer import reclaim_all
-from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Share, Store, WorkerInfo
 from penstock.worker import Worker, wiring
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
 from tests.worker.deeds import lines, linger, made, tell
@@ -88,10 +88,10 @@ class _Snatches:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
         facts = {"limit": 10, "lease": 60_000, "worker": "another", "token": mint_token()}
         await self._store.reclaim((), of=[self._worker], **cast(Any, facts))
-        grips = await self._store.extend(beats)
+        grips = await self._store.extend(requests)
         self.answered.set()
         return grips
 
@@ -261,7 +261,7 @@ async def test_a_job_whose_workers_keep_dying_is_dead_in_the_end_and_says_why(ap
             job = await becomes(handle, State.RUNNING)
             assert (job.attempt, job.worker) == (n, f"doomed {n}")
             if n == 3:  # the start of a last attempt is put down before it begins
-                await app.store.extend([Beat(job.lease, 60_000, started=True)])
+                await app.store.extend([HeartbeatRequest(job.lease, 60_000, started=True)])
             await reclaim_all(app.store, f"doomed {n}", worker.id, 1_000, "WorkerLost", f"worker {n} died")
     job = await ended(handle)
     assert (job.state, job.attempt, job.lost) == (State.DEAD, 3, 3)
@@ -283,7 +283,7 @@ async def test_what_dies_by_the_loss_of_its_worker_is_kept_as_long_as_the_config
         monkeypatch.setattr(wiring, "proven_dead", lambda _: {"doomed"})
     else:
         lease = 0
-    await app.store.extend([Beat(job.lease, lease, started=True)])
+    await app.store.extend([HeartbeatRequest(job.lease, lease, started=True)])
     async with at_work(app, config=quick(keep_dead="0s", reclaim_every="50ms")):
         await until(functools.partial(_is_gone, handle), "it has died, and is not kept")
 

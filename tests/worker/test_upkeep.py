@@ -23,7 +23,7 @@ from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.reclaimer import Reclaimer, reclaim_all
 from penstock.maintenance.service import Complaint, Service
 from penstock.stores.connect import connect
-from penstock.stores.contract import Beat, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, Settlement, Share, Store, WorkerInfo
 from penstock.testing import FaultyStore
 from tests.worker.conftest import until
 
@@ -107,7 +107,7 @@ async def test_a_lease_that_has_run_out_is_judged_by_the_lifecycle(store: Store,
 
 async def test_what_may_have_begun_and_must_not_begin_again_is_dead(store: Store, clock: ManualClock) -> None:
     jobs = await leased(store, NewJob("b", "t", max_attempts=1), NewJob("c", "t", at_most_once=True))
-    await store.extend([Beat(job.lease, LEASE, started=True) for job in jobs])
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True) for job in jobs])
     clock.advance(LEASE)
     await Court(store).reclaimer.tick()
     for id in "bc":

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.core.job import DEAD_KEPT, AttemptError, Job
 from penstock.core.lifecycle import Transition, decide, set_aside, starts_on_record
 from penstock.core.outcomes import LeaseLost, TimedOut
-from penstock.stores.contract import Beat, Fetched, Settled, Settlement, Store
+from penstock.stores.contract import Fetched, HeartbeatRequest, Settled, Settlement, Store
 
 __all__ = ["JudgeOptions", "Judged", "judge"]
 
@@ -47,7 +47,7 @@ async def judge(
     """
     judged: list[Job] = []
     settlements: list[Settlement] = []
-    left: list[Beat] = []
+    left: list[HeartbeatRequest] = []
     for job in found.jobs:
         begun = (job.started or not starts_on_record(job)) and started(job)
         said = overdue(job) if begun else None
@@ -59,7 +59,7 @@ async def judge(
             outcome = LeaseLost(error, started=begun)
         move = _decided(job, outcome, found.now, keep_dead)
         if leave(move):
-            left.append(Beat(job.lease, 1))
+            left.append(HeartbeatRequest(job.lease, 1))
         else:
             judged.append(job)
             settlements.append(Settlement(job.lease, move))

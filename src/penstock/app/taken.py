@@ -22,7 +22,7 @@ from penstock.core.errors import (
     StoreUnavailable,
 )
 from penstock.core.job import Job, Progress, read_json
-from penstock.stores.contract import Beat, Grip, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Store
 
 __all__ = ["INTERRUPTED_BECAUSE", "Taken"]
 
@@ -93,14 +93,14 @@ class Taken(Attempt):
     async def beat(self, *, lasting: bool = False) -> Grip:
         """One heartbeat: prolong the lease, record the start, pass the progress on."""
         said = self._progress
-        beat = Beat(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
+        request = HeartbeatRequest(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
         try:
-            (grip,) = await self._store.extend([beat])
+            (grip,) = await self._store.extend([request])
         except StoreError:
             raise
         except Exception:  # noqa: BLE001  # boundary: the lease must hold, whatever the block says of itself
             _log.exception("job %s: its progress cannot be stored", self.id)
-            (grip,) = await self._store.extend([replace(beat, progress=None)])
+            (grip,) = await self._store.extend([replace(request, progress=None)])
         if grip is Grip.UNKNOWN:
             raise StoreUnavailable(f"job {self.id}: the part of the store that has its queue is away")
         if self._progress is said:  # else it has said more meanwhile

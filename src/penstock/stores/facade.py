@@ -17,12 +17,12 @@ from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.stores.contract import (
-    Beat,
     Due,
     Enqueued,
     Fetched,
     Grip,
     GroupInfo,
+    HeartbeatRequest,
     LaneInfo,
     Page,
     Parked,
@@ -75,7 +75,7 @@ class VerbTable:
     cancel: Operation[[Sequence[Ref], str], list[State | None]]
     # consuming
     fetch: AsyncOperation[[Sequence[Share], int, int, str, str, bool], Fetched]
-    extend: AsyncOperation[[Sequence[Beat]], list[Grip]]
+    extend: AsyncOperation[[Sequence[HeartbeatRequest]], list[Grip]]
     settle: AsyncOperation[[Sequence[Settlement]], list[Settled]]
     promote: AsyncOperation[[Sequence[str], int], Due]
     reclaim: AsyncOperation[[Sequence[str], int, int, str, str, Sequence[str] | None], Fetched]
@@ -136,8 +136,8 @@ class StoreFacade:
     ) -> Fetched:
         return await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
-        return await self._verbs.extend.run(beats)
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+        return await self._verbs.extend.run(requests)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         return await self._verbs.settle.run(settlements)

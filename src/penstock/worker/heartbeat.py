@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.maintenance.service import Complaint
-from penstock.stores.contract import Beat, Grip, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Store
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 from penstock.worker.shared_lease_table import LeaseTable
@@ -123,18 +123,18 @@ class Heartbeat:
         in_hand = list(self._leased_jobs)
         for start in range(0, len(in_hand), _BATCH):
             part = in_hand[start : start + _BATCH]
-            beats = [self._beat_of(leased) for leased in part]
+            requests = [self._request_of(leased) for leased in part]
             try:
-                grips = await self._extended(part, beats)
+                grips = await self._extended(part, requests)
             except StoreError as error:
                 self.complaint.about("a heartbeat found no store", error)
                 self._on_failed()
                 return False
-            for leased, beat, grip in zip(part, beats, grips, strict=True):
+            for leased, request, grip in zip(part, requests, grips, strict=True):
                 if grip is Grip.UNKNOWN:
                     continue
-                if beat.progress is not None:
-                    leased.told = beat.progress
+                if request.progress is not None:
+                    leased.told = request.progress
                 if grip is not Grip.HELD:
                     self._main.call_soon_threadsafe(self._on_lease_status, leased, grip)
         self.last_beat = time.monotonic()
@@ -142,36 +142,38 @@ class Heartbeat:
             self._table.beat()
         return True
 
-    async def _extended(self, batch: list[LeasedJob], beats: list[Beat]) -> list[Grip]:
+    async def _extended(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[Grip]:
         try:
-            return await self._store.extend(beats)
+            return await self._store.extend(requests)
         except StoreError:
             raise
         except Exception:  # noqa: BLE001  # boundary: what one attempt says of itself must not cost others their leases
             _log.exception(
-                "%d heartbeats together could not be sent; without words, then one by one", len(beats)
+                "%d heartbeats together could not be sent; without words, then one by one", len(requests)
             )
-            return await self._without_words(batch, beats)
+            return await self._without_words(batch, requests)
 
-    async def _without_words(self, batch: list[LeasedJob], beats: list[Beat]) -> list[Grip]:
+    async def _without_words(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[Grip]:
         """Keep the leases first; then say what can be said. What cannot be is not tried again."""
-        grips = await self._store.extend([replace(beat, progress=None) for beat in beats])
-        for leased, beat in zip(batch, beats, strict=True):
-            if beat.progress is None:
+        grips = await self._store.extend([replace(request, progress=None) for request in requests])
+        for leased, request in zip(batch, requests, strict=True):
+            if request.progress is None:
                 continue
             try:
-                await self._store.extend([beat])
+                await self._store.extend([request])
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001  # boundary: as above
-                leased.told = beat.progress
+                leased.told = request.progress
                 _log.error("job %s: its progress cannot be stored: %s", leased.job.id, error)
         return grips
 
-    def _beat_of(self, leased: LeasedJob) -> Beat:
+    def _request_of(self, leased: LeasedJob) -> HeartbeatRequest:
         # only remembered once it is stored; the attempt may say more at any moment
         progress = None if leased.progress is leased.told else leased.progress
-        return Beat(leased.job.lease, self._lease, started=bool(leased.started), progress=progress)
+        return HeartbeatRequest(
+            leased.job.lease, self._lease, started=bool(leased.started), progress=progress
+        )
 
     def _look_at_the_loop(self) -> None:
         silent = time.monotonic() - self._ticked

@@ -23,7 +23,7 @@ from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import Complaint, pause_after
-from penstock.stores.contract import Beat, Grip, Settled, Settlement, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Store
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 
@@ -224,9 +224,9 @@ class Settler:
             said = leased.progress
             if said is None or said is leased.told or one.transition.keep <= 0:
                 continue
-            beat = Beat(leased.job.lease, self._lease, started=True, progress=said)
+            request = HeartbeatRequest(leased.job.lease, self._lease, started=True, progress=said)
             try:
-                if await self._store.extend([beat]) == [Grip.UNKNOWN]:
+                if await self._store.extend([request]) == [Grip.UNKNOWN]:
                     continue  # its part of the store is away: again before its settlement is repeated
             except StoreError:
                 raise

@@ -12,7 +12,7 @@ from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
-from penstock.stores.contract import Beat, Settled, Settlement, Share, Verdict
+from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Verdict
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.wire import request_batch
 from penstock.stores.redis.wire.calls import Call
@@ -98,8 +98,10 @@ async def test_a_large_release_in_parts_keeps_its_order(store: RedisStore) -> No
 
 async def test_large_checkpoints_are_extended_in_parts(store: RedisStore, sent: dict[str, list[int]]) -> None:
     await store.enqueue(large(6, size=10))
-    beats = [Beat(job.lease, LEASE, True, checkpoint=b"c" * 500 * KB) for job in await take(store, 6)]
-    await store.extend(beats)
+    requests = [
+        HeartbeatRequest(job.lease, LEASE, True, checkpoint=b"c" * 500 * KB) for job in await take(store, 6)
+    ]
+    await store.extend(requests)
     assert len(sent["extend"]) == 3
 
 

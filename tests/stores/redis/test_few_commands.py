@@ -11,7 +11,7 @@ import redis as driver
 
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Beat, Settlement, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo
 from penstock.stores.redis.batching import HEAVY
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
@@ -149,7 +149,7 @@ async def test_a_heartbeat_carries_no_payload(store: RedisStore, client: driver.
 
     async def beat() -> None:
         await store.announce(info)
-        await store.extend([Beat(job.lease, by=LEASE, started=True) for job in jobs])
+        await store.extend([HeartbeatRequest(job.lease, by=LEASE, started=True) for job in jobs])
 
     await beat()  # the scripts themselves are sent once
     before = received()

@@ -16,7 +16,16 @@ from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
-from penstock.stores.contract import Beat, Grip, Settled, Settlement, Share, Verdict, Wake, WorkerInfo
+from penstock.stores.contract import (
+    Grip,
+    HeartbeatRequest,
+    Settled,
+    Settlement,
+    Share,
+    Verdict,
+    Wake,
+    WorkerInfo,
+)
 from penstock.stores.redis.store import RedisStore
 from tests.servers import Cluster, redis_cluster
 from tests.store.facts import new
@@ -120,8 +129,8 @@ async def test_who_serves_only_lost_queues_is_told(place: Place, store: RedisSto
 
 
 async def test_leases_of_both_are_extended_one_by_one(place: Place, store: RedisStore) -> None:
-    beats = [Beat(place.leased[queue][0].lease, LEASE) for queue in place.both]
-    assert await store.extend(beats) == [Grip.UNKNOWN, Grip.HELD]
+    requests = [HeartbeatRequest(place.leased[queue][0].lease, LEASE) for queue in place.both]
+    assert await store.extend(requests) == [Grip.UNKNOWN, Grip.HELD]
 
 
 async def test_outcomes_of_both_are_settled_one_by_one(place: Place, store: RedisStore) -> None:

@@ -16,7 +16,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Place, Transition
-from penstock.stores.contract import Beat, Pruned, Settled, Share, Wake
+from penstock.stores.contract import HeartbeatRequest, Pruned, Settled, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import OpenStore, new, settlements, take, token
 
@@ -162,11 +162,13 @@ async def test_of_heartbeats_only_the_record_of_a_start_is_synced(store: SqliteS
     full, normal = 2, 1
     await store.enqueue([new()])
     (job,) = await take(store)
-    await store.extend([Beat(job.lease, 1_000, started=True)])
+    await store.extend([HeartbeatRequest(job.lease, 1_000, started=True)])
     assert level() == normal
-    await store.extend([Beat(job.lease, 1_000), Beat(job.lease, 1_000, started=True, lasting=True)])
+    await store.extend(
+        [HeartbeatRequest(job.lease, 1_000), HeartbeatRequest(job.lease, 1_000, started=True, lasting=True)]
+    )
     assert level() == full
-    await store.extend([Beat(job.lease, 1_000, started=True)])
+    await store.extend([HeartbeatRequest(job.lease, 1_000, started=True)])
     assert level() == normal
 
 

@@ -34,11 +34,11 @@ from __future__ import annotations
 
 from penstock.stores.contract.checkup import Finding, Level, unreadable_settings_of
 from penstock.stores.contract.consuming import (
-    Beat,
     Consuming,
     Due,
     Fetched,
     Grip,
+    HeartbeatRequest,
     Offer,
     Settled,
     Settlement,
@@ -65,7 +65,6 @@ from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
     "LANE_SHOWN",
-    "Beat",
     "Consuming",
     "DayCount",
     "Due",
@@ -74,6 +73,7 @@ __all__ = [
     "Finding",
     "Grip",
     "GroupInfo",
+    "HeartbeatRequest",
     "LaneInfo",
     "Level",
     "Moved",

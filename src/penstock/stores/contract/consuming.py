@@ -17,11 +17,11 @@ from penstock.core.lifecycle import Transition
 from penstock.stores.contract.set_aside import SetAside
 
 __all__ = [
-    "Beat",
     "Consuming",
     "Due",
     "Fetched",
     "Grip",
+    "HeartbeatRequest",
     "Offer",
     "Settled",
     "Settlement",
@@ -77,7 +77,7 @@ class Fetched(msgspec.Struct, frozen=True):
 # ── extend ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Beat(msgspec.Struct, frozen=True, gc=False):
+class HeartbeatRequest(msgspec.Struct, frozen=True, gc=False):
     """One heartbeat: extend this lease to `by` ms from now, and store what the attempt reports.
 
     - `started`: True records that the function has started.
@@ -223,7 +223,7 @@ class Consuming(Protocol):
         """
         ...
 
-    async def extend(self, beats: Sequence[Beat]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
         """Extend leases that are still held.
 
         A lease is held while its token matches, even after its time has run out, until another worker

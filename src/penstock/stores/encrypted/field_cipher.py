@@ -19,7 +19,7 @@ from penstock.core.lifecycle import (
 )
 from penstock.core.schedule import Entry, NewEntry
 from penstock.encryption import CannotOpen, Closed, Sealer, about
-from penstock.stores.contract import Beat, Fetched, Offer, Settlement
+from penstock.stores.contract import Fetched, HeartbeatRequest, Offer, Settlement
 
 __all__ = ["Clerk"]
 
@@ -93,16 +93,16 @@ class Clerk:
         )
         return replace(error, message=message, traceback=traceback)
 
-    def beat(self, beat: Beat) -> Beat:
-        if beat.progress is None and beat.checkpoint is None:
-            return beat
-        progress, checkpoint = beat.progress, beat.checkpoint
+    def beat(self, request: HeartbeatRequest) -> HeartbeatRequest:
+        if request.progress is None and request.checkpoint is None:
+            return request
+        progress, checkpoint = request.progress, request.checkpoint
         if progress is not None:
-            note = self._sealer.seal_text(progress.note, self._about("note", beat.lease))
+            note = self._sealer.seal_text(progress.note, self._about("note", request.lease))
             progress = replace(progress, note=note)
         if checkpoint is not None:
-            checkpoint = self._sealer.seal(checkpoint, self._about("checkpoint", beat.lease))
-        return replace(beat, progress=progress, checkpoint=checkpoint)
+            checkpoint = self._sealer.seal(checkpoint, self._about("checkpoint", request.lease))
+        return replace(request, progress=progress, checkpoint=checkpoint)
 
     def offer(self, offer: Offer | None) -> Offer | None:
         """What comes by an offer is opened as what a fetch brings."""

@@ -118,7 +118,7 @@ def verb_table(store: Store, clerk: Clerk) -> VerbTable:
         # calls are encrypted, and what attempts say of themselves
         enqueue=_EncryptingBoth(inner.enqueue, clerk.sealed),
         cancel=_Cancel(inner.cancel, clerk),
-        extend=_Encrypting(inner.extend, lambda beats: [clerk.beat(beat) for beat in beats]),
+        extend=_Encrypting(inner.extend, lambda requests: [clerk.beat(request) for request in requests]),
         settle=_Encrypting(inner.settle, lambda given: [clerk.settlement(one) for one in given]),
         tick=_Encrypting(inner.tick, ticks),
         put_entries=_Decrypting(

@@ -10,7 +10,7 @@ from penstock.core.batcher import Batcher
 from penstock.core.errors import AttemptCancelled, StoreError, StoreUnavailable
 from penstock.core.lifecycle import ASK_CANCELLED, too_late
 from penstock.core.outcomes import Cancelled, Released
-from penstock.stores.contract import Beat, Grip, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Store
 from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.runners import Runners
 from penstock.worker.executor.slots import Slots
@@ -40,7 +40,7 @@ class RecordedStart:
         self._store = store
         self._slots = slots
         self._ending = ending
-        self._records: Batcher[Beat, Grip] = Batcher(self._record)
+        self._records: Batcher[HeartbeatRequest, Grip] = Batcher(self._record)
         self._runners = runners
         self._start_ready = start_ready
         self._lease = lease
@@ -51,7 +51,9 @@ class RecordedStart:
 
     async def _start(self, leased: LeasedJob) -> None:
         try:
-            grip = await self._records.put(Beat(leased.job.lease, self._lease, started=True, lasting=True))
+            grip = await self._records.put(
+                HeartbeatRequest(leased.job.lease, self._lease, started=True, lasting=True)
+            )
         except (asyncio.CancelledError, StoreError) as error:
             if not leased.over:
                 self._slots.leave(leased)
@@ -76,7 +78,7 @@ class RecordedStart:
             self._runners.launch(leased)
         self._start_ready()
 
-    async def _record(self, beats: list[Beat]) -> Sequence[Grip | BaseException]:
+    async def _record(self, requests: list[HeartbeatRequest]) -> Sequence[Grip | BaseException]:
         """The store's answers; an error for a lease whose part of the store is away."""
         away = StoreUnavailable("the part of the store that has its queue is away")
-        return [away if grip is Grip.UNKNOWN else grip for grip in await self._store.extend(beats)]
+        return [away if grip is Grip.UNKNOWN else grip for grip in await self._store.extend(requests)]

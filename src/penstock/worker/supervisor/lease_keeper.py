@@ -12,7 +12,7 @@ from penstock.core.errors import StoreError
 from penstock.core.lifecycle import Place, released
 from penstock.core.text import number
 from penstock.maintenance.service import Complaint
-from penstock.stores.contract import Beat, Grip, Settlement, Store
+from penstock.stores.contract import Grip, HeartbeatRequest, Settlement, Store
 from penstock.worker.shared_lease_table import Entry
 from penstock.worker.supervisor.worker_process import WorkerProcess
 
@@ -81,14 +81,14 @@ class LeaseKeeper:
             self._complaint.about(f"worker {child.id} cannot be looked after", error)
 
     async def _extend(self, store: Store, child: WorkerProcess, held: list[Entry], silent: float) -> None:
-        beats = [Beat(e.lease, self._config.lease, started=e.started) for e in held]
-        lost = (await store.extend(beats)).count(Grip.LOST)
+        requests = [HeartbeatRequest(e.lease, self._config.lease, started=e.started) for e in held]
+        lost = (await store.extend(requests)).count(Grip.LOST)
         _log.warning(
             "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)%s",
             child.id,
             child.pid,
             silent,
-            len(beats) - lost,
+            len(requests) - lost,
             f"; {lost} had run out" if lost else "",
         )
 

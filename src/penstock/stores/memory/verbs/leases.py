@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.core.lifecycle import LOST_BY
-from penstock.stores.contract import Beat, Fetched, Grip
+from penstock.stores.contract import Fetched, Grip, HeartbeatRequest
 from penstock.stores.memory import indexes, transitions
 from penstock.stores.memory.rows import Row
 from penstock.stores.memory.state import MemoryState
@@ -18,22 +18,22 @@ __all__ = ["extend", "notice_reboot", "reclaim"]
 _VOID = -1  # the end of a lease from another boot: before that of any other
 
 
-def extend(memory: MemoryState, beats: Sequence[Beat]) -> list[Grip]:
+def extend(memory: MemoryState, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
     notice_reboot(memory)
-    return [_extend(memory, beat) for beat in beats]
+    return [_extend(memory, request) for request in requests]
 
 
-def _extend(memory: MemoryState, beat: Beat) -> Grip:
-    row = memory.leased(beat.lease)
+def _extend(memory: MemoryState, request: HeartbeatRequest) -> Grip:
+    row = memory.leased(request.lease)
     if row is None:
         return Grip.LOST
-    _set_end(row, memory.clock.lease_now() + beat.by)
+    _set_end(row, memory.clock.lease_now() + request.by)
     job = row.job
     row.job = replace(
         job,
-        started=job.started or beat.started,
-        progress=job.progress if beat.progress is None else storable_progress(beat.progress),
-        checkpoint=job.checkpoint if beat.checkpoint is None else beat.checkpoint,
+        started=job.started or request.started,
+        progress=job.progress if request.progress is None else storable_progress(request.progress),
+        checkpoint=job.checkpoint if request.checkpoint is None else request.checkpoint,
     )
     return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
 

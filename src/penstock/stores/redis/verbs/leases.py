@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.core.job import Job
-from penstock.stores.contract import Beat, Fetched, Grip
+from penstock.stores.contract import Fetched, Grip, HeartbeatRequest
 from penstock.stores.redis.batching import BATCH, chunks, in_bytes, numbered
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
@@ -24,28 +24,28 @@ _GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
 
 
 @isolated
-def extend(context: Context, beats: Sequence[Beat]) -> CallPlan[list[Grip]]:
+def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[list[Grip]]:
     """Extend leases that are still held, and store progress and checkpoints."""
     calls: list[tuple[str, Call]] = []
     places: list[list[int]] = []
-    for numbers, names in numbered(context, [beat.lease.queue for beat in beats]):
-        of_these = [place for place, beat in enumerate(beats) if beat.lease.queue in numbers]
-        for part in _by_checkpoints(beats, of_these):
+    for numbers, names in numbered(context, [request.lease.queue for request in requests]):
+        of_these = [place for place, request in enumerate(requests) if request.lease.queue in numbers]
+        for part in _by_checkpoints(requests, of_these):
             args: list[bytes | str | int] = []
             for place in part:
-                beat = beats[place]
+                request = requests[place]
                 args += (
-                    numbers[beat.lease.queue],
-                    packed(beat.lease.id),
-                    lease_prefix(beat.lease),
-                    beat.by,
-                    int(beat.started),
-                    progress_bytes(beat.progress),
-                    b"" if beat.checkpoint is None else b"=" + beat.checkpoint,
+                    numbers[request.lease.queue],
+                    packed(request.lease.id),
+                    lease_prefix(request.lease),
+                    request.by,
+                    int(request.started),
+                    progress_bytes(request.progress),
+                    b"" if request.checkpoint is None else b"=" + request.checkpoint,
                 )
             calls.append((names[0], context.call("extend", names, args)))
             places.append(list(part))
-    grips: list[Grip] = [Grip.LOST] * len(beats)
+    grips: list[Grip] = [Grip.LOST] * len(requests)
     if calls:
         for part, answer in zip(places, (yield from each(context, calls)), strict=True):
             if answer is AWAY:
@@ -57,12 +57,12 @@ def extend(context: Context, beats: Sequence[Beat]) -> CallPlan[list[Grip]]:
     return grips
 
 
-def _by_checkpoints(beats: Sequence[Beat], places: Sequence[int]) -> list[Sequence[int]]:
+def _by_checkpoints(requests: Sequence[HeartbeatRequest], places: Sequence[int]) -> list[Sequence[int]]:
     """Split places into parts by count, and by the bytes of their checkpoints."""
     parts = chunks(places, BATCH)
-    if all(beat.checkpoint is None for beat in beats):
+    if all(request.checkpoint is None for request in requests):
         return parts
-    sizes = [len(beat.checkpoint or b"") for beat in beats]
+    sizes = [len(request.checkpoint or b"") for request in requests]
     return [lighter for part in parts for lighter in in_bytes(part, sizes)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import LOST_BY
-from penstock.stores.contract import Beat, Fetched, Grip
+from penstock.stores.contract import Fetched, Grip, HeartbeatRequest
 from penstock.stores.sqlite.blobs import progress_blob
 from penstock.stores.sqlite.columns import JobRow
 from penstock.stores.sqlite.rows import jobs_of, numbers, texts
@@ -28,24 +28,24 @@ _LEASE_ANEW = SQL["reclaim.lease"]
 # ── extend ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def extend(tx: TransactionContext, beats: Sequence[Beat]) -> list[Grip]:
+def extend(tx: TransactionContext, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
     tx.notice_reboot()
-    return [_extend(tx, beat) for beat in beats]
+    return [_extend(tx, request) for request in requests]
 
 
-def must_last(beats: Sequence[Beat]) -> bool:
+def must_last(requests: Sequence[HeartbeatRequest]) -> bool:
     """Whether one of them records what a power cut must not take back."""
-    return any(beat.lasting for beat in beats)
+    return any(request.lasting for request in requests)
 
 
-def _extend(tx: TransactionContext, beat: Beat) -> Grip:
-    lease = beat.lease
+def _extend(tx: TransactionContext, request: HeartbeatRequest) -> Grip:
+    lease = request.lease
     queue = tx.queue(lease.queue)
     if queue is None:
         return Grip.LOST
-    progress = None if beat.progress is None else progress_blob(beat.progress)
+    progress = None if request.progress is None else progress_blob(request.progress)
     held = (lease.generation, queue.qid, lease.id, lease.token)
-    said = (tx.lease_now + beat.by, int(beat.started), progress, beat.checkpoint)
+    said = (tx.lease_now + request.by, int(request.started), progress, request.checkpoint)
     found = tx.execute(_EXTEND, (*held, *said)).fetchall()
     for (cancel_asked,) in found:
         return Grip.CANCEL_ASKED if cancel_asked else Grip.HELD
