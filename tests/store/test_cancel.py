@@ -7,7 +7,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import FINISHED_KEPT, QUEUED, TERMINAL, Ref, State
 from penstock.core.lifecycle import ASK_CANCELLED, LOST_BY
-from penstock.stores.contract import Grip, HeartbeatRequest, Store, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -59,7 +59,7 @@ async def test_a_running_job_is_asked_and_goes_on(store: Store) -> None:
     asked = await the(store, job)
     assert asked.cancel_asked
     assert (asked.state, asked.token, asked.reason) == (State.RUNNING, job.token, None)
-    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.CANCEL_ASKED]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [LeaseStatus.CANCEL_ASKED]
 
 
 async def test_asking_twice_is_asking_once(store: Store) -> None:
@@ -83,7 +83,7 @@ async def test_an_asked_job_that_goes_back_is_still_asked_when_it_is_fetched_aga
     assert (await the(store, job)).state is State.AVAILABLE
     again = await take_one(store)
     assert again.cancel_asked
-    assert await store.extend([HeartbeatRequest(again.lease, LEASE)]) == [Grip.CANCEL_ASKED]
+    assert await store.extend([HeartbeatRequest(again.lease, LEASE)]) == [LeaseStatus.CANCEL_ASKED]
 
 
 async def test_an_asked_job_that_waits_for_its_retry_is_cancelled_at_once(store: Store) -> None:

@@ -297,7 +297,7 @@ async def test_progress_that_no_store_can_keep_does_not_cost_the_lease(world: Wo
         HeartbeatRequest(job.lease, LEASE, progress=Progress(bad))
         for job, bad in zip(jobs, ("50%", 10**30), strict=True)
     ]  # type: ignore[arg-type]
-    assert [str(grip) for grip in await world.store.extend(requests)] == ["held", "held"]
+    assert [str(status) for status in await world.store.extend(requests)] == ["held", "held"]
     assert set(await world.check()) == {"a", "b"}
 
 

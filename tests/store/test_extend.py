@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
-from penstock.stores.contract import Grip, HeartbeatRequest, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 from tests.store.facts import (
     ENDINGS,
     HOUR,
@@ -34,7 +34,7 @@ async def run_out(store: Store, *, queue: str = "default") -> list[Job]:
 async def test_a_lease_is_held_until_the_given_time_from_now(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     clock.advance(LEASE - 1)
-    assert await store.extend([HeartbeatRequest(job.lease, 10_000)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, 10_000)]) == [LeaseStatus.HELD]
     clock.advance(9_999)
     assert await run_out(store) == []
     clock.advance(1)
@@ -53,7 +53,7 @@ async def test_a_lease_that_ran_out_is_prolonged_as_long_as_nobody_reclaimed_it(
 ) -> None:
     job = await running(store)
     clock.advance(HOUR)
-    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [LeaseStatus.HELD]
     assert await run_out(store) == []
     assert await the(store, job) == job
 
@@ -63,9 +63,9 @@ async def test_a_lease_that_was_reclaimed_is_lost(store: Store, clock: ManualClo
     clock.advance(LEASE)
     (reclaimed,) = await run_out(store)
     request = HeartbeatRequest(job.lease, HOUR, started=True, progress=Progress(1), checkpoint=b"x")
-    assert await store.extend([request]) == [Grip.LOST]
+    assert await store.extend([request]) == [LeaseStatus.LOST]
     assert await the(store, job) == reclaimed
-    assert await store.extend([HeartbeatRequest(reclaimed.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(reclaimed.lease, LEASE)]) == [LeaseStatus.HELD]
 
 
 @pytest.mark.parametrize("ending", sorted(ENDINGS))
@@ -74,7 +74,7 @@ async def test_a_lease_that_was_settled_is_lost(store: Store, ending: str) -> No
     await end(store, job, ENDINGS[ending])
     before = await store.get([job.ref])
     assert await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1))]) == [
-        Grip.LOST
+        LeaseStatus.LOST
     ]
     assert await store.get([job.ref]) == before
 
@@ -84,8 +84,8 @@ async def test_a_lease_of_a_job_that_is_gone_is_lost(store: Store) -> None:
     nobody = replace(job.lease, id="nobody")
     nowhere = replace(job.lease, queue="nowhere")
     assert await store.extend([HeartbeatRequest(nobody, LEASE), HeartbeatRequest(nowhere, LEASE)]) == [
-        Grip.LOST,
-        Grip.LOST,
+        LeaseStatus.LOST,
+        LeaseStatus.LOST,
     ]
 
 
@@ -132,7 +132,7 @@ async def test_a_request_to_stop_is_told_with_every_beat(store: Store, clock: Ma
     for _ in range(2):
         clock.advance(LEASE - 1)
         assert await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(1))]) == [
-            Grip.CANCEL_ASKED
+            LeaseStatus.CANCEL_ASKED
         ]
         assert await run_out(store) == []  # it is held all the same
     assert (await the(store, job)).progress == Progress(1)
@@ -149,7 +149,12 @@ async def test_a_batch_answers_item_by_item_and_sees_its_earlier_items(store: St
         HeartbeatRequest(held.lease, LEASE, progress=Progress(1)),
         HeartbeatRequest(held.lease, LEASE, progress=Progress(2)),
     ]
-    assert await store.extend(requests) == [Grip.CANCEL_ASKED, Grip.LOST, Grip.HELD, Grip.HELD]
+    assert await store.extend(requests) == [
+        LeaseStatus.CANCEL_ASKED,
+        LeaseStatus.LOST,
+        LeaseStatus.HELD,
+        LeaseStatus.HELD,
+    ]
     assert (await the(store, held)).progress == Progress(2)
     assert await store.extend([]) == []
 
@@ -157,13 +162,13 @@ async def test_a_batch_answers_item_by_item_and_sees_its_earlier_items(store: St
 async def test_a_queue_that_is_paused_or_closed_does_not_mind(store: Store) -> None:
     job = await running(store)
     await store.settings("default", paused=True, closed=True)
-    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [LeaseStatus.HELD]
 
 
 async def test_extending_leases_nothing(store: Store) -> None:
     job = await in_state(store, State.SCHEDULED)
     lease = replace((await running(store, queue="other")).lease, queue="default", id=job.id)
-    assert await store.extend([HeartbeatRequest(lease, LEASE)]) == [Grip.LOST]
+    assert await store.extend([HeartbeatRequest(lease, LEASE)]) == [LeaseStatus.LOST]
     assert await the(store, job) == job
 
 
@@ -173,7 +178,8 @@ async def test_many_leases_are_prolonged_at_once(store: Store, clock: ManualCloc
     leased = await take(store, 1_100)
     clock.advance(LEASE - 1)
     assert (
-        await store.extend([HeartbeatRequest(job.lease, LEASE) for job in leased[:-1]]) == [Grip.HELD] * 1_099
+        await store.extend([HeartbeatRequest(job.lease, LEASE) for job in leased[:-1]])
+        == [LeaseStatus.HELD] * 1_099
     )
     clock.advance(1)
     assert [job.id for job in await run_out(store)] == [jobs[-1].id]

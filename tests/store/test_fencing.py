@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Lease, Progress, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Share, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -56,7 +56,7 @@ async def changes_nothing(store: Store, lease: Lease) -> None:
     request = HeartbeatRequest(
         lease, DAY, started=True, progress=Progress(99, 100, "late"), checkpoint=b"late"
     )
-    assert await store.extend([request]) == [Grip.LOST]
+    assert await store.extend([request]) == [LeaseStatus.LOST]
     assert await everything_there_is(store) == before
 
 
@@ -188,7 +188,7 @@ async def test_a_job_enqueued_again_and_fetched_with_the_same_token_is_another(s
     assert (ghost.token, ghost.id) == (alive.token, alive.id)
     assert ghost.generation < alive.generation
     await changes_nothing(store, ghost)
-    assert await store.extend([HeartbeatRequest(alive, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(alive, LEASE)]) == [LeaseStatus.HELD]
 
 
 # ── what is not the lease ──
@@ -255,7 +255,7 @@ async def test_operators_and_producers_do_not_touch_a_running_job(store: Store, 
     assert await take(store, 9) == []
     assert await the(store, job) == job
     await store.settings("default", paused=False, closed=False)
-    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [LeaseStatus.HELD]
     await end(store, job)
 
 

@@ -12,7 +12,7 @@ from penstock.core.job import AttemptError, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store, Verdict
 from tests.store.facts import (
     COMPLETED,
     HOUR,
@@ -105,7 +105,7 @@ async def test_halves_of_characters_are_kept_as_escapes(store: Store) -> None:
     strange, kept = "no file \udce4", "no file \\udce4"
     job, waiting = await running(store), await in_state(store, State.SCHEDULED)
     request = HeartbeatRequest(job.lease, by=LEASE, progress=Progress(1, 2, strange))
-    assert await store.extend([request]) == [Grip.HELD]
+    assert await store.extend([request]) == [LeaseStatus.HELD]
     error = AttemptError(1, 0, "OSError", strange, strange)
     await end(store, job, Transition(State.DEAD, keep=HOUR, error=error, reason=strange))
     await store.cancel([waiting.ref], reason=strange)
@@ -197,7 +197,7 @@ async def test_the_late_word_of_an_attempt_brings_nothing_back(store: Store, clo
     found = await store.reclaim(["default"], limit=1, lease=LEASE, worker="w2", token=token())
     await store.settle([Settlement(found.jobs[0].lease, Transition(State.COMPLETED))])
     assert await gone(store, late)
-    assert await store.extend([HeartbeatRequest(late.lease, by=LEASE, started=True)]) == [Grip.LOST]
+    assert await store.extend([HeartbeatRequest(late.lease, by=LEASE, started=True)]) == [LeaseStatus.LOST]
     assert await store.settle([Settlement(late.lease, COMPLETED, result=b"1")]) == [Settled.GONE]
     assert await gone(store, late)
     assert await counts(store) == {}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
 from penstock.core.lifecycle import LOST_BY
-from penstock.stores.contract import Fetched, Grip, HeartbeatRequest, Settled, Settlement, Share, Store
+from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -74,7 +74,7 @@ async def test_the_former_holder_has_nothing_any_more(store: Store, clock: Manua
     job = await running(store)
     clock.advance(LEASE)
     (now,) = await reclaimed(store)
-    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [Grip.LOST]
+    assert await store.extend([HeartbeatRequest(job.lease, LEASE)]) == [LeaseStatus.LOST]
     assert await store.settle([Settlement(job.lease, COMPLETED)]) == [Settled.STALE]
     assert await the(store, job) == now
     await end(store, now, AGAIN)
@@ -207,7 +207,7 @@ async def test_a_wall_clock_that_is_set_neither_voids_nor_prolongs_leases(
     assert await reclaimed(store) == []
     clock.advance(LEASE - 1)
     assert await reclaimed(store) == []
-    assert await store.extend([HeartbeatRequest(job.lease, 100)]) == [Grip.HELD]
+    assert await store.extend([HeartbeatRequest(job.lease, 100)]) == [LeaseStatus.HELD]
     clock.set_wall(clock.now() - 2 * by)
     clock.advance(99)
     assert await reclaimed(store) == []
@@ -233,7 +233,7 @@ async def test_a_lease_taken_after_the_reboot_holds(
     after = open_store()
     (fresh,) = await take(after, lease=100)
     assert await after.extend([HeartbeatRequest(held.lease, 50)]) == [
-        Grip.HELD
+        LeaseStatus.HELD
     ]  # its holder was on another machine
     assert ids(await reclaimed(after)) == [old.id]
     clock.advance(50)

@@ -31,7 +31,7 @@ from penstock import (
 )
 from penstock.core.clock import ManualClock, SystemClock
 from penstock.core.job import Progress
-from penstock.stores.contract import Fetched, Grip, HeartbeatRequest, Settled, Settlement, Share
+from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus, Settled, Settlement, Share
 from penstock.stores.memory import MemoryStore
 
 
@@ -55,14 +55,14 @@ class Frail(MemoryStore):
         await self.reply.wait()
         return fetched
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         if self.extend_fails:
             self.extend_fails -= 1
             raise StoreUnavailable("away")
-        grips = await super().extend(requests)
+        statuses = await super().extend(requests)
         self.requests += requests
         self.beaten.set()
-        return grips
+        return statuses
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         self.settled += 1

@@ -23,7 +23,7 @@ from penstock import App, Worker
 from penstock.config import load
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Fetched, Grip, HeartbeatRequest, Settled, Settlement, Share, Store
+from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
 from penstock.verify.ledger import Ledger
 from penstock.verify.servers import power
 
@@ -51,8 +51,8 @@ class AckBeforeRun(_Mutant):
         await self._store.settle([Settlement(job.lease, done, result=b"null") for job in fetched.jobs])
         return fetched
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
-        return [Grip.HELD for _ in requests]
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
+        return [LeaseStatus.HELD for _ in requests]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         return [Settled.APPLIED for _ in settlements]
@@ -61,7 +61,7 @@ class AckBeforeRun(_Mutant):
 class SettleWithoutToken(_Mutant):
     """Whoever speaks for a running job is taken for its holder."""
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         leases = await self._signed_anew([request.lease for request in requests])
         return await self._store.extend(
             [replace(request, lease=lease) for request, lease in zip(requests, leases, strict=True)]
@@ -104,7 +104,7 @@ class ReclaimForgetsOne(_Mutant):
 class StartsUnsynced(_Mutant):
     """What must be on record before a function is called is written, and not synced."""
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         return await self._store.extend([replace(request, lasting=False) for request in requests])
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Progress, State
-from penstock.stores.contract import Grip, HeartbeatRequest, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 from tests.worker.conftest import at_work, becomes, ended, quick, until
 from tests.worker.deeds import made, tell
 
@@ -34,7 +34,7 @@ class Choosy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         if any(
             request.progress is not None and request.progress.note == "unheard of" for request in requests
         ):

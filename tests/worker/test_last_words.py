@@ -10,7 +10,7 @@ import pytest
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Progress, State
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement
 from penstock.testing import FaultyStore
 from tests.worker.conftest import at_work, ended, patient
 from tests.worker.deeds import act, made, tell
@@ -58,8 +58,8 @@ async def test_they_are_stored_with_the_end_once_a_part_of_the_store_is_back(
     extend, settle = faults.extend, faults.settle
     away = [True, True]
 
-    async def extend_in_vain(requests: Sequence[HeartbeatRequest]) -> list[Grip]:
-        return [Grip.UNKNOWN] * len(requests) if away else await extend(requests)
+    async def extend_in_vain(requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
+        return [LeaseStatus.UNKNOWN] * len(requests) if away else await extend(requests)
 
     async def settle_in_vain(settlements: Sequence[Settlement]) -> list[Settled]:
         if away:

@@ -20,7 +20,15 @@ from penstock.core.lifecycle import Transition
 from penstock.errors import StoreUnavailable
 from penstock.events import JobCompleted, LateResultRefused, LoopBlocked, WorkerLost
 from penstock.maintenance.reclaimer import reclaim_all
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import (
+    HeartbeatRequest,
+    LeaseStatus,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+    WorkerInfo,
+)
 from penstock.worker import Worker, wiring
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
 from tests.worker.deeds import lines, linger, made, tell
@@ -88,12 +96,12 @@ class _Snatches:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         facts = {"limit": 10, "lease": 60_000, "worker": "another", "token": mint_token()}
         await self._store.reclaim((), of=[self._worker], **cast(Any, facts))
-        grips = await self._store.extend(requests)
+        statuses = await self._store.extend(requests)
         self.answered.set()
-        return grips
+        return statuses
 
 
 async def test_what_was_lost_before_its_start_is_on_record_does_not_start(

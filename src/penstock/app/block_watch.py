@@ -7,7 +7,7 @@ import logging
 
 from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
 from penstock.core.errors import AttemptCancelled, AttemptLost, AttemptTimeout, Interrupted, StoreError
-from penstock.stores.contract import Grip
+from penstock.stores.contract import LeaseStatus
 
 __all__ = ["BlockWatch"]
 
@@ -72,12 +72,12 @@ class BlockWatch:
     async def _beat(self) -> None:
         while self._why is None and not self._owner.done():
             try:
-                grip = await self._taken.beat()
+                status = await self._taken.beat()
             except StoreError as error:  # the lease is ours until somebody reclaims it
                 _log.warning("the heartbeat of job %s found no store: %s", self._taken.id, error)
-                grip = Grip.HELD
-            if grip is not Grip.HELD:
-                self._interrupt(AttemptLost if grip is Grip.LOST else AttemptCancelled)
+                status = LeaseStatus.HELD
+            if status is not LeaseStatus.HELD:
+                self._interrupt(AttemptLost if status is LeaseStatus.LOST else AttemptCancelled)
             await asyncio.sleep(self._every)
 
     def _interrupt(self, why: type[Interrupted]) -> None:

@@ -22,7 +22,7 @@ from penstock.core.errors import (
     StoreUnavailable,
 )
 from penstock.core.job import Job, Progress, read_json
-from penstock.stores.contract import Grip, HeartbeatRequest, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 
 __all__ = ["INTERRUPTED_BECAUSE", "Taken"]
 
@@ -87,27 +87,27 @@ class Taken(Attempt):
         await self._renewed(lasting=True)
 
     async def _renewed(self, *, lasting: bool = False) -> None:
-        if await self.beat(lasting=lasting) is Grip.LOST:
+        if await self.beat(lasting=lasting) is LeaseStatus.LOST:
             raise AttemptLost(INTERRUPTED_BECAUSE[AttemptLost].format(self.id))
 
-    async def beat(self, *, lasting: bool = False) -> Grip:
+    async def beat(self, *, lasting: bool = False) -> LeaseStatus:
         """One heartbeat: prolong the lease, record the start, pass the progress on."""
         said = self._progress
         request = HeartbeatRequest(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
         try:
-            (grip,) = await self._store.extend([request])
+            (status,) = await self._store.extend([request])
         except StoreError:
             raise
         except Exception:  # noqa: BLE001  # boundary: the lease must hold, whatever the block says of itself
             _log.exception("job %s: its progress cannot be stored", self.id)
-            (grip,) = await self._store.extend([replace(request, progress=None)])
-        if grip is Grip.UNKNOWN:
+            (status,) = await self._store.extend([replace(request, progress=None)])
+        if status is LeaseStatus.UNKNOWN:
             raise StoreUnavailable(f"job {self.id}: the part of the store that has its queue is away")
         if self._progress is said:  # else it has said more meanwhile
             self._progress = None
-        if grip is Grip.CANCEL_ASKED:
+        if status is LeaseStatus.CANCEL_ASKED:
             self._cancelled = True
-        return grip
+        return status
 
     @property
     def has_words(self) -> bool:

@@ -20,10 +20,10 @@ from penstock.stores.contract import (
     Due,
     Enqueued,
     Fetched,
-    Grip,
     GroupInfo,
     HeartbeatRequest,
     LaneInfo,
+    LeaseStatus,
     Page,
     Parked,
     Pruned,
@@ -75,7 +75,7 @@ class VerbTable:
     cancel: Operation[[Sequence[Ref], str], list[State | None]]
     # consuming
     fetch: AsyncOperation[[Sequence[Share], int, int, str, str, bool], Fetched]
-    extend: AsyncOperation[[Sequence[HeartbeatRequest]], list[Grip]]
+    extend: AsyncOperation[[Sequence[HeartbeatRequest]], list[LeaseStatus]]
     settle: AsyncOperation[[Sequence[Settlement]], list[Settled]]
     promote: AsyncOperation[[Sequence[str], int], Due]
     reclaim: AsyncOperation[[Sequence[str], int, int, str, str, Sequence[str] | None], Fetched]
@@ -136,7 +136,7 @@ class StoreFacade:
     ) -> Fetched:
         return await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         return await self._verbs.extend.run(requests)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:

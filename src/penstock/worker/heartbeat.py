@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.maintenance.service import Complaint
-from penstock.stores.contract import Grip, HeartbeatRequest, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 from penstock.worker.shared_lease_table import LeaseTable
@@ -47,7 +47,7 @@ class Heartbeat:
         lease: int,
         every: float,
         block_report: float,
-        on_lease_status: Callable[[LeasedJob, Grip], None],
+        on_lease_status: Callable[[LeasedJob, LeaseStatus], None],
         on_blocked: Callable[[float, str], None],
         on_failed: Callable[[], None] = lambda: None,
         table: LeaseTable | None,
@@ -125,24 +125,24 @@ class Heartbeat:
             part = in_hand[start : start + _BATCH]
             requests = [self._request_of(leased) for leased in part]
             try:
-                grips = await self._extended(part, requests)
+                statuses = await self._extended(part, requests)
             except StoreError as error:
                 self.complaint.about("a heartbeat found no store", error)
                 self._on_failed()
                 return False
-            for leased, request, grip in zip(part, requests, grips, strict=True):
-                if grip is Grip.UNKNOWN:
+            for leased, request, status in zip(part, requests, statuses, strict=True):
+                if status is LeaseStatus.UNKNOWN:
                     continue
                 if request.progress is not None:
                     leased.told = request.progress
-                if grip is not Grip.HELD:
-                    self._main.call_soon_threadsafe(self._on_lease_status, leased, grip)
+                if status is not LeaseStatus.HELD:
+                    self._main.call_soon_threadsafe(self._on_lease_status, leased, status)
         self.last_beat = time.monotonic()
         if self._table is not None:
             self._table.beat()
         return True
 
-    async def _extended(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[Grip]:
+    async def _extended(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[LeaseStatus]:
         try:
             return await self._store.extend(requests)
         except StoreError:
@@ -153,9 +153,11 @@ class Heartbeat:
             )
             return await self._without_words(batch, requests)
 
-    async def _without_words(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[Grip]:
+    async def _without_words(
+        self, batch: list[LeasedJob], requests: list[HeartbeatRequest]
+    ) -> list[LeaseStatus]:
         """Keep the leases first; then say what can be said. What cannot be is not tried again."""
-        grips = await self._store.extend([replace(request, progress=None) for request in requests])
+        statuses = await self._store.extend([replace(request, progress=None) for request in requests])
         for leased, request in zip(batch, requests, strict=True):
             if request.progress is None:
                 continue
@@ -166,7 +168,7 @@ class Heartbeat:
             except Exception as error:  # noqa: BLE001  # boundary: as above
                 leased.told = request.progress
                 _log.error("job %s: its progress cannot be stored: %s", leased.job.id, error)
-        return grips
+        return statuses
 
     def _request_of(self, leased: LeasedJob) -> HeartbeatRequest:
         # only remembered once it is stored; the attempt may say more at any moment

@@ -23,7 +23,7 @@ from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import Complaint, pause_after
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Store
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 
@@ -226,7 +226,7 @@ class Settler:
                 continue
             request = HeartbeatRequest(leased.job.lease, self._lease, started=True, progress=said)
             try:
-                if await self._store.extend([request]) == [Grip.UNKNOWN]:
+                if await self._store.extend([request]) == [LeaseStatus.UNKNOWN]:
                     continue  # its part of the store is away: again before its settlement is repeated
             except StoreError:
                 raise

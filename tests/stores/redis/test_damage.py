@@ -10,7 +10,7 @@ import redis as driver
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import UNREADABLE_TASK, Job, State
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
@@ -128,8 +128,8 @@ async def test_outcomes_that_are_settled_with_its_own_apply(
 
 async def test_heartbeats_go_on(store: RedisStore, client: driver.Redis) -> None:
     jobs = await running(store, client)
-    grips = await store.extend([HeartbeatRequest(job.lease, by=LEASE, started=True) for job in jobs])
-    assert [grip for n, grip in enumerate(grips) if n != 1] == [Grip.HELD] * 4
+    statuses = await store.extend([HeartbeatRequest(job.lease, by=LEASE, started=True) for job in jobs])
+    assert [status for n, status in enumerate(statuses) if n != 1] == [LeaseStatus.HELD] * 4
 
 
 async def test_what_is_due_becomes_ready(store: RedisStore, client: driver.Redis, clock: ManualClock) -> None:

@@ -19,7 +19,7 @@ from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Lane
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
-from penstock.stores.contract import Grip, HeartbeatRequest, Settled, Settlement, Share, Verdict, Wake
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Verdict, Wake
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.profiles import Profiles
 from penstock.stores.redis.store import RedisStore
@@ -106,8 +106,8 @@ async def test_whose_lease_cannot_be_read_has_lost_it_and_can_be_cancelled_and_d
     await vandal.lease(jobs[1].ref, value)
     assert (await the(store, jobs[1])).state is State.RUNNING
     assert len((await store.list_jobs(state=State.RUNNING)).jobs) == 5
-    grips = await store.extend([HeartbeatRequest(job.lease, LEASE, started=True) for job in jobs])
-    assert [grip is Grip.HELD for grip in grips] == [True, False, True, True, True]
+    statuses = await store.extend([HeartbeatRequest(job.lease, LEASE, started=True) for job in jobs])
+    assert [status is LeaseStatus.HELD for status in statuses] == [True, False, True, True, True]
     settled = await store.settle([Settlement(job.lease, COMPLETED) for job in jobs])
     assert [one is Settled.APPLIED for one in settled] == [True, False, True, True, True]
     assert await store.cancel([jobs[1].ref]) == [State.DEAD]
@@ -397,8 +397,8 @@ async def test_a_queue_whose_key_holds_something_else_stops_no_other(
     assert {job.spec.queue for job in jobs} >= {"a", "b"}
     of_others = [job for job in jobs if job.spec.queue != "bad"]
     assert len(of_others) == 4
-    grips = await store.extend([HeartbeatRequest(job.lease, LEASE, started=True) for job in of_others])
-    assert grips == [Grip.HELD] * 4
+    statuses = await store.extend([HeartbeatRequest(job.lease, LEASE, started=True) for job in of_others])
+    assert statuses == [LeaseStatus.HELD] * 4
     assert await settled(store, of_others[:2]) == [Settled.APPLIED] * 2
     clock.advance(2 * MINUTE)
     await store.promote(queues, limit=9)

@@ -17,8 +17,8 @@ from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
 from penstock.stores.contract import (
-    Grip,
     HeartbeatRequest,
+    LeaseStatus,
     Settled,
     Settlement,
     Share,
@@ -130,7 +130,7 @@ async def test_who_serves_only_lost_queues_is_told(place: Place, store: RedisSto
 
 async def test_leases_of_both_are_extended_one_by_one(place: Place, store: RedisStore) -> None:
     requests = [HeartbeatRequest(place.leased[queue][0].lease, LEASE) for queue in place.both]
-    assert await store.extend(requests) == [Grip.UNKNOWN, Grip.HELD]
+    assert await store.extend(requests) == [LeaseStatus.UNKNOWN, LeaseStatus.HELD]
 
 
 async def test_outcomes_of_both_are_settled_one_by_one(place: Place, store: RedisStore) -> None:

@@ -20,8 +20,8 @@ __all__ = [
     "Consuming",
     "Due",
     "Fetched",
-    "Grip",
     "HeartbeatRequest",
+    "LeaseStatus",
     "Offer",
     "Settled",
     "Settlement",
@@ -94,7 +94,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, gc=False):
     lasting: bool = False
 
 
-class Grip(enum.StrEnum):
+class LeaseStatus(enum.StrEnum):
     """The status of a lease after a heartbeat."""
 
     HELD = "held"
@@ -223,7 +223,7 @@ class Consuming(Protocol):
         """
         ...
 
-    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+    async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         """Extend leases that are still held.
 
         A lease is held while its token matches, even after its time has run out, until another worker

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from penstock.app.app import App
 from penstock.config import Config
 from penstock.core.errors import AttemptCancelled, AttemptLost, Interrupted
-from penstock.stores.contract import Grip
+from penstock.stores.contract import LeaseStatus
 from penstock.worker.executor.admission import Admission
 from penstock.worker.executor.attempt_start import Starter
 from penstock.worker.executor.ending import Ending, Settle
@@ -95,9 +95,9 @@ class Executor:
         """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
         self._interruption.interrupt(leased, why)
 
-    def on_lease_status(self, leased: LeasedJob, grip: Grip) -> None:
+    def on_lease_status(self, leased: LeasedJob, status: LeaseStatus) -> None:
         """A heartbeat found that a lease is lost, or that its job is to stop."""
-        if grip is Grip.LOST:
+        if status is LeaseStatus.LOST:
             if not leased.over:
                 _log.warning("job %s: its lease is lost; what it still does will not count", leased.job.id)
             self.interrupt(leased, AttemptLost)

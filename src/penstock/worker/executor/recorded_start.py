@@ -10,7 +10,7 @@ from penstock.core.batcher import Batcher
 from penstock.core.errors import AttemptCancelled, StoreError, StoreUnavailable
 from penstock.core.lifecycle import ASK_CANCELLED, too_late
 from penstock.core.outcomes import Cancelled, Released
-from penstock.stores.contract import Grip, HeartbeatRequest, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.runners import Runners
 from penstock.worker.executor.slots import Slots
@@ -40,7 +40,7 @@ class RecordedStart:
         self._store = store
         self._slots = slots
         self._ending = ending
-        self._records: Batcher[HeartbeatRequest, Grip] = Batcher(self._record)
+        self._records: Batcher[HeartbeatRequest, LeaseStatus] = Batcher(self._record)
         self._runners = runners
         self._start_ready = start_ready
         self._lease = lease
@@ -51,7 +51,7 @@ class RecordedStart:
 
     async def _start(self, leased: LeasedJob) -> None:
         try:
-            grip = await self._records.put(
+            status = await self._records.put(
                 HeartbeatRequest(leased.job.lease, self._lease, started=True, lasting=True)
             )
         except (asyncio.CancelledError, StoreError) as error:
@@ -65,10 +65,10 @@ class RecordedStart:
                 )
             return
         leased.handle = None
-        if grip is Grip.LOST:
+        if status is LeaseStatus.LOST:
             self._slots.leave(leased)
             self._ending.lost(leased)
-        elif grip is Grip.CANCEL_ASKED:
+        elif status is LeaseStatus.CANCEL_ASKED:
             self._slots.leave(leased)
             self._ending.report(leased, Cancelled(ASK_CANCELLED))
         elif late := too_late(leased.job, leased.store_now()):  # the store took its time
@@ -78,7 +78,9 @@ class RecordedStart:
             self._runners.launch(leased)
         self._start_ready()
 
-    async def _record(self, requests: list[HeartbeatRequest]) -> Sequence[Grip | BaseException]:
+    async def _record(self, requests: list[HeartbeatRequest]) -> Sequence[LeaseStatus | BaseException]:
         """The store's answers; an error for a lease whose part of the store is away."""
         away = StoreUnavailable("the part of the store that has its queue is away")
-        return [away if grip is Grip.UNKNOWN else grip for grip in await self._store.extend(requests)]
+        return [
+            away if status is LeaseStatus.UNKNOWN else status for status in await self._store.extend(requests)
+        ]

@@ -12,7 +12,7 @@ from penstock.core.errors import StoreError
 from penstock.core.lifecycle import Place, released
 from penstock.core.text import number
 from penstock.maintenance.service import Complaint
-from penstock.stores.contract import Grip, HeartbeatRequest, Settlement, Store
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settlement, Store
 from penstock.worker.shared_lease_table import Entry
 from penstock.worker.supervisor.worker_process import WorkerProcess
 
@@ -82,7 +82,7 @@ class LeaseKeeper:
 
     async def _extend(self, store: Store, child: WorkerProcess, held: list[Entry], silent: float) -> None:
         requests = [HeartbeatRequest(e.lease, self._config.lease, started=e.started) for e in held]
-        lost = (await store.extend(requests)).count(Grip.LOST)
+        lost = (await store.extend(requests)).count(LeaseStatus.LOST)
         _log.warning(
             "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)%s",
             child.id,

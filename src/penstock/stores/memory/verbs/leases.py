@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.core.lifecycle import LOST_BY
-from penstock.stores.contract import Fetched, Grip, HeartbeatRequest
+from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus
 from penstock.stores.memory import indexes, transitions
 from penstock.stores.memory.rows import Row
 from penstock.stores.memory.state import MemoryState
@@ -18,15 +18,15 @@ __all__ = ["extend", "notice_reboot", "reclaim"]
 _VOID = -1  # the end of a lease from another boot: before that of any other
 
 
-def extend(memory: MemoryState, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+def extend(memory: MemoryState, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
     notice_reboot(memory)
     return [_extend(memory, request) for request in requests]
 
 
-def _extend(memory: MemoryState, request: HeartbeatRequest) -> Grip:
+def _extend(memory: MemoryState, request: HeartbeatRequest) -> LeaseStatus:
     row = memory.leased(request.lease)
     if row is None:
-        return Grip.LOST
+        return LeaseStatus.LOST
     _set_end(row, memory.clock.lease_now() + request.by)
     job = row.job
     row.job = replace(
@@ -35,7 +35,7 @@ def _extend(memory: MemoryState, request: HeartbeatRequest) -> Grip:
         progress=job.progress if request.progress is None else storable_progress(request.progress),
         checkpoint=job.checkpoint if request.checkpoint is None else request.checkpoint,
     )
-    return Grip.CANCEL_ASKED if job.cancel_asked else Grip.HELD
+    return LeaseStatus.CANCEL_ASKED if job.cancel_asked else LeaseStatus.HELD
 
 
 def reclaim(

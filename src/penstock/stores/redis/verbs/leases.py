@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.core.job import Job
-from penstock.stores.contract import Fetched, Grip, HeartbeatRequest
+from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus
 from penstock.stores.redis.batching import BATCH, chunks, in_bytes, numbered
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
@@ -20,11 +20,11 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["extend", "held_by", "leased_rows", "reclaim", "under_token"]
 
-_GRIPS = {"h": Grip.HELD, "l": Grip.LOST, "c": Grip.CANCEL_ASKED}
+_STATUSES = {"h": LeaseStatus.HELD, "l": LeaseStatus.LOST, "c": LeaseStatus.CANCEL_ASKED}
 
 
 @isolated
-def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[list[Grip]]:
+def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[list[LeaseStatus]]:
     """Extend leases that are still held, and store progress and checkpoints."""
     calls: list[tuple[str, Call]] = []
     places: list[list[int]] = []
@@ -45,16 +45,16 @@ def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[l
                 )
             calls.append((names[0], context.call("extend", names, args)))
             places.append(list(part))
-    grips: list[Grip] = [Grip.LOST] * len(requests)
+    statuses: list[LeaseStatus] = [LeaseStatus.LOST] * len(requests)
     if calls:
         for part, answer in zip(places, (yield from each(context, calls)), strict=True):
             if answer is AWAY:
                 for place in part:
-                    grips[place] = Grip.UNKNOWN
+                    statuses[place] = LeaseStatus.UNKNOWN
                 continue
             for place, letter in zip(part, answer.decode(), strict=True):
-                grips[place] = _GRIPS[letter]
-    return grips
+                statuses[place] = _STATUSES[letter]
+    return statuses
 
 
 def _by_checkpoints(requests: Sequence[HeartbeatRequest], places: Sequence[int]) -> list[Sequence[int]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import LOST_BY
-from penstock.stores.contract import Fetched, Grip, HeartbeatRequest
+from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus
 from penstock.stores.sqlite.blobs import progress_blob
 from penstock.stores.sqlite.columns import JobRow
 from penstock.stores.sqlite.rows import jobs_of, numbers, texts
@@ -28,7 +28,7 @@ _LEASE_ANEW = SQL["reclaim.lease"]
 # ── extend ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def extend(tx: TransactionContext, requests: Sequence[HeartbeatRequest]) -> list[Grip]:
+def extend(tx: TransactionContext, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
     tx.notice_reboot()
     return [_extend(tx, request) for request in requests]
 
@@ -38,18 +38,18 @@ def must_last(requests: Sequence[HeartbeatRequest]) -> bool:
     return any(request.lasting for request in requests)
 
 
-def _extend(tx: TransactionContext, request: HeartbeatRequest) -> Grip:
+def _extend(tx: TransactionContext, request: HeartbeatRequest) -> LeaseStatus:
     lease = request.lease
     queue = tx.queue(lease.queue)
     if queue is None:
-        return Grip.LOST
+        return LeaseStatus.LOST
     progress = None if request.progress is None else progress_blob(request.progress)
     held = (lease.generation, queue.qid, lease.id, lease.token)
     said = (tx.lease_now + request.by, int(request.started), progress, request.checkpoint)
     found = tx.execute(_EXTEND, (*held, *said)).fetchall()
     for (cancel_asked,) in found:
-        return Grip.CANCEL_ASKED if cancel_asked else Grip.HELD
-    return Grip.LOST
+        return LeaseStatus.CANCEL_ASKED if cancel_asked else LeaseStatus.HELD
+    return LeaseStatus.LOST
 
 
 # ── reclaim ──────────────────────────────────────────────────────────────────────────────────────
