@@ -13,7 +13,7 @@ from penstock.core.job import NewJob, Ref
 from penstock.core.schedule import Entry, NewEntry, Overlap
 from penstock.encryption import why_not_here
 from penstock.maintenance.service import Service
-from penstock.stores.contract import Moved, SetAside, Store, Tick
+from penstock.stores.contract import SetAside, Store, Tick, TickStatus
 
 __all__ = ["PeriodicEnqueuer"]
 
@@ -112,13 +112,13 @@ class PeriodicEnqueuer(Service):
         waits: list[float] = []
         answers = await self._store.tick([tick for _, tick in due])
         for (entry, tick), answer in zip(due, answers, strict=True):
-            if answer.moved is Moved.EARLY:
+            if answer.moved is TickStatus.EARLY:
                 waits.append(_EARLY)
-            elif answer.moved is Moved.UNKNOWN:
+            elif answer.moved is TickStatus.UNKNOWN:
                 waits.append(_TROUBLE)
-            elif answer.moved is Moved.STALE:
+            elif answer.moved is TickStatus.STALE:
                 waits.append(0.0)  # somebody was quicker: see how it stands now
-            elif answer.moved is Moved.APPLIED:
+            elif answer.moved is TickStatus.APPLIED:
                 for job in tick.jobs:
                     if job.id in answer.enqueued:
                         self._on_enqueued(job)

@@ -59,7 +59,7 @@ from penstock.stores.contract.reports import (
     QueueStats,
     WorkerInfo,
 )
-from penstock.stores.contract.scheduling import Moved, Scheduling, Tick, Ticked, Timetable
+from penstock.stores.contract.scheduling import Scheduling, Tick, Ticked, TickStatus, Timetable
 from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.store import Store, SyncStore
 
@@ -76,7 +76,6 @@ __all__ = [
     "LaneInfo",
     "LeaseStatus",
     "Level",
-    "Moved",
     "Offer",
     "Operating",
     "Page",
@@ -95,6 +94,7 @@ __all__ = [
     "SyncProducing",
     "SyncStore",
     "Tick",
+    "TickStatus",
     "Ticked",
     "Timetable",
     "Verdict",

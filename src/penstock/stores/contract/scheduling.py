@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.job import NewJob, Ref
 from penstock.core.schedule import Entry, NewEntry, Overlap
 
-__all__ = ["Moved", "Scheduling", "Tick", "Ticked", "Timetable"]
+__all__ = ["Scheduling", "Tick", "TickStatus", "Ticked", "Timetable"]
 
 
 class Timetable(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Tick(msgspec.Struct, frozen=True):
     jobs: tuple[NewJob, ...] = ()
 
 
-class Moved(enum.StrEnum):
+class TickStatus(enum.StrEnum):
     """The status of one tick. Nothing is done unless it is APPLIED."""
 
     APPLIED = "applied"
@@ -53,7 +53,7 @@ class Moved(enum.StrEnum):
 class Ticked(msgspec.Struct, frozen=True):
     """The answer for one tick: its status, and the ids of the jobs that are new. Other jobs were skipped."""
 
-    moved: Moved
+    moved: TickStatus
     enqueued: tuple[str, ...] = ()
 
 

@@ -91,7 +91,7 @@ class Ticking(Fact, frozen=True):
 
 
 class Ticked(Fact, frozen=True):
-    """What the store said to that: a word of `store.Moved`, or `unknown`; and which jobs are new."""
+    """What the store said to that: a word of `store.TickStatus`, or `unknown`; and which jobs are new."""
 
     queue: str
     name: str

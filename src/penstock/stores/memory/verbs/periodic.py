@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
-from penstock.stores.contract import Moved, Tick, Ticked, Timetable, Verdict
+from penstock.stores.contract import Tick, Ticked, TickStatus, Timetable, Verdict
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
 
@@ -80,11 +80,11 @@ def tick(memory: MemoryState, ticks: Sequence[Tick]) -> list[Ticked]:
 def _tick(memory: MemoryState, one: Tick, now: int) -> Ticked:
     entry = _entry(memory, one.ref)
     if entry is None:
-        return Ticked(Moved.GONE)
+        return Ticked(TickStatus.GONE)
     if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
-        return Ticked(Moved.STALE)
+        return Ticked(TickStatus.STALE)
     if now < one.not_before:
-        return Ticked(Moved.EARLY)
+        return Ticked(TickStatus.EARLY)
     last, new = entry.last, []
     for job in one.jobs:
         if one.overlap is not Overlap.ALLOW and last is not None and _unfinished(memory, one.ref.queue, last):
@@ -101,7 +101,7 @@ def _tick(memory: MemoryState, one: Tick, now: int) -> Ticked:
         enqueued=entry.enqueued + len(new),
         skipped=entry.skipped + len(one.jobs) - len(new),
     )
-    return Ticked(Moved.APPLIED, tuple(new))
+    return Ticked(TickStatus.APPLIED, tuple(new))
 
 
 def _entry(memory: MemoryState, ref: Ref) -> Entry | None:

@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap, unreadable_entry
-from penstock.stores.contract import Moved, Tick, Ticked, Timetable
+from penstock.stores.contract import Tick, Ticked, TickStatus, Timetable
 from penstock.stores.redis.batching import HEAVY, by_queue, in_bytes, parts_of
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
@@ -25,7 +25,7 @@ from penstock.stores.redis.wire.calls import Call
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
 
 _HEAD = struct.Struct("<ddddB")
-_MOVED = {b"a": Moved.APPLIED, b"s": Moved.STALE, b"e": Moved.EARLY, b"g": Moved.GONE}
+_STATUSES = {b"a": TickStatus.APPLIED, b"s": TickStatus.STALE, b"e": TickStatus.EARLY, b"g": TickStatus.GONE}
 _OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.REPLACE: 2}
 _blob = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(NewEntry).decode
@@ -170,10 +170,10 @@ def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[Ticked]]:
 
 def _ticked(one: Tick, answer: Any) -> Ticked:
     if answer is AWAY:
-        return Ticked(Moved.UNKNOWN, ())
-    moved, _, _, letters = answer
+        return Ticked(TickStatus.UNKNOWN, ())
+    status, _, _, letters = answer
     new = [job.id for job, letter in zip(one.jobs, letters, strict=False) if letter == ord("n")]
-    return Ticked(_MOVED[moved], tuple(new))
+    return Ticked(_STATUSES[status], tuple(new))
 
 
 def _tick_call(context: Context, one: Tick) -> Call:

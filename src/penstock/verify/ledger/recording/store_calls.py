@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from penstock.core.job import Job, Lease, NewJob, Ref
 from penstock.core.lifecycle import Transition, first_state
 from penstock.core.unique_rules import expiry_of
-from penstock.stores.contract import Enqueued, Moved, Settlement, Tick
+from penstock.stores.contract import Enqueued, Settlement, Tick, TickStatus
 from penstock.stores.contract import Settled as Answer
 from penstock.stores.contract import Ticked as TickAnswer
 from penstock.verify.ledger import facts
@@ -131,7 +131,9 @@ def ticked(now: Now, tick: Tick, answer: TickAnswer | None) -> Iterator[Fact]:
     the answer is that somebody else has moved the entry on."""
     said = "unknown" if answer is None else answer.moved.value
     new = () if answer is None else answer.enqueued
-    otherwise = "unknown" if answer is None or answer.moved in (Moved.STALE, Moved.UNKNOWN) else "skipped"
+    otherwise = (
+        "unknown" if answer is None or answer.moved in (TickStatus.STALE, TickStatus.UNKNOWN) else "skipped"
+    )
     yield facts.Ticked(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
     for job in tick.jobs:
         yield facts.Answered(*now, job.queue, job.id, "new" if job.id in new else otherwise)
