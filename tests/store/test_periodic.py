@@ -16,7 +16,7 @@ from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.retry import exponential
-from penstock.stores.contract import Store, Tick, Ticked, TickStatus, Wake
+from penstock.stores.contract import Store, Tick, TickResult, TickStatus, Wake
 from tests.store.facts import (
     ALONE,
     CANCELLED,
@@ -66,7 +66,7 @@ async def stored(store: Store, ref: Ref) -> Entry:
     return found[ref]
 
 
-async def ticked(store: Store, one: Tick) -> Ticked:
+async def ticked(store: Store, one: Tick) -> TickResult:
     (answer,) = await store.tick([one])
     return answer
 
@@ -183,7 +183,7 @@ async def test_a_deleted_entry_is_gone_and_its_jobs_stay(store: Store, clock: Ma
     assert await store.delete_entries([first.ref, first.ref, Ref("no", "no")]) == [True, False, False]
     assert (await store.entries()).entries == []
     assert (await the(store, job)).state is State.SCHEDULED
-    assert await ticked(store, tick(first)) == Ticked(TickStatus.GONE)
+    assert await ticked(store, tick(first)) == TickResult(TickStatus.GONE)
 
 
 async def test_entries_go_with_their_queue_when_it_is_dropped(store: Store) -> None:
@@ -228,7 +228,7 @@ async def test_a_tick_enqueues_its_jobs_and_moves_the_watermark(store: Store, cl
     first, now = await put(store, entry()), clock.now()
     past, ahead = new("past", run_at=now - SECOND), new("ahead", run_at=now + SECOND)
     answer = await ticked(store, tick(first, past, ahead, to=now + SECOND))
-    assert answer == Ticked(TickStatus.APPLIED, ("past", "ahead"))
+    assert answer == TickResult(TickStatus.APPLIED, ("past", "ahead"))
     moved = await stored(store, first.ref)
     assert moved == replace(first, watermark=now + SECOND, last="ahead", enqueued=2)
     assert await counts(store) == {State.AVAILABLE: 1, State.SCHEDULED: 1}
@@ -257,29 +257,29 @@ async def test_a_job_that_ended_and_was_not_kept_does_not_come_twice(store: Stor
     (job,) = await take(store)
     await end(store, job, replace(COMPLETED, keep=0))
     assert await gone(store, job)
-    assert await ticked(store, tick(first, new("once"))) == Ticked(TickStatus.STALE)
+    assert await ticked(store, tick(first, new("once"))) == TickResult(TickStatus.STALE)
     assert await counts(store) == {}
 
 
 async def test_the_stores_clock_decides_what_is_early(store: Store, clock: ManualClock) -> None:
     first = await put(store, entry())
     one = tick(first, new("x"), not_before=clock.now() + 3 * SECOND)
-    assert await ticked(store, one) == Ticked(TickStatus.EARLY)
+    assert await ticked(store, one) == TickResult(TickStatus.EARLY)
     clock.advance(3 * SECOND - 1)
-    assert await ticked(store, one) == Ticked(TickStatus.EARLY)
+    assert await ticked(store, one) == TickResult(TickStatus.EARLY)
     assert await stored(store, first.ref) == first
     clock.advance(1)
-    assert await ticked(store, one) == Ticked(TickStatus.APPLIED, ("x",))
+    assert await ticked(store, one) == TickResult(TickStatus.APPLIED, ("x",))
 
 
 async def test_a_tick_of_an_older_revision_changes_nothing(store: Store) -> None:
     first = await put(store, entry())
     second = await put(store, entry(jitter=1))
-    assert await ticked(store, tick(first, new())) == Ticked(TickStatus.STALE)
+    assert await ticked(store, tick(first, new())) == TickResult(TickStatus.STALE)
     (paused,) = await store.pause_entries([first.ref], True)
     assert paused is not None
-    assert await ticked(store, tick(second, new())) == Ticked(TickStatus.STALE)
-    assert await ticked(store, tick(paused, new())) == Ticked(TickStatus.STALE), "paused"
+    assert await ticked(store, tick(second, new())) == TickResult(TickStatus.STALE)
+    assert await ticked(store, tick(paused, new())) == TickResult(TickStatus.STALE), "paused"
     assert await counts(store) == {}
 
 
@@ -290,10 +290,10 @@ async def test_answers_stand_at_the_place_of_their_questions(store: Store) -> No
         [tick(b, new("1", queue="b")), tick(away), tick(a, new("2", queue="a")), tick(b, new("3", queue="b"))]
     )
     assert answers == [
-        Ticked(TickStatus.APPLIED, ("1",)),
-        Ticked(TickStatus.GONE),
-        Ticked(TickStatus.APPLIED, ("2",)),
-        Ticked(TickStatus.STALE),
+        TickResult(TickStatus.APPLIED, ("1",)),
+        TickResult(TickStatus.GONE),
+        TickResult(TickStatus.APPLIED, ("2",)),
+        TickResult(TickStatus.STALE),
     ]
     assert await store.tick([]) == []
 
@@ -302,7 +302,7 @@ async def test_a_job_whose_id_or_unique_key_is_taken_is_skipped(store: Store) ->
     first = await put(store, entry())
     await add(store, new("taken"), new("holder", unique=UniqueKey("k")))
     jobs = [new("taken"), new("other", unique=UniqueKey("k")), new("fine")]
-    assert await ticked(store, tick(first, *jobs)) == Ticked(TickStatus.APPLIED, ("fine",))
+    assert await ticked(store, tick(first, *jobs)) == TickResult(TickStatus.APPLIED, ("fine",))
     moved = await stored(store, first.ref)
     assert (moved.enqueued, moved.skipped, moved.last) == (1, 2, "fine")
 
@@ -310,7 +310,7 @@ async def test_a_job_whose_id_or_unique_key_is_taken_is_skipped(store: Store) ->
 async def test_a_closed_queue_skips_and_a_paused_one_gathers(store: Store) -> None:
     first = await put(store, entry())
     await store.settings("default", closed=True)
-    assert await ticked(store, tick(first, new())) == Ticked(TickStatus.APPLIED)
+    assert await ticked(store, tick(first, new())) == TickResult(TickStatus.APPLIED)
     await store.settings("default", closed=False, paused=True)
     now = await stored(store, first.ref)
     assert (await ticked(store, tick(now, new("b")))).enqueued == ("b",)
@@ -322,7 +322,7 @@ async def test_a_job_is_skipped_while_the_one_before_has_not_ended(store: Store,
     first = await _with_last(store, state)
     answer = await ticked(store, tick(first, new("next"), overlap=Overlap.SKIP))
     ended = state in (State.COMPLETED, State.CANCELLED, State.DEAD)
-    assert answer == Ticked(TickStatus.APPLIED, ("next",) if ended else ())
+    assert answer == TickResult(TickStatus.APPLIED, ("next",) if ended else ())
     moved = await stored(store, first.ref)
     assert moved.watermark == first.watermark + MINUTE
     assert (moved.last, moved.skipped) == (("next", 0) if ended else ("last", 1))
@@ -333,7 +333,7 @@ async def test_a_job_takes_the_place_of_the_one_before(store: Store, state: Stat
     first = await _with_last(store, state)
     before = await the(store, Ref("default", "last"))
     answer = await ticked(store, tick(first, new("next"), overlap=Overlap.REPLACE))
-    assert answer == Ticked(TickStatus.APPLIED, ("next",))
+    assert answer == TickResult(TickStatus.APPLIED, ("next",))
     assert (await the(store, Ref("default", "next"))).state is State.AVAILABLE
     after = await the(store, before)
     if before.ended:

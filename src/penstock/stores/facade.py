@@ -34,7 +34,7 @@ from penstock.stores.contract import (
     Share,
     Store,
     Tick,
-    Ticked,
+    TickResult,
     Timetable,
     WorkerInfo,
 )
@@ -102,7 +102,7 @@ class VerbTable:
     delete_entries: AsyncOperation[[Sequence[Ref]], list[bool]]
     groups: AsyncOperation[[str | None, int], list[GroupInfo]]
     flush_group: AsyncOperation[[str, str, str], str | None]
-    tick: AsyncOperation[[Sequence[Tick]], list[Ticked]]
+    tick: AsyncOperation[[Sequence[Tick]], list[TickResult]]
 
 
 class StoreFacade:
@@ -245,7 +245,7 @@ class StoreFacade:
     async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
         return await self._verbs.flush_group.run(queue, task, key)
 
-    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+    async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
         return await self._verbs.tick.run(ticks)
 
 

@@ -59,7 +59,7 @@ from penstock.stores.contract.reports import (
     QueueStats,
     WorkerInfo,
 )
-from penstock.stores.contract.scheduling import Scheduling, Tick, Ticked, TickStatus, Timetable
+from penstock.stores.contract.scheduling import Scheduling, Tick, TickResult, TickStatus, Timetable
 from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.store import Store, SyncStore
 
@@ -94,8 +94,8 @@ __all__ = [
     "SyncProducing",
     "SyncStore",
     "Tick",
+    "TickResult",
     "TickStatus",
-    "Ticked",
     "Timetable",
     "Verdict",
     "Wake",

@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.job import NewJob, Ref
 from penstock.core.schedule import Entry, NewEntry, Overlap
 
-__all__ = ["Scheduling", "Tick", "TickStatus", "Ticked", "Timetable"]
+__all__ = ["Scheduling", "Tick", "TickResult", "TickStatus", "Timetable"]
 
 
 class Timetable(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class TickStatus(enum.StrEnum):
     __hash__ = str.__hash__
 
 
-class Ticked(msgspec.Struct, frozen=True):
+class TickResult(msgspec.Struct, frozen=True):
     """The answer for one tick: its status, and the ids of the jobs that are new. Other jobs were skipped."""
 
     moved: TickStatus
@@ -97,7 +97,7 @@ class Scheduling(Protocol):
         """
         ...
 
-    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+    async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
         """Move the watermark of each entry and enqueue its jobs, in one step.
 
         - A tick applies only if the entry still stands as it was read. So of any number of concurrent
@@ -107,6 +107,6 @@ class Scheduling(Protocol):
         - `Overlap.REPLACE`: the entry's last job is cancelled first, as by `cancel` (`lifecycle.REPLACED`).
         - A job that is NEW becomes the entry's last job. A job that was REPLACED counts as skipped.
 
-        Answer: one `Ticked` per tick, in order.
+        Answer: one `TickResult` per tick, in order.
         """
         ...

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
-from penstock.stores.contract import Tick, Ticked, TickStatus, Timetable, Verdict
+from penstock.stores.contract import Tick, TickResult, TickStatus, Timetable, Verdict
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
 
@@ -73,18 +73,18 @@ def _delete_entry(memory: MemoryState, ref: Ref) -> bool:
     return True
 
 
-def tick(memory: MemoryState, ticks: Sequence[Tick]) -> list[Ticked]:
+def tick(memory: MemoryState, ticks: Sequence[Tick]) -> list[TickResult]:
     return [_tick(memory, one, memory.clock.now()) for one in ticks]
 
 
-def _tick(memory: MemoryState, one: Tick, now: int) -> Ticked:
+def _tick(memory: MemoryState, one: Tick, now: int) -> TickResult:
     entry = _entry(memory, one.ref)
     if entry is None:
-        return Ticked(TickStatus.GONE)
+        return TickResult(TickStatus.GONE)
     if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
-        return Ticked(TickStatus.STALE)
+        return TickResult(TickStatus.STALE)
     if now < one.not_before:
-        return Ticked(TickStatus.EARLY)
+        return TickResult(TickStatus.EARLY)
     last, new = entry.last, []
     for job in one.jobs:
         if one.overlap is not Overlap.ALLOW and last is not None and _unfinished(memory, one.ref.queue, last):
@@ -101,7 +101,7 @@ def _tick(memory: MemoryState, one: Tick, now: int) -> Ticked:
         enqueued=entry.enqueued + len(new),
         skipped=entry.skipped + len(one.jobs) - len(new),
     )
-    return Ticked(TickStatus.APPLIED, tuple(new))
+    return TickResult(TickStatus.APPLIED, tuple(new))
 
 
 def _entry(memory: MemoryState, ref: Ref) -> Entry | None:

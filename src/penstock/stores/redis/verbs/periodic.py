@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap, unreadable_entry
-from penstock.stores.contract import Tick, Ticked, TickStatus, Timetable
+from penstock.stores.contract import Tick, TickResult, TickStatus, Timetable
 from penstock.stores.redis.batching import HEAVY, by_queue, in_bytes, parts_of
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
@@ -154,7 +154,7 @@ def delete_entries(context: Context, refs: Sequence[Ref]) -> CallPlan[list[bool]
 
 
 @isolated
-def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[Ticked]]:
+def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[TickResult]]:
     """One script each. It may be sent again: what it has done, it does not do twice."""
     if not ticks:
         return []
@@ -168,12 +168,12 @@ def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[Ticked]]:
     return [_ticked(one, answer) for one, answer in zip(ticks, answers, strict=True)]
 
 
-def _ticked(one: Tick, answer: Any) -> Ticked:
+def _ticked(one: Tick, answer: Any) -> TickResult:
     if answer is AWAY:
-        return Ticked(TickStatus.UNKNOWN, ())
+        return TickResult(TickStatus.UNKNOWN, ())
     status, _, _, letters = answer
     new = [job.id for job, letter in zip(one.jobs, letters, strict=False) if letter == ord("n")]
-    return Ticked(_STATUSES[status], tuple(new))
+    return TickResult(_STATUSES[status], tuple(new))
 
 
 def _tick_call(context: Context, one: Tick) -> Call:

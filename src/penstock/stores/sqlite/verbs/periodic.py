@@ -9,7 +9,7 @@ import msgspec
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
-from penstock.stores.contract import Tick, Ticked, TickStatus, Timetable, Verdict
+from penstock.stores.contract import Tick, TickResult, TickStatus, Timetable, Verdict
 from penstock.stores.sqlite.blobs import entry_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -97,18 +97,18 @@ def _delete(tx: TransactionContext, ref: Ref) -> bool:
 # ── tick ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tick(tx: TransactionContext, ticks: Sequence[Tick]) -> list[Ticked]:
+def tick(tx: TransactionContext, ticks: Sequence[Tick]) -> list[TickResult]:
     return [_tick(tx, one) for one in ticks]
 
 
-def _tick(tx: TransactionContext, one: Tick) -> Ticked:
+def _tick(tx: TransactionContext, one: Tick) -> TickResult:
     queue, entry = tx.queue(one.ref.queue), _entry(tx, one.ref)
     if queue is None or entry is None:
-        return Ticked(TickStatus.GONE)
+        return TickResult(TickStatus.GONE)
     if entry.paused or (entry.revision, entry.watermark) != (one.revision, one.watermark):
-        return Ticked(TickStatus.STALE)
+        return TickResult(TickStatus.STALE)
     if tx.now < one.not_before:
-        return Ticked(TickStatus.EARLY)
+        return TickResult(TickStatus.EARLY)
     last, new = entry.last, []
     for job in one.jobs:
         if one.overlap is not Overlap.ALLOW and last is not None and is_open(tx, Ref(queue.name, last)):
@@ -120,4 +120,4 @@ def _tick(tx: TransactionContext, one: Tick) -> Ticked:
             new.append(job.id)
     skipped = len(one.jobs) - len(new)
     tx.execute(_MOVE, (queue.qid, one.ref.id, one.to, last, len(new), skipped))
-    return Ticked(TickStatus.APPLIED, tuple(new))
+    return TickResult(TickStatus.APPLIED, tuple(new))

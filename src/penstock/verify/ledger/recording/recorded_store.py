@@ -24,7 +24,7 @@ from penstock.stores.contract import (
     Store,
     SyncStore,
     Tick,
-    Ticked,
+    TickResult,
     Verdict,
     Wake,
 )
@@ -128,7 +128,7 @@ class _Watched:
         with self._clerk.limit(queue, options.get("limits")):
             return await self._store.settings(queue, **options)
 
-    async def tick(self, ticks: Sequence[Tick]) -> list[Ticked]:
+    async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
         with self._clerk.tick(ticks) as answer:
             return answer(await self._store.tick(ticks))
 
@@ -252,10 +252,10 @@ class _Clerk:
         self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running, told=True)])
 
     @contextmanager
-    def tick(self, ticks: Sequence[Tick]) -> Iterator[_Answer[Ticked]]:
+    def tick(self, ticks: Sequence[Tick]) -> Iterator[_Answer[TickResult]]:
         now = timestamp()
         self._pen.write_all([fact for tick in ticks for fact in store_calls.ticking(now, tick)])
-        answer = _Answer[Ticked]()
+        answer = _Answer[TickResult]()
         try:
             yield answer
         finally:

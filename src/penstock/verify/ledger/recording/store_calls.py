@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from penstock.core.job import Job, Lease, NewJob, Ref
 from penstock.core.lifecycle import Transition, first_state
 from penstock.core.unique_rules import expiry_of
-from penstock.stores.contract import Enqueued, Settlement, Tick, TickStatus
+from penstock.stores.contract import Enqueued, Settlement, Tick, TickResult, TickStatus
 from penstock.stores.contract import Settled as Answer
-from penstock.stores.contract import Ticked as TickAnswer
 from penstock.verify.ledger import facts
 from penstock.verify.ledger.facts import Fact
 
@@ -126,7 +125,7 @@ def ticking(now: Now, tick: Tick) -> Iterator[Fact]:
     yield from (offered(job, entry=tick.ref.id) for job in tick.jobs)
 
 
-def ticked(now: Now, tick: Tick, answer: TickAnswer | None) -> Iterator[Fact]:
+def ticked(now: Now, tick: Tick, answer: TickResult | None) -> Iterator[Fact]:
     """None: the reply was lost. A store may have lost it to itself, asked again, and been its own rival: then
     the answer is that somebody else has moved the entry on."""
     said = "unknown" if answer is None else answer.moved.value
