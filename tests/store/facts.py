@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.core.batch import Group
 from penstock.core.job import AttemptError, Job, NewJob, Ref, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import Rate
 from penstock.core.partition import Lane
 from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
@@ -64,9 +64,9 @@ COMPLETED = Transition(State.COMPLETED, keep=KEEP)
 CANCELLED = Transition(State.CANCELLED, keep=KEEP, reason="not wanted")
 DEAD = Transition(State.DEAD, keep=KEEP, error=error(), reason="ValueError: no luck")
 AGAIN = Transition(State.AVAILABLE, error=error())
-PARKED = Transition(State.PARKED, place=Place.OWN, charge=False, reason="nobody knows it")
-RELEASED = Transition(State.AVAILABLE, place=Place.HEAD, charge=False)
-PUT_BACK = Transition(State.AVAILABLE, place=Place.OWN, charge=False)
+PARKED = Transition(State.PARKED, place=QueuePosition.OWN, charge=False, reason="nobody knows it")
+RELEASED = Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False)
+PUT_BACK = Transition(State.AVAILABLE, place=QueuePosition.OWN, charge=False)
 
 
 def retryable(delay: int = MINUTE) -> Transition:

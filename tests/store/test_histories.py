@@ -20,7 +20,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Lease, Ref, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.partition import Lane
 from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 from penstock.stores.contract import Enqueued, Settled, Settlement, Store, Verdict
@@ -40,7 +40,7 @@ MOVES = [
     COMPLETED,
     Transition(State.COMPLETED),
     Transition(State.DEAD, keep=HOUR, error=error()),
-    Transition(State.AVAILABLE, place=Place.HEAD, charge=False),
+    Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False),
     Transition(State.AVAILABLE, error=error()),
     Transition(State.RETRYABLE, error=error()),
     Transition(State.SCHEDULED, delay=1_000, charge=False),

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import Rate
 from penstock.core.partition import Lane
 from penstock.stores.contract import LaneInfo, Store, WorkerInfo
@@ -236,7 +236,7 @@ async def test_who_comes_back_to_a_lane_that_it_holds_is_the_first_when_the_hold
     await add(store, *jobs, other)
     first = await take_one(store)
     assert first.id == jobs[0].id
-    held = Transition(State.AVAILABLE, place=Place.HEAD, charge=False, reason="429", hold_lane=MINUTE)
+    held = Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="429", hold_lane=MINUTE)
     await end(store, first, held)
     seen = await the(store, jobs[0])
     assert (seen.state, seen.attempt, seen.reason) == (State.WAITING, 0, "429")
@@ -259,8 +259,12 @@ async def test_a_hold_of_a_lane_outlives_the_others_that_end_in_it(store: Store,
     jobs = some(4, lane=TWO)
     await add(store, *jobs)
     one, two = await take(store, 2)
-    await end(store, one, Transition(State.AVAILABLE, place=Place.HEAD, charge=False, hold_lane=MINUTE))
-    await end(store, two, Transition(State.AVAILABLE, place=Place.HEAD, charge=False, hold_lane=SECOND))
+    await end(
+        store, one, Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, hold_lane=MINUTE)
+    )
+    await end(
+        store, two, Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, hold_lane=SECOND)
+    )
     assert await counts(store) == {State.WAITING: 4}
     clock.advance(MINUTE)
     await store.promote(["default"], limit=9)
@@ -298,7 +302,7 @@ async def test_a_job_that_leaves_its_place_at_the_head_keeps_its_room(store: Sto
     jobs = some(3, lane=TWO)
     await add(store, *jobs)
     for job in await take(store, 2):
-        await end(store, job, Transition(State.AVAILABLE, place=Place.HEAD, charge=False))
+        await end(store, job, Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False))
     assert (await the(store, jobs[2])).state is State.WAITING
     info = await store.lane(jobs[2].ref)
     assert info == LaneInfo("k", [await the(store, jobs[0]), await the(store, jobs[1])], 1, 0)

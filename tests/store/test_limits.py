@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import LimitChange, QueueLimits, Rate
 from penstock.stores.contract import Fetched, Settlement, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
@@ -54,7 +54,9 @@ async def fetch(
 
 
 def throttled(ms: int) -> Transition:
-    return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, reason="throttled: 429", hold=ms)
+    return Transition(
+        State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="throttled: 429", hold=ms
+    )
 
 
 async def held_info(store: Store, queue: str = "default") -> Any:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import PRIORITIES, Job, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.stores.contract import Settlement, Share, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
@@ -168,7 +168,7 @@ async def test_a_large_batch_that_is_released_keeps_its_order(store: Store) -> N
 async def test_a_lost_attempt_may_go_to_the_head_too(store: Store) -> None:
     await add(store, *(new(id) for id in "abc"))
     a = await take_one(store)
-    await end(store, a, Transition(State.AVAILABLE, place=Place.HEAD, error=error(), lost=True))
+    await end(store, a, Transition(State.AVAILABLE, place=QueuePosition.HEAD, error=error(), lost=True))
     assert await drained(store) == ["a", "b", "c"]
 
 
@@ -217,13 +217,20 @@ async def test_a_reclaimed_job_may_go_back_to_its_own_place(store: Store) -> Non
 
 @pytest.mark.parametrize(
     ("place", "order"),
-    [(Place.OWN, ["a", "b", "c"]), (Place.HEAD, ["b", "a", "c"]), (Place.TAIL, ["a", "c", "b"])],
+    [
+        (QueuePosition.OWN, ["a", "b", "c"]),
+        (QueuePosition.HEAD, ["b", "a", "c"]),
+        (QueuePosition.TAIL, ["a", "c", "b"]),
+    ],
 )
-async def test_a_parked_job_has_a_place_too(store: Store, place: Place, order: list[str]) -> None:
+async def test_a_parked_job_has_a_place_too(store: Store, place: QueuePosition, order: list[str]) -> None:
     await add(store, *(new(id) for id in "abc"))
     jobs = await take(store, 3)
     await store.settle(
-        [Settlement(j.lease, replace(PARKED, place=place if j.id == "b" else Place.OWN)) for j in jobs]
+        [
+            Settlement(j.lease, replace(PARKED, place=place if j.id == "b" else QueuePosition.OWN))
+            for j in jobs
+        ]
     )
     refs = [job.ref for job in jobs]
     await store.announce(WorkerInfo("w1", "host", 1, 0, (), ("t",), 1))

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from penstock.core.batch import Group
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, TERMINAL, Job, Lease, NewJob, Progress, Ref, State
-from penstock.core.lifecycle import LEGAL, Place, Transition
+from penstock.core.lifecycle import LEGAL, QueuePosition, Transition
 from penstock.core.limits import LimitChange, OnFull, Rate
 from penstock.core.partition import Lane, Turn
 from penstock.core.unique import WHILE_FINISHED, UniqueKey
@@ -164,7 +164,7 @@ transitions = st.one_of(
         delay=a_time,
         hold=st.sampled_from([0, 0, 0, 0, 0, 10]),
         hold_lane=st.sampled_from([0, 0, 0, 10]),
-        place=st.sampled_from(list(Place)),
+        place=st.sampled_from(list(QueuePosition)),
         charge=st.booleans(),
         lost=st.booleans(),
         error=st.sampled_from([None, error()]),
@@ -173,7 +173,7 @@ transitions = st.one_of(
     st.builds(
         Transition,
         state=st.just(State.AVAILABLE),
-        place=st.sampled_from(list(Place)),
+        place=st.sampled_from(list(QueuePosition)),
         charge=st.just(False),
         hold_lane=st.sampled_from([1, 10, 15_000]),
     ),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import MAX_ERRORS, TERMINAL, Progress, Ref, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Store
 from tests.store.facts import (
@@ -169,8 +169,8 @@ async def test_put_back(store: Store, clock: ManualClock) -> None:
     assert await the(store, job) == replace(job, state=State.AVAILABLE, attempt=0, token=None, worker=None)
 
 
-@pytest.mark.parametrize("place", list(Place))
-async def test_parked(store: Store, clock: ManualClock, place: Place) -> None:
+@pytest.mark.parametrize("place", list(QueuePosition))
+async def test_parked(store: Store, clock: ManualClock, place: QueuePosition) -> None:
     job = await running(store)
     clock.advance(40)
     await end(store, job, replace(PARKED, place=place))

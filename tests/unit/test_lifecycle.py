@@ -14,7 +14,7 @@ from penstock.core.lifecycle import (
     EXPIRED,
     LEGAL,
     NO_FAILURE_FOR,
-    Place,
+    QueuePosition,
     Transition,
     decide,
     first_state,
@@ -71,7 +71,7 @@ def young(age: int = 0, **more: Any) -> Job:
 
 THROTTLED: dict[str, Any] = {
     "state": State.AVAILABLE,
-    "place": Place.HEAD,
+    "place": QueuePosition.HEAD,
     "charge": False,
     "reason": "throttled: no luck",
     "hold": 500,
@@ -109,13 +109,13 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         "raised, and again at once",
         JOB,
         Raised(ERROR, delay=0),
-        Transition(State.AVAILABLE, place=Place.TAIL, error=ERROR),
+        Transition(State.AVAILABLE, place=QueuePosition.TAIL, error=ERROR),
     ),
     (
         "raised, with a policy of no wait",
         job(retry=Fixed(0)),
         Raised(ERROR),
-        Transition(State.AVAILABLE, place=Place.TAIL, error=ERROR),
+        Transition(State.AVAILABLE, place=QueuePosition.TAIL, error=ERROR),
     ),
     (
         "raised with a delay of its own in the last attempt",
@@ -321,35 +321,35 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Unknown(),
         Transition(
             State.PARKED,
-            place=Place.OWN,
+            place=QueuePosition.OWN,
             charge=False,
             reason="no worker here knows the task 'mail.send'",
         ),
     ),
-    ("released", JOB, Released(), Transition(State.AVAILABLE, place=Place.HEAD, charge=False)),
+    ("released", JOB, Released(), Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False)),
     (
         "released to its own place",
         JOB,
-        Released(Place.OWN),
-        Transition(State.AVAILABLE, place=Place.OWN, charge=False),
+        Released(QueuePosition.OWN),
+        Transition(State.AVAILABLE, place=QueuePosition.OWN, charge=False),
     ),
     (
         "lost before it started",
         JOB,
         LeaseLost(ERROR, started=False),
-        Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True),
+        Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, lost=True),
     ),
     (
         "lost before it started, at most once",
         job(at_most_once=True, attempt=3),
         LeaseLost(ERROR, started=False),
-        Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True),
+        Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, lost=True),
     ),
     (
         "lost for the first time",
         JOB,
         LeaseLost(ERROR),
-        Transition(State.AVAILABLE, place=Place.HEAD, error=ERROR, lost=True),
+        Transition(State.AVAILABLE, place=QueuePosition.HEAD, error=ERROR, lost=True),
     ),
     (
         "lost for the second time",
@@ -361,7 +361,7 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         "lost again, with a policy of no wait",
         job(lost=1, retry=Fixed(0)),
         LeaseLost(ERROR),
-        Transition(State.AVAILABLE, place=Place.HEAD, error=ERROR, lost=True),
+        Transition(State.AVAILABLE, place=QueuePosition.HEAD, error=ERROR, lost=True),
     ),
     (
         "lost in the last attempt",
@@ -487,7 +487,7 @@ def test_a_long_reason_is_cut() -> None:
 
 
 def test_released_is_what_follows_from_released() -> None:
-    for place in Place:
+    for place in QueuePosition:
         assert released(place) == decide(JOB, Released(place), NOW)
 
 

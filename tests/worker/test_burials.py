@@ -12,7 +12,7 @@ import pytest
 from penstock.config import load
 from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, State
-from penstock.core.lifecycle import Place, released
+from penstock.core.lifecycle import QueuePosition, released
 from penstock.maintenance.service import Complaint
 from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
@@ -104,7 +104,7 @@ async def test_nor_does_an_old_entry_for_the_same_job_let_an_at_most_once_job_st
 
 
 async def _given_back(store: Store, job: Job) -> None:
-    assert await store.settle([Settlement(job.lease, released(Place.HEAD))]) == [Settled.APPLIED]
+    assert await store.settle([Settlement(job.lease, released(QueuePosition.HEAD))]) == [Settled.APPLIED]
 
 
 async def test_nor_does_one_of_its_own_that_it_has_fetched_anew(store: Store) -> None:

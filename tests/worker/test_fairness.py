@@ -16,7 +16,7 @@ from penstock.app.task import Task
 from penstock.client.handle import Handle
 from penstock.core.ids import mint_token
 from penstock.core.job import State
-from penstock.core.lifecycle import Place, released
+from penstock.core.lifecycle import QueuePosition, released
 from penstock.stores.contract import Settlement, Share, Store
 from penstock.worker import Worker
 from penstock.worker.executor.process_backlog import MOST_WAITING
@@ -348,7 +348,7 @@ async def test_what_finds_no_slot_goes_back_to_its_place_uncharged(app: App) -> 
         )
         assert [job.id for job in fetched.jobs] == left[:50], "each at its own place"
         assert {job.attempt for job in fetched.jobs} == {1}, "for the other it is the first attempt"
-        await app.store.settle([Settlement(job.lease, released(Place.OWN)) for job in fetched.jobs])
+        await app.store.settle([Settlement(job.lease, released(QueuePosition.OWN)) for job in fetched.jobs])
         dam.open()
         await until(lambda: len(dam.ran) == dam.jobs, "the rest runs")
     assert sorted(dam.ran) == list(range(dam.jobs)), "each once"

@@ -33,7 +33,14 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import DEAD_KEPT, AttemptError, Job
-from penstock.core.lifecycle import CANNOT_BE_READ, Place, Transition, decide, starts_on_record, too_late
+from penstock.core.lifecycle import (
+    CANNOT_BE_READ,
+    QueuePosition,
+    Transition,
+    decide,
+    starts_on_record,
+    too_late,
+)
 from penstock.core.outcomes import Cancelled, Outcome, Released, Returned, Unknown
 from penstock.stores.contract import Fetched, SetAside, Settled, Settlement, Share, Store
 from penstock.stores.encrypted import why_closed
@@ -217,7 +224,7 @@ class Take(AbstractAsyncContextManager[Some]):
 
     def _too_late(self, job: Job) -> Outcome | None:
         if clock.lease_seconds() - self._clock[1] > self._lease / 1000:  # we were suspended: it may be lost
-            return Released(Place.OWN)
+            return Released(QueuePosition.OWN)
         return too_late(job, self._now())
 
     async def _its_time(self, job: Job, now: int) -> None:
@@ -228,7 +235,7 @@ class Take(AbstractAsyncContextManager[Some]):
         try:
             await asyncio.sleep(begins - time.monotonic() + 0.001)  # a timer may be early by its resolution
         except asyncio.CancelledError:
-            await _to_the_end(self._apply(job, Released(Place.OWN)))
+            await _to_the_end(self._apply(job, Released(QueuePosition.OWN)))
             raise
 
     async def _fetch(self) -> Fetched:
@@ -249,7 +256,7 @@ class Take(AbstractAsyncContextManager[Some]):
             await asyncio.wait({fetching})
             if not fetching.cancelled() and fetching.exception() is None:
                 for job in fetching.result().jobs:
-                    await self._apply(job, Released(Place.OWN))
+                    await self._apply(job, Released(QueuePosition.OWN))
             raise
         self._clock = (fetched.now, self._clock[1])
         return fetched
@@ -270,7 +277,7 @@ class Take(AbstractAsyncContextManager[Some]):
         try:
             await taken.record_start()
         except BaseException:  # boundary: whatever it was, the job has not begun, and says so
-            await _to_the_end(self._settle(taken, Released(Place.OWN)))
+            await _to_the_end(self._settle(taken, Released(QueuePosition.OWN)))
             raise
 
     # ── leaving the block ────────────────────────────────────────────────────────────────────────

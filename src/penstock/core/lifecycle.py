@@ -18,7 +18,7 @@ from penstock.core.outcomes import (
     Expired,
     LeaseLost,
     Outcome,
-    Place,
+    QueuePosition,
     Raised,
     Released,
     Returned,
@@ -43,7 +43,7 @@ __all__ = [
     "SHORTEST_FREE_WAIT",
     "UNKNOWN_TASK",
     "UNREADABLE",
-    "Place",
+    "QueuePosition",
     "Transition",
     "batch_of",
     "decide",
@@ -67,7 +67,7 @@ class Transition(msgspec.Struct, frozen=True):
 
     state: State
     delay: int = 0
-    place: Place = Place.TAIL
+    place: QueuePosition = QueuePosition.TAIL
     charge: bool = True
     lost: bool = False
     keep: int = 0
@@ -134,7 +134,7 @@ def decide(
             move = _out_of_time(job, now)
         case Unknown(why):
             reason = f"{UNKNOWN_TASK}{job.task!r}" if why is None else why[:300]
-            return Transition(State.PARKED, place=Place.OWN, charge=False, reason=reason)
+            return Transition(State.PARKED, place=QueuePosition.OWN, charge=False, reason=reason)
         case Released(place):
             return released(place)
     if move.state is State.DEAD and keep_dead != DEAD_KEPT and job.spec.keep_dead is None:
@@ -166,7 +166,7 @@ def _completed(keep: int) -> Transition:
     return Transition(State.COMPLETED, keep=keep)
 
 
-def released(place: Place) -> Transition:
+def released(place: QueuePosition) -> Transition:
     """Back to its queue, uncharged: what follows from `Released`, for one who has only the lease."""
     return Transition(State.AVAILABLE, place=place, charge=False)
 
@@ -208,7 +208,7 @@ def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float)
         move = _again(job, error, now, luck, delay)
         return msgspec.structs.replace(move, hold=delay)
     reason = f"throttled: {error.message}"[:300]
-    return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, reason=reason, hold=delay)
+    return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason=reason, hold=delay)
 
 
 def _born(spec: NewJob, enqueued_at: int) -> int:
@@ -218,13 +218,13 @@ def _born(spec: NewJob, enqueued_at: int) -> int:
 
 def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -> Transition:
     if not started:
-        return Transition(State.AVAILABLE, place=Place.HEAD, charge=False, lost=True)
+        return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, lost=True)
     if job.spec.at_most_once:
         return msgspec.structs.replace(_dead(job, error, _MAYBE_RAN), lost=True)
     # the first loss is most likely the worker's fault and runs again at once; later ones may be the job's
     delay = 0 if job.lost == 0 else None
     again = _again(job, error, now, luck, delay)
-    place = Place.HEAD if again.state is State.AVAILABLE else again.place
+    place = QueuePosition.HEAD if again.state is State.AVAILABLE else again.place
     return msgspec.structs.replace(again, lost=True, place=place)
 
 

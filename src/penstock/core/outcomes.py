@@ -14,7 +14,7 @@ __all__ = [
     "Expired",
     "LeaseLost",
     "Outcome",
-    "Place",
+    "QueuePosition",
     "Raised",
     "Released",
     "Returned",
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-class Place(enum.StrEnum):
+class QueuePosition(enum.StrEnum):
     """Where in its queue's order, among jobs of its priority, a job that becomes available stands."""
 
     HEAD = "head"
@@ -97,7 +97,7 @@ class Undecodable(msgspec.Struct, frozen=True):
 class Released(msgspec.Struct, frozen=True):
     """Given back: by a worker that stops (to the head), or by one that had no slot (to its own place)."""
 
-    place: Place = Place.HEAD
+    place: QueuePosition = QueuePosition.HEAD
 
 
 class Unknown(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import struct
 import msgspec
 
 from penstock.core.job import State
-from penstock.core.lifecycle import Place
+from penstock.core.lifecycle import QueuePosition
 
 __all__ = [
     "ASKED",
@@ -52,7 +52,7 @@ STATES = (
 )
 NUMBER = {state: number for number, state in enumerate(STATES)}
 #: Queue positions by their number in a transition (see settle.lua).
-POSITIONS = {Place.HEAD: 0, Place.TAIL: 1, Place.OWN: 2}
+POSITIONS = {QueuePosition.HEAD: 0, QueuePosition.TAIL: 1, QueuePosition.OWN: 2}
 #: Flags of a lease.
 CHARGED, STARTED, ASKED = 1, 2, 4
 HISTORY = struct.Struct("<IddddddIIH")

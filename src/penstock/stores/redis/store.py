@@ -16,7 +16,7 @@ from typing import Any
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, Ref
-from penstock.core.lifecycle import Place, released
+from penstock.core.lifecycle import QueuePosition, released
 from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import Fetched, Finding, Offer, Settled, Settlement, Share, SyncStore, Wake
 from penstock.stores.facade import StoreFacade
@@ -256,7 +256,7 @@ class RedisStore(StoreFacade):
 
 
 def _given_back(context: Context, came: Sequence[DispatchedJob]) -> CallPlan[list[Settled]]:
-    back = released(Place.HEAD)
+    back = released(QueuePosition.HEAD)
     return settling.settle(context, [Settlement(one.lease, back) for one in came])
 
 

@@ -16,7 +16,7 @@ from penstock.client.options import Options
 from penstock.core import clock
 from penstock.core.errors import AttemptCancelled
 from penstock.core.job import Job
-from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, Place, starts_on_record, too_late
+from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, QueuePosition, starts_on_record, too_late
 from penstock.core.outcomes import Cancelled, Released, Unknown
 from penstock.stores.encrypted import why_closed
 from penstock.worker.executor.ending import Ending
@@ -151,7 +151,7 @@ class Admission:
             leased = buffer.popleft()
             if leased.plan.run_in == "process" and self._process_room() <= 0:
                 if not self.backlog.put(leased, time.monotonic()):
-                    self._ending.refuse(leased, Released(Place.OWN))
+                    self._ending.refuse(leased, Released(QueuePosition.OWN))
                 continue
             if self._start(leased):
                 room -= 1
@@ -164,7 +164,7 @@ class Admission:
             if leased is None:
                 return
             if clock.lease_seconds() - leased.fetched > self._lease:
-                self._ending.refuse(leased, Released(Place.OWN))
+                self._ending.refuse(leased, Released(QueuePosition.OWN))
             elif self._start(leased):
                 room -= 1
 
@@ -223,7 +223,7 @@ class Admission:
                 if now - leased.arrived < self._slot_wait:
                     self._buffer.append(leased)
                 else:
-                    self._ending.refuse(leased, Released(Place.OWN))
+                    self._ending.refuse(leased, Released(QueuePosition.OWN))
         if self.backlog:
             self._put_back(self.backlog.overdue(now))
 
@@ -238,7 +238,7 @@ class Admission:
 
     def _put_back(self, batch: Sequence[LeasedJob]) -> None:
         for leased in batch:
-            self._ending.refuse(leased, Released(Place.OWN))
+            self._ending.refuse(leased, Released(QueuePosition.OWN))
         if batch:
             self._slots.freed.set()  # another look is due soon
 
@@ -247,4 +247,4 @@ class Admission:
         run them."""
         overdue = clock.lease_seconds() - self._lease
         while self._buffer and self._buffer[0].fetched < overdue:
-            self._ending.refuse(self._buffer.popleft(), Released(Place.OWN))
+            self._ending.refuse(self._buffer.popleft(), Released(QueuePosition.OWN))

@@ -7,7 +7,7 @@ import asyncio
 from penstock.app.outcome import outcome_of, timed_out, unjudged
 from penstock.core.errors import AttemptCancelled, AttemptTimeout
 from penstock.core.job import AttemptError
-from penstock.core.lifecycle import Place
+from penstock.core.lifecycle import QueuePosition
 from penstock.core.outcomes import Cancelled, LeaseLost, Outcome, Raised, Released
 from penstock.core.text import number
 from penstock.worker.executor.attempt_start import LeaseRevoked
@@ -21,7 +21,7 @@ def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
     """The outcome of an attempt that ended with `error`. Never raises."""
     try:
         if isinstance(error, LeaseRevoked):
-            return Released(Place.OWN)
+            return Released(QueuePosition.OWN)
         if isinstance(error, ChildFailed):
             return error.outcome
         if isinstance(error, ChildDied):
@@ -55,7 +55,7 @@ def _child_died(leased: LeasedJob, error: ChildDied) -> Outcome:
     if leased.interrupt is AttemptCancelled:
         return Cancelled("cancelled while running")
     if isinstance(error, NoChild):
-        return Released(Place.OWN)
+        return Released(QueuePosition.OWN)
     kind = type(error).__name__
     fact = AttemptError.bounded(leased.job.attempt, leased.store_now(), kind, error.cause)
     return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)

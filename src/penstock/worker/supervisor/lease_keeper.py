@@ -9,7 +9,7 @@ import time
 from penstock.config import Config
 from penstock.core import clock
 from penstock.core.errors import StoreError
-from penstock.core.lifecycle import Place, released
+from penstock.core.lifecycle import QueuePosition, released
 from penstock.core.text import number
 from penstock.maintenance.service import Complaint
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settlement, Store
@@ -93,7 +93,7 @@ class LeaseKeeper:
         )
 
     async def _give_back(self, store: Store, taken: list[Entry]) -> None:
-        move = released(Place.OWN)
+        move = released(QueuePosition.OWN)
         await store.settle([Settlement(e.lease, move) for e in taken])
 
     def _kill_the_overdue(self, child: WorkerProcess, held: list[Entry], now: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.core.job import MAX_ERRORS, TERMINAL, Ref, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.stores.contract import Settled, Settlement, no_outcome
 from penstock.stores.memory import indexes, keys, partitions, transitions
 from penstock.stores.memory.rows import Row
@@ -22,11 +22,11 @@ def settle(memory: MemoryState, settlements: Sequence[Settlement]) -> list[Settl
     for one in settlements:
         no_outcome(one.transition)
     now = memory.clock.now()
-    heads = sum(one.transition.place is Place.HEAD for one in settlements)
+    heads = sum(one.transition.place is QueuePosition.HEAD for one in settlements)
     memory.head -= heads
     places = iter(range(memory.head, memory.head + heads))  # the first of them is the first out
     return [
-        _settle(memory, one, next(places) if one.transition.place is Place.HEAD else 0, now)
+        _settle(memory, one, next(places) if one.transition.place is QueuePosition.HEAD else 0, now)
         for one in settlements
     ]
 
@@ -55,13 +55,13 @@ def _settle(memory: MemoryState, one: Settlement, head: int, now: int) -> Settle
 def _apply(memory: MemoryState, row: Row, to: Transition, result: bytes | None, head: int, now: int) -> None:
     """The facts after this transition."""
     job, ended = row.job, to.state in TERMINAL
-    if to.place is not Place.OWN:
-        row.place = head if to.place is Place.HEAD else memory.next_place()
-    row.at_tail = to.place is Place.TAIL
+    if to.place is not QueuePosition.OWN:
+        row.place = head if to.place is QueuePosition.HEAD else memory.next_place()
+    row.at_tail = to.place is QueuePosition.TAIL
     run_at = job.run_at
     if to.state in (State.SCHEDULED, State.RETRYABLE):
         run_at = now + to.delay
-    elif to.state is State.AVAILABLE and to.place is not Place.OWN:
+    elif to.state is State.AVAILABLE and to.place is not QueuePosition.OWN:
         run_at = now
     row.over_at = now + to.keep
     row.job = replace(

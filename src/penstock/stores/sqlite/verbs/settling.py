@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
-from penstock.core.lifecycle import Place, Transition
+from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.stores.contract import Settled, Settlement, no_outcome
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import errors_blob, errors_of
@@ -61,7 +61,7 @@ def _heads(tx: TransactionContext, settlements: Sequence[Settlement]) -> dict[st
     """Per queue the first of the places at the head that this call needs: its jobs keep their order there."""
     needed: dict[str, int] = {}
     for one in settlements:
-        if one.transition.place is Place.HEAD:
+        if one.transition.place is QueuePosition.HEAD:
             needed[one.lease.queue] = needed.get(one.lease.queue, 0) + 1
     found = {name: tx.queue(name) for name in needed}
     return {name: tx.heads(queue, needed[name]) for name, queue in found.items() if queue is not None}
@@ -76,7 +76,7 @@ def _settle_one(tx: TransactionContext, one: Settlement, heads: dict[str, int]) 
     if not _holds(lease, row[_SEQ], row[_STATE], row[_TOKEN]):
         return Settled.STALE
     head = 0
-    if one.transition.place is Place.HEAD:
+    if one.transition.place is QueuePosition.HEAD:
         head = heads[lease.queue]
         heads[lease.queue] += 1
     try:
@@ -118,8 +118,8 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
         if before is not None:
             partitions.became(tx, queue, before, None, place)
         return
-    if to.place is not Place.OWN:
-        place = head if to.place is Place.HEAD else tx.tails(queue, 1) + 1
+    if to.place is not QueuePosition.OWN:
+        place = head if to.place is QueuePosition.HEAD else tx.tails(queue, 1) + 1
     tx.execute(
         _MOVE,
         (
@@ -141,7 +141,7 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
         end_members(tx, queue, one.lease.id, code, now + to.keep, reason)
     after: int | None = code
     if before is not None:
-        after = partitions.became(tx, queue, before, code, place, at_tail=to.place is Place.TAIL)
+        after = partitions.became(tx, queue, before, code, place, at_tail=to.place is QueuePosition.TAIL)
     tx.move(queue, RUNNING, after)
 
 
@@ -157,7 +157,7 @@ def _throttled(tx: TransactionContext, queue: QueueContext, seq: int, to: Transi
 def _due(to: Transition, due: int, now: int) -> int:
     if to.state in (State.SCHEDULED, State.RETRYABLE):
         return now + to.delay
-    if to.state is State.AVAILABLE and to.place is not Place.OWN:
+    if to.state is State.AVAILABLE and to.place is not QueuePosition.OWN:
         return now
     return due
 
