@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.job import NewJob, Ref, State
-from penstock.stores.contract import QueueInfo, Verdict, WorkerInfo
+from penstock.stores.contract import EnqueueStatus, QueueInfo, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from tests.cli.conftest import announce, fetch, kill, put
@@ -38,9 +38,9 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(penstock, store):
 def test_a_closed_queue_takes_nothing_until_it_is_opened(penstock, store):
     put(store, "a")
     penstock.ok("queues", "close", "default")
-    assert store.sync.enqueue([NewJob("b", "t")])[0].verdict is Verdict.CLOSED
+    assert store.sync.enqueue([NewJob("b", "t")])[0].status is EnqueueStatus.CLOSED
     penstock.ok("queues", "open", "default")
-    assert store.sync.enqueue([NewJob("b", "t")])[0].verdict is Verdict.NEW
+    assert store.sync.enqueue([NewJob("b", "t")])[0].status is EnqueueStatus.NEW
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "close", "open", "purge", "delete"])

@@ -17,7 +17,7 @@ from penstock.core.batch import Batch
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
-from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 from penstock.verify.ledger.reading.history import Run
 
 __all__ = ["LIVES", "Life", "Producer", "left_behind"]
@@ -235,7 +235,7 @@ async def left_behind(store: Store, jobs: Mapping[str, Job]) -> None:
         id = f"{spec.id}-again"
         again = msgspec.structs.replace(spec, id=id, delay=0, run_at=None, group=None)
         (answer,) = await store.enqueue([again])
-        assert answer.verdict is Verdict.NEW, f"its key is still held, by {answer.id}"
+        assert answer.status is EnqueueStatus.NEW, f"its key is still held, by {answer.id}"
         (job,) = await _fetched(store, id)
         done = Settlement(job.lease, Transition(State.COMPLETED))
         assert await store.settle([done]) == [Settled.APPLIED]

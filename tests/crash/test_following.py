@@ -10,7 +10,7 @@ import pytest
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown, StoreUnavailable
-from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
 from tests.crash.conftest import Harm, Stage, pairs
 from tests.crash.lives import QUEUE
@@ -35,7 +35,7 @@ async def again(call: Callable[[], Awaitable[R]]) -> R:
 async def followed(store: Store) -> None:
     """Somebody who works by hand: one job, and then the one that follows it."""
     (answer,) = await again(lambda: store.enqueue([NewJob("first", "t", queue=QUEUE)]))
-    assert answer.verdict in (Verdict.NEW, Verdict.EXISTS)
+    assert answer.status in (EnqueueStatus.NEW, EnqueueStatus.EXISTS)
     for id in ("first", "next"):
         job = await taken(store, id)
         then = (NewJob("next", "t", queue=QUEUE),) if id == "first" else ()

@@ -13,7 +13,7 @@ from penstock.core.job import AttemptError, Job, NewJob, Ref, State
 from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import Rate
 from penstock.core.partition import Lane
-from penstock.stores.contract import Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -102,7 +102,7 @@ ALONE = Group("g", 1_000)
 async def add(store: Store, *jobs: NewJob) -> None:
     """Enqueue jobs that must all be new."""
     answers = await store.enqueue(jobs)
-    assert [a.verdict for a in answers] == [Verdict.NEW] * len(jobs)
+    assert [a.status for a in answers] == [EnqueueStatus.NEW] * len(jobs)
     assert [a.id for a in answers] == [job.id for job in jobs]
 
 

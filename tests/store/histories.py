@@ -204,4 +204,4 @@ def _short(answer: Any) -> str:
         return "[" + ", ".join(map(_short, answer)) + "]"
     if isinstance(answer, Job):
         return f"{answer.id} {answer.state.value} {answer.attempt} {answer.token or ''}".strip()
-    return str(getattr(answer, "verdict", answer))
+    return str(getattr(answer, "status", answer))

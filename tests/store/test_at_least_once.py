@@ -12,7 +12,7 @@ from penstock.core.job import TERMINAL, AttemptError, Job, State
 from penstock.core.lifecycle import decide
 from penstock.core.outcomes import LeaseLost, Outcome, Raised, Released, Returned, Snoozed
 from penstock.retry import Fixed
-from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import EnqueueStatus, HeartbeatRequest, Settled, Settlement, Share, Store
 from tests.store.facts import DAY, KEEP, LEASE, SECOND, all_jobs, counts, new
 
 QUEUES = ["a", "b"]
@@ -54,7 +54,7 @@ class World:
         answers = await self.store.enqueue(jobs)
         if self.dice.random() < 0.3:  # the reply was lost: the same call again stores nothing twice
             answers = await self.store.enqueue(jobs)
-            assert {answer.verdict for answer in answers} == {Verdict.EXISTS}
+            assert {answer.status for answer in answers} == {EnqueueStatus.EXISTS}
         self.acknowledged.update(answer.id for answer in answers)
 
     async def fetch(self) -> None:

@@ -17,6 +17,7 @@ from penstock.core.partition import Lane, Turn
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import (
+    EnqueueStatus,
     HeartbeatRequest,
     Level,
     SetAside,
@@ -26,7 +27,6 @@ from penstock.stores.contract import (
     Store,
     Tick,
     TickStatus,
-    Verdict,
     WorkerInfo,
 )
 from tests.store.facts import (
@@ -84,7 +84,7 @@ class World:
         if way == "unique":
             facts["unique"] = UniqueKey(id)
         (answer,) = await self.store.enqueue([NewJob(id=id, retention=KEEP, **facts)])
-        assert answer.verdict is Verdict.NEW
+        assert answer.status is EnqueueStatus.NEW
         if way in ("running", "retryable", "parked"):
             (job,) = await self.fetch(worker="gone", limit=1)
             if way != "running":
@@ -228,7 +228,7 @@ async def test_a_spoiled_job_gives_up_its_unique_key_its_lane_and_its_group(
     (answer,) = await store.enqueue(
         [NewJob("two", "t", unique=UniqueKey("k"), lane=Lane("l"), retention=KEEP)]
     )
-    assert answer.verdict is Verdict.NEW
+    assert answer.status is EnqueueStatus.NEW
     assert [job.id for job in await world.fetch()] == ["two"]
 
 
@@ -237,7 +237,7 @@ async def test_a_call_that_would_replace_a_spoiled_job_takes_its_place(world: Wo
     await store.enqueue([NewJob("one", "t", unique=UniqueKey("k"), delay=HOUR)])
     await vandal.record(Ref("default", "one"), "its end")
     (answer,) = await store.enqueue([NewJob("two", "t", unique=UniqueKey("k", replace=3))])
-    assert answer.verdict is Verdict.NEW
+    assert answer.status is EnqueueStatus.NEW
     assert [job.id for job in await world.fetch()] == ["two"]
 
 

@@ -18,7 +18,7 @@ from penstock.retry import (
     RetryPolicy,
     Steps,
 )
-from penstock.stores.contract import Enqueued, Store, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, Store
 from tests.store.facts import (
     COMPLETED,
     HOUR,
@@ -40,7 +40,7 @@ from tests.store.facts import (
 
 async def test_a_new_job_is_available_at_once(store: Store, clock: ManualClock) -> None:
     spec = new()
-    assert await store.enqueue([spec]) == [Enqueued(Verdict.NEW, spec.id)]
+    assert await store.enqueue([spec]) == [Enqueued(EnqueueStatus.NEW, spec.id)]
     job = await the(store, spec)
     now = clock.now()
     assert job == Job(
@@ -103,10 +103,10 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
     first, last = some(2)
     answers = await store.enqueue([first, old, last, first])
     assert answers == [
-        Enqueued(Verdict.NEW, first.id),
-        Enqueued(Verdict.EXISTS, old.id),
-        Enqueued(Verdict.NEW, last.id),
-        Enqueued(Verdict.EXISTS, first.id),
+        Enqueued(EnqueueStatus.NEW, first.id),
+        Enqueued(EnqueueStatus.EXISTS, old.id),
+        Enqueued(EnqueueStatus.NEW, last.id),
+        Enqueued(EnqueueStatus.EXISTS, first.id),
     ]
     assert await counts(store) == {State.AVAILABLE: 3}
 
@@ -115,7 +115,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
 async def test_a_taken_id_exists_whatever_became_of_its_job(store: Store, state: State) -> None:
     job = await in_state(store, state)
     again = new(job.id, task="another")
-    assert await store.enqueue([again]) == [Enqueued(Verdict.EXISTS, job.id)]
+    assert await store.enqueue([again]) == [Enqueued(EnqueueStatus.EXISTS, job.id)]
     assert await the(store, job) == job
 
 
@@ -194,9 +194,9 @@ async def test_a_closed_queue_takes_nothing_but_says_what_exists(store: Store) -
     await store.settings("default", closed=True)
     more = new()
     assert await store.enqueue([more, old, new("elsewhere", queue="open")]) == [
-        Enqueued(Verdict.CLOSED, more.id),
-        Enqueued(Verdict.EXISTS, old.id),
-        Enqueued(Verdict.NEW, "elsewhere"),
+        Enqueued(EnqueueStatus.CLOSED, more.id),
+        Enqueued(EnqueueStatus.EXISTS, old.id),
+        Enqueued(EnqueueStatus.NEW, "elsewhere"),
     ]
     assert await gone(store, more)
     assert ids(await take(store, 9)) == [old.id]  # workers drain it
@@ -226,5 +226,5 @@ async def test_a_large_payload_comes_back_whole(store: Store) -> None:
 async def test_a_cancelled_job_keeps_its_id(store: Store) -> None:
     job = await in_state(store, State.AVAILABLE)
     await store.cancel([job.ref])
-    assert await store.enqueue([new(job.id)]) == [Enqueued(Verdict.EXISTS, job.id)]
+    assert await store.enqueue([new(job.id)]) == [Enqueued(EnqueueStatus.EXISTS, job.id)]
     assert (await the(store, job)).reason == ASK_CANCELLED

@@ -12,7 +12,7 @@ from penstock.core.lifecycle import Transition
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Enqueued, Settlement, Store, Tick, TickStatus, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, Settlement, Store, Tick, TickStatus
 from tests.store.facts import (
     COMPLETED,
     DEAD,
@@ -38,20 +38,20 @@ async def bounded(store: Store, size: int, queue: str = "default", **limits: Any
     await store.settings(queue, limits=LimitChange.of(max_size=size, **limits))
 
 
-def verdicts(answers: list[Enqueued]) -> str:
-    return "".join(answer.verdict[0] for answer in answers)
+def statuses(answers: list[Enqueued]) -> str:
+    return "".join(answer.status[0] for answer in answers)
 
 
 async def test_a_full_queue_takes_no_more_and_says_so_per_item_in_order(store: Store) -> None:
     await bounded(store, 3)
     jobs = some(5)
     answers = await store.enqueue([*jobs, new(queue="other")])
-    assert verdicts(answers) == "nnnffn"
+    assert statuses(answers) == "nnnffn"
     refused = answers[3]
-    assert refused == Enqueued(Verdict.FULL, jobs[3].id, 1_000, size=3)
+    assert refused == Enqueued(EnqueueStatus.FULL, jobs[3].id, 1_000, size=3)
     assert await gone(store, jobs[3])
     assert await counts(store) == {State.AVAILABLE: 3}
-    assert verdicts(await store.enqueue(some(2))) == "ff"
+    assert statuses(await store.enqueue(some(2))) == "ff"
 
 
 async def test_the_rule_to_wait_is_told(store: Store) -> None:
@@ -72,9 +72,9 @@ async def test_what_waits_to_start_counts_and_what_runs_or_has_ended_does_not(st
     await end(store, three, COMPLETED)
     await end(store, four, DEAD)
     await add(store, new(delay=HOUR), new())
-    assert verdicts(await store.enqueue(some(2))) == "ff"
+    assert statuses(await store.enqueue(some(2))) == "ff"
     assert len(await take(store)) == 1
-    assert verdicts(await store.enqueue(some(2))) == "nf"
+    assert statuses(await store.enqueue(some(2))) == "nf"
 
 
 async def test_who_leaves_makes_room(store: Store) -> None:
@@ -82,13 +82,13 @@ async def test_who_leaves_makes_room(store: Store) -> None:
     one, two = some(2)
     await add(store, one, two)
     await store.cancel([one.ref])
-    assert verdicts(await store.enqueue(some(2))) == "nf"
+    assert statuses(await store.enqueue(some(2))) == "nf"
     await store.delete([two.ref])
-    assert verdicts(await store.enqueue(some(2))) == "nf"
+    assert statuses(await store.enqueue(some(2))) == "nf"
     await bounded(store, 3)
-    assert verdicts(await store.enqueue(some(2))) == "nf"
+    assert statuses(await store.enqueue(some(2))) == "nf"
     await store.settings("default", limits=LimitChange(max_size=None))
-    assert verdicts(await store.enqueue(some(2))) == "nn"
+    assert statuses(await store.enqueue(some(2))) == "nn"
 
 
 async def test_exists_closed_and_duplicate_are_asked_before_full(store: Store) -> None:
@@ -98,23 +98,23 @@ async def test_exists_closed_and_duplicate_are_asked_before_full(store: Store) -
     answers = await store.enqueue(
         [held, new(unique=UniqueKey("k")), new(unique=UniqueKey("l")), new(delay=5)]
     )
-    assert [answer.verdict for answer in answers] == [
-        Verdict.EXISTS,
-        Verdict.DUPLICATE,
-        Verdict.FULL,
-        Verdict.FULL,
+    assert [answer.status for answer in answers] == [
+        EnqueueStatus.EXISTS,
+        EnqueueStatus.DUPLICATE,
+        EnqueueStatus.FULL,
+        EnqueueStatus.FULL,
     ]
     assert answers[1].id == held.id
     await store.settings("default", closed=True)
-    assert verdicts(await store.enqueue([new()])) == "c"
+    assert statuses(await store.enqueue([new()])) == "c"
 
 
 async def test_what_was_refused_holds_no_key(store: Store) -> None:
     await bounded(store, 1)
     await add(store, new())
-    assert verdicts(await store.enqueue([new(unique=UniqueKey("k"))])) == "f"
+    assert statuses(await store.enqueue([new(unique=UniqueKey("k"))])) == "f"
     await bounded(store, 9)
-    assert verdicts(await store.enqueue([new(unique=UniqueKey("k"))])) == "n"
+    assert statuses(await store.enqueue([new(unique=UniqueKey("k"))])) == "n"
 
 
 async def test_a_job_that_follows_enters_a_full_queue(store: Store) -> None:
@@ -127,7 +127,7 @@ async def test_a_job_that_follows_enters_a_full_queue(store: Store) -> None:
     await store.settle([Settlement(job.lease, REMOVED, then=then)])
     assert await counts(store) == {State.AVAILABLE: 2, State.SCHEDULED: 1}
     assert await counts(store, "other") == {State.AVAILABLE: 2}
-    assert verdicts(await store.enqueue([new()])) == "f"
+    assert statuses(await store.enqueue([new()])) == "f"
 
 
 async def test_the_tick_of_a_full_queue_is_skipped_and_made_up_for_by_no_one(
@@ -156,7 +156,7 @@ async def test_retry_after_follows_how_fast_the_queue_drains(
             await end(store, job, REMOVED)
         await store.enqueue(some(10))
     answers = await open_store().enqueue(some(30))
-    assert verdicts(answers) == "f" * 30
+    assert statuses(answers) == "f" * 30
     waits = [answer.retry_after or 0 for answer in answers]
     assert waits == sorted(waits)
     assert waits[0] == pytest.approx(100, rel=0.2)
@@ -203,5 +203,5 @@ async def test_a_clock_that_is_set_back_by_hours_does_not_stop_it(store: Store, 
 async def test_many_at_once_fill_it_to_the_brim(store: Store) -> None:
     await bounded(store, 2_500)
     answers = await store.enqueue(some(4_100))
-    assert verdicts(answers) == "n" * 2_500 + "f" * 1_600
+    assert statuses(answers) == "n" * 2_500 + "f" * 1_600
     assert await counts(store) == {State.AVAILABLE: 2_500}

@@ -10,7 +10,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, Job, NewJob, State
 from penstock.core.lifecycle import EXPIRED, Transition
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Due, GroupInfo, Settled, Settlement, Share, Store, Verdict, Wake
+from penstock.stores.contract import Due, EnqueueStatus, GroupInfo, Settled, Settlement, Share, Store, Wake
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -338,7 +338,7 @@ async def test_a_paused_queue_collects_and_a_closed_one_takes_none(store: Store,
     await add(store, member("late", delay=1))
     await store.settings("default", paused=True, closed=True)
     (answer,) = await store.enqueue([member("refused")])
-    assert answer.verdict is Verdict.CLOSED
+    assert answer.status is EnqueueStatus.CLOSED
     clock.advance(1)
     assert (await promote(store)).moved == 1
     clock.advance(DAY)
@@ -688,16 +688,16 @@ async def test_a_members_key_is_held_until_its_batch_has_ended(store: Store) -> 
     key = UniqueKey("k")
     await add(store, member("a", size=2, unique=key))
     (answer,) = await store.enqueue([member("b", size=2, unique=key)])
-    assert (answer.verdict, answer.id) == (Verdict.DUPLICATE, "a")
+    assert (answer.status, answer.id) == (EnqueueStatus.DUPLICATE, "a")
     await add(store, member("c", size=2))
     batch = await take_one(store)
     assert batch.members == ("a", "c")
     (answer,) = await store.enqueue([member("d", size=2, unique=key)])
-    assert answer.verdict is Verdict.DUPLICATE
+    assert answer.status is EnqueueStatus.DUPLICATE
     await end(store, batch, DEAD)
     await store.retry([batch.ref])
     (answer,) = await store.enqueue([member("e", size=2, unique=key)])
-    assert (answer.verdict, answer.id) == (Verdict.DUPLICATE, "a")
+    assert (answer.status, answer.id) == (EnqueueStatus.DUPLICATE, "a")
     await end(store, await take_one(store), Transition(State.COMPLETED))
     await add(store, member("f", size=2, unique=key))
 

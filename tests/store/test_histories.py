@@ -23,7 +23,7 @@ from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.partition import Lane
 from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING, UniqueKey
-from penstock.stores.contract import Enqueued, Settled, Settlement, Store, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Store
 from penstock.stores.memory import MemoryStore
 from tests.store.conftest import STORES
 from tests.store.facts import COMPLETED, HOUR, error, new
@@ -213,7 +213,7 @@ class AnswersBeforeItStores(Mutant):
         there = await self._store.get([job.ref for job in jobs])
         self.later = asyncio.create_task(self._store_later(jobs))
         return [
-            Enqueued(Verdict.NEW if job is None else Verdict.EXISTS, spec.id)
+            Enqueued(EnqueueStatus.NEW if job is None else EnqueueStatus.EXISTS, spec.id)
             for spec, job in zip(jobs, there, strict=True)
         ]
 
@@ -240,7 +240,7 @@ def test_a_store_with_a_verb_in_two_steps_is_found_out(
 
 def enqueued(began: int, ended: int) -> Call:
     asked = Asked("enqueue", "q", "one", jobs=(new("a", queue="q"),))
-    return Call(asked, [Enqueued(Verdict.NEW, "a")], began, ended)
+    return Call(asked, [Enqueued(EnqueueStatus.NEW, "a")], began, ended)
 
 
 LOOK = Asked("get", "q", "two", ids=("a",))

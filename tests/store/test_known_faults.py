@@ -12,7 +12,15 @@ from penstock.core.job import AttemptError, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store, Verdict
+from penstock.stores.contract import (
+    EnqueueStatus,
+    HeartbeatRequest,
+    LeaseStatus,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+)
 from tests.store.facts import (
     COMPLETED,
     HOUR,
@@ -122,20 +130,20 @@ async def test_an_enqueue_that_is_refused_for_its_id_holds_no_unique_key(store: 
     key = UniqueKey("k", None)
     await add(store, new("taken"))
     (answer,) = await store.enqueue([new("taken", unique=key)])
-    assert answer.verdict is Verdict.EXISTS
+    assert answer.status is EnqueueStatus.EXISTS
     (answer,) = await store.enqueue([new("free", unique=key)])
-    assert answer.verdict is Verdict.NEW
+    assert answer.status is EnqueueStatus.NEW
 
 
 async def test_of_a_batch_each_job_has_its_own_answer_and_all_of_its_facts(store: Store) -> None:
     await add(store, new("there"))
     batch = [new("a", headers={"h": "1"}), new("there"), new("b", headers={"h": "2"}), new("a")]
     answers = await store.enqueue(batch)
-    assert [answer.verdict for answer in answers] == [
-        Verdict.NEW,
-        Verdict.EXISTS,
-        Verdict.NEW,
-        Verdict.EXISTS,
+    assert [answer.status for answer in answers] == [
+        EnqueueStatus.NEW,
+        EnqueueStatus.EXISTS,
+        EnqueueStatus.NEW,
+        EnqueueStatus.EXISTS,
     ]
     assert [(await the(store, Ref("default", id))).spec.headers for id in ("a", "b")] == [
         {"h": "1"},
@@ -162,7 +170,7 @@ async def test_thousands_too_many_go_and_exactly_as_many_as_may_stay_do(
         pass
     assert await counts(store) == {}
     answers = await store.enqueue(jobs[:10])
-    assert {answer.verdict for answer in answers} == {Verdict.NEW}
+    assert {answer.status for answer in answers} == {EnqueueStatus.NEW}
 
 
 @pytest.mark.parametrize("how", ["deleted", "purged", "cancelled and pruned"])
@@ -184,7 +192,7 @@ async def test_of_jobs_that_were_taken_away_neither_id_nor_key_stays_taken(
         await store.prune()
     assert await counts(store) == {}
     again = [NewJob(job.id, "t", unique=job.spec.unique) for job in jobs]
-    assert [answer.verdict for answer in await store.enqueue(again)] == [Verdict.NEW] * len(jobs)
+    assert [answer.status for answer in await store.enqueue(again)] == [EnqueueStatus.NEW] * len(jobs)
     await store.purge("default", states)
     assert await store.drop("default")
     assert await store.queues() == []

@@ -38,6 +38,7 @@ from penstock.core.partition import Lane, Turn
 from penstock.core.unique import WHILE_FINISHED, UniqueKey
 from penstock.core.unique_rules import phase, until
 from penstock.stores.contract import (
+    EnqueueStatus,
     Fetched,
     GroupInfo,
     HeartbeatRequest,
@@ -46,7 +47,6 @@ from penstock.stores.contract import (
     Settlement,
     Share,
     Store,
-    Verdict,
     WorkerInfo,
 )
 from penstock.stores.memory import MemoryStore
@@ -473,7 +473,7 @@ class Verbs(RuleBasedStateMachine):
         jobs = {job.ref: job for job in self.before.values()}
         for probe, one in zip(probes, answers[0], strict=True):
             assert probe.unique is not None
-            if one.verdict is Verdict.DUPLICATE and Ref(probe.queue, one.id) in jobs:
+            if one.status is EnqueueStatus.DUPLICATE and Ref(probe.queue, one.id) in jobs:
                 self.holds_rightly(jobs[Ref(probe.queue, one.id)], probe.unique.key)
 
     def holds_rightly(self, holder: Job, key: str) -> None:

@@ -13,7 +13,7 @@ from penstock.core.lifecycle import Transition
 from penstock.core.limits import Rate
 from penstock.core.partition import Lane, Turn
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Store, Verdict
+from penstock.stores.contract import EnqueueStatus, Store
 from tests.store.facts import (
     DAY,
     MINUTE,
@@ -43,7 +43,7 @@ async def call_again(store: Store, id: str, **facts: Any) -> Job:
     replace = facts.pop("replace", 1)
     again = new(unique=UniqueKey(id, None, replace=replace), payload=b"[2]", **facts)
     (answer,) = await store.enqueue([again])
-    assert (answer.verdict, answer.id) == (Verdict.REPLACED, id)
+    assert (answer.status, answer.id) == (EnqueueStatus.REPLACED, id)
     (found,) = await store.find(id)
     assert found.spec.payload == b"[2]"
     assert (found.spec.lane, found.spec.turn) == (again.lane, again.turn)
@@ -153,7 +153,7 @@ async def test_a_time_alone_moves_nothing(store: Store) -> None:
     await add(store, new("a", lane=A), movable("one", lane=A))
     again = new(unique=UniqueKey("one", None, replace=2), lane=B, turn=Turn("t"), delay=DAY)
     (answer,) = await store.enqueue([again])
-    assert answer.verdict is Verdict.REPLACED
+    assert answer.status is EnqueueStatus.REPLACED
     found = await the(store, movable("one"))
     assert (found.state, found.spec.lane, found.spec.turn) == (State.SCHEDULED, A, None)
 

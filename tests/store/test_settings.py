@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.job import State
-from penstock.stores.contract import QueueInfo, Store, Verdict
+from penstock.stores.contract import EnqueueStatus, QueueInfo, Store
 from tests.store.facts import OpenStore, add, all_jobs, end, gone, in_state, new, running, take, the
 
 
@@ -39,7 +39,7 @@ async def test_settings_are_those_of_one_queue_and_last(store: Store, open_store
     assert len(await take(other, 9, "b")) == 1
     assert await take(other, 9, "a") == []
     (answer,) = await other.enqueue([new(queue="a")])
-    assert answer.verdict is Verdict.CLOSED
+    assert answer.status is EnqueueStatus.CLOSED
 
 
 async def test_a_running_job_goes_on_in_a_paused_queue(store: Store) -> None:

@@ -11,7 +11,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import Ref, State
 from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Enqueued, QueueInfo, Store, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Store
 from tests.store.facts import (
     COMPLETED,
     MINUTE,
@@ -31,9 +31,9 @@ def test_without_any_event_loop(store: Store, clock: ManualClock) -> None:
     door = store.sync
     spec, late = new(), new(delay=MINUTE)
     assert door.enqueue([spec, late, spec]) == [
-        Enqueued(Verdict.NEW, spec.id),
-        Enqueued(Verdict.NEW, late.id),
-        Enqueued(Verdict.EXISTS, spec.id),
+        Enqueued(EnqueueStatus.NEW, spec.id),
+        Enqueued(EnqueueStatus.NEW, late.id),
+        Enqueued(EnqueueStatus.EXISTS, spec.id),
     ]
     job, _, nobody = door.get([spec.ref, late.ref, Ref("default", "nobody")])
     assert nobody is None
@@ -70,9 +70,9 @@ async def test_a_closed_queue_and_a_unique_key_count_here_too(store: Store) -> N
     first, second = new(unique=UniqueKey("k")), new(unique=UniqueKey("k"))
     refused = new(queue="closed")
     assert store.sync.enqueue([first, second, refused]) == [
-        Enqueued(Verdict.NEW, first.id),
-        Enqueued(Verdict.DUPLICATE, first.id),
-        Enqueued(Verdict.CLOSED, refused.id),
+        Enqueued(EnqueueStatus.NEW, first.id),
+        Enqueued(EnqueueStatus.DUPLICATE, first.id),
+        Enqueued(EnqueueStatus.CLOSED, refused.id),
     ]
 
 
@@ -117,7 +117,7 @@ def test_many_threads_through_one_door(store: Store) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         answers = [answer for found in pool.map(produce, range(threads)) for answer in found]
-    assert {answer.verdict for answer in answers} == {Verdict.NEW}
+    assert {answer.status for answer in answers} == {EnqueueStatus.NEW}
     assert store.sync.queues()[0].counts == {State.AVAILABLE: per_thread * threads}
 
 
@@ -132,7 +132,9 @@ def test_threads_that_want_the_same_id_or_key_agree_on_one(store: Store) -> None
 
     with ThreadPoolExecutor(threads) as pool:
         answers = list(pool.map(produce, range(threads)))
-    assert sorted(a.verdict for a, _ in answers) == [Verdict.EXISTS] * (threads - 1) + [Verdict.NEW]
-    winners = [b.id for _, b in answers if b.verdict is Verdict.NEW]
+    assert sorted(a.status for a, _ in answers) == [EnqueueStatus.EXISTS] * (threads - 1) + [
+        EnqueueStatus.NEW
+    ]
+    winners = [b.id for _, b in answers if b.status is EnqueueStatus.NEW]
     assert len(winners) == 1
     assert {b.id for _, b in answers} == set(winners)

@@ -10,7 +10,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, Job, Lease, State
 from penstock.core.lifecycle import LEGAL
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Settled, Settlement, Store, Verdict, WorkerInfo
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Store, WorkerInfo
 from tests.store.facts import (
     DAY,
     ENDINGS,
@@ -46,7 +46,7 @@ def act(after: After) -> Callable[[Act], Act]:
 @act({})
 async def enqueue_again(store: Store, clock: ManualClock, job: Job) -> object:
     (answer,) = await store.enqueue([job.spec])
-    assert answer.verdict is Verdict.EXISTS
+    assert answer.status is EnqueueStatus.EXISTS
     return answer
 
 

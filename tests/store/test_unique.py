@@ -8,7 +8,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Enqueued, Store, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, Store
 from tests.store.facts import (
     COMPLETED,
     DAY,
@@ -37,9 +37,9 @@ async def held_by(store: Store, key: UniqueKey = K, queue: str = "default") -> s
     """Who has the key: asked by trying to take it, which is taken back."""
     probe = new(unique=key, queue=queue, delay=DAY)
     (answer,) = await store.enqueue([probe])
-    if answer.verdict is Verdict.DUPLICATE:
+    if answer.status is EnqueueStatus.DUPLICATE:
         return answer.id
-    assert answer.verdict is Verdict.NEW
+    assert answer.status is EnqueueStatus.NEW
     await store.delete([probe.ref])
     return None
 
@@ -47,7 +47,7 @@ async def held_by(store: Store, key: UniqueKey = K, queue: str = "default") -> s
 async def test_a_duplicate_is_not_stored_and_names_the_holder(store: Store) -> None:
     first, second = new(unique=K), new(unique=K)
     await add(store, first)
-    assert await store.enqueue([second]) == [Enqueued(Verdict.DUPLICATE, first.id)]
+    assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.DUPLICATE, first.id)]
     assert await gone(store, second)
     assert await counts(store) == {State.AVAILABLE: 1}
     assert (await store.stats())[0].enqueued == 1
@@ -56,21 +56,21 @@ async def test_a_duplicate_is_not_stored_and_names_the_holder(store: Store) -> N
 async def test_a_batch_sees_its_earlier_items(store: Store) -> None:
     first, second = new(unique=K), new(unique=K)
     assert await store.enqueue([first, second, first]) == [
-        Enqueued(Verdict.NEW, first.id),
-        Enqueued(Verdict.DUPLICATE, first.id),
-        Enqueued(Verdict.EXISTS, first.id),
+        Enqueued(EnqueueStatus.NEW, first.id),
+        Enqueued(EnqueueStatus.DUPLICATE, first.id),
+        Enqueued(EnqueueStatus.EXISTS, first.id),
     ]
 
 
 async def test_what_is_asked_first_answers(store: Store) -> None:
     first, taken = new(unique=K), new()
     await add(store, first, taken)
-    assert await store.enqueue([new(taken.id, unique=K)]) == [Enqueued(Verdict.EXISTS, taken.id)]
+    assert await store.enqueue([new(taken.id, unique=K)]) == [Enqueued(EnqueueStatus.EXISTS, taken.id)]
     await store.settings("default", closed=True)
     more = new(unique=K)
     assert await store.enqueue([more, new(taken.id, unique=K)]) == [
-        Enqueued(Verdict.CLOSED, more.id),
-        Enqueued(Verdict.EXISTS, taken.id),
+        Enqueued(EnqueueStatus.CLOSED, more.id),
+        Enqueued(EnqueueStatus.EXISTS, taken.id),
     ]
 
 
@@ -148,10 +148,10 @@ async def test_a_period_ends_the_hold_whatever_its_job_does(store: Store, clock:
     first, second, third = new(unique=key), new(unique=key), new(unique=key)
     await add(store, first)
     clock.advance(MINUTE - 1)
-    assert await store.enqueue([second]) == [Enqueued(Verdict.DUPLICATE, first.id)]
+    assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.DUPLICATE, first.id)]
     clock.advance(1)
     await add(store, second)
-    assert await store.enqueue([third]) == [Enqueued(Verdict.DUPLICATE, second.id)]
+    assert await store.enqueue([third]) == [Enqueued(EnqueueStatus.DUPLICATE, second.id)]
     assert await counts(store) == {State.AVAILABLE: 2}
 
 
@@ -258,4 +258,4 @@ async def test_many_unique_jobs_at_once(store: Store) -> None:
     first = batch()
     await add(store, *first)
     answers = await store.enqueue(batch())
-    assert answers == [Enqueued(Verdict.DUPLICATE, job.id) for job in first]
+    assert answers == [Enqueued(EnqueueStatus.DUPLICATE, job.id) for job in first]

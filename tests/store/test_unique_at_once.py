@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import WHILE_QUEUED, UniqueKey
-from penstock.stores.contract import Settlement, Share, Store, Verdict
+from penstock.stores.contract import EnqueueStatus, Settlement, Share, Store
 from tests.store.facts import LEASE, OpenStore, all_jobs, counts, new, token
 
 KEYS, PRODUCERS, ROUNDS = 40, 8, 4
@@ -19,7 +19,7 @@ KEYS, PRODUCERS, ROUNDS = 40, 8, 4
 def test_producers_of_the_same_keys_make_one_job_of_each(store: Store, open_store: OpenStore) -> None:
     doors = [store, *(open_store() for _ in range(3))]
     holders: dict[int, set[str]] = {n: set() for n in range(KEYS)}
-    verdicts: Counter[Verdict] = Counter()
+    statuses: Counter[EnqueueStatus] = Counter()
     together, lock = threading.Barrier(PRODUCERS), threading.Lock()
 
     def produce(number: int) -> None:
@@ -32,11 +32,11 @@ def test_producers_of_the_same_keys_make_one_job_of_each(store: Store, open_stor
                 with lock:
                     for n, answer in zip(some, answers, strict=True):
                         holders[n].add(answer.id)
-                        verdicts[answer.verdict] += 1
+                        statuses[answer.status] += 1
 
     with ThreadPoolExecutor(PRODUCERS) as pool:
         list(pool.map(produce, range(PRODUCERS)))
-    assert verdicts == {Verdict.NEW: KEYS, Verdict.DUPLICATE: KEYS * (PRODUCERS * ROUNDS - 1)}
+    assert statuses == {EnqueueStatus.NEW: KEYS, EnqueueStatus.DUPLICATE: KEYS * (PRODUCERS * ROUNDS - 1)}
     assert {len(ids) for ids in holders.values()} == {1}
     assert asyncio.run(counts(store)) == {State.AVAILABLE: KEYS}
 
@@ -68,7 +68,7 @@ async def test_one_queued_and_any_that_run_while_workers_take_and_give_back(
             group.create_task(produce(door))
             group.create_task(consume(door, f"w{n}"))
     holders = [(await door.enqueue([new(unique=key)]))[0] for door in doors for key in keys]
-    assert [one.verdict for one in holders[5:]] == [Verdict.REPLACED] * 5
+    assert [one.status for one in holders[5:]] == [EnqueueStatus.REPLACED] * 5
     assert [one.id for one in holders[:5]] == [one.id for one in holders[5:]]
     there = {job.id: job for job in await all_jobs(store)}
     assert {there[one.id].state for one in holders} <= {State.AVAILABLE, State.RETRYABLE}

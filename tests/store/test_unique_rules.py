@@ -14,7 +14,7 @@ from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 from penstock.core.unique_rules import KeyChange, key_change, phase, replaced
-from penstock.stores.contract import Enqueued, Settled, Settlement, Share, Store, Verdict, Wake
+from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Share, Store, Wake
 from tests.store.facts import (
     COMPLETED,
     DAY,
@@ -140,7 +140,7 @@ async def test_a_fetch_of_many_frees_and_takes_in_its_order(store: Store) -> Non
         new(unique=queued, delay=MINUTE),
     )
     await add(store, first)
-    assert (await store.enqueue([new(unique=runs)]))[0].verdict is Verdict.DUPLICATE
+    assert (await store.enqueue([new(unique=runs)]))[0].status is EnqueueStatus.DUPLICATE
     await store.cancel([first.ref])
     await add(store, new("r1", unique=runs), new("r2", unique=runs), second, third)
     assert await held_by(store) == third.id
@@ -227,7 +227,7 @@ async def test_finished_with_a_period_holds_to_its_end_without_the_job(
     clock.advance(HOUR - 1)
     await store.prune()
     assert await gone(store, job)
-    assert await store.enqueue([new(unique=rule(replace=3))]) == [Enqueued(Verdict.DUPLICATE, job.id)]
+    assert await store.enqueue([new(unique=rule(replace=3))]) == [Enqueued(EnqueueStatus.DUPLICATE, job.id)]
     clock.advance(1)
     assert await held_by(store) is None
 
@@ -320,7 +320,7 @@ async def test_the_holder_gets_the_arguments_and_nothing_else(store: Store) -> N
     await add(store, first)
     before = await the(store, first)
     second = new(payload=b"2" * 5_000, priority=-3, headers={"c": "d"}, unique=ARGUMENTS)
-    assert await store.enqueue([second]) == [Enqueued(Verdict.REPLACED, first.id)]
+    assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.REPLACED, first.id)]
     assert await the(store, first) == replace(before, spec=replace(first, payload=second.payload))
     assert await gone(store, second)
     assert await counts(store) == {State.SCHEDULED: 1}
@@ -335,7 +335,7 @@ async def test_the_holder_gets_the_times_of_the_call(store: Store, clock: Manual
     clock.advance(MINUTE - 1)
     now = clock.now()
     second = new(payload=b"2", delay=MINUTE, expires_at=now + DAY, deadline=now + HOUR, unique=unique)
-    assert await store.enqueue([second]) == [Enqueued(Verdict.REPLACED, first.id)]
+    assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.REPLACED, first.id)]
     found = await the(store, first)
     assert found.spec == replace(
         first, payload=b"2" if both else b"1", expires_in=None, expires_at=now + DAY, deadline=now + HOUR
@@ -372,7 +372,7 @@ async def test_all_pairs_of_times_are_replaced_as_the_rule_says(
             await add(store, first)
             before = await the(store, first)
             second = new(payload=b"22", unique=unique, queue=f"q{n}", **times)
-            assert await store.enqueue([second]) == [Enqueued(Verdict.REPLACED, first.id)]
+            assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.REPLACED, first.id)]
             assert await the(store, first) == replaced(before, second, clock.now())
             await store.delete([first.ref])
 
@@ -388,7 +388,7 @@ async def test_a_holder_of_every_queued_state_is_replaced(store: Store, state: S
     others = Counter(await counts(store)) - Counter({state: 1})  # those that make it wait
     facts = {"delay": HOUR if later else 0, "expires_in": DAY, "lane": job.spec.lane}
     second = new(payload=b"2", unique=BOTH, **facts)
-    assert await store.enqueue([second]) == [Enqueued(Verdict.REPLACED, job.id)]
+    assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.REPLACED, job.id)]
     found = await the(store, job)
     assert found.spec.payload == b"2"
     assert (found.attempt, found.errors) == (job.attempt, job.errors)
@@ -405,7 +405,9 @@ async def test_a_holder_of_every_queued_state_is_replaced(store: Store, state: S
 async def test_a_holder_that_is_not_queued_is_not_replaced(store: Store, state: State) -> None:
     unique = rule(7, replace=3)
     job = await in_state(store, state, unique=unique, payload=b"1")
-    assert await store.enqueue([new(payload=b"2", unique=unique)]) == [Enqueued(Verdict.DUPLICATE, job.id)]
+    assert await store.enqueue([new(payload=b"2", unique=unique)]) == [
+        Enqueued(EnqueueStatus.DUPLICATE, job.id)
+    ]
     assert await the(store, job) == job
 
 
@@ -461,7 +463,7 @@ async def test_a_replaced_expiry_is_the_one_that_counts(store: Store, clock: Man
 async def test_the_holders_own_rule_stays(store: Store, clock: ManualClock) -> None:
     await add(store, new("a", unique=rule(Q, HOUR), delay=DAY))
     assert await store.enqueue([new(unique=rule(7, 5, replace=3), delay=DAY)]) == [
-        Enqueued(Verdict.REPLACED, "a")
+        Enqueued(EnqueueStatus.REPLACED, "a")
     ]
     clock.advance(HOUR - 1)
     assert await held_by(store) == "a"
@@ -475,7 +477,7 @@ async def test_the_phase_of_the_period_is_not_prolonged_by_replacing(
     unique = rule(Q, MINUTE, replace=2)
     await add(store, new("a", unique=unique, delay=HOUR))
     clock.advance(MINUTE - 1)
-    assert await store.enqueue([new(unique=unique, delay=HOUR)]) == [Enqueued(Verdict.REPLACED, "a")]
+    assert await store.enqueue([new(unique=unique, delay=HOUR)]) == [Enqueued(EnqueueStatus.REPLACED, "a")]
     clock.advance(1)
     await add(store, new("b", unique=unique, delay=HOUR))
 
@@ -483,7 +485,7 @@ async def test_the_phase_of_the_period_is_not_prolonged_by_replacing(
 async def test_a_batch_replaces_in_its_order(store: Store) -> None:
     jobs = [new(payload=b"%d" % n, unique=ARGUMENTS) for n in range(5)]
     answers = await store.enqueue(jobs)
-    assert [one.verdict for one in answers] == [Verdict.NEW] + [Verdict.REPLACED] * 4
+    assert [one.status for one in answers] == [EnqueueStatus.NEW] + [EnqueueStatus.REPLACED] * 4
     assert {one.id for one in answers} == {jobs[0].id}
     assert (await take_one(store)).spec.payload == b"4"
 
@@ -505,7 +507,7 @@ async def test_a_closed_queue_replaces_nothing(store: Store) -> None:
     holder = new(unique=ARGUMENTS, payload=b"1")
     await add(store, holder)
     await store.settings("default", closed=True)
-    assert (await store.enqueue([new(unique=ARGUMENTS, payload=b"2")]))[0].verdict is Verdict.CLOSED
+    assert (await store.enqueue([new(unique=ARGUMENTS, payload=b"2")]))[0].status is EnqueueStatus.CLOSED
     assert (await the(store, holder)).spec.payload == b"1"
 
 

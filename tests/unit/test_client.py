@@ -33,7 +33,7 @@ from penstock.core.limits import Rate
 from penstock.core.partition import Lane, Turn
 from penstock.core.unique import UniqueKey
 from penstock.retry import Fixed
-from penstock.stores.contract import Enqueued, SyncStore, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, SyncStore
 from penstock.stores.memory import MemoryStore
 
 
@@ -137,14 +137,14 @@ async def test_a_closed_queue_refuses(app: App) -> None:
 
 
 def test_a_full_queue_says_when_to_come_again_in_seconds(app: App, store: Recording) -> None:
-    store.answers = [Enqueued(Verdict.FULL, "x", 1_500)]
+    store.answers = [Enqueued(EnqueueStatus.FULL, "x", 1_500)]
     with pytest.raises(QueueFull, match=r"is full; try again in 1\.5 s") as caught:
         app.tasks["add"].enqueue(1)
     assert caught.value.retry_after == 1.5
 
 
 def test_a_call_that_replaced_a_unique_job_gets_the_handle_of_that(app: App, store: Recording) -> None:
-    store.answers = [Enqueued(Verdict.REPLACED, "x")]
+    store.answers = [Enqueued(EnqueueStatus.REPLACED, "x")]
     handle = app.tasks["add"].enqueue(1)
     assert (handle.id, handle.existing) == ("x", True)
 

@@ -31,7 +31,7 @@ from penstock import (
     StoreUnavailable,
 )
 from penstock.client.outbox import _aged
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 
@@ -43,18 +43,18 @@ class InParts(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.verdicts: dict[int, Verdict] = {}
+        self.statuses: dict[int, EnqueueStatus] = {}
 
     def judged(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        said, self.verdicts = self.verdicts, {}
-        undone = {place for place, verdict in said.items() if verdict is Verdict.FAILED}
+        said, self.statuses = self.statuses, {}
+        undone = {place for place, status in said.items() if status is EnqueueStatus.FAILED}
         done = iter(super().sync.enqueue([job for place, job in enumerate(jobs) if place not in undone]))
         answers = [
-            Enqueued(Verdict.FAILED, job.id) if place in undone else next(done)
+            Enqueued(EnqueueStatus.FAILED, job.id) if place in undone else next(done)
             for place, job in enumerate(jobs)
         ]
-        for place, verdict in said.items():
-            answers[place] = Enqueued(verdict, jobs[place].id, cause="a test says so")
+        for place, status in said.items():
+            answers[place] = Enqueued(status, jobs[place].id, cause="a test says so")
         return answers
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -370,7 +370,7 @@ def test_a_lost_reply_is_told_and_not_sent_again(kit: Kit, caplog: pytest.LogCap
 
 
 def test_too_few_replicas_are_told_and_the_job_is_stored(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    kit.kept.verdicts = {2: Verdict.UNREPLICATED}
+    kit.kept.statuses = {2: EnqueueStatus.UNREPLICATED}
     kit.listen()
     kit.store.down()
     handles = [kit.add.enqueue(n) for n in range(4)]
@@ -382,7 +382,7 @@ def test_too_few_replicas_are_told_and_the_job_is_stored(kit: Kit, caplog: pytes
 
 
 def test_what_one_part_of_a_store_could_not_do_is_sent_again(kit: Kit) -> None:
-    kit.kept.verdicts = {1: Verdict.FAILED, 2: Verdict.FAILED}
+    kit.kept.statuses = {1: EnqueueStatus.FAILED, 2: EnqueueStatus.FAILED}
     kit.store.down()
     ids = [kit.add.enqueue(n).id for n in range(4)]
     kit.store.up()
@@ -519,7 +519,7 @@ def test_an_outage_is_said_once(kit: Kit, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_what_one_part_could_not_do_waits(kit: Kit, many: Callable[[Any], list[Handle[Any]]]) -> None:
-    kit.kept.verdicts = {1: Verdict.FAILED}
+    kit.kept.statuses = {1: EnqueueStatus.FAILED}
     handles = many([kit.add.job(n) for n in range(3)])
     assert kit.app.flush(PATIENCE)
     assert kit.stored() == [handles[0].id, handles[2].id, handles[1].id]
@@ -527,7 +527,7 @@ def test_what_one_part_could_not_do_waits(kit: Kit, many: Callable[[Any], list[H
 
 def test_what_one_part_could_not_do_is_an_error_where_nothing_waits() -> None:
     kit = Kit(limit=0)
-    kit.kept.verdicts = {0: Verdict.UNKNOWN, 2: Verdict.FAILED}
+    kit.kept.statuses = {0: EnqueueStatus.UNKNOWN, 2: EnqueueStatus.FAILED}
     with pytest.raises(EnqueueManyError, match="2 of 3 jobs were not stored") as caught:
         kit.app.enqueue_many([kit.add.job(n) for n in range(3)])
     assert [handle is None for handle in caught.value.handles] == [True, False, True]
@@ -536,7 +536,7 @@ def test_what_one_part_could_not_do_is_an_error_where_nothing_waits() -> None:
 
 def test_a_failed_one_without_room_stays_failed() -> None:
     kit = Kit(limit=1)
-    kit.kept.verdicts = {0: Verdict.FAILED, 2: Verdict.FAILED}
+    kit.kept.statuses = {0: EnqueueStatus.FAILED, 2: EnqueueStatus.FAILED}
     with pytest.raises(EnqueueManyError) as caught:
         kit.app.enqueue_many([kit.add.job(n) for n in range(3)])
     assert set(caught.value.errors) == {0, 2}
@@ -546,7 +546,7 @@ def test_a_failed_one_without_room_stays_failed() -> None:
 async def test_each_caller_hears_of_his_own_job_when_replicas_are_missing() -> None:
     kit = Kit(limit=0)
     kit.listen()
-    kit.kept.verdicts = {0: Verdict.UNREPLICATED, 2: Verdict.FAILED}
+    kit.kept.statuses = {0: EnqueueStatus.UNREPLICATED, 2: EnqueueStatus.FAILED}
     ids = ("a", "b", "c", "a")
     got = await asyncio.gather(*(kit.add.using(id=id).aenqueue(0) for id in ids), return_exceptions=True)
     assert [type(one) for one in got] == [NotReplicated, Handle, StoreUnavailable, JobExists]
@@ -558,7 +558,7 @@ async def test_each_caller_hears_of_his_own_job_when_replicas_are_missing() -> N
 
 def test_a_bulk_enqueue_says_which_are_on_too_few_replicas(kit: Kit) -> None:
     calls = [kit.add.job(n) for n in range(3)]
-    kit.kept.verdicts = {0: Verdict.UNREPLICATED, 2: Verdict.UNREPLICATED}
+    kit.kept.statuses = {0: EnqueueStatus.UNREPLICATED, 2: EnqueueStatus.UNREPLICATED}
     with pytest.raises(NotReplicated) as caught:
         kit.app.enqueue_many(calls)
     assert caught.value.ids == (calls[0].id, calls[2].id)
@@ -567,7 +567,7 @@ def test_a_bulk_enqueue_says_which_are_on_too_few_replicas(kit: Kit) -> None:
 
 def test_a_bulk_enqueue_has_the_handles_of_those_on_too_few_replicas() -> None:
     kit = Kit(limit=0)
-    kit.kept.verdicts = {0: Verdict.UNREPLICATED, 1: Verdict.FAILED}
+    kit.kept.statuses = {0: EnqueueStatus.UNREPLICATED, 1: EnqueueStatus.FAILED}
     with pytest.raises(EnqueueManyError, match="1 of 3 jobs were not stored") as caught:
         kit.app.enqueue_many([kit.add.job(n) for n in range(3)])
     assert [handle is None for handle in caught.value.handles] == [False, True, False]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.core.errors import BlockingCallWarning, EnqueueError, EnqueueUnknown, PenstockError, StoreError
 from penstock.core.job import NewJob
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 
 __all__ = [
     "FULL_TIMEOUT",
@@ -69,8 +69,8 @@ class Backpressure:
         """The store did not answer for these; what it has said of the others stays."""
         lost = isinstance(error, EnqueueUnknown)
         cause = error.cause if isinstance(error, EnqueueUnknown) else str(error)
-        verdict = Verdict.UNKNOWN if lost else Verdict.FAILED
-        self.tried([Enqueued(verdict, job.id, cause=cause) for job in self.jobs])
+        status = EnqueueStatus.UNKNOWN if lost else EnqueueStatus.FAILED
+        self.tried([Enqueued(status, job.id, cause=cause) for job in self.jobs])
 
     def _found(self, places: Sequence[int]) -> list[int]:
         return [place for place in places if _waits(self.answers[place])]
@@ -127,4 +127,4 @@ def warn_in_loop(what: str, instead: str) -> None:
 
 
 def _waits(answer: Enqueued | None) -> bool:
-    return answer is not None and answer.verdict is Verdict.FULL and answer.waits
+    return answer is not None and answer.status is EnqueueStatus.FULL and answer.waits

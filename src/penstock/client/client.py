@@ -43,7 +43,7 @@ from penstock.core.events import EventBus, JobEnqueued
 from penstock.core.ids import check_id, check_queue, mint_many
 from penstock.core.job import QUEUED, NewJob, State
 from penstock.core.per_loop import PerLoop
-from penstock.stores.contract import Enqueued, QueueInfo, Store, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Store
 
 __all__ = ["CHUNK", "Client", "Handle"]
 
@@ -54,7 +54,7 @@ CHUNK = 10_000
 #: How often `drained` counts (s): counting is cheap, and no store tells of a queue's last job.
 _COUNT_EVERY = 0.05
 
-_NEW, _REPLACED, _UNREPLICATED = Verdict.NEW, Verdict.REPLACED, Verdict.UNREPLICATED
+_NEW, _REPLACED, _UNREPLICATED = EnqueueStatus.NEW, EnqueueStatus.REPLACED, EnqueueStatus.UNREPLICATED
 _UNDONE = QUEUED | {State.RUNNING}
 
 
@@ -111,7 +111,7 @@ class Client:
         """The same; who calls while a write is in flight goes with the next one."""
         new = self._rewritten(call.new())
         answer = await self._batcher(new.queue).put(new)
-        if answer is not None and answer.verdict is Verdict.FULL:  # the batcher goes on with the others'
+        if answer is not None and answer.status is EnqueueStatus.FULL:  # the batcher goes on with the others'
             (answer,) = await aretry_while_full([new], [answer], self._full_timeout, self._put_again)
         return self._handle(new, answer, call)
 
@@ -253,17 +253,17 @@ class Client:
     def _handle(self, new: NewJob, answer: Enqueued | None, call: JobCall[R]) -> Handle[R]:
         if answer is None:  # the outbox tells of it once it is stored
             return msgspec.structs.replace(self._handle_of(new, call), _unsent=True)
-        verdict = answer.verdict
-        if verdict is _NEW or verdict is _UNREPLICATED:
+        status = answer.status
+        if status is _NEW or status is _UNREPLICATED:
             if self._events.active:
                 at = time.time_ns() // 1_000_000
                 self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
-            if verdict is _UNREPLICATED:
+            if status is _UNREPLICATED:
                 raise NotReplicated([answer.id], answer.cause)
             return self._handle_of(new, call)
-        if verdict is Verdict.DUPLICATE and new.unique is not None and new.unique.reject:
+        if status is EnqueueStatus.DUPLICATE and new.unique is not None and new.unique.reject:
             raise DuplicateJob(new.queue, answer.id, new.task)
-        if verdict is Verdict.DUPLICATE or verdict is _REPLACED:  # its retention is its own
+        if status is EnqueueStatus.DUPLICATE or status is _REPLACED:  # its retention is its own
             return Handle(self.store, new.queue, answer.id, new.task, call.template.codec, None, True)
         raise _refusal(new, answer)
 
@@ -345,20 +345,20 @@ def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
 
 
 def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
-    match answer.verdict:
-        case Verdict.EXISTS:
+    match answer.status:
+        case EnqueueStatus.EXISTS:
             return JobExists(new.queue, new.id)
-        case Verdict.CLOSED:
+        case EnqueueStatus.CLOSED:
             return QueueClosed(new.queue)
-        case Verdict.FULL:
+        case EnqueueStatus.FULL:
             wait = None if answer.retry_after is None else answer.retry_after / 1000
             way_out = "; nobody waits in an event loop: use aenqueue" if answer.waits and in_loop() else ""
             return QueueFull(new.queue, wait, answer.size, way_out)
-        case Verdict.UNKNOWN:
+        case EnqueueStatus.UNKNOWN:
             return EnqueueUnknown([new.id], answer.cause)
-        case Verdict.FAILED:
+        case EnqueueStatus.FAILED:
             return StoreUnavailable(f"the job {new.id} was not stored: {answer.cause}")
-    return EnqueueError(f"the store answered {answer.verdict} for the job {new.id}")
+    return EnqueueError(f"the store answered {answer.status} for the job {new.id}")
 
 
 def _undone(queue: str, queues: Sequence[QueueInfo]) -> bool:

@@ -23,7 +23,7 @@ from penstock.core.errors import EnqueueUnknown, OutboxFull, PenstockError, Stor
 from penstock.core.events import EventBus, JobEnqueued, JobNotEnqueued
 from penstock.core.forks import begins_anew
 from penstock.core.job import NewJob
-from penstock.stores.contract import Enqueued, Store, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, Store
 
 __all__ = ["Outbox"]
 
@@ -104,10 +104,10 @@ class Outbox:
 
         Without room for all of them they stay failed, for the others of the call are stored.
         """
-        failed = [answer.verdict is Verdict.FAILED for answer in answers]
+        failed = [answer.status is EnqueueStatus.FAILED for answer in answers]
         if not any(failed):
             return answers
-        cause = next(answer.cause for answer in answers if answer.verdict is Verdict.FAILED)
+        cause = next(answer.cause for answer in answers if answer.status is EnqueueStatus.FAILED)
         try:
             self.keep([job for job, it in zip(jobs, failed, strict=True) if it], StoreUnavailable(cause))
         except OutboxFull:
@@ -202,7 +202,7 @@ class Outbox:
             return set()
         failed: set[int] = set()
         for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
-            if answer.verdict is Verdict.FAILED:
+            if answer.status is EnqueueStatus.FAILED:
                 failed.add(place)
                 self._cause = answer.cause
             else:
@@ -212,22 +212,22 @@ class Outbox:
     # ── what became of them ──
 
     def _hear(self, job: NewJob, answer: Enqueued) -> None:
-        match answer.verdict:
-            case Verdict.NEW:
+        match answer.status:
+            case EnqueueStatus.NEW:
                 self._tell_stored(job)
-            case Verdict.UNREPLICATED:
+            case EnqueueStatus.UNREPLICATED:
                 _log.warning("from the outbox: the job %s is stored, but %s", job.id, answer.cause)
                 self._tell_stored(job)
-            case Verdict.DUPLICATE:
+            case EnqueueStatus.DUPLICATE:
                 self._say_not_enqueued([job], f"not stored: the unique job {answer.id} is there")
-            case Verdict.REPLACED:
+            case EnqueueStatus.REPLACED:
                 self._say_not_enqueued(
                     [job], f"not stored: the unique job {answer.id} was given what it asked for"
                 )
-            case Verdict.UNKNOWN:
+            case EnqueueStatus.UNKNOWN:
                 self._say_not_enqueued([job], f"perhaps stored: the reply was lost ({answer.cause})")
-            case verdict:
-                self._say_not_enqueued([job], f"not stored: {_REFUSALS.get(verdict, verdict)}")
+            case status:
+                self._say_not_enqueued([job], f"not stored: {_REFUSALS.get(status, status)}")
 
     def _tell_stored(self, job: NewJob) -> None:
         if self._events.active:
@@ -246,9 +246,9 @@ class Outbox:
 
 
 _REFUSALS = {
-    Verdict.EXISTS: "a job of this id exists",
-    Verdict.CLOSED: "its queue is closed",
-    Verdict.FULL: "its queue is full",
+    EnqueueStatus.EXISTS: "a job of this id exists",
+    EnqueueStatus.CLOSED: "its queue is closed",
+    EnqueueStatus.FULL: "its queue is full",
 }
 
 

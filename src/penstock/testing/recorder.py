@@ -10,7 +10,7 @@ from typing import Any, cast
 from penstock.core.clock import Clock
 from penstock.core.job import AttemptError, Job, NewJob, Ref, State
 from penstock.core.unique_rules import replaced_spec
-from penstock.stores.contract import Enqueued, QueueInfo, Settled, Settlement, Store, SyncStore, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Settled, Settlement, Store, SyncStore
 from penstock.stores.memory import MemoryStore
 
 __all__ = ["NothingRuns", "Recorder", "recording"]
@@ -46,9 +46,9 @@ class Recorder:
 
     def took(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         for job, answer in zip(jobs, answers, strict=True):
-            if answer.verdict is Verdict.NEW:
+            if answer.status is EnqueueStatus.NEW:
                 self.remember(job)
-            elif answer.verdict is Verdict.REPLACED:
+            elif answer.status is EnqueueStatus.REPLACED:
                 self.enqueued = [
                     replaced_spec(one, job) if (one.queue, one.id) == (job.queue, answer.id) else one
                     for one in self.enqueued

@@ -16,7 +16,7 @@ from redis.crc import key_slot
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Offer, Settled, Settlement, Share, Verdict, Wake
+from penstock.stores.contract import EnqueueStatus, Offer, Settled, Settlement, Share, Wake
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.subscriber import Subscriber
 from penstock.stores.redis.verbs import fetching, leases, operating, producing, settling
@@ -123,7 +123,7 @@ async def test_a_queue_that_is_dropped_while_a_job_comes_stays_on_the_list(store
     plan = producing.enqueue(producer._context, [new()])
     calls = await one_step(producer, plan)  # its name is on the list
     assert await other.drop("default")
-    assert (await on(producer, plan, calls))[0].verdict is Verdict.NEW
+    assert (await on(producer, plan, calls))[0].status is EnqueueStatus.NEW
     assert [queue.name for queue in await other.queues()] == ["default"]
 
 
@@ -163,7 +163,7 @@ async def test_a_fetch_comes_to_an_end_whatever_key_is_gone(
     async with asyncio.timeout(5):
         for _ in range(3):
             await asyncio.gather(take(store, 10), return_exceptions=True)
-        assert (await store.enqueue([new()]))[0].verdict is Verdict.NEW
+        assert (await store.enqueue([new()]))[0].status is EnqueueStatus.NEW
 
 
 # ── waking ──

@@ -12,7 +12,7 @@ from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
-from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Verdict
+from penstock.stores.contract import EnqueueStatus, HeartbeatRequest, Settled, Settlement, Share
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.wire import request_batch
 from penstock.stores.redis.wire.calls import Call
@@ -63,7 +63,7 @@ async def test_a_batch_of_large_jobs_is_sent_in_parts_and_keeps_its_order(
 ) -> None:
     jobs = [*large(10), *large(1, size=2 * MB), *large(100, size=10)]
     answers = await store.enqueue(jobs)
-    assert [answer.verdict for answer in answers] == [Verdict.NEW] * len(jobs)
+    assert [answer.status for answer in answers] == [EnqueueStatus.NEW] * len(jobs)
     assert len(sent["enqueue"]) == 6  # 3 of 300 KB to the megabyte; one that is larger goes alone
     assert sorted(sent["enqueue"])[-2] <= MB + BESIDES
     assert ids(await take(store, 200)) == [job.id for job in jobs]
@@ -132,11 +132,11 @@ async def test_a_connection_lost_midway_leaves_only_its_own_part_in_doubt(redis:
         while not await asyncio.to_thread(_there, redis, prefix, 3):
             assert not sending.done()
         wire.cut()
-        verdicts = [answer.verdict for answer in await sending]
+        statuses = [answer.status for answer in await sending]
         store.close()
     remove_keys([redis], having=prefix)
-    assert verdicts[0] is Verdict.NEW
-    assert verdicts[-1] is Verdict.UNKNOWN
+    assert statuses[0] is EnqueueStatus.NEW
+    assert statuses[-1] is EnqueueStatus.UNKNOWN
 
 
 async def test_a_large_batch_for_a_store_that_is_away_says_so_as_a_small_one_does() -> None:

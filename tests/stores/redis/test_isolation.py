@@ -19,7 +19,15 @@ from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Lane
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
-from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Verdict, Wake
+from penstock.stores.contract import (
+    EnqueueStatus,
+    HeartbeatRequest,
+    LeaseStatus,
+    Settled,
+    Settlement,
+    Share,
+    Wake,
+)
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.profiles import Profiles
 from penstock.stores.redis.store import RedisStore
@@ -300,7 +308,7 @@ BAD_JOBS = [
 @pytest.mark.parametrize("facts", BAD_JOBS)
 async def test_a_job_that_cannot_be_written_fails_alone(store: RedisStore, facts: dict[str, object]) -> None:
     answers = await store.enqueue([new("a"), new("bad", **facts), new("b")])
-    assert [one.verdict for one in answers] == [Verdict.NEW, Verdict.FAILED, Verdict.NEW]
+    assert [one.status for one in answers] == [EnqueueStatus.NEW, EnqueueStatus.FAILED, EnqueueStatus.NEW]
     assert answers[1].cause
     assert ids(await take(store, 9)) == ["a", "b"]
 

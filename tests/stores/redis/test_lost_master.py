@@ -17,12 +17,12 @@ from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
 from penstock.stores.contract import (
+    EnqueueStatus,
     HeartbeatRequest,
     LeaseStatus,
     Settled,
     Settlement,
     Share,
-    Verdict,
     Wake,
     WorkerInfo,
 )
@@ -181,7 +181,7 @@ async def test_a_new_producer_enqueues_to_the_others(place: Place) -> None:
     for _ in range(2):
         store = place.open()
         (answer,) = await store.enqueue([new(queue=place.well)])
-        assert answer.verdict is Verdict.NEW
+        assert answer.status is EnqueueStatus.NEW
         store.close()
 
 
@@ -189,13 +189,13 @@ def test_a_new_producer_in_a_thread_does_too(place: Place) -> None:
     store = place.open()
     for _ in range(2):
         (answer,) = store.sync.enqueue([new(queue=place.well)])
-        assert answer.verdict is Verdict.NEW
+        assert answer.status is EnqueueStatus.NEW
     store.close()
 
 
 async def test_of_jobs_for_both_each_has_its_answer(place: Place, store: RedisStore) -> None:
     answers = await store.enqueue([new(queue=queue) for queue in place.both])
-    assert [answer.verdict for answer in answers] == [Verdict.FAILED, Verdict.NEW]
+    assert [answer.status for answer in answers] == [EnqueueStatus.FAILED, EnqueueStatus.NEW]
 
 
 async def test_a_worker_announces_itself_and_leaves(place: Place, store: RedisStore) -> None:

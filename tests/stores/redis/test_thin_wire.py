@@ -12,7 +12,7 @@ from penstock.core.ids import mint
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown
-from penstock.stores.contract import Settled, Settlement, Share, Verdict
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share
 from penstock.stores.redis.store import RedisStore
 from penstock.verify.servers.proxy import Relay
 from tests.servers import RedisServer, remove_keys
@@ -42,7 +42,7 @@ def large(n: int, size: int = MB) -> list[NewJob]:
 async def test_a_batch_that_takes_longer_than_a_call_may_is_stored(store: RedisStore, door: str) -> None:
     jobs = large(30)
     answers = await (store.enqueue(jobs) if door == "async" else asyncio.to_thread(store.sync.enqueue, jobs))
-    assert {answer.verdict for answer in answers} == {Verdict.NEW}
+    assert {answer.status for answer in answers} == {EnqueueStatus.NEW}
 
 
 @pytest.mark.parametrize("door", ["async", "sync"])
@@ -67,8 +67,8 @@ async def test_a_slow_batch_costs_other_callers_of_the_loop_no_answer(store: Red
     slow = asyncio.ensure_future(store.enqueue(large(30)))
     while not slow.done():
         (answer,) = await store.enqueue(large(1, size=10))
-        assert answer.verdict is Verdict.NEW
-    assert {answer.verdict for answer in slow.result()} == {Verdict.NEW}
+        assert answer.status is EnqueueStatus.NEW
+    assert {answer.status for answer in slow.result()} == {EnqueueStatus.NEW}
 
 
 async def test_a_server_that_hangs_in_the_middle_is_given_up_in_time(redis: RedisServer) -> None:
@@ -80,7 +80,7 @@ async def test_a_server_that_hangs_in_the_middle_is_given_up_in_time(redis: Redi
         began = time.monotonic()
         hanging = asyncio.create_task(asyncio.to_thread(wire.half_open, 8))
         try:
-            assert (await sending)[-1].verdict is Verdict.UNKNOWN
+            assert (await sending)[-1].status is EnqueueStatus.UNKNOWN
         except EnqueueUnknown:  # it hung before it had said anything
             pass
         assert time.monotonic() - began < 6

@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt, StoreTooNew
 from penstock.stores import migrate
-from penstock.stores.contract import Verdict
+from penstock.stores.contract import EnqueueStatus
 from penstock.stores.migrate import Migration, missing
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS
@@ -91,14 +91,14 @@ def test_a_file_of_the_first_version_gets_what_is_missing_and_keeps_its_jobs(
     assert again.sync.get([new("a").ref])[0] is not None
     assert asyncio.run(again.entries()).entries == []
     answers = again.sync.enqueue([new(unique=UniqueKey(f"k-{id}")) for id in "abcd"])
-    assert [answer.id if answer.verdict is Verdict.DUPLICATE else None for answer in answers] == [
+    assert [answer.id if answer.status is EnqueueStatus.DUPLICATE else None for answer in answers] == [
         "a",
         "b",
         None,
         None,
     ]
     again.sync.cancel([new("a").ref])
-    assert again.sync.enqueue([new(unique=UniqueKey("k-a"))])[0].verdict is Verdict.NEW
+    assert again.sync.enqueue([new(unique=UniqueKey("k-a"))])[0].status is EnqueueStatus.NEW
 
 
 def test_the_users_own_tables_may_live_in_the_same_file(open_store: OpenStore, path: Path) -> None:

@@ -47,7 +47,7 @@ from penstock.stores.contract.consuming import (
     no_outcome,
 )
 from penstock.stores.contract.operating import Operating, Pruned, SyncOperating
-from penstock.stores.contract.producing import Enqueued, Producing, SyncProducing, Verdict
+from penstock.stores.contract.producing import Enqueued, EnqueueStatus, Producing, SyncProducing
 from penstock.stores.contract.reports import (
     LANE_SHOWN,
     DayCount,
@@ -68,6 +68,7 @@ __all__ = [
     "Consuming",
     "DayCount",
     "Due",
+    "EnqueueStatus",
     "Enqueued",
     "Fetched",
     "Finding",
@@ -97,7 +98,6 @@ __all__ = [
     "TickResult",
     "TickStatus",
     "Timetable",
-    "Verdict",
     "Wake",
     "WorkerInfo",
     "no_outcome",

@@ -10,10 +10,10 @@ import msgspec
 
 from penstock.core.job import Job, NewJob, Ref, State
 
-__all__ = ["Enqueued", "Producing", "SyncProducing", "Verdict"]
+__all__ = ["EnqueueStatus", "Enqueued", "Producing", "SyncProducing"]
 
 
-class Verdict(enum.StrEnum):
+class EnqueueStatus(enum.StrEnum):
     """The result of enqueueing one job."""
 
     NEW = "new"  # stored
@@ -39,7 +39,7 @@ class Enqueued(msgspec.Struct, frozen=True):
     - `waits`: for FULL, whether the queue's rule is to wait for room (`OnFull.WAIT`).
     """
 
-    verdict: Verdict
+    status: EnqueueStatus
     id: str
     retry_after: int | None = None
     cause: str = ""

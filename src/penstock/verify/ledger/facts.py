@@ -130,7 +130,7 @@ class Offered(JobFact, frozen=True):
 
 
 class Answered(JobFact, frozen=True):
-    """What the store said to that: a word of `store.Verdict`, or
+    """What the store said to that: a word of `store.EnqueueStatus`, or
 
     `unknown` (the reply was lost), `refused` (an error that says that nothing was stored), `follows`
     (the settlement that carried it was applied), `skipped` (its periodic entry was not moved on so)."""

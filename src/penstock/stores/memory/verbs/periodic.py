@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
-from penstock.stores.contract import Tick, TickResult, TickStatus, Timetable, Verdict
+from penstock.stores.contract import EnqueueStatus, Tick, TickResult, TickStatus, Timetable
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
 
@@ -91,7 +91,7 @@ def _tick(memory: MemoryState, one: Tick, now: int) -> TickResult:
             if one.overlap is Overlap.SKIP:
                 continue
             cancel_one(memory, Ref(one.ref.queue, last), REPLACED, now)
-        if enqueue_one(memory, job, now).verdict is Verdict.NEW:
+        if enqueue_one(memory, job, now).status is EnqueueStatus.NEW:
             last = job.id
             new.append(job.id)
     memory.queues[one.ref.queue].entries[one.ref.id] = replace(

@@ -11,7 +11,7 @@ from penstock.core.job import QUEUED, Job, NewJob, Ref, State
 from penstock.core.lifecycle import first_state
 from penstock.core.limits import OnFull
 from penstock.core.unique_rules import expiry_of, moves, replaced
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Holder, Queue
 from penstock.stores.memory.state import MemoryState
@@ -33,9 +33,9 @@ def enqueue_one(
     found their queue full."""
     queue = memory.queue(new.queue)
     if new.id in queue.rows:
-        return Enqueued(Verdict.EXISTS, new.id)
+        return Enqueued(EnqueueStatus.EXISTS, new.id)
     if queue.closed and not follows:
-        return Enqueued(Verdict.CLOSED, new.id)
+        return Enqueued(EnqueueStatus.CLOSED, new.id)
     if new.unique is not None and (holder := keys.holder_of(memory, queue, new.unique.key, now)) is not None:
         return _replace(memory, queue, holder, new, now)
     refused = Counter() if refused is None else refused
@@ -43,7 +43,7 @@ def enqueue_one(
     if full is not None:
         refused[new.queue] += 1
         waits = queue.gate.limits.on_full is OnFull.WAIT
-        return Enqueued(Verdict.FULL, new.id, full[1], size=full[0], waits=waits)
+        return Enqueued(EnqueueStatus.FULL, new.id, full[1], size=full[0], waits=waits)
     state, run_at = first_state(new, now)
     number, expires_at = memory.generation + 1, expiry_of(new, now)
     row = memory.add(Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at), queue)
@@ -53,7 +53,7 @@ def enqueue_one(
     keys.shift(memory, row, None, now)
     transitions.put(memory, row)
     transitions.batch_if_ripe(memory, row, now)
-    return Enqueued(Verdict.NEW, new.id)
+    return Enqueued(EnqueueStatus.NEW, new.id)
 
 
 def _replace(memory: MemoryState, queue: Queue, holder: Holder, new: NewJob, now: int) -> Enqueued:
@@ -61,16 +61,16 @@ def _replace(memory: MemoryState, queue: Queue, holder: Holder, new: NewJob, now
     row = memory.rows.get(holder.generation)
     job = None if row is None else replaced(row.job, new, now)
     if row is None or job is None:
-        return Enqueued(Verdict.DUPLICATE, holder.id)
+        return Enqueued(EnqueueStatus.DUPLICATE, holder.id)
     if moves(row.job.spec, job.spec):
         transitions.move(memory, row, job, now)
-        return Enqueued(Verdict.REPLACED, holder.id)
+        return Enqueued(EnqueueStatus.REPLACED, holder.id)
     if job.state is State.GROUPED is row.job.state:  # it stays where it stands
         memory.expiring.drop(row.generation)
         if job.expires_at is not None:
             memory.expiring.put(row.generation, job.expires_at)
         row.job = job
-        return Enqueued(Verdict.REPLACED, holder.id)
+        return Enqueued(EnqueueStatus.REPLACED, holder.id)
     indexes.take(memory, row)
     begins = job.state in (State.AVAILABLE, State.GROUPED) and row.job.state is not job.state
     row.job = job
@@ -78,7 +78,7 @@ def _replace(memory: MemoryState, queue: Queue, holder: Holder, new: NewJob, now
         transitions.put_available(memory, row, now)
     else:
         transitions.put(memory, row)
-    return Enqueued(Verdict.REPLACED, holder.id)
+    return Enqueued(EnqueueStatus.REPLACED, holder.id)
 
 
 def get(memory: MemoryState, refs: Sequence[Ref]) -> list[Job | None]:

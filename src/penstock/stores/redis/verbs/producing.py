@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.errors import EnqueueUnknown, StoreCorrupt, StoreUnavailable
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.redis.batching import BATCH, HEAVY, MOST_BYTES, chunks, id_list, in_bytes, parts_of
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.keys import id_of, packed
@@ -23,16 +23,16 @@ from penstock.stores.text_encoding import storable
 
 __all__ = ["MOST_QUEUES", "Part", "cancel", "enqueue", "get", "states_of"]
 
-_VERDICTS = {
-    ord("n"): Verdict.NEW,
-    ord("x"): Verdict.EXISTS,
-    ord("c"): Verdict.CLOSED,
-    ord("d"): Verdict.DUPLICATE,
-    ord("f"): Verdict.FULL,
-    ord("r"): Verdict.REPLACED,
+_STATUSES = {
+    ord("n"): EnqueueStatus.NEW,
+    ord("x"): EnqueueStatus.EXISTS,
+    ord("c"): EnqueueStatus.CLOSED,
+    ord("d"): EnqueueStatus.DUPLICATE,
+    ord("f"): EnqueueStatus.FULL,
+    ord("r"): EnqueueStatus.REPLACED,
 }
-_OF_ANOTHER = (Verdict.DUPLICATE, Verdict.REPLACED)
-_N, _NEW = ord("n"), Verdict.NEW
+_OF_ANOTHER = (EnqueueStatus.DUPLICATE, EnqueueStatus.REPLACED)
+_N, _NEW = ord("n"), EnqueueStatus.NEW
 #: A queue, and the places of its refs in the call.
 Part = tuple[str, Sequence[int]]
 #: Generations that are left free after each job of a call over several servers, for batches.
@@ -68,7 +68,7 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
         context.spoiled.met()
     _raise_whole(answers, jobs)
     for part, batch, answer in zip(parts, batches, answers, strict=True):
-        for place, one in zip(part, _verdicts(context, batch, answer, new), strict=True):
+        for place, one in zip(part, _answers(context, batch, answer, new), strict=True):
             enqueued[place] = one
     if new:  # somebody may have dropped the queue since it was put on the list
         try:
@@ -85,7 +85,7 @@ def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[li
         try:
             _enqueue_call(context, [job], ())
         except UNWRITABLE as error:
-            failed[n] = Enqueued(Verdict.FAILED, job.id, cause=f"it cannot be written: {error}")
+            failed[n] = Enqueued(EnqueueStatus.FAILED, job.id, cause=f"it cannot be written: {error}")
     stored = iter((yield from enqueue(context, [job for n, job in enumerate(jobs) if n not in failed])))
     return [failed[n] if n in failed else next(stored) for n in range(len(jobs))]
 
@@ -142,11 +142,11 @@ def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
         raise answers[0]
 
 
-def _verdicts(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
+def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
     """The answer for each job of one part; adds the names of new queues to `new`."""
     if isinstance(answer, Exception):
-        verdict = Verdict.UNKNOWN if isinstance(answer, ReplyLost) else Verdict.FAILED
-        return [Enqueued(verdict, job.id, cause=str(answer)) for job in jobs]
+        status = EnqueueStatus.UNKNOWN if isinstance(answer, ReplyLost) else EnqueueStatus.FAILED
+        return [Enqueued(status, job.id, cause=str(answer)) for job in jobs]
     kept, cause = True, ""
     if isinstance(answer, Acked):
         kept = answer.replicas >= context.replicas
@@ -158,24 +158,24 @@ def _verdicts(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[st
         names = list(dict.fromkeys(job.queue for job in jobs))
         new |= {names[number - 1] for number in new_queues}
     answers = [
-        Enqueued(_NEW, job.id) if letter == _N else _verdict(job, letter, holders)
+        Enqueued(_NEW, job.id) if letter == _N else _answer(job, letter, holders)
         for job, letter in zip(jobs, letters, strict=True)
     ]
     if kept:
         return answers
-    written = (_NEW, Verdict.REPLACED)
+    written = (_NEW, EnqueueStatus.REPLACED)
     return [
-        Enqueued(Verdict.UNREPLICATED, one.id, cause=cause) if one.verdict in written else one
+        Enqueued(EnqueueStatus.UNREPLICATED, one.id, cause=cause) if one.status in written else one
         for one in answers
     ]
 
 
-def _verdict(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
-    verdict = _VERDICTS[letter]
-    if verdict is Verdict.FULL:
+def _answer(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
+    status = _STATUSES[letter]
+    if status is EnqueueStatus.FULL:
         waits, retry_after, size = map(int, holders.pop(0).split())
-        return Enqueued(verdict, job.id, retry_after, size=size, waits=waits == 1)
-    return Enqueued(verdict, id_of(holders.pop(0)) if verdict in _OF_ANOTHER else job.id)
+        return Enqueued(status, job.id, retry_after, size=size, waits=waits == 1)
+    return Enqueued(status, id_of(holders.pop(0)) if status in _OF_ANOTHER else job.id)
 
 
 def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.job import QUEUED, Job, NewJob
 from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.rate_limiter import Gate
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.sql import SQL
@@ -98,7 +98,7 @@ def refusal(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueue
     queue.refused += 1
     wait = gate.drain.wait(size - most + queue.refused, tx.now)
     waits = gate.limits.on_full is OnFull.WAIT
-    return Enqueued(Verdict.FULL, job.id, wait, size=most, waits=waits)
+    return Enqueued(EnqueueStatus.FULL, job.id, wait, size=most, waits=waits)
 
 
 def hold(tx: TransactionContext, queue: QueueContext, ms: int) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap
-from penstock.stores.contract import Tick, TickResult, TickStatus, Timetable, Verdict
+from penstock.stores.contract import EnqueueStatus, Tick, TickResult, TickStatus, Timetable
 from penstock.stores.sqlite.blobs import entry_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -115,7 +115,7 @@ def _tick(tx: TransactionContext, one: Tick) -> TickResult:
             if one.overlap is Overlap.SKIP:
                 continue
             cancel(tx, [Ref(queue.name, last)], REPLACED)
-        if enqueue_one(tx, job).verdict is Verdict.NEW:
+        if enqueue_one(tx, job).status is EnqueueStatus.NEW:
             last = job.id
             new.append(job.id)
     skipped = len(one.jobs) - len(new)

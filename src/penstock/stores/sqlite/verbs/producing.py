@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import first_state
 from penstock.core.unique import WHILE_QUEUED
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, check_state, spec_blob
@@ -46,7 +46,7 @@ def enqueue(tx: TransactionContext, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if queue.closed or queue.gate is not None or not alone:
             plain = False
     if plain and _insert_all(tx, jobs):
-        return [Enqueued(Verdict.NEW, job.id) for job in jobs]
+        return [Enqueued(EnqueueStatus.NEW, job.id) for job in jobs]
     return [enqueue_one(tx, job) for job in jobs]
 
 
@@ -119,9 +119,9 @@ def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -
     cx = tx.cx
     queue = tx.some_queue(job.queue)
     if cx.execute(_EXISTS, (queue.qid, job.id)).fetchone():
-        return Enqueued(Verdict.EXISTS, job.id)
+        return Enqueued(EnqueueStatus.EXISTS, job.id)
     if queue.closed and not follows:
-        return Enqueued(Verdict.CLOSED, job.id)
+        return Enqueued(EnqueueStatus.CLOSED, job.id)
     held = None if job.unique is None else conflict(tx, queue, job)
     if held is not None:
         return held
@@ -132,7 +132,7 @@ def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -
         _insert(tx, queue, job)
     else:
         _insert_with_options(tx, queue, job)
-    return Enqueued(Verdict.NEW, job.id)
+    return Enqueued(EnqueueStatus.NEW, job.id)
 
 
 def _may_wait(queue: QueueContext, job: NewJob) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.job import Job, NewJob, State
 from penstock.core.unique_rules import moves, replaced
-from penstock.stores.contract import Enqueued, Verdict
+from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import job_of, spec_blob
@@ -28,8 +28,8 @@ def conflict(tx: TransactionContext, queue: QueueContext, new: NewJob) -> Enqueu
         return None
     id, seq = found
     if new.unique.replace and _replace(tx, queue, seq, new):
-        return Enqueued(Verdict.REPLACED, id)
-    return Enqueued(Verdict.DUPLICATE, id)
+        return Enqueued(EnqueueStatus.REPLACED, id)
+    return Enqueued(EnqueueStatus.DUPLICATE, id)
 
 
 def _replace(tx: TransactionContext, queue: QueueContext, seq: int, new: NewJob) -> bool:

@@ -15,6 +15,7 @@ from penstock.core.job import NewJob, Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract import (
     Enqueued,
+    EnqueueStatus,
     Fetched,
     Offer,
     QueueInfo,
@@ -25,7 +26,6 @@ from penstock.stores.contract import (
     SyncStore,
     Tick,
     TickResult,
-    Verdict,
     Wake,
 )
 from penstock.verify.ledger import facts
@@ -202,7 +202,7 @@ class _Clerk:
             else:
                 pairs = list(zip(jobs, answer.given, strict=True))
                 for job, one in pairs:
-                    if one.verdict is Verdict.REPLACED and job.unique and job.unique.replaces_run_at:
+                    if one.status is EnqueueStatus.REPLACED and job.unique and job.unique.replaces_run_at:
                         moved = (job.queue, one.id, "reschedule")
                         due = store_calls.start_of(job, before[0])
                         self._pen.write_all(

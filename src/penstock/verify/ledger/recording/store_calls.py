@@ -68,7 +68,7 @@ def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Off
 
 def answered(now: Now, job: NewJob, answer: Enqueued) -> facts.Answered:
     holder = "" if answer.id == job.id else answer.id
-    return facts.Answered(*now, job.queue, job.id, answer.verdict.value, holder)
+    return facts.Answered(*now, job.queue, job.id, answer.status.value, holder)
 
 
 def start_of(job: NewJob, at: int) -> int:
