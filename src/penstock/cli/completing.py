@@ -1,5 +1,5 @@
-"""What the shell offers when somebody presses TAB: no error, no long wait, and no import of an app that the
-command line does not name."""
+"""Shell completion of queue and entry names. It prints no errors, and imports only an app that the command
+line names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["complete_entry", "complete_queue"]
 
 
 def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
-    """The names of queues, if the settings lead to a store that is there."""
+    """Names of queues; none if the store cannot be read."""
 
     async def names(inspector: Any) -> list[str]:
         return [queue.name for queue in await inspector.queues()]
@@ -24,7 +24,7 @@ def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def complete_entry(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
-    """The names of periodic entries, likewise."""
+    """Names of periodic entries; none if the store cannot be read."""
 
     async def names(inspector: Any) -> list[str]:
         return [entry.name for entry in await inspector.entries()]
@@ -40,7 +40,7 @@ def _offered(
     session = ctx.find_root().ensure_object(Session)
     try:
         if session.uses_app() and "app" not in session.options:
-            return []  # TAB in a stranger's directory must not run the file that its settings name
+            return []  # TAB must not run a file that only the settings of the working directory name
         found = session.run(names)
     except (PenstockError, click.ClickException, OSError):
         return []

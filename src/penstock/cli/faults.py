@@ -1,4 +1,4 @@
-"""How a command ends: an exit code that scripts can use, and one clear line for what went wrong."""
+"""Exit codes of commands, and error messages on stderr."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Exit", "Fault", "code_of", "complain", "not_found"]
 
 
 class Exit(enum.IntEnum):
-    """What the command tells the shell."""
+    """Exit codes of all commands."""
 
     OK = 0
-    FAILED = 1  # it was tried and failed, or was refused
-    USAGE = 2  # an option, a name, a setting or an app that makes no sense
+    FAILED = 1  # the command failed or was refused
+    USAGE = 2  # an invalid option, name, setting or app
     NOT_FOUND = 3  # no such job, queue or task
-    UNAVAILABLE = 4  # the store does not answer now: trying again may help
+    UNAVAILABLE = 4  # the store does not answer; trying again later may help
 
 
 class Fault(PenstockError):
-    """Something that ends a command with a line and this exit code."""
+    """An error that ends a command with a message and an exit code."""
 
     def __init__(self, says: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(says)
@@ -34,12 +34,12 @@ class Fault(PenstockError):
 
 
 def not_found(says: str) -> Fault:
-    """The fault of a name that leads nowhere."""
+    """The fault of a job, queue or task that does not exist."""
     return Fault(says, Exit.NOT_FOUND)
 
 
 def code_of(error: BaseException) -> Exit:
-    """The exit code that this error means."""
+    """The exit code of an error."""
     match error:
         case Fault():
             return error.code
@@ -53,26 +53,26 @@ def code_of(error: BaseException) -> Exit:
 
 
 def complain(error: BaseException, *, json: bool = False, whole: bool = False) -> Exit:
-    """Say on stderr what went wrong, a line for each problem; the exit code.
+    """Print an error on stderr, one line per problem, and return the exit code.
 
-    With `json` stdout has it too, as the one document that it owes; with `whole`, or if nobody foresaw such
-    an error, the traceback comes before it.
+    With `json`, the error is also printed on stdout, as the one JSON document. With `whole`, or if the error
+    is of no known type, the traceback is printed first.
     """
     known = isinstance(error, (PenstockError, click.ClickException, click.Abort, OSError, UnicodeEncodeError))
     if whole or not known:
-        # all of it stands to the right: a message of several lines forges none of ours
+        # indented, so that no line of a traceback can pass for a line of this command
         say_lines(indent("".join(traceback.format_exception(error)).rstrip(), "  "), err=True)
     code, lines = code_of(error), _in_words(error)
     for line in lines:
         note(f"penstock: error: {line:.{_LONGEST}}" if line != _ABORTED else f"penstock: {line}")
     if json:
-        with suppress(OSError):  # it may be this that failed
+        with suppress(OSError):  # stdout itself may have failed
             emit({"error": {"code": code, "message": "\n".join(lines)}})
     return code
 
 
 _ABORTED = "aborted"
-#: Of one problem, so much is said: a message may quote what somebody gave.
+#: Maximum number of characters printed of one problem: a message may quote long input.
 _LONGEST = 4_000
 
 

@@ -17,7 +17,7 @@ from penstock.core.errors import did_you_mean
 
 __all__ = ["cli", "main"]
 
-#: In the order of the help. A module has its command under the name `command`.
+#: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
     *("demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "queues", "groups", "periodic", "workers", "stats"),
@@ -26,7 +26,7 @@ COMMANDS = (
 
 
 class Root(click.Group):
-    """Imports a command when it is asked for: `penstock --version` needs none of them."""
+    """Imports a command only when it is used: `penstock --version` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in COMMANDS if importlib.util.find_spec(f"penstock.cli.commands.{name}")]
@@ -56,7 +56,7 @@ class Root(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run, and end the process with an exit code; with `standalone_mode=False`, as click does it."""
+        """Run a command and exit with its code; `standalone_mode=False` has the same meaning as in click."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         prepare_streams()
@@ -66,8 +66,8 @@ class Root(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = Exit.USAGE
-        except Exception as error:  # noqa: BLE001  # boundary: what ends a command is text, safe to print, and an exit code
-            # an option that cannot be read keeps those after it from being read
+        except Exception as error:  # noqa: BLE001  # boundary: every error becomes a printable message and an exit code
+            # options after an invalid one are not parsed
             as_json = session.json or "--json" in (sys.argv[1:] if args is None else args)
             code = complain(error, json=as_json, whole=session.traceback)
         close_streams()

@@ -17,13 +17,13 @@ from penstock.worker.logs import configure_logs
 __all__ = ["Watched", "run_reloading"]
 
 _log = logging.getLogger("penstock.reload")
-#: How often the files are looked at (s): a look at a thousand files takes a few ms.
+#: Interval of file checks in seconds. Checking a thousand files takes a few ms.
 _EVERY = 0.5
 _SKIPPED = {"node_modules", "__pycache__", "site-packages"}
 
 
 def run_reloading(arguments: Sequence[str], config: Config) -> int:
-    """Run the same command without --reload, again at each change; the exit code of the last run."""
+    """Run the command without --reload, restart it at each change, and return the last exit code."""
     configure_logs(config)
     command = [sys.executable, "-m", "penstock", *(a for a in arguments if a != "--reload")]
     stop = threading.Event()
@@ -32,8 +32,8 @@ def run_reloading(arguments: Sequence[str], config: Config) -> int:
     _log.info("the worker restarts when a .py file below %s changes", Path.cwd())
     while True:
         watched = Watched(Path.cwd())
-        # of a group of its own: ctrl-C is ours to pass on, once
-        worker = subprocess.Popen(command, start_new_session=True)  # noqa: S603 (a program of ours, in words of ours)
+        # in its own process group: this process passes on Ctrl-C, once
+        worker = subprocess.Popen(command, start_new_session=True)  # noqa: S603 (the arguments of this process)
         changed = None
         while worker.poll() is None and changed is None and not stop.wait(_EVERY):
             changed = watched.changed()
@@ -43,7 +43,7 @@ def run_reloading(arguments: Sequence[str], config: Config) -> int:
         if stop.is_set():
             _log.info("stopped (exit code %d)", code)
             return code
-        if changed is None:  # it ended by itself, perhaps because the code is broken: wait for a change
+        if changed is None:  # the worker ended by itself, perhaps because the code is broken
             _log.info("the worker ended with exit code %d: waiting for a change", code)
             while changed is None and not stop.wait(_EVERY):
                 changed = watched.changed()
@@ -53,7 +53,7 @@ def run_reloading(arguments: Sequence[str], config: Config) -> int:
 
 
 def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:
-    """Wait for its end; a signal to us while it drains is passed on, as its second one."""
+    """Wait until the worker has ended. A signal during its drain is passed on as its second signal."""
     passed = stop.is_set()
     while True:
         try:
@@ -65,14 +65,14 @@ def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:
 
 
 class Watched:
-    """The .py files below a directory, as they were."""
+    """The .py files below a directory, with their modification times."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._seen = self._look()
 
     def changed(self) -> str | None:
-        """A file that has changed, appeared or gone since."""
+        """Path of a file that was changed, added or removed since the last check, or None."""
         now = self._look()
         if now == self._seen:
             return None
@@ -88,6 +88,6 @@ class Watched:
                     path = os.path.join(directory, file)
                     try:
                         found[path] = os.stat(path).st_mtime_ns
-                    except OSError:  # gone between the listing and the look
+                    except OSError:  # removed after the listing
                         continue
         return found

@@ -1,4 +1,4 @@
-"""What every command knows: which store, which app, whether to speak JSON."""
+"""Options of all commands, and the store, app and settings that they select."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from penstock.cli.faults import Fault
 
-if TYPE_CHECKING:  # a command that only prints help needs none of these
+if TYPE_CHECKING:  # not imported to print a help text
     from collections.abc import Iterator
 
     from penstock.app.app import App
@@ -31,23 +31,23 @@ class Session:
 
     json: bool = False
     traceback: bool = False
-    #: The settings that were given as options, before or after the command's name.
+    #: Settings given as options, before or after the name of the command.
     options: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def current() -> Session:
-        """That of the running command."""
+        """The session of the running command."""
         return click.get_current_context().find_root().ensure_object(Session)
 
     def load(self, **options: Any) -> Loaded:
-        """All settings; `options` that are None were not given."""
+        """Load all settings. `options` that are None count as not given."""
         from penstock.config import load
 
         given = {name: value for name, value in options.items() if value is not None}
         return load(options={**self.options, **given})
 
     def app_spec(self, given: str | None = None) -> str:
-        """The app to use: as given, else from --app, the environment or the file."""
+        """Name of the app: `given`, else from --app, the environment or the file."""
         for name in ("url", "namespace"):
             if name in self.options:
                 raise click.UsageError(f"an app brings its own store: leave --{name} out")
@@ -59,16 +59,16 @@ class Session:
         return spec
 
     def open_app(self, given: str | None = None) -> App:
-        """The app, imported."""
+        """Import the app and return it."""
         from penstock.app.loading import load_app
 
         return load_app(self.app_spec(given))
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
-        """The store that --url or --app or the settings name; closed in the end.
+        """Open the store that --url, --app or the settings name, and close it on exit.
 
-        Without `create` a file that is not there is an error: looking must not leave an empty store behind.
+        Without `create`, a missing SQLite file is an error: reading must not create an empty store.
         """
         store = self._store()
         path = getattr(store, "path", None)
@@ -83,7 +83,7 @@ class Session:
             store.close()
 
     def url(self) -> str:
-        """The store's URL as it was written, secrets and all."""
+        """The store's URL as it was given, including secrets."""
         return self.open_app().url if self.uses_app() else self.load().config.url
 
     def _store(self) -> Store:
@@ -96,15 +96,17 @@ class Session:
         return vault_of(connect(config.url, namespace=config.namespace), config)
 
     def uses_app(self) -> bool:
-        """Whether the store is the app's, which must be imported then. An option takes precedence over the
-        environment and the file, a URL over an app, and both over defaults."""
+        """Whether the store is the store of the app, which is then imported.
+
+        Options take precedence over the environment and the file, a URL over an app, and both over defaults.
+        """
         if "url" in self.options:
             return False
         loaded = self.load()
         return bool(loaded.config.app) and ("app" in self.options or loaded.source("url") == "default")
 
     def run(self, act: Callable[[Inspector], Awaitable[T]], *, create: bool = False) -> T:
-        """Do this with an inspector of the store; `create` as in `store`."""
+        """Call `act` with an inspector of the store; `create` as in `store`."""
         from penstock.inspector import Inspector
 
         async def acting(store: Store) -> T:
@@ -115,7 +117,7 @@ class Session:
 
 
 class Command(click.Command):
-    """A command with the options that all have."""
+    """A command with the shared options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -123,7 +125,7 @@ class Command(click.Command):
 
 
 def shared_options() -> list[click.Parameter]:
-    """--url, --app, --namespace, --json and --traceback: before the command's name or after it."""
+    """--url, --app, --namespace, --json and --traceback, given before or after the name of the command."""
     return [
         _setting("--url", "url", "Store URL.  [default: sqlite:///jobs.db; env: PENSTOCK_URL]"),
         _setting("--app", "app", "App whose store to use, e.g. tasks:app.  [env: PENSTOCK_APP]"),
@@ -139,7 +141,7 @@ def _setting(option: str, name: str, says: str) -> click.Option:
             ctx.find_root().ensure_object(Session).options[name] = value
 
     metavar = "MODULE:ATTRIBUTE" if name == "app" else name.upper()
-    # a name of its own, so that no command's argument is taken for it
+    # a name that no argument of a command has
     return click.Option(
         [option, f"shared_{name}"],
         help=says,

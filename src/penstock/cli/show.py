@@ -1,6 +1,6 @@
-"""How things are shown: JSON for machines, aligned text for pipes, tables for people at a terminal.
+"""Output of all commands: JSON for programs, aligned text for pipes, coloured tables for terminals.
 
-Every command prints by these functions, for only they make the text of strangers safe to print.
+All commands print with these functions, because they escape untrusted text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def prepare_streams() -> None:
-    """Let no character end a command that the terminal's encoding does not have, nor a closed stream."""
+    """Make stdout and stderr accept all characters, and open closed streams on the null device."""
     _open_closed_ones()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -47,17 +47,17 @@ def prepare_streams() -> None:
 
 
 def _open_closed_ones() -> None:
-    """A file, or a socket to a child, that got the number of a stream would be written to as one."""
+    """Open closed standard streams, so that no other file or socket gets the number of a stream."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(nowhere, True)
 
 
 def close_streams() -> None:
-    """Write what is still to be written. What cannot be is let go: Python would try again at its end."""
+    """Flush stdout and stderr. After an error, discard the rest, or Python would try again at exit."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue
@@ -70,10 +70,10 @@ def close_streams() -> None:
 
 
 def emit(document: Any) -> None:
-    """One JSON document on stdout; indented for a terminal."""
+    """Print a JSON document on stdout, indented at a terminal."""
     try:
         text = msgspec.json.encode(document).decode()
-    except UnicodeEncodeError:  # what was typed need not be UTF-8
+    except UnicodeEncodeError:  # an argument of the command need not be UTF-8
         text = msgspec.json.encode(_whole(msgspec.to_builtins(document))).decode()
     if _at_terminal():
         text = msgspec.json.format(text, indent=2)
@@ -82,40 +82,40 @@ def emit(document: Any) -> None:
 
 
 def say(text: str = "", *, err: bool = False, **style: Any) -> None:
-    """One line on stdout, in this style of click's."""
+    """Print one line on stdout, in a style of click."""
     click.echo(click.style(one_line(text), **style), err=err)
 
 
 def labelled(label: str, text: str, **style: Any) -> None:
-    """One line on stdout that begins with a label, of which only that is in this style."""
+    """Print one line on stdout with a label; only the label is styled."""
     click.echo(f"{click.style(one_line(label), **style)}  {one_line(text)}")
 
 
 def say_lines(text: str, *, err: bool = False) -> None:
-    """Text of several lines, as a traceback is."""
+    """Print text of several lines, e.g. a traceback."""
     click.echo(block(text), err=err)
 
 
 def note(text: str) -> None:
-    """Something for people, beside the output."""
+    """Print a note on stderr."""
     say(text, err=True)
 
 
 def status(text: str) -> None:
-    """Something for people at a terminal that takes the place of the status before it."""
+    """Replace the status line at a terminal, on stderr."""
     width = shutil.get_terminal_size().columns - 1
     click.echo(f"\r\x1b[2K{one_line(text)[:width]}", nl=False, err=True)
 
 
 def ask(question: str) -> None:
-    """A question that has to be answered with yes, or the command is aborted."""
-    if sys.stdin is None:  # nobody can answer
+    """Ask a question; abort the command unless the answer is yes."""
+    if sys.stdin is None:  # no answer is possible
         raise click.Abort
     click.confirm(one_line(question), abort=True, err=True)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Rows under heads. Columns of numbers stand to the right; no id is ever cut."""
+    """Print a table, or `empty` if there are no rows. Numbers are right-aligned; ids are never cut."""
     if not rows:
         note(empty)
         return
@@ -134,7 +134,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) ->
 
 
 def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
-    """Names and values in two columns; what is None is left out."""
+    """Print names and values in two columns, without the values that are None."""
     shown = [(name, value) for name, value in pairs if value is not None]
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
@@ -142,7 +142,7 @@ def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
 
 
 def age(iso: str | None) -> str:
-    """An instant as people say it: "3 s ago", "in 5 min"."""
+    """An instant relative to now: "3 s ago", "in 5 min"."""
     if iso is None:
         return ""
     try:
@@ -158,7 +158,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A length of time in one unit: "250 ms", "3 s", "12 min", "5 h", "8 d"."""
+    """A duration in one unit: "250 ms", "3 s", "12 min", "5 h", "8 d"."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -173,11 +173,11 @@ def span(seconds: float | None) -> str:
 
 
 def _at_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()  # there is none after `>&-`
+    return sys.stdout is not None and sys.stdout.isatty()  # None after `>&-`
 
 
 def _whole(value: Any) -> Any:
-    """The value with halves of surrogate pairs, which no encoding takes, written as escapes."""
+    """The value with lone surrogates, which no encoding accepts, written as escapes."""
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
@@ -202,7 +202,7 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
         made.add_column(head, justify="right" if to_right else "left", no_wrap=head != heads[-1])
     for row in rows:
         made.add_row(*(Text(cell, style=_style(head, cell)) for head, cell in zip(heads, row, strict=True)))
-    # only the last column may be folded: an id in pieces cannot be copied, so rather let the terminal wrap
+    # only the last column may be folded: an id in pieces cannot be copied
     widths = [max(len(head), *(len(row[i]) for row in rows)) + 2 for i, head in enumerate(heads)]
     needed = sum(widths[:-1]) + min(widths[-1], 40)
     Console(width=max(Console().width, needed)).print(made, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`penstock demo`: real work on the embedded store, a worker killed midway, nothing lost."""
+"""`penstock demo`: run real work on the embedded store, kill a worker midway, check that nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.config import mask_url
 from penstock.core.errors import ConfigError
 from penstock.core.text import one_line
 
-if TYPE_CHECKING:  # `penstock --help` needs none of these
+if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.demo.conductor import Results
     from penstock.demo.place import Place, Progress
 
@@ -68,7 +68,7 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
     try:
         with _interruptible(), _display(quiet=session.json) as tell:
             results = conduct(root, place, kill=not no_kill, tell=tell)
-    except BaseException:  # boundary: whatever ended it, its traces are still there
+    except BaseException:  # boundary: after any error the files of the run are kept
         note(f"penstock: the demo did not end; its files are in {place.workdir}")
         raise
     if session.json:
@@ -101,7 +101,7 @@ def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Plac
     directory = directory.resolve()
     if url is None:
         return Place(directory, f"sqlite:///{directory / 'jobs.db'}", namespace or "")
-    # somebody else's store: a namespace of our own, so that our counts are ours
+    # an existing store: use a new namespace, so that only jobs of the demo are counted
     fresh = namespace is None
     return Place(
         directory,
@@ -113,7 +113,7 @@ def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Plac
 
 
 def _clear(place: Place) -> None:
-    """Nothing of the demo stays in somebody else's store."""
+    """Remove the jobs and queues of the demo from an existing store."""
     from penstock.demo.crew import QUEUES
     from penstock.inspector import Inspector
     from penstock.stores.connect import connect
@@ -129,7 +129,7 @@ def _clear(place: Place) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """TERM ends the demo as Ctrl-C does: its workers end with it."""
+    """Treat TERM like Ctrl-C: the demo and its workers end."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -176,7 +176,7 @@ def _bars() -> Iterator[Callable[[Progress], None]]:
 
 
 def _lines() -> Callable[[Progress], None]:
-    """Plain lines, one for every tenth of the work."""
+    """Print a line for every tenth of the work."""
     said = -1
 
     def tell(progress: Progress) -> None:
@@ -267,7 +267,7 @@ def _remove_command(place: Place) -> str:
 
 
 def _where(place: Place) -> str:
-    """Without a password, which whoever types this knows."""
+    """The options --url and --namespace of the demo's store, with the password masked."""
     namespace = f" --namespace {place.namespace}" if place.namespace else ""
     return f"--url {shlex.quote(mask_url(place.url))}{namespace}"
 

@@ -26,7 +26,7 @@ __all__ = ["Finding", "command"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What was looked at, how it is (ok, warning, bad), and what that means."""
+    """One finding: the checked item, its level (ok, warning or bad), and an explanation."""
 
     what: str
     how: str
@@ -54,7 +54,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     except PenstockError as error:
         yield Finding("settings", "bad", "; ".join(str(error).splitlines()))
         yield _event_loop()
-        return  # they say where the store is
+        return  # without valid settings the store is unknown
     yield Finding("settings", "ok", "all settings are valid")
     yield _event_loop()
     yield from _store(session)
@@ -91,13 +91,13 @@ def _store(session: Session) -> Iterator[Finding]:
 
 
 def _shown(found: contract.Finding) -> Finding:
-    """A finding of the store, in the words of this command."""
+    """Convert a finding of the store into a finding of this command."""
     how = {"fine": "ok", "warning": "warning", "error": "bad"}[found.level]
     return Finding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
 
 
 def _stranger(found: ParkedView) -> Finding:
-    """Jobs that no worker could run which took them."""
+    """Finding about parked jobs of one task in one queue."""
     what = f"{counted(found.jobs, 'job')} of {found.task!r} in {found.queue!r}"
     if found.known_to:
         return Finding("parked jobs", "ok", f"{what}; the task is known to {', '.join(found.known_to[:3])}")
@@ -127,7 +127,7 @@ def _user() -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """The type of the file system that this directory is on; empty where nobody says."""
+    """Type of the file system of a directory; empty if unknown."""
     try:
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         target = directory.resolve()

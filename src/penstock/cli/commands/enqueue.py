@@ -1,4 +1,4 @@
-"""`penstock enqueue`: one job, by hand or from a script."""
+"""`penstock enqueue`: enqueue one job, by hand or from a script."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def command(words: tuple[str, ...], raw: bool, headers: tuple[str, ...], **given
 
 
 def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, bytes]:
-    """The app, the task and the payload: the app comes first, unless the settings name one."""
+    """Split the arguments into app, task and payload. The app comes first, unless the settings name one."""
     session = Session.current()
     rest = list(words)
     spec = None
@@ -141,7 +141,7 @@ def _enqueue(spec: str | None, name: str, payload: bytes, options: dict[str, Any
 
 
 def find_task(app: App, name: str) -> Task[..., Any]:
-    """The app's task of this name."""
+    """The task of this name; raises Fault if the app has none."""
     task = app.tasks.get(name)
     if task is None:
         known = sorted(app.tasks)
@@ -153,7 +153,7 @@ def find_task(app: App, name: str) -> Task[..., Any]:
 
 
 def read_arguments(task: Task[..., Any], payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, if they fit the task."""
+    """Decode the arguments of a call; raises ArgumentError if they do not fit the task."""
     try:
         return task.carried.decode_call(payload)
     except Undecodable as error:
@@ -180,6 +180,6 @@ def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str,
 
 
 def refuse_memory(app: App) -> None:
-    """A job that only this process could run would be lost with it, a moment from now."""
+    """Raise Fault if the store is in memory: its jobs would be lost when this process exits."""
     if app.store_url.startswith("memory:"):
         raise Fault(f"{app.store_url} ends with this process, and the job with it: use a persistent store")

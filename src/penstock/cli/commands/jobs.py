@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _STATES = [state.value for state in State]
-#: Of a payload or result, this much is shown to people unless they ask for the whole.
+#: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
 _AT_ONCE = 500
-#: Of a policy's steps, so many.
+#: Maximum number of steps shown of a retry policy.
 _STEPS = 10
 
 
@@ -113,7 +113,7 @@ def show(address: str, full: bool) -> None:
 
 
 def _act(name: str, says: str, unfiltered: str) -> None:
-    """The commands retry, cancel and delete, which differ in the verb only."""
+    """Add a command that calls `name` of the inspector: retry, cancel or delete."""
 
     @command.command(
         name,
@@ -240,7 +240,7 @@ def _state(job: JobRow) -> str:
 
 
 def _when(job: JobRow) -> str | None:
-    """The instant that matters in this state."""
+    """The relevant instant of the job's state: fetched, ended or due."""
     if job.state == State.RUNNING:
         return job.fetched_at
     return job.ended_at or job.due_at
@@ -335,7 +335,7 @@ def _span_or_none(seconds: float) -> str:
 
 
 def _policy(policy: dict[str, Any]) -> str:
-    """As in "exponential, base 0.5s, cap 10s": what is not at its default."""
+    """A retry policy without its defaults, e.g. "exponential, base 0.5s, cap 10s"."""
     return ", ".join([policy["kind"], *(_term(*one) for one in policy.items() if one[0] != "kind")])
 
 
@@ -367,12 +367,12 @@ def _show_data(name: str, data: Any, base64: str | None, limit: int | None) -> N
 def _json_lines(data: bytes) -> str:
     try:
         return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):  # deeper, or of longer numbers, than Python reads
+    except (ValueError, RecursionError):  # nested too deeply, or with numbers too long, for Python
         return msgspec.json.format(data, indent=2).decode()
 
 
 def _show_text(heading: str, text: str) -> None:
-    """A heading, and lines below it."""
+    """Print a heading, and lines below it."""
     say()
     say(heading)
     if text:

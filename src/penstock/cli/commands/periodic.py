@@ -245,7 +245,7 @@ def _of_app(
 
 
 def _switch(name: str, says: str, tells: str) -> None:
-    """The commands pause, resume and remove, which differ in the verb only."""
+    """Add a command that calls `name`_entry of the inspector: pause, resume or remove."""
 
     @command.command(name, cls=Command, help=says)
     @_ENTRIES
@@ -278,7 +278,7 @@ _switch(
 async def _some(
     inspector: Inspector, find: Callable[[str], Awaitable[list[EntryView]]], address: str
 ) -> list[EntryView]:
-    """The entries at this address, of which there must be one."""
+    """The entries at this address; raises Fault if there is none."""
     found = await find(address)
     if not found:
         known = [entry.name for entry in await inspector.entries()]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: The columns: what is queued and running, then what has ended.
+#: States in the order of the columns: queued and running, then ended.
 _STATES = sorted(State, key=lambda state: state in TERMINAL)
 _PURGED = [state for state in _STATES if state is not State.RUNNING]
 _ALWAYS_SHOWN = (State.AVAILABLE, State.RUNNING, State.DEAD)
@@ -41,7 +41,7 @@ def list_() -> None:
     if session.json:
         emit({"queues": queues})
         return
-    # states that no queue has would only take room
+    # states without jobs have no column
     states = [s for s in _STATES if s in _ALWAYS_SHOWN or any(queue.counts.get(s) for queue in queues)]
     table(
         ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "SWITCHES"),
@@ -80,7 +80,7 @@ def _switches(queue: QueueView) -> str:
 
 
 def _limits(limits: LimitsView) -> list[str]:
-    """What is set, as `queues set` takes it."""
+    """The limits that are set, named like the options of `queues set`."""
     said = {
         "max-size": limits.max_size,
         "on-full": limits.on_full if limits.max_size is not None else None,
@@ -100,7 +100,7 @@ def _span(seconds: float | None) -> str | None:
 
 
 def _switch(name: str, says: str) -> None:
-    """Add a command that calls `verb` of the inspector: pause, resume, close or open."""
+    """Add a command that calls `name` of the inspector: pause, resume, close or open."""
 
     @command.command(name, cls=Command, help=says)
     @_NAMES
@@ -129,7 +129,7 @@ _switch("open", "Open closed queues.")
 
 
 class _OrNone(click.ParamType):  # type: ignore[type-arg]
-    """A value, or "none", which takes the limit away."""
+    """A value, or "none", which removes the limit. Either is converted to a tuple of one."""
 
     def __init__(self, name: str, read: Callable[[str], Any] = str) -> None:
         self.name = name
@@ -190,7 +190,7 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     Limits that are not given stay as they are; the value none removes a limit.
     """
     session = Session.current()
-    # what may be none comes in a tuple of one, so that none and not given are told apart
+    # a limit comes in a tuple of one, which distinguishes (None,) from an option that is not given
     said = {
         name: value[0] if isinstance(value, tuple) else value
         for name, value in given.items()
@@ -287,7 +287,7 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
 
 
 async def _known(inspector: Inspector, names: Sequence[str], way_out: str = "") -> list[Any]:
-    """These queues; a typing error must not make a new one."""
+    """The queues of these names; raises Fault if one does not exist."""
     queues = {queue.name: queue for queue in await inspector.queues()}
     for name in names:
         if name not in queues:

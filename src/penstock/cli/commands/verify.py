@@ -22,7 +22,7 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, facts, note, say, status, table
 from penstock.core.errors import StoreError
 
-if TYPE_CHECKING:  # `penstock --help` needs none of these
+if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.verify.conductor import Progress
     from penstock.verify.environment import Environment
     from penstock.verify.report.report import Report, Spread
@@ -153,12 +153,12 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
     try:
         yield folder.resolve()
     finally:
-        with contextlib.suppress(OSError):  # there is something in it, unless all was refused
+        with contextlib.suppress(OSError):  # the folder is not empty, unless the run was refused
             folder.rmdir()
 
 
 def _can_be_written(file: Path | None, workdir: Path | None) -> None:
-    """Minutes later is too late to find out."""
+    """Raise UsageError before the run if a report file cannot be written."""
     folder = None if file is None else file.resolve().parent
     if folder is None or (workdir is not None and folder == workdir.resolve()):
         return
@@ -193,15 +193,14 @@ def _place(folder: Path, environment: Environment) -> RunFolder:
 
 
 def _clean(environment: Environment, place: RunFolder) -> None:
-    """Nothing of the run stays in the store, whatever ended it. Where that cannot be had it is said, and what
-    the run has found out is not lost."""
+    """Empty the namespace of the run. If that fails, print a note, so that the report is not lost."""
     from penstock.verify.interrupts import undisturbed
 
     try:
         with undisturbed():
             environment.wipe(place.namespace)
     except StoreError as error:
-        if not environment.capabilities.private:  # else all of it goes
+        if not environment.capabilities.private:  # a private store is deleted as a whole
             note(f"the namespace {place.namespace} cannot be emptied and stays in the store: {error}")
 
 
@@ -210,7 +209,7 @@ def _clean(environment: Environment, place: RunFolder) -> None:
 
 @contextlib.contextmanager
 def _display(seconds: float) -> Iterator[Callable[[Progress], None]]:
-    """One line that is written anew at a terminal; elsewhere a line now and then."""
+    """Show progress: one updated line at a terminal, otherwise a new line from time to time."""
     if not sys.stderr.isatty():
         yield _lines(seconds)
         return

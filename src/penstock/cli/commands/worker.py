@@ -93,7 +93,7 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
 
 
 def parse_queues(text: str) -> list[Queue]:
-    """The queues of `"critical:weight=6,default:weight=3:slots=10"`; raises ConfigError."""
+    """Parse queues, e.g. `"critical:weight=6,default:weight=3:slots=10"`; raises ConfigError."""
     from penstock.worker.queues import as_queues
 
     parts = [part.strip() for part in text.split(",")]
@@ -105,7 +105,7 @@ def parse_queues(text: str) -> list[Queue]:
 def _parse_queue(text: str) -> Queue:
     from penstock.worker.queues import Queue
 
-    # a name may contain ":" and "=" itself, so only what looks like an option is taken from the end
+    # a name may contain ":" and "=", so options are taken from the end
     name, options = text, {}
     while ":" in name and "=" in name.rpartition(":")[2]:
         name, _, option = name.rpartition(":")
