@@ -158,7 +158,7 @@ _NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
     "--on-full",
     metavar="RULE",
     help="What an enqueue into a full queue does: reject (raise an error), "
-    "or wait (block until there is room).  [default: reject]",
+    "or wait (block until there is room, up to full_timeout).  [default: reject]",
 )
 @click.option(
     "--max-running", type=_NUMBER, help="Maximum number of jobs running at the same time, across all workers."
