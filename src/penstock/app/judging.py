@@ -20,7 +20,7 @@ Judged = Callable[[Job, Transition], None]
 
 
 class JudgeOptions(TypedDict, total=False):
-    """The options of `judge`, for whoever passes them on."""
+    """The options of `judge`, for callers that pass them on."""
 
     started: Callable[[Job], bool]
     overdue: Callable[[Job], str | None]

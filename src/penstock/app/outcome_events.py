@@ -1,4 +1,4 @@
-"""What listeners are told of a job's end, and of each of its attempts' ends, whoever has judged it."""
+"""The events of the end of a job and of each attempt, whether a worker, a reclaimer or a take decided it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Taken(Attempt):
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The keyword arguments, likewise."""
+        """The keyword arguments, decoded in the same way."""
         return self._call()[1]
 
     def returns(self, value: Any) -> None:

@@ -148,7 +148,7 @@ def _check_function(function: Any, decorator: str) -> None:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """`module.qualname`: producers and workers must agree on it, whoever of them ran the file as a script."""
+    """`module.qualname`: producers and workers must agree on it, even if one ran the file as a script."""
     qualname = getattr(function, "__qualname__", "<lambda>")
     if "<lambda>" in qualname:
         raise ConfigError(f"{function!r} has no name of its own: give the task one with name=")

@@ -331,7 +331,7 @@ class Steering(Exception):
 class Retry(Steering):
     """Run the job again; this attempt counts. Without a delay, the job's retry policy sets the wait."""
 
-    #: The default for a subclass whose `__init__` does not call this one; likewise in the classes below.
+    #: The default for a subclass whose `__init__` does not call this one; so it is in the classes below.
     delay: float | str | timedelta | None = None
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What jobs carry, sealed under a key: the store, its backups and whoever reads them hold no clear text.
+"""Encrypts what jobs carry, so that the store, its backups and their readers hold no clear text.
 
-`keys` (how keys are written, and what is derived from them), `envelope` (how what is sealed looks, so that
-also who has no key knows it by sight) and `sealer` (seals and opens, for one place each). The store that
-does so with every job is `vault`; docs/encryption.md is the format.
+`keys` reads keys and derives others from them. `envelope` defines the stored form, which is recognised
+without a key. `cipher` encrypts and decrypts single values. `penstock.stores.encrypted` does so with every
+job of a store; docs/encryption.md describes the format.
 """
 
 from penstock.encryption.cipher import CannotOpen, Sealer, about

@@ -37,7 +37,7 @@ from penstock.stores.result_waiter import Ended, Endings
 
 __all__ = ["RedisStore"]
 
-#: Whoever waits looks for himself this often, whatever he heard (seconds).
+#: Waiters re-check at this interval (seconds) even if no notification arrived.
 _SAFETY = 5.0
 #: A question whether a part of a Cluster is back is answered within this (ms).
 _PROBE = 1_000

@@ -1,4 +1,4 @@
-"""Jobs in one SQLite file: see `store.py` for the door, `verbs/` for what happens behind it."""
+"""Jobs in one SQLite file: `store.py` is the store, `verbs/` has what each verb does."""
 
 from penstock.stores.sqlite.store import SqliteStore
 

@@ -40,7 +40,7 @@ _ENDED_ONES = Verb(producing.ended_ones, reads=True)
 _LOOK = Verb(waiting.look, reads=True)
 _UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
 
-#: Whoever waits looks for himself this often, whatever he heard (seconds).
+#: Waiters re-check at this interval (seconds) even if no notification arrived.
 _SAFETY = 1.0
 #: A thread that waits for many jobs rests after a look that was not short as long as that took, at most ...
 _SHORT, _REST = 0.001, 0.1

@@ -1,7 +1,7 @@
 """Calls go out and answers come back, from any number of event loops: the `AsyncRunner`.
 
-What to send, where, and whether to send it again is decided in `errand` and `directory`, for this runner
-and for that of threads (`threads.py`); here are connections, waiting and forks.
+`request_batch.py` and `topology.py` decide what to send, where, and whether again, for this runner
+and for that of threads (`sync_runner.py`); connections, waiting and forks are here.
 """
 
 from __future__ import annotations
