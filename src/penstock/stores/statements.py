@@ -1,9 +1,9 @@
-"""Loads the statements that lie beside a store: one file per verb, named as the verb.
+"""Load the SQL statements and Lua scripts of a store: one file per verb, named as the verb.
 
-A file holds one or more statements; each begins with a line `-- name: …` (Lua: the whole file is one
-script, named as the file). What stands before the first name is the file's header, for readers.
+A SQL file holds one or more statements; each begins with a line `-- name: …`. The text before the first name
+is the file's header, for readers. A Lua file is one script, named as the file.
 `Statements("penstock.stores.sqlite", "queries")["fetch.lease"]` is the statement `lease` of `fetch.sql`.
-With `words`, a statement may name a constant as `{name}`; it is put in when the file is read.
+With `words`, a statement may contain a constant as `{name}`, which is replaced when the file is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
 class Statements:
-    """The statements of one folder, by `file.name`; each file is read once, at its first use."""
+    """The statements of one folder, by `file.name`. Each file is read once, at its first use."""
 
     def __init__(
         self, package: str, folder: str, suffix: str = ".sql", *, words: Mapping[str, str] | None = None
@@ -38,7 +38,7 @@ class Statements:
             raise KeyError(f"no statement {name or file!r} in {file}{self._suffix}") from None
 
     def __iter__(self) -> Iterator[str]:
-        """Every statement's key, in the order of the files' names."""
+        """The keys of all statements, in the order of the files' names."""
         for entry in sorted(self._folder.iterdir(), key=lambda e: e.name):
             if entry.name.endswith(self._suffix):
                 file = entry.name.removesuffix(self._suffix)
@@ -55,11 +55,11 @@ class Statements:
 
 
 def _expanded(text: str, words: Mapping[str, str], file: str) -> str:
-    """The text with a constant in the place of each `{name}`."""
+    """Return the text with each `{name}` replaced by its constant."""
     try:
         return _WORD.sub(lambda match: words[match[1]], text)
     except KeyError as error:
-        raise ValueError(f"{file}: nothing is called {{{error.args[0]}}}") from None
+        raise ValueError(f"{file}: unknown constant {{{error.args[0]}}}") from None
 
 
 def _split(file: str, text: str) -> dict[str, str]:
@@ -71,5 +71,5 @@ def _split(file: str, text: str) -> dict[str, str]:
 
 
 def _bare(statement: str) -> str:
-    """Without comment lines: a server would log and hash them again with every call."""
+    """Return the statement without comment lines, which a server would log and hash with every call."""
     return _COMMENT.sub("", statement).strip().removesuffix(";")

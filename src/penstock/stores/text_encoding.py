@@ -1,4 +1,4 @@
-"""Makes what errors and reasons say storable: text with halves of characters, which no encoding takes."""
+"""Make the text of errors, reasons and progress storable: replace surrogates, which UTF-8 cannot encode."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["asked_because", "reason_after", "storable", "storable_error", "stora
 
 
 def storable(text: str) -> str:
-    """The text as every store can keep it, also where it should be one and is not."""
+    """Return the text in a form that every store can keep. A value that is not a str is converted to one."""
     return _storable(text) if type(text) is str else text_of(text, "(unreadable)", most=MAX_TRACEBACK)
 
 
 def storable_error(error: AttemptError) -> AttemptError:
-    """The same error; only who must pays for a new one."""
+    """Return the error with storable text: the same object if its text is already storable."""
     words = (error.kind, error.message, error.traceback)
     if all(type(word) is str and word.isascii() for word in words):
         return error
@@ -24,20 +24,23 @@ def storable_error(error: AttemptError) -> AttemptError:
 
 
 def storable_progress(progress: Progress) -> Progress:
-    """The same progress, with a note that can be stored."""
+    """Return the progress with a note that can be stored."""
     if progress.note.isascii():
         return progress
     return Progress(progress.done, progress.of, storable(progress.note))
 
 
 def asked_because(reason: str) -> str | None:
-    """What to keep of the reason with which a running job is asked to stop; None: nobody gave one."""
+    """Return the reason to store with a request to stop a running job; None for the default reason."""
     return None if reason == ASK_CANCELLED else storable(reason)
 
 
 def reason_after(to: Transition, asked: bool, because: str | None) -> str | None:
-    """The reason of a settled job, which may have been `asked` to stop: what was said then stays until it
-    has stopped, and is why."""
+    """Return the reason to store with a settled job.
+
+    If the job was `asked` to stop, the reason of that request (`because`) stays until the job has ended, and
+    is its final reason if it is cancelled.
+    """
     if asked and (to.state not in TERMINAL or (because and to.state is State.CANCELLED)):
         return because
     return to.reason and storable(to.reason)

@@ -215,7 +215,7 @@ def test_statements_say_states_by_name() -> None:
 
 
 def test_a_statement_that_names_what_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"aside: nothing is called \{dead\}"):
+    with pytest.raises(ValueError, match=r"aside: unknown constant \{dead\}"):
         Statements("penstock.stores.sqlite", "queries", words={})["aside.end"]
 
 

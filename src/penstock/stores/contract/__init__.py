@@ -1,33 +1,36 @@
-"""The contract of a store: what every store can do. Code above it knows neither SQL nor Redis.
+"""The contract of a store: the verbs that every store implements. Callers know neither SQL nor Redis.
 
-| page | verbs | for |
+| module | verbs | used by |
 |---|---|---|
 | `producing.py` | enqueue, get, cancel, ended, ends | clients |
 | `consuming.py` | fetch, extend, settle, promote, reclaim, wait | workers |
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
-| `store.py` | all of them, and the sync door | |
+| `store.py` | all of them, and the sync verbs | |
 
-`reports.py`, `checkup.py` and `set_aside.py` have the values that operators read.
+`reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
 
 Rules for every verb:
 
-- A verb is one atomic step. A verb for a batch answers per item, in the order of the items.
-- A verb decides nothing: `settle` applies the `Transition` that `lifecycle.decide` has made, if the token of
-  the lease still matches.
-- Durations go in, instants come out, both in ms. The store's clock counts, never the caller's.
-- An item that cannot be processed changes nothing and says so in its answer. The batch never fails for it.
-- Errors are those of `errors.py` under StoreError. Exceptions of a driver never leave a store.
+- A verb is one atomic step. A verb that takes many items gives one answer per item, in the order of the
+  items.
+- A verb makes no decisions: `settle` applies the `Transition` that `lifecycle.decide` has computed, if the
+  lease token still matches.
+- Durations go in, instants come out, both in ms. All instants are by the store's clock, never the caller's.
+- An item that cannot be processed changes nothing, and its answer gives the reason. The other items are
+  processed.
+- A store raises StoreError or one of its subclasses (`errors.py`). Exceptions of a driver never leave a
+  store.
 
 Concepts, with an example each:
 
 - docs/concepts/order.md: which job of a queue starts first
 - docs/concepts/partitions.md: jobs that share a concurrency key (`Lane`)
-- docs/concepts/fair-share.md: turns among tenants (`Turn`)
-- docs/concepts/batches.md: jobs that are collected (`Group`)
+- docs/concepts/fair-share.md: tenants that share a queue (`Turn`)
+- docs/concepts/batches.md: single jobs that are collected and run together (`Group`)
 - docs/concepts/unique-keys.md: when a unique key is taken and freed
 - docs/concepts/time-and-leases.md: clocks, leases, tokens
-- docs/concepts/unreadable-records.md: what happens to a record that cannot be read
+- docs/concepts/unreadable-records.md: how a store treats a record that cannot be read
 """
 
 from __future__ import annotations

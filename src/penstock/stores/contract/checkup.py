@@ -20,7 +20,7 @@ class Level(enum.StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that a checkup has looked at: `what` it is, `why` it has this level, and the `way_out`."""
+    """One result of a checkup: `what` was checked, `why` it has this level, and the `way_out`."""
 
     level: Level
     what: str
@@ -35,5 +35,5 @@ def unreadable_settings_of(queue: str, cause: str) -> Finding:
     """The finding for a queue whose settings cannot be read."""
     why = f"they cannot be read, and count as not set ({cause})"
     return Finding(
-        Level.WARNING, f"settings of the queue {queue}", why, "set them anew with penstock queues set"
+        Level.WARNING, f"settings of the queue {queue}", why, "set them again with penstock queues set"
     )

@@ -1,7 +1,7 @@
-"""Consuming: lease jobs, extend leases, settle attempts, make due jobs available, wait for work.
+"""The verbs of workers: lease jobs, extend leases, settle attempts, make due jobs available, wait for work.
 
-Durations are in ms, instants in ms since the epoch by the store's clock. Leases and tokens are explained in
-docs/concepts/time-and-leases.md.
+Durations are in ms, instants in ms since the epoch by the store's clock. docs/concepts/time-and-leases.md
+explains leases and tokens.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ __all__ = [
 
 
 class Share(msgspec.Struct, frozen=True):
-    """The part of one queue in a fetch. A queue stands in a fetch once.
+    """One queue of a fetch, and how many jobs to take from it. A fetch names each queue at most once.
 
-    A fetch makes two passes over its queues, in the order given: first each queue gives up to `quota` jobs,
-    then the rest of the limit is filled with up to `cap` jobs in all from each queue. A cap below the quota
-    wins. From a queue with a `max_running` or a rate a fetch takes at most `free` jobs, the slots that are
-    free now, because other workers could start what would wait here.
+    A fetch makes two passes over its queues, in the order given:
+
+    1. take up to `quota` jobs from each queue;
+    2. fill the rest of the limit, with at most `cap` jobs per queue over both passes.
+
+    - If `cap` is lower than `quota`, `cap` applies.
+    - `free`: the slots that are free now. A fetch takes at most `free` jobs from a queue with a `max_running`
+      or a rate, because other workers could start the jobs that would wait here.
     """
 
     queue: str
@@ -50,20 +54,20 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """Leased jobs, and what a worker needs to know to fetch again at the right time.
+    """Leased jobs, and the instants at which the next fetch may find more.
 
     - `jobs`: a job whose `fetched_at` lies in the future (by at most 20 ms) is leased but must not start
-      before that instant, which is its place in the rate of its queue.
+      before that instant, because of the rate of its queue.
     - `now`: the store's clock.
-    - `due`: the earliest `run_at` of the scheduled and retryable jobs of these queues, or the instant of a
-      partition or a group, if that is earlier. Paused queues and instants that have passed count. None if
-      there is no such instant, and always after a reclaim.
-    - `opens`: when a rate or a throttle lets the next job of these queues start that it holds back now
-      (available, or parked with a task that the worker knows); None if there is no such job.
+    - `due`: the earliest `run_at` of the scheduled and retryable jobs of these queues, or the instant at
+      which a partition admits a job or a batch is due, if that is earlier. Paused queues and instants that
+      have passed count. None if there is no such instant, and always after a reclaim.
+    - `opens`: the instant at which a rate or a throttle admits the next job that it blocks now in these
+      queues (an available job, or a parked job whose task the worker knows). None if it blocks no job.
     - `set_aside`, here and in `Due` and `Pruned`: records that this store object has set aside since its last
       report, by any verb.
-    - `kept`: queues that have parked jobs of tasks that the worker knows, but as many running jobs as their
-      limit allows.
+    - `kept`: queues that have parked jobs of tasks that the worker knows, but already run as many jobs as
+      their limit allows.
     """
 
     jobs: list[Job]
@@ -78,12 +82,12 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, gc=False):
-    """One heartbeat: extend this lease to `by` ms from now, and store what the attempt reports.
+    """One heartbeat: extend this lease to `by` ms from now, and store the attempt's progress.
 
     - `started`: True records that the function has started.
     - `progress`, `checkpoint`: replace the stored ones, unless None.
-    - `lasting`: True makes this record as durable as an enqueue on this store, before it is answered. A start
-      that must be on record first is recorded so.
+    - `lasting`: True makes this write as durable as an enqueue on this store, before the store answers. Used
+      if a start must be stored before the function runs.
     """
 
     lease: Lease
@@ -99,7 +103,7 @@ class LeaseStatus(enum.StrEnum):
 
     HELD = "held"
     LOST = "lost"
-    CANCEL_ASKED = "cancel_asked"  # held, and the job is asked to stop
+    CANCEL_ASKED = "cancel_asked"  # held, and the job was asked to stop
     UNKNOWN = "unknown"  # this part of the store is unreachable, while other parts answer
 
     __hash__ = str.__hash__
@@ -111,12 +115,12 @@ class LeaseStatus(enum.StrEnum):
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The end of an attempt.
 
-    - `lease`: the lease to check. A bare Ref, without a token, applies to a running job of any holder and is
-      only for dialects whose protocol has no leases.
-    - `result`: stored with a job that ends.
+    - `lease`: the lease to check. A Ref has no token: it applies to a running job of any holder. It is only
+      for dialects whose protocol has no leases.
+    - `result`: stored if the transition ends the job.
     - `then`: jobs that follow, enqueued in the same step, after the transition, if the settlement applies. A
       closed or full queue takes them, because they were accepted with the job that they follow. A job whose
-      id or unique key is taken is left out.
+      id or unique key is taken is not enqueued.
     """
 
     lease: Lease | Ref
@@ -131,7 +135,7 @@ class Settled(enum.StrEnum):
     APPLIED = "applied"
     STALE = "stale"  # the job exists, but not this lease: nothing was changed
     GONE = "gone"  # the job does not exist: nothing was changed
-    UNKNOWN = "unknown"  # this part of the store is unreachable, while other parts answer: settle again
+    UNKNOWN = "unknown"  # this part of the store is unreachable, while other parts answer: settle again later
 
     __hash__ = str.__hash__
 
@@ -140,7 +144,7 @@ _NO_OUTCOMES = (State.RUNNING, State.GROUPED, State.WAITING)
 
 
 def no_outcome(to: Transition) -> None:
-    """Raise ValueError for a state that no attempt ends in."""
+    """Raise ValueError if an attempt cannot end in the state of this transition."""
     if to.state in _NO_OUTCOMES:
         raise ValueError(f"no attempt ends in the state {to.state.value!r}; nothing of this call was settled")
 
@@ -152,7 +156,8 @@ class Due(msgspec.Struct, frozen=True):
     """The answer of a promotion.
 
     - `moved`: the number of jobs made available.
-    - `next`: when the next one is due. In the past if the limit left some behind; None if there is none.
+    - `next`: when the next job is due; None if there is none. An instant in the past means that the limit was
+      reached before all due jobs were promoted.
     - `now`: the store's clock.
     """
 
@@ -174,9 +179,9 @@ class Wake(enum.Flag):
 class Offer(msgspec.Struct, frozen=True):
     """A fetch that the store may do for a waiting worker, which saves the round trip after the wake-up.
 
-    `worker`, `token` and `lease` (ms) are those of the fetch. The store may call `take` with the leased job
-    as soon as it arrives, in the waiter's event loop. `take` returns the next offer, and then the wait goes
-    on, or None, and then the wait ends with WORK.
+    - `worker`, `token`, `lease` (ms): the arguments of that fetch.
+    - `take`: the store may call it with the leased job as soon as the job arrives, in the waiter's event
+      loop. If `take` returns the next offer, the wait continues; if it returns None, the wait ends with WORK.
     """
 
     worker: str
@@ -200,36 +205,40 @@ class Consuming(Protocol):
     ) -> Fetched:
         """Lease up to `limit` available jobs for `lease` ms.
 
-        - `queues`: the queues and their shares, in order. Jobs come in the order in which they were taken:
-          pass by pass, queue by queue, each queue in its own order (docs/concepts/order.md,
+        - `queues`: the queues and their shares, in order. Jobs are returned in the order in which they were
+          taken: pass by pass, queue by queue, each queue in its own order (docs/concepts/order.md,
           docs/concepts/fair-share.md).
-        - `worker`: the id of the worker. Parked jobs of a queue come first, in the order of available ones,
-          if the worker has announced their task. A parked job whose partition is full becomes WAITING
-          instead (docs/concepts/partitions.md).
+        - `worker`: the id of the worker. If the worker has announced the task of a parked job, that job is
+          taken before the available jobs of its queue; several such jobs are taken in the order of available
+          ones. A parked job whose partition is full becomes WAITING instead (docs/concepts/partitions.md).
         - `token`: new for each fetch of a worker. A repeated call with the same token returns the jobs that
-          are still leased under it, in any order, and leases no more while there are any.
+          are still leased under it, in any order, and leases more only if there are none.
         - `charge`: whether the fetch counts as an attempt.
 
-        A leased job starts afresh: `started` is False, `progress` and `reason` are None. Its errors, its
-        `checkpoint` and `cancel_asked` stay.
+        In a leased job `started` is False, and `progress` and `reason` are None. Its errors, its `checkpoint`
+        and `cancel_asked` stay.
 
-        Expired jobs met before the limit is filled are cancelled (`lifecycle.EXPIRED`) and do not count. A
-        store may stop after a few thousand of them with fewer jobs than there are; then `wait` answers WORK
-        at once.
+        Expired jobs that the fetch finds before the limit is reached are cancelled (`lifecycle.EXPIRED`) and
+        do not count. After a few thousand of them a store may return fewer jobs than it has; then the next
+        `wait` answers WORK at once.
 
-        A fetch takes nothing from a queue that is paused or throttled, never more than `max_running` allows
-        over all workers, and from a queue with a rate only what may start within the next 20 ms: at most
-        rate * t + burst starts in every span of time t, to the millisecond.
+        Limits of a queue:
+
+        - A paused or throttled queue gives no jobs.
+        - At most `max_running` jobs of a queue run at the same time, over all workers.
+        - From a queue with a rate, a fetch takes only jobs that may start within the next 20 ms. In any time
+          span t, to the millisecond, at most rate * t + burst jobs start.
         """
         ...
 
     async def extend(self, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
         """Extend leases that are still held.
 
-        A lease is held while its token matches, even after its time has run out, until another worker
+        A lease is held while its token matches: even after its time has run out, until another worker
         reclaims the job. A heartbeat for a LOST lease stores nothing.
 
-        Answer: one status per heartbeat, in order. After UNKNOWN ask again: any other status is possible.
+        Answer: one status per heartbeat, in order. After UNKNOWN send the heartbeat again: the lease may have
+        any other status.
         """
         ...
 
@@ -238,31 +247,34 @@ class Consuming(Protocol):
 
         - Statistics, on the UTC day of the store's clock: processed +1 if the transition charges, failed +1
           if it has an error. A job keeps its newest `job.MAX_ERRORS` errors.
-        - `charge=False` takes back what the fetch charged, if it did.
-        - `run_at` is now for AVAILABLE at the head or the tail, and stays the same for AVAILABLE at the job's
-          own place and for PARKED at any. SCHEDULED and RETRYABLE jobs are due in `delay` ms, and have no
-          place until they are promoted.
-        - Outside of RUNNING no attempt is in progress: `token` and `worker` are None, `started` is False.
+        - `charge=False` takes back the attempt that the fetch charged, if it charged one.
+        - `run_at` becomes now if the job becomes AVAILABLE at the head or the tail of its queue. `run_at`
+          stays if the job becomes AVAILABLE at its own place, or PARKED at any place. A SCHEDULED or
+          RETRYABLE job is due in `delay` ms, and has no place in the queue until it is promoted.
+        - The job has no attempt in progress any more: `token` and `worker` are None, `started` is False.
         - A job that was asked to stop keeps the reason of that request, unless it is COMPLETED or DEAD.
-        - `hold` throttles the queue for that many ms (`limits.bounded_hold`), `hold_lane` the partition. A
-          longer throttle from before stays.
+        - `hold` throttles the queue for that many ms (`limits.bounded_hold`), `hold_lane` the partition. If
+          the queue or partition is already throttled for longer, the longer time stays.
 
         Answer: one `Settled` per settlement, in order.
-        Errors: ValueError for a transition to a state that is no outcome (`no_outcome`); nothing is changed.
+        Errors: ValueError for a transition to a state in which no attempt ends (`no_outcome`); then the call
+        changes nothing.
         """
         ...
 
     async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
         """Make up to `limit` due jobs of these queues available, the earliest first.
 
-        - Jobs of the same instant are promoted in the order of their enqueue, over all these queues; those of
-          different queues as `list_jobs` says.
-        - An expired job is cancelled instead, and counts for the limit but not as moved.
-        - A group that is due becomes a batch, after the jobs of the same instant, and counts as one job.
-          A store may stop after a few thousand members (docs/concepts/batches.md).
-        - A job that joins its group counts as moved.
-        - A waiting job whose partition's instant has come is admitted, before the jobs of the same instant.
-        - Paused and closed queues are promoted like others.
+        - Jobs with the same due time are promoted in the order of their enqueue, over all these queues. For
+          jobs of different queues the exception of `list_jobs` applies.
+        - An expired job is cancelled instead. It counts towards the limit, but not as moved.
+        - A collecting batch that is due becomes one available job, after the single jobs with the same due
+          time, and counts as one job. A store may stop after a few thousand members
+          (docs/concepts/batches.md).
+        - A job that joins its collecting batch counts as moved.
+        - A partition that may admit its first waiting job at an instant admits it before the jobs with the
+          same due time are promoted.
+        - Jobs of paused and closed queues are promoted, too.
         """
         ...
 
@@ -278,13 +290,14 @@ class Consuming(Protocol):
     ) -> Fetched:
         """Lease up to `limit` lost jobs to `worker` for `lease` ms, without charging an attempt.
 
-        - Without `of`: jobs of these queues whose lease has run out, the longest over first. Leases from
-          before a reboot of the machine are void and come before all others, in order of enqueue.
-        - With `of`: the jobs leased to these workers, in any queue, whether run out or not, in order of
+        - Without `of`: jobs of these queues whose lease has run out, the lease that ran out first comes
+          first. Leases from before a reboot of the machine are void and come before all others, in order of
           enqueue.
+        - With `of`: the jobs leased to these workers, in any queue, in order of enqueue, even if the lease
+          has not run out.
         - Only the lease and the reason change: `reason` names the worker that lost the job
           (`lifecycle.LOST_BY`); `started`, `progress` and `fetched_at` are still those of the lost attempt.
-        - A repeated call with the same token answers as a repeated `fetch` does.
+        - A repeated call with the same token returns the same leases, as in `fetch`.
         """
         ...
 
@@ -301,16 +314,17 @@ class Consuming(Protocol):
         | flag | there is |
         |---|---|
         | WORK | an available job in one of the queues that may start now or before the timeout ends |
-        | WORK | a scheduled or retryable job, a partition or a group that is due by then |
+        | WORK | a scheduled or retryable job, a partition or a batch that is due before the timeout ends |
         | CANCEL | a running job, of any queue, that was asked to stop |
         | SETTINGS | a change in the settings of any queue, or in the periodic entries |
 
-        - For an instant that is due before the timeout ends, WORK comes at once, so that the caller can
-          promote, or sleep until then. A caller that knows of that instant gives a timeout that ends with it.
+        - If something is due before the timeout ends, `wait` answers WORK at once, so that the caller can
+          promote, or sleep until then. A caller that already knows that instant passes a timeout that ends
+          with it.
         - Parked jobs are WORK only in the queues of `parked`: those that the last fetch reported as `kept`.
-        - CANCEL and SETTINGS report what has happened since this store object's last wait that reported it,
-          and never what happened before the object's first verb. Waits at the same time all report it. With
-          no queues the wait is for these two alone.
+        - CANCEL and SETTINGS report events since the last wait of this store object that reported them, and
+          never events before the object's first verb. Concurrent waits all report them. A wait without
+          queues waits for these two flags alone.
         - With an `offer` the store may lease a job to the waiter in the step that enqueues it, as a fetch
           with the token of the offer. After a wait with an offer, the next fetch must use that token, or, if
           `take` has accepted jobs in the meantime, the token of the last offer.

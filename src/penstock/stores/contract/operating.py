@@ -1,4 +1,4 @@
-"""Operating: list and change jobs, queues, groups and workers, prune what is over, check the store.
+"""The verbs of operators: list and change jobs, queues, batches and workers, prune, check the store.
 
 Durations are in ms, instants in ms since the epoch by the store's clock.
 """
@@ -28,12 +28,12 @@ __all__ = ["Operating", "Pruned", "SyncOperating"]
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """The answer of a prune: how many of each kind went.
+    """The answer of a prune, as counts.
 
     - `finished`: ended jobs removed.
     - `expired`: expired queued jobs cancelled.
-    - `workers`: silent workers removed.
-    - `keys`: unique keys whose period was over.
+    - `workers`: workers removed because they had stopped announcing themselves.
+    - `keys`: unique keys freed because their period was over.
     """
 
     finished: int
@@ -47,10 +47,10 @@ class Operating(Protocol):
     """The verbs of operators and of maintenance, for callers in an event loop."""
 
     async def checkup(self) -> list[Finding]:
-        """Check whether jobs are safe here, as the store is set up.
+        """Check the store's configuration and health: whether jobs are safe in it.
 
-        Changes nothing, and creates no store. A worker logs the findings that are not fine when it starts;
-        `penstock doctor` shows all.
+        A checkup changes nothing, and creates no store. A worker logs the findings that are not FINE when it
+        starts; `penstock doctor` shows all.
         """
         ...
 
@@ -68,37 +68,38 @@ class Operating(Protocol):
     ) -> Page:
         """List jobs that match all filters, in order of enqueue, newest first.
 
-        - Jobs of different queues may be in the order of the store's clock, if that was set back by more than
-          5 s (docs/concepts/order.md).
+        - Exception: if the store's clock was set back by more than 5 s, jobs of different queues may be in
+          the order of that clock (docs/concepts/order.md).
         - `worker`: jobs that this worker holds now.
-        - `after`: the `next` of the page before. A cursor stays valid while jobs come and go.
-        - `limit`: the most jobs of the page, at least 1.
+        - `after`: the `next` of the previous page. A cursor stays valid when jobs are added or removed.
+        - `limit`: the largest number of jobs in the page, at least 1.
 
         Answer: a page; its `next` is None exactly if no older job matches.
-        Errors: ConfigError if `after` is no cursor.
+        Errors: ConfigError if `after` is not a cursor.
         """
         ...
 
     async def find(self, id: str) -> list[Job]:
-        """Find the jobs of this id in all queues, in the order of the queues' names.
+        """Find the jobs with this id in all queues, in the order of the queues' names.
 
-        Errors: StoreUnavailable if there is none and a part of the store is unreachable.
+        Errors: StoreUnavailable if no job is found and a part of the store is unreachable.
         """
         ...
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
         """Make ended or queued jobs available now, as if they were new.
 
-        - Attempts and losses count from 0; the errors stay.
-        - The job goes to the tail of its queue and is due now. Result, reason, end and a request to stop are
-          cleared, and so is an expiry that has passed.
-        - An ended job takes its unique key again, for the rest of the key's period, unless another job holds
-          it; then it runs without the key.
-        - A job with a group that was in no batch becomes a batch of its own at once. The members of a
-          retried batch are GROUPED again (docs/concepts/batches.md).
+        - Attempts and losses count from 0 again; the errors stay.
+        - The job goes to the tail of its queue and is due now. Its result, reason, `ended_at` and request to
+          stop are cleared. An expiry that has passed is cleared, too.
+        - An ended job takes its unique key again, for the rest of the key's period. If another job holds the
+          key, the retried job runs without it.
+        - A job with a batch key that is in no finished or running batch becomes a batch of one at once. The
+          members of a retried batch are GROUPED again (docs/concepts/batches.md).
         - A record that cannot be read stays DEAD (docs/concepts/unreadable-records.md).
 
-        Answer: one state per ref, as it was before; RUNNING: not changed; None: the job does not exist.
+        Answer: one state per ref, from before the call. RUNNING: the job was not changed. None: the job does
+        not exist.
         """
         ...
 
@@ -107,26 +108,26 @@ class Operating(Protocol):
     ) -> list[State | None]:
         """Give queued jobs a new time: `delay` ms from now, or the instant `run_at`.
 
-        A job whose time lies in the future is SCHEDULED. A job whose time has come is AVAILABLE, at the tail
-        of its queue, even if it was AVAILABLE before. Parked, running and ended jobs do not change, nor do
-        members of a batch.
+        A job with a time in the future becomes SCHEDULED. Any other job becomes AVAILABLE, at the tail of its
+        queue, even if it was AVAILABLE before. Parked, running and ended jobs and the members of a batch do
+        not change.
 
-        Answer: one state per ref, as it was before; None: the job does not exist.
+        Answer: one state per ref, from before the call; None: the job does not exist.
         """
         ...
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
         """Remove jobs that are not running. The members of a batch are removed with the batch.
 
-        Answer: one state per ref, as it was before; None: the job does not exist. RUNNING, and GROUPED for a
-        member of a batch, mean that the job is still there.
+        Answer: one state per ref, from before the call; None: the job did not exist. RUNNING, and GROUPED for
+        a member of a batch, mean that the job was not removed.
         """
         ...
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
-        """Remove up to `limit` jobs of these states from a queue, oldest first. Running jobs stay.
+        """Remove up to `limit` jobs in these states from a queue, oldest first. Running jobs stay.
 
-        Answer: how many jobs were removed.
+        Answer: the number of removed jobs.
         """
         ...
 
@@ -139,15 +140,15 @@ class Operating(Protocol):
     async def parked(self) -> list[Parked]:
         """Count the parked jobs by queue and task; exact. Tasks without parked jobs are absent.
 
-        A verb apart from `queues`, because a store may have to count index entries for it, while `queues` is
-        polled and costs the same for any number of jobs.
+        Not part of `queues`, because a store may have to count index entries for it. `queues` is polled, and
+        costs the same for any number of jobs.
         """
         ...
 
     async def stats(self, *, days: int = 7) -> list[QueueStats]:
         """List the totals of each queue, by name, with its counts of the last `days` UTC days.
 
-        Today is one of these days. Days without attempts are absent.
+        Today counts as one of these days. Days without attempts are absent.
         """
         ...
 
@@ -162,9 +163,9 @@ class Operating(Protocol):
         """Change the switches and limits of a queue. A missing queue is created.
 
         - None leaves a switch as it is.
-        - `fetch` takes no jobs from a paused queue, and `enqueue` puts none into a closed one. Other verbs
+        - `fetch` takes no jobs from a paused queue, and `enqueue` adds no jobs to a closed queue. Other verbs
           ignore both switches.
-        - Limits hold from now on. Jobs that already exceed a limit stay.
+        - Limits apply from now on. Jobs that already exceed a limit stay.
 
         Answer: the queue after the change.
         """
@@ -173,7 +174,7 @@ class Operating(Protocol):
     async def drop(self, queue: str) -> bool:
         """Delete an empty queue with its settings, statistics and periodic entries.
 
-        Answer: False if the queue still has jobs; True if it is gone or never existed.
+        Answer: False if the queue still has jobs; True if it was deleted or never existed.
         """
         ...
 
@@ -187,16 +188,16 @@ class Operating(Protocol):
         ...
 
     async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
-        """List up to `limit` groups of this queue, or of all, that are not batches yet.
+        """List up to `limit` collecting batches of this queue, or of all queues if None.
 
-        Answer: the groups, the one that is due first comes first.
+        Answer: the collecting batches, in the order in which they are due.
         """
         ...
 
     async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        """Make a group a batch now.
+        """Make a collecting batch available now, before it is due.
 
-        Answer: the id of the batch; None if the group does not exist, or all its members have expired.
+        Answer: the id of the batch's job; None if the batch does not exist, or all its members have expired.
         """
         ...
 
@@ -205,26 +206,26 @@ class Operating(Protocol):
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
     ) -> Pruned:
-        """Remove what is over, in one bounded step of at most `limit` items, in this order:
+        """Remove old data, in one bounded step of at most `limit` items, in this order:
 
-        1. ended jobs past their retention, the longest over first;
-        2. per queue (by name) and state (completed, cancelled, dead): ended jobs beyond the newest
-           `keep_finished` (completed, cancelled) or `keep_dead`, and those that ended longer ago than the
+        1. remove ended jobs past their retention, the earliest end of retention first;
+        2. per queue (by name) and state (completed, cancelled, dead): remove ended jobs beyond the newest
+           `keep_finished` (completed, cancelled) or `keep_dead`, and jobs that ended longer ago than the
            queue's limits allow, oldest end first; limits of the queue take precedence over the arguments;
-        3. queued jobs past their expiry, the earliest first, which are cancelled and stay;
-        4. workers that have been silent for more than a minute.
+        3. cancel queued jobs past their expiry, the earliest expiry first; they stay as cancelled jobs;
+        4. remove workers that have not announced themselves for more than a minute.
 
-        Beyond the limit go daily counts of 90 or more days ago, and up to `limit` unique keys whose period is
-        over. Such a key is free even before it is pruned.
+        Not counted towards the limit: daily counts that are 90 or more days old, and up to `limit` unique
+        keys whose period is over. Such a key is free even before it is pruned.
         """
         ...
 
     async def announce(self, worker: WorkerInfo) -> None:
-        """Store that this worker is alive, what it serves and which tasks it knows; `seen_at` becomes now."""
+        """Store that this worker is alive, with its queues and tasks; `seen_at` becomes now."""
         ...
 
     async def retire(self, worker: str) -> None:
-        """Remove a worker that is gone for good from the list of workers."""
+        """Remove a worker that has stopped from the list of workers."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:
@@ -233,7 +234,7 @@ class Operating(Protocol):
 
 
 class SyncOperating(Protocol):
-    """Verbs of operators that have a sync door, because an app, a queue and a handle offer them in sync code.
+    """The sync form of the verbs that an app, a queue and a handle offer in sync code.
 
     Each verb runs in the caller's thread.
     """

@@ -1,4 +1,4 @@
-"""Producing: enqueue jobs, read them, cancel them, and wait until they have ended."""
+"""The verbs of producers: enqueue jobs, read them, cancel them, and wait until they have ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class EnqueueStatus(enum.StrEnum):
 
     NEW = "new"  # stored
     EXISTS = "exists"  # not stored: a job of this id exists
-    DUPLICATE = "duplicate"  # not stored: another job holds the unique key, and its id comes back
+    DUPLICATE = "duplicate"  # not stored: another job, whose id is returned, holds the unique key
     CLOSED = "closed"  # not stored: the queue takes no new jobs
     FULL = "full"  # not stored: the queue is at its limit
-    REPLACED = "replaced"  # the holder of the unique key, whose id comes back, got the new arguments or time
-    UNREPLICATED = "unreplicated"  # stored, but too few replicas have confirmed it in time
-    UNKNOWN = "unknown"  # stored or not: the reply was lost
+    REPLACED = "replaced"  # the job with the unique key, whose id is returned, got the new arguments or time
+    UNREPLICATED = "unreplicated"  # stored, but too few replicas confirmed it in time
+    UNKNOWN = "unknown"  # the reply was lost: the job may be stored or not
     FAILED = "failed"  # not stored, for the reason in `cause`
 
     __hash__ = str.__hash__
@@ -32,11 +32,11 @@ class EnqueueStatus(enum.StrEnum):
 class Enqueued(msgspec.Struct, frozen=True):
     """The answer for one enqueued job.
 
-    - `id`: the id of the stored job; for DUPLICATE and REPLACED, that of the holder of the unique key.
+    - `id`: the id of the job; for DUPLICATE and REPLACED, the id of the job that holds the unique key.
     - `retry_after`: for FULL, the estimated time in ms until the queue has room, from its recent drain rate.
     - `cause`: for FAILED and UNKNOWN, the reason as text.
-    - `size`: for FULL, the limit of the queue.
-    - `waits`: for FULL, whether the queue's rule is to wait for room (`OnFull.WAIT`).
+    - `size`: for FULL, the queue's `max_size`.
+    - `waits`: for FULL, True if the queue is set to make enqueues wait for room (`OnFull.WAIT`).
     """
 
     status: EnqueueStatus
@@ -51,19 +51,19 @@ class Producing(Protocol):
     """The verbs of a producer, for callers in an event loop."""
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store jobs, all in one step.
+        """Store new jobs.
 
-        - Each job sees the jobs before it in the batch: the second one of an id is EXISTS.
-        - The checks run in this order, and the first that fails is the answer: EXISTS (in any state, also if
-          the queue is closed), CLOSED, DUPLICATE or REPLACED, FULL (the queue has `max_size` queued jobs, in
-          any queued state).
+        - Jobs are stored in the order given: if two jobs of one call have the same id, the second is EXISTS.
+        - Checks run in this order, and the first that applies is the answer: EXISTS (a job with this id, in
+          any state, also in a closed queue), CLOSED, DUPLICATE or REPLACED, FULL (the queue has `max_size`
+          queued jobs, counted over all queued states).
         - Unique keys: see docs/concepts/unique-keys.md.
-        - `lifecycle.first_state` gives the first state of a job. Of `expires_in` and `expires_at` the
-          earlier one counts.
+        - `lifecycle.first_state` gives the first state of a job. If `expires_in` and `expires_at` are both
+          set, the earlier instant applies.
 
         Answer: one `Enqueued` per job, in the order of the jobs.
-        Errors: a store that needs one step for the call raises StoreError, or EnqueueUnknown if the reply was
-        lost. A store that needs several steps (a large batch, several servers) answers FAILED or UNKNOWN for
+        Errors: a call that is one step of the store raises StoreError, or EnqueueUnknown if the reply was
+        lost. A call that needs several steps (a large batch, several servers) answers FAILED or UNKNOWN for
         each job of a failed step.
         """
         ...
@@ -78,23 +78,24 @@ class Producing(Protocol):
     async def cancel(self, refs: Sequence[Ref], *, reason: str = ...) -> list[State | None]:
         """Cancel queued jobs at once, and ask running jobs to stop.
 
-        - `reason` (default `lifecycle.ASK_CANCELLED`) is stored with each job that is cancelled here. A
-          running job keeps the first reason that is not the default, and ends with it (see `settle`).
-        - A request to stop stays (`Job.cancel_asked`) until an operator retries the job, also while the job
-          is queued again: the next worker that fetches it settles it as cancelled. A second request changes
+        - `reason` (default `lifecycle.ASK_CANCELLED`) is stored with each job that this call cancels. A
+          running job that is asked to stop ends with this reason, if it is not the default (see `settle`).
+        - A request to stop is stored (`Job.cancel_asked`) until an operator retries the job. If the job is
+          queued again, the next worker that fetches it settles it as cancelled. A second request changes
           nothing.
-        - Cancelled jobs stay in the store as long as `lifecycle.kept` says.
+        - Cancelled jobs are kept for the time that `lifecycle.kept` gives.
 
-        Answer: one state per ref: CANCELLED for a job cancelled here, RUNNING for a job asked to stop, the
-        state of a job that has ended or cannot be cancelled, None for a job that does not exist.
+        Answer: one state per ref: CANCELLED for a job that this call cancelled, RUNNING for a job asked to
+        stop, the unchanged state of a job that has ended or cannot be cancelled, None for a job that does not
+        exist.
         """
         ...
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         """Wait, without busy polling, until all jobs have ended or are gone.
 
-        `timeout`: the longest wait in ms of real time, also where a test controls the store's clock.
-        Answer: as `get`, at the end of the wait. Jobs that have not ended in time are among them.
+        `timeout`: the longest wait in ms of real time, even if a test controls the store's clock.
+        Answer: as `get`, at the end of the wait, including jobs that have not ended in time.
         """
         ...
 
@@ -102,12 +103,13 @@ class Producing(Protocol):
         """Stream jobs as they end.
 
         - `timeout`: the longest wait in ms of real time.
-        - All streams and waits of an event loop ask the store together, for any number of jobs.
+        - All streams and waits of an event loop share their queries to the store, for any number of jobs.
         - Close a stream that is not read to its end.
 
-        Answer: each item has the jobs that have ended since the item before; None for a job that is gone.
-        Jobs that have already ended come first. Each ref comes once, even if it was given twice. The stream
-        ends when all refs have come, or at the timeout.
+        Answer: each item maps the refs of jobs that have ended since the previous item to their jobs; None
+        for a job that does not exist. The first item has the jobs that have already ended. Each ref is
+        yielded once, even if it was given twice. The stream ends when all refs have been yielded, or at the
+        timeout.
         """
         ...
 

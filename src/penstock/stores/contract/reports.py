@@ -1,4 +1,4 @@
-"""Reports: what the store tells operators about jobs, queues, partitions, groups and workers.
+"""Values that describe jobs, queues, partitions, batches and workers to operators.
 
 Instants are in ms since the epoch, by the store's clock.
 """
@@ -34,8 +34,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
     """A queue: its counts, switches and limits.
 
     - `counts`: jobs by state, exact; states without jobs are absent.
-    - `oldest_available`: the least `run_at` of its available jobs; None without any.
-    - `held_until`: the queue is throttled and gives nothing before this instant; None if it is not.
+    - `oldest_available`: the earliest `run_at` of its available jobs; None if there are none.
+    - `held_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
+      gives no jobs.
     - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
     """
 
@@ -50,14 +51,14 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """The number of parked jobs of one task in one queue: no worker has taken them that knows the task."""
+    """The number of parked jobs of one task in one queue; they wait for a worker that knows the task."""
 
     queue: str
     task: str
     jobs: int
 
 
-#: The most admitted jobs that a `LaneInfo` shows.
+#: The largest number of admitted jobs that a `LaneInfo` shows.
 LANE_SHOWN = 10
 
 
@@ -65,9 +66,9 @@ class LaneInfo(msgspec.Struct, frozen=True):
     """The partition of a job (docs/concepts/partitions.md), and the job's place in it.
 
     - `admitted`: the first `LANE_SHOWN` admitted jobs, in order of enqueue.
-    - `waiting`: the number of jobs that wait.
-    - `before`: how many of these stand before the job; None if the job does not wait.
-    - `due`: when the first of them is admitted, if only time must pass; else None.
+    - `waiting`: the number of waiting jobs.
+    - `before`: the number of waiting jobs ahead of this job; None if this job is not waiting.
+    - `due`: when the first waiting job is admitted, if that depends on time alone; else None.
     """
 
     key: str
@@ -86,7 +87,7 @@ class DayCount(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """The totals of a queue since its first job, and its last days (at most 90), newest first.
+    """The totals of a queue since its first job, and its daily counts (at most 90 days), newest first.
 
     `enqueued` counts the jobs that were NEW, including those that follow a settlement (`Settlement.then`).
     """
@@ -101,10 +102,10 @@ class QueueStats(msgspec.Struct, frozen=True):
 class WorkerInfo(msgspec.Struct, frozen=True):
     """A worker process, as it announces itself.
 
-    - `queues`, `tasks`: the queues that it serves and the tasks that it knows.
-    - `handled`: the queues of which it runs every job, whatever the task.
+    - `queues`, `tasks`: the queues that the worker serves and the tasks that it knows.
+    - `handled`: the queues of which the worker runs the jobs of every task.
     - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
-    - `seen_at`: the store's clock at its last announcement.
+    - `seen_at`: the store's clock at the worker's last announcement.
     """
 
     id: str
@@ -123,16 +124,16 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:
-        """The stand-in for a worker whose record cannot be read; pruned as a silent worker is."""
+        """The stand-in for a worker whose record cannot be read. It is pruned a minute after `seen_at`."""
         return cls(id, "", 0, seen_at, (), (), 0, state="unreadable", seen_at=seen_at)
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """A group that is not a batch yet.
+    """A collecting batch.
 
     - `size`: the number of its members.
-    - `oldest`: when the first one joined.
-    - `due`: when the group becomes a batch even if it is not full; None: only when it is full.
+    - `oldest`: when the first member joined.
+    - `due`: when the batch becomes available even if it is not full; None: only when it is full.
     """
 
     queue: str
@@ -143,5 +144,5 @@ class GroupInfo(msgspec.Struct, frozen=True):
     due: int | None
 
     def order(self) -> tuple[bool, int, str, str, str]:
-        """The sort key of groups: the one that is due first comes first."""
+        """The sort key of collecting batches: in the order in which they are due."""
         return self.due is None, self.due or 0, self.task, self.key, self.queue

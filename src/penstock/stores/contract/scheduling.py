@@ -1,4 +1,4 @@
-"""Scheduling: periodic entries, and the step that enqueues their jobs."""
+"""The verbs for periodic entries: list, store, pause and delete entries, and enqueue their jobs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Timetable(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, frozen=True):
     """One step of a periodic entry: move its watermark `to` an instant, and enqueue the jobs up to there.
 
-    A tick applies to the entry as it was read, with this `revision` and `watermark`, and not before the
-    instant `not_before` by the store's clock. `jobs` belong to the queue of the entry and are in the order of
-    their instants.
+    - `revision`, `watermark`: those of the entry as it was read. The tick applies only if both still match.
+    - `not_before`: the earliest instant, by the store's clock, at which the tick applies.
+    - `jobs`: jobs for the queue of the entry, in the order of their instants.
     """
 
     ref: Ref
@@ -39,19 +39,19 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class TickStatus(enum.StrEnum):
-    """The status of one tick. Nothing is done unless it is APPLIED."""
+    """The status of one tick. Only an APPLIED tick changes anything."""
 
     APPLIED = "applied"
     STALE = "stale"  # the entry was changed, paused, or ticked by another worker
-    EARLY = "early"  # by the store's clock it is before `not_before`
-    GONE = "gone"  # there is no such entry
+    EARLY = "early"  # the store's clock has not reached `not_before`
+    GONE = "gone"  # the entry does not exist
     UNKNOWN = "unknown"  # this part of the store is unreachable, while other parts answer
 
     __hash__ = str.__hash__
 
 
 class TickResult(msgspec.Struct, frozen=True):
-    """The answer for one tick: its status, and the ids of the jobs that are new. Other jobs were skipped."""
+    """The answer for one tick: its status, and the ids of the jobs that were enqueued, not skipped."""
 
     moved: TickStatus
     enqueued: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class TickResult(msgspec.Struct, frozen=True):
 class Scheduling(Protocol):
     """The verbs for periodic entries. A name is unique in its queue: an entry's Ref is (queue, name).
 
-    `put_entries`, `pause_entries` and `delete_entries` wake waiting workers as a change of settings does.
+    `put_entries`, `pause_entries` and `delete_entries` wake waiting workers with SETTINGS.
     """
 
     async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
@@ -70,9 +70,10 @@ class Scheduling(Protocol):
     async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
         """Store periodic entries; an entry of the same name in the same queue is replaced.
 
-        - An entry that is already stored as it is does not change.
-        - A new entry, and one whose schedule has changed, gets its watermark now: runs from before are not
-          made up for. A watermark in the future stays, and so does that of an unchanged schedule.
+        - An entry that is equal to the stored one does not change.
+        - The watermark of a new entry, or of an entry with a changed schedule, becomes now: runs that were
+          due before are not enqueued. A watermark in the future stays. The watermark of an unchanged schedule
+          stays, too.
         - A paused entry stays paused.
         - Missing queues are created.
 
@@ -83,8 +84,8 @@ class Scheduling(Protocol):
     async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
         """Pause periodic entries (`paused=True`) or resume them.
 
-        A resumed entry gets its watermark now, unless it lies in the future: runs missed during the pause are
-        not made up for.
+        The watermark of a resumed entry becomes now, unless it lies in the future: runs missed during the
+        pause are not enqueued.
 
         Answer: the entries after the change, in order; None for an entry that does not exist.
         """
@@ -100,12 +101,12 @@ class Scheduling(Protocol):
     async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
         """Move the watermark of each entry and enqueue its jobs, in one step.
 
-        - A tick applies only if the entry still stands as it was read. So of any number of concurrent
-          callers exactly one succeeds.
+        - A tick applies only if the entry has not changed since it was read. So exactly one of several
+          concurrent callers succeeds.
         - A job is skipped if its id or unique key is taken, or if its queue is closed or full.
         - `Overlap.SKIP`: a job is skipped if the entry's last job has not ended.
         - `Overlap.REPLACE`: the entry's last job is cancelled first, as by `cancel` (`lifecycle.REPLACED`).
-        - A job that is NEW becomes the entry's last job. A job that was REPLACED counts as skipped.
+        - A job that is NEW becomes the entry's last job. A job that is REPLACED counts as skipped.
 
         Answer: one `TickResult` per tick, in order.
         """

@@ -10,13 +10,13 @@ __all__ = ["SetAside"]
 class SetAside(msgspec.Struct, frozen=True):
     """A stored record that could not be read and was set aside, so that it blocks nothing.
 
-    | kind | what became of it |
+    | kind | consequence |
     |---|---|
-    | "job" | dead |
-    | "periodic entry" | never due |
+    | "job" | the job is dead |
+    | "periodic entry" | the entry is never due |
     | "settings" | the queue's settings count as not set |
-    | "worker" | the worker (`id`) counts as not there |
-    | "outbox entry" | the job that should have followed another one is not enqueued |
+    | "worker" | the worker (`id`) counts as absent |
+    | "outbox entry" | the job that should have followed another job is not enqueued |
 
     `cause` says why the record cannot be read.
     """

@@ -1,4 +1,4 @@
-"""The whole contract of a store: all verbs, their sync door, and the store's life."""
+"""The whole contract of a store: all verbs, the sync verbs, its address, and how to close it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Store", "SyncStore"]
 
 
 class SyncStore(SyncProducing, SyncOperating, Protocol):
-    """The verbs of a store for callers without an event loop."""
+    """The sync verbs of a store, for callers without an event loop."""
 
 
 class Store(Producing, Consuming, Scheduling, Operating, Protocol):
     """A place where jobs are kept.
 
-    A store opens itself at its first verb, in each process: a fork opens its own.
+    A store opens its files or connections at its first verb, once per process: a forked child opens its own.
     """
 
     @property
@@ -29,7 +29,7 @@ class Store(Producing, Consuming, Scheduling, Operating, Protocol):
 
     @property
     def sync(self) -> SyncStore:
-        """The verbs for callers without an event loop."""
+        """The sync verbs, for callers without an event loop."""
         ...
 
     def close(self) -> None:
