@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import ConfigError
-from penstock.encryption import Keyring, Sealer
+from penstock.encryption import Cipher, Keyring
 from penstock.stores.contract import Store, SyncStore
-from penstock.stores.encrypted import vault
+from penstock.stores.encrypted import encrypted_store
 from penstock.stores.facade import StoreFacade, SyncFacade
 from penstock.stores.memory import MemoryStore
 from penstock.stores.redis.store import RedisStore
@@ -71,7 +71,7 @@ def stores(folder: Path) -> Iterator[tuple[str, Store]]:
     yield "src/penstock/stores/memory", MemoryStore()
     yield "src/penstock/stores/sqlite", SqliteStore(str(folder / "jobs.db"))
     yield "src/penstock/stores/redis", RedisStore("redis://localhost:1")
-    yield "src/penstock/stores/encrypted", vault(MemoryStore(), Sealer(Keyring([bytes(32)])))
+    yield "src/penstock/stores/encrypted", encrypted_store(MemoryStore(), Cipher(Keyring([bytes(32)])))
 
 
 def lacking(kind: type, verbs: dict[str, Callable[..., Any]]) -> list[str]:

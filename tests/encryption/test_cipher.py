@@ -14,25 +14,28 @@ from penstock import App
 from penstock.config import Config, load
 from penstock.core.job import Job, NewJob, State
 from penstock.encryption import (
-    CannotOpen,
+    CannotDecrypt,
+    Cipher,
     Key,
     Keyring,
-    Sealer,
-    about,
-    is_sealed,
+    additional_data,
+    is_envelope,
     new_key,
     read_keys,
     shown_text,
-    why_sealed,
+    why_unreadable,
 )
 from penstock.errors import ConfigError
 
 SECRET = bytes(range(200, 232))
-HERE, THERE = about("arguments", "", "mail", "send", "1"), about("arguments", "", "mail", "send", "2")
+HERE, THERE = (
+    additional_data("arguments", "", "mail", "send", "1"),
+    additional_data("arguments", "", "mail", "send", "2"),
+)
 
 
-def sealer(*secrets: bytes, **options: Any) -> Sealer:
-    return Sealer(Keyring(secrets or (SECRET,)), **options)
+def cipher(*secrets: bytes, **options: Any) -> Cipher:
+    return Cipher(Keyring(secrets or (SECRET,)), **options)
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────
@@ -137,82 +140,82 @@ def test_switches_are_true_or_false(option: str) -> None:
         App("memory://", key=SECRET, **options)
 
 
-# ── sealing and opening ──────────────────────────────────────────────────────────────────────────
+# ── encrypting and decrypting ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("encrypt", [True, False])
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"a":"}"}', b"\x00\xff", b"x" * 100_000])
-def test_what_is_sealed_opens_in_its_place_alone(data: bytes, encrypt: bool) -> None:
-    one = sealer(encrypt=encrypt)
-    sealed = one.seal(data, HERE)
-    assert is_sealed(sealed)
-    assert one.open(sealed, HERE) == one.open(sealed, THERE, HERE) == data
-    with pytest.raises(CannotOpen, match="moved from another"):
-        one.open(sealed, THERE)
+def test_what_is_encrypted_decrypts_in_its_place_alone(data: bytes, encrypt: bool) -> None:
+    one = cipher(encrypt=encrypt)
+    encrypted = one.encrypt(data, HERE)
+    assert is_envelope(encrypted)
+    assert one.decrypt(encrypted, HERE) == one.decrypt(encrypted, THERE, HERE) == data
+    with pytest.raises(CannotDecrypt, match="moved from another"):
+        one.decrypt(encrypted, THERE)
 
 
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_not_one_byte_of_it_can_be_changed(encrypt: bool) -> None:
-    one = sealer(encrypt=encrypt, required=True)
-    sealed = one.seal(b'{"to":"ada"}', HERE)
-    for i in range(len(sealed)):
-        with pytest.raises(CannotOpen):
-            one.open(sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :], HERE)
-        with pytest.raises(CannotOpen):
-            one.open(sealed[:i], HERE)
+    one = cipher(encrypt=encrypt, required=True)
+    encrypted = one.encrypt(b'{"to":"ada"}', HERE)
+    for i in range(len(encrypted)):
+        with pytest.raises(CannotDecrypt):
+            one.decrypt(encrypted[:i] + bytes([encrypted[i] ^ 1]) + encrypted[i + 1 :], HERE)
+        with pytest.raises(CannotDecrypt):
+            one.decrypt(encrypted[:i], HERE)
 
 
-def test_what_is_sealed_is_json() -> None:
+def test_what_is_encrypted_is_json() -> None:
     for encrypt in (True, False):
-        sealed = sealer(encrypt=encrypt).seal(b'{"a":1}', HERE)
-        (name, *_) = msgspec.json.decode(sealed)
+        encrypted = cipher(encrypt=encrypt).encrypt(b'{"a":1}', HERE)
+        (name, *_) = msgspec.json.decode(encrypted)
         assert name in ("$sealed", "$signed")
 
 
 def test_equal_bytes_do_not_look_equal_unless_they_shall() -> None:
-    one = sealer()
-    assert one.seal(b"{}", HERE) != one.seal(b"{}", HERE)
-    assert one.seal(b"{}", HERE, same=True) == one.seal(b"{}", HERE, same=True)
-    assert one.seal(b"{}", HERE, same=True) != one.seal(b"{}", THERE, same=True)
-    assert one.seal(b"{}", HERE, same=True) != one.seal(b"[]", HERE, same=True)
-    assert one.open(one.seal(b"{}", HERE, same=True), HERE) == b"{}"
+    one = cipher()
+    assert one.encrypt(b"{}", HERE) != one.encrypt(b"{}", HERE)
+    assert one.encrypt(b"{}", HERE, deterministic=True) == one.encrypt(b"{}", HERE, deterministic=True)
+    assert one.encrypt(b"{}", HERE, deterministic=True) != one.encrypt(b"{}", THERE, deterministic=True)
+    assert one.encrypt(b"{}", HERE, deterministic=True) != one.encrypt(b"[]", HERE, deterministic=True)
+    assert one.decrypt(one.encrypt(b"{}", HERE, deterministic=True), HERE) == b"{}"
 
 
 def test_a_place_is_not_another_whose_words_run_together() -> None:
-    assert about("a", "bc") != about("ab", "c")
+    assert additional_data("a", "bc") != additional_data("ab", "c")
 
 
 def test_the_first_key_writes_and_all_read() -> None:
     old, new = bytes(32), SECRET
-    sealed = sealer(old).seal(b"{}", HERE)
-    assert sealer(new, old).open(sealed, HERE) == b"{}"
-    assert Key(new).id.encode() in sealer(new, old).seal(b"{}", HERE)
-    with pytest.raises(CannotOpen, match=f"its key is {Key(old).id}, which this app has not"):
-        sealer(new).open(sealed, HERE)
+    encrypted = cipher(old).encrypt(b"{}", HERE)
+    assert cipher(new, old).decrypt(encrypted, HERE) == b"{}"
+    assert Key(new).id.encode() in cipher(new, old).encrypt(b"{}", HERE)
+    with pytest.raises(CannotDecrypt, match=f"its key is {Key(old).id}, which this app has not"):
+        cipher(new).decrypt(encrypted, HERE)
 
 
 def test_clear_bytes_are_as_they_are_unless_a_key_is_required() -> None:
-    assert sealer().open(b"{}", HERE) == b"{}"
-    with pytest.raises(CannotOpen, match="key_required"):
-        sealer(required=True).open(b"{}", HERE)
+    assert cipher().decrypt(b"{}", HERE) == b"{}"
+    with pytest.raises(CannotDecrypt, match="key_required"):
+        cipher(required=True).decrypt(b"{}", HERE)
 
 
-def test_texts_are_sealed_with_whatever_is_in_them() -> None:
-    one = sealer()
+def test_texts_are_encrypted_with_whatever_is_in_them() -> None:
+    one = cipher()
     for text in ("boom", "ünï", "$sealed:1.", "x" * 9_000):
-        sealed = one.seal_text(text, HERE)
-        assert "boom" not in sealed
-        assert sealed.isascii()
-        assert one.open_text(sealed, THERE, HERE) == text
-        assert one.open_text(sealed, THERE).startswith("(encrypted; ")
-    assert one.open_text(one.seal_text("half \ud800", HERE), HERE) == "half \\ud800"
-    assert one.seal_text("", HERE) == ""
-    assert one.open_text("clear", HERE) == "clear"
-    assert sealer(encrypt=False).seal_text("boom", HERE) == "boom"
+        encrypted = one.encrypt_text(text, HERE)
+        assert "boom" not in encrypted
+        assert encrypted.isascii()
+        assert one.decrypt_text(encrypted, THERE, HERE) == text
+        assert one.decrypt_text(encrypted, THERE).startswith("(encrypted; ")
+    assert one.decrypt_text(one.encrypt_text("half \ud800", HERE), HERE) == "half \\ud800"
+    assert one.encrypt_text("", HERE) == ""
+    assert one.decrypt_text("clear", HERE) == "clear"
+    assert cipher(encrypt=False).encrypt_text("boom", HERE) == "boom"
 
 
-def test_people_without_the_key_are_told_where_something_is_sealed() -> None:
-    text = sealer().seal_text("boom", HERE)
+def test_people_without_the_key_are_told_where_something_is_encrypted() -> None:
+    text = cipher().encrypt_text("boom", HERE)
     assert shown_text(f"ValueError: {text}") == f"ValueError: (encrypted with the key {Key(SECRET).id})"
     assert shown_text("ValueError: $5") == "ValueError: $5"
 
@@ -222,18 +225,22 @@ def test_what_stands_for_a_keys_id_and_is_none_is_not_repeated(envelope: str) ->
     """It goes into logs and to terminals, and anybody who writes to the store may have put it there."""
     control = "\x1b[2J\x1b[H\n"
     data = (envelope % control).encode()
-    with pytest.raises(CannotOpen, match="unknown") as refused:
-        sealer().open(data, HERE)
+    with pytest.raises(CannotDecrypt, match="unknown") as refused:
+        cipher().decrypt(data, HERE)
     job = Job(NewJob("1", "send", data), State.AVAILABLE)
-    for said in (str(refused.value), why_sealed(job), sealer().open_text(f"$sealed:1.{control}.AAAA", HERE)):
+    for said in (
+        str(refused.value),
+        why_unreadable(job),
+        cipher().decrypt_text(f"$sealed:1.{control}.AAAA", HERE),
+    ):
         assert said
         assert said.isprintable()
 
 
 def test_unique_keys_are_marked_once_and_by_key() -> None:
-    one = sealer()
-    marked = one.mark("0123")
-    assert marked == one.mark("0123") == one.mark(marked)
-    assert marked != one.mark("0124")
-    assert marked != sealer(bytes(32)).mark("0123")
+    one = cipher()
+    marked = one.hash_unique_key("0123")
+    assert marked == one.hash_unique_key("0123") == one.hash_unique_key(marked)
+    assert marked != one.hash_unique_key("0124")
+    assert marked != cipher(bytes(32)).hash_unique_key("0123")
     assert "0123" not in marked

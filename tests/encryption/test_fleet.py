@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from penstock import App, Batch, Cancel, RawJob, Unique
 from penstock.core.batch import Group
 from penstock.core.job import Job, NewJob, State
-from penstock.encryption import Keyring, Sealer, read_keys
+from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
 from penstock.stores.contract import Share
-from penstock.stores.encrypted import vault
+from penstock.stores.encrypted import encrypted_store
 from tests.encryption.conftest import KEY, OTHER, NewApp
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, until
 
@@ -91,7 +91,7 @@ async def test_a_worker_that_cannot_read_a_job_does_not_take_it_again_and_again(
     assert 1 <= len(lines) <= 3, "a line for each would hide all others"
 
 
-async def test_a_raw_handler_without_the_key_never_sees_sealed_bytes(new_app: NewApp) -> None:
+async def test_a_raw_handler_without_the_key_never_sees_encrypted_bytes(new_app: NewApp) -> None:
     seen: list[bytes] = []
 
     def with_handler(**options: Any) -> App:
@@ -135,16 +135,16 @@ async def test_a_batch_with_a_member_that_does_not_open_is_set_aside_whole(new_a
 
     keyed, keyless = collecting(key=KEY), collecting()
     first = await keyless.tasks["collect"].aenqueue({"x": "clear"})
-    await keyed.tasks["collect"].aenqueue({"x": "sealed"})
+    await keyed.tasks["collect"].aenqueue({"x": "encrypted"})
     batch = f"{first.id}.batch"
     await in_a_burst(keyless)
     assert (await becomes(keyed.handle(batch), State.PARKED)).attempt == 0
     await in_a_burst(keyed)
-    assert keyed.state.docs == [{"x": "clear"}, {"x": "sealed"}]
+    assert keyed.state.docs == [{"x": "clear"}, {"x": "encrypted"}]
     assert not hasattr(keyless.state, "docs")
 
 
-async def test_an_element_that_contains_what_looks_sealed_is_an_element(new_app: NewApp) -> None:
+async def test_an_element_that_contains_what_looks_encrypted_is_an_element(new_app: NewApp) -> None:
     app = new_app()
 
     @app.task(name="collect", batch=Batch(max_size=1), retention="1h")
@@ -156,7 +156,7 @@ async def test_an_element_that_contains_what_looks_sealed_is_an_element(new_app:
     assert (await ended(handle)).state is State.COMPLETED
 
 
-async def test_what_looks_sealed_and_was_sealed_is_what_it_was(new_app: NewApp) -> None:
+async def test_what_looks_encrypted_and_was_encrypted_is_what_it_was(new_app: NewApp) -> None:
     """A caller's own bytes cannot pretend, once opened, that they were not."""
     app = new_app(key=KEY)
     seen: list[bytes] = []
@@ -178,9 +178,9 @@ async def test_keys_are_changed_without_losing_a_job(with_greet: WithGreet) -> N
     before = await with_greet(key=OTHER).tasks["greet"].aenqueue("ada")
     both = with_greet(key=[KEY, OTHER])
     after = await both.tasks["greet"].aenqueue("grace")
-    sealed = {job.id: job.spec.payload for job in (await with_greet().store.list_jobs()).jobs}
-    assert id_of(OTHER).encode() in sealed[before.id]
-    assert id_of(KEY).encode() in sealed[after.id]
+    encrypted = {job.id: job.spec.payload for job in (await with_greet().store.list_jobs()).jobs}
+    assert id_of(OTHER).encode() in encrypted[before.id]
+    assert id_of(KEY).encode() in encrypted[after.id]
     await in_a_burst(both)
     now = with_greet(key=KEY)
     assert await now.handle(before.id).aresult() == "hello ada"
@@ -218,7 +218,7 @@ async def forged(app: App, keyless: App, **changes: Any) -> Job:
 
 
 @pytest.mark.parametrize("changes", [{}, {"queue": "other"}, {"task": "dismiss"}])
-async def test_sealed_arguments_do_not_open_in_another_job(
+async def test_encrypted_arguments_do_not_open_in_another_job(
     with_greet: WithGreet, changes: dict[str, str]
 ) -> None:
     app = with_greet(key=KEY)
@@ -245,15 +245,15 @@ async def test_a_call_is_no_element_of_a_batch_that_somebody_made_up(with_greet:
     )
     app_store: Any = app.store
     for one in (batch, replace(batch, spec=replace(batch.spec, group=None))):
-        (opened,) = app_store._clerk.opened([one])
-        assert "moved from another" in getattr(opened.spec.payload, "why", "it opened")
+        (decrypted,) = app_store._cipher.decrypt_jobs([one])
+        assert "moved from another" in getattr(decrypted.spec.payload, "why", "it opened")
 
 
 async def test_nor_in_another_namespace(with_greet: WithGreet) -> None:
     app = with_greet(key=KEY)
     handle = await app.tasks["greet"].aenqueue("ada")
-    keys = Sealer(Keyring(read_keys(KEY)))
-    elsewhere = vault(with_greet().store, keys, "elsewhere")
+    keys = Cipher(Keyring(read_keys(KEY)))
+    elsewhere = encrypted_store(with_greet().store, keys, "elsewhere")
     (job,) = await elsewhere.get([handle.ref])
     assert job is not None
     assert "moved from another" in (getattr(job.spec.payload, "why", ""))

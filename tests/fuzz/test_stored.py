@@ -19,10 +19,18 @@ from hypothesis import strategies as st
 
 from penstock.codec import ArgsCodec, ElementCodec, ResultCodec
 from penstock.core.job import Job, NewJob, State, read_json
-from penstock.encryption import CannotOpen, Keyring, Sealer, about, is_sealed, shown_text, why_sealed
+from penstock.encryption import (
+    CannotDecrypt,
+    Cipher,
+    Keyring,
+    additional_data,
+    is_envelope,
+    shown_text,
+    why_unreadable,
+)
 from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable
 from penstock.stores.contract import Share
-from penstock.stores.encrypted import vault
+from penstock.stores.encrypted import encrypted_store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.store import RedisStore
@@ -134,10 +142,12 @@ def test_a_raw_payload_is_json_or_undecodable(payload: bytes) -> None:
 
 # ── envelopes ────────────────────────────────────────────────────────────────────────────────────
 
-SEALERS = [Sealer(Keyring([bytes(32)]), encrypt=encrypt, required=True) for encrypt in (True, False)]
-HERE = about("arguments", "", "q", "t", "1")
+CIPHERS = [Cipher(Keyring([bytes(32)]), encrypt=encrypt, required=True) for encrypt in (True, False)]
+HERE = additional_data("arguments", "", "q", "t", "1")
 envelopes = mangled(
-    st.builds(lambda sealer, data: sealer.seal(data, HERE), st.sampled_from(SEALERS), st.sampled_from(SEEDS))
+    st.builds(
+        lambda cipher, data: cipher.encrypt(data, HERE), st.sampled_from(CIPHERS), st.sampled_from(SEEDS)
+    )
 )
 
 
@@ -146,16 +156,16 @@ envelopes = mangled(
 @example(data=b'{"$sealed":"1."}')
 @example(data=b'{"$sealed":"1.\xff')
 @example(data=b'{"$signed":"1.01234567.","is":}')
-def test_an_envelope_opens_to_what_was_sealed_or_not_at_all(data: bytes) -> None:
-    for sealer in SEALERS:
+def test_an_envelope_decrypts_to_what_was_encrypted_or_not_at_all(data: bytes) -> None:
+    for cipher in CIPHERS:
         try:
-            opened = sealer.open(data, HERE)
-        except CannotOpen as error:
+            decrypted = cipher.decrypt(data, HERE)
+        except CannotDecrypt as error:
             assert str(error)
         else:
-            assert opened in SEEDS
+            assert decrypted in SEEDS
     job = Job(NewJob("1", "t", data), State.AVAILABLE)
-    assert (why_sealed(job) is not None) == is_sealed(data)
+    assert (why_unreadable(job) is not None) == is_envelope(data)
 
 
 @fuzzed(100)
@@ -166,7 +176,7 @@ def test_an_envelope_opens_to_what_was_sealed_or_not_at_all(data: bytes) -> None
 )
 @example(text="$sealed:1.\ud800")
 def test_a_text_opens_or_says_that_it_does_not(text: str) -> None:
-    said = SEALERS[0].open_text(text, HERE)
+    said = CIPHERS[0].decrypt_text(text, HERE)
     assert said == text or said.startswith("(encrypted; ")
     assert isinstance(shown_text(text), str)
 
@@ -176,10 +186,10 @@ def test_a_text_opens_or_says_that_it_does_not(text: str) -> None:
 def test_whatever_a_batch_carries_it_is_opened_or_closed(payload: bytes, members: list[str]) -> None:
     clear = MemoryStore()
     batch = Job(NewJob("b", "t", payload), State.AVAILABLE, members=tuple(members))
-    clerk: Any = vault(clear, SEALERS[0])
-    (job,) = clerk._clerk.opened([batch])
-    why = clerk.why_closed(job)
-    assert why is None or why_sealed(job) is not None
+    cipher: Any = encrypted_store(clear, CIPHERS[0])
+    (job,) = cipher._cipher.decrypt_jobs([batch])
+    why = cipher.why_unreadable(job)
+    assert why is None or why_unreadable(job) is not None
 
 
 # ── records and rows that somebody else has written over ─────────────────────────────────────────

@@ -606,15 +606,15 @@ def _decided(spec: NewJob, attempt: int, lost: bool, began: bool, outcome: str) 
 def _judged(spec: NewJob, attempt: int, lost: bool, started: bool, begun: bool) -> Move:
     """By the reclaimer's own rule."""
     job = _job_of(spec, attempt, lost, started=started)
-    clerk = _Clerk()
+    recorder = _SettlementRecorder()
     found = Fetched([job], NOW)
-    asyncio.run(judge(cast(Store, clerk), found, "LeaseLost", "gone", started=lambda _: begun))
-    (settlement,) = clerk.settlements
+    asyncio.run(judge(cast(Store, recorder), found, "LeaseLost", "gone", started=lambda _: begun))
+    (settlement,) = recorder.settlements
     return _move(settlement.transition)
 
 
-class _Clerk:
-    """Hears what would be settled."""
+class _SettlementRecorder:
+    """A store that records settlements and applies each."""
 
     def __init__(self) -> None:
         self.settlements: list[Settlement] = []

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.encryption import Keyring, Sealer
+from penstock.encryption import Cipher, Keyring
 from penstock.stores.contract import Store
-from penstock.stores.encrypted import vault
+from penstock.stores.encrypted import encrypted_store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from tests import servers
@@ -43,8 +43,8 @@ def _on_redis(url: str, home: Path, namespace: str, clock: ManualClock) -> Store
     return RedisStore(f"{url}?prefix={key_prefix(home)}", namespace=namespace, clock=clock)
 
 
-def _vault(home: Path, namespace: str, clock: ManualClock) -> Store:
-    return vault(_memory(home, namespace, clock), Sealer(Keyring([bytes(32)])), namespace)
+def _encrypted(home: Path, namespace: str, clock: ManualClock) -> Store:
+    return encrypted_store(_memory(home, namespace, clock), Cipher(Keyring([bytes(32)])), namespace)
 
 
 #: A new store is entered here, and has to keep every promise of this folder. It is called with the test's
@@ -55,22 +55,22 @@ STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {
     "redis-cluster": _redis_cluster,
     "sqlite": _sqlite,
 }
-OPENED = {**STORES, "vault": _vault}
+OPENED = {**STORES, "encrypted": _encrypted}
 
 
-#: Where what jobs carry goes in or comes out: there a store that seals it must be as any other.
-SEALED = ("ended", "ends", "extend", "fetch", "get", "groups", "known_faults", "list_jobs", "namespaces")
-SEALED += ("periodic", "reclaim", "settle", "sync_door", "unique_rules", "wait")
-#: But for these: the unique key of a job is not the one that came in, for it is keyed.
-NOT_SEALED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_the_")
+#: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
+ENCRYPTED = ("ended", "ends", "extend", "fetch", "get", "groups", "known_faults", "list_jobs", "namespaces")
+ENCRYPTED += ("periodic", "reclaim", "settle", "sync_door", "unique_rules", "wait")
+#: Except these: an encrypted store keeps a hash of the unique key.
+NOT_ENCRYPTED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_the_")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "kind" in metafunc.fixturenames and "kind" not in chosen:
         module = metafunc.module.__name__.rpartition(".test_")[2]
-        seals = module in SEALED and not metafunc.function.__name__.startswith(NOT_SEALED)
-        metafunc.parametrize("kind", [*sorted(STORES), *(["vault"] if seals else [])], indirect=True)
+        encrypts = module in ENCRYPTED and not metafunc.function.__name__.startswith(NOT_ENCRYPTED)
+        metafunc.parametrize("kind", [*sorted(STORES), *(["encrypted"] if encrypts else [])], indirect=True)
 
 
 @pytest.fixture

@@ -37,10 +37,10 @@ from penstock.core.ids import check_queue, check_task_name
 from penstock.core.job import DEAD_KEPT
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
-from penstock.encryption import Keyring, Sealer, read_keys
+from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.stores.connect import check_namespace, check_url, connect
 from penstock.stores.contract import Store
-from penstock.stores.encrypted import vault
+from penstock.stores.encrypted import encrypted_store
 
 __all__ = ["App"]
 
@@ -104,7 +104,7 @@ class App(Registry):
             "full_timeout",
             FULL_TIMEOUT,
         )
-        self._sealer = said.sealer(key, encrypt, key_required)
+        self._cipher = said.cipher(key, encrypt, key_required)
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
             Client(lambda: self._made_store(store), middleware, events, room, patience),
@@ -325,7 +325,7 @@ class App(Registry):
             for guard in guards:
                 guard(self.url)
         store = connect(self.url, namespace=self.namespace) if given is None else given
-        return store if self._sealer is None else vault(store, self._sealer, self.namespace)
+        return store if self._cipher is None else encrypted_store(store, self._cipher, self.namespace)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
@@ -345,15 +345,15 @@ class _Settings:
             return given
         return getattr(self._config, name) if name in self._set else default
 
-    def sealer(self, key: Any, encrypt: bool | None, required: bool | None) -> Sealer | None:
-        """What seals the jobs of an app; None: it has no key."""
+    def cipher(self, key: Any, encrypt: bool | None, required: bool | None) -> Cipher | None:
+        """The cipher of an app; None if it has no key."""
         encrypts = _flag("encrypt", self.or_else(encrypt, "encrypt", True))
         refuses = _flag("key_required", self.or_else(required, "key_required", False))
         given = read_keys(self._config.key) if key is None and self._config.key else None
         if key is not None:
             given = read_keys(key, "App(): key")
         if given is not None:
-            return Sealer(Keyring(given), encrypt=encrypts, required=refuses)
+            return Cipher(Keyring(given), encrypt=encrypts, required=refuses)
         if refuses:
             raise ConfigError(
                 "App(): key_required=True, and there is no key: give one with key= or PENSTOCK_KEY"

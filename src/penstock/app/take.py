@@ -43,7 +43,7 @@ from penstock.core.lifecycle import (
 )
 from penstock.core.outcomes import Cancelled, Outcome, Released, Returned, Unknown
 from penstock.stores.contract import Fetched, SetAside, Settled, Settlement, Share, Store
-from penstock.stores.encrypted import why_closed
+from penstock.stores.encrypted import unreadable_check
 
 __all__ = ["Take"]
 
@@ -194,7 +194,7 @@ class Take(AbstractAsyncContextManager[Some]):
             fetched = await self._fetch()
             self._set_aside(fetched.set_aside)
             for job in fetched.jobs:
-                why = why_closed(self._store)(job)
+                why = unreadable_check(self._store)(job)
                 if why is not None:
                     _log.warning(
                         "job %s: what it carries cannot be read here (%s); it is parked", job.id, why

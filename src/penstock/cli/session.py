@@ -90,10 +90,10 @@ class Session:
         if self.uses_app():
             return self.open_app().store
         from penstock.stores.connect import connect
-        from penstock.stores.encrypted import vault_of
+        from penstock.stores.encrypted import encrypted_with_config
 
         config = self.load().config
-        return vault_of(connect(config.url, namespace=config.namespace), config)
+        return encrypted_with_config(connect(config.url, namespace=config.namespace), config)
 
     def uses_app(self) -> bool:
         """Whether the store is the store of the app, which is then imported.

@@ -5,29 +5,29 @@ without a key. `cipher` encrypts and decrypts single values. `penstock.stores.en
 job of a store; docs/encryption.md describes the format.
 """
 
-from penstock.encryption.cipher import CannotOpen, Sealer, about
+from penstock.encryption.cipher import CannotDecrypt, Cipher, additional_data
 from penstock.encryption.envelope import (
-    Closed,
-    is_sealed,
-    is_sealed_text,
+    Unreadable,
+    is_encrypted_text,
+    is_envelope,
     shown_text,
     why_not_here,
-    why_sealed,
+    why_unreadable,
 )
 from penstock.encryption.keys import Key, Keyring, new_key, read_keys
 
 __all__ = [
-    "CannotOpen",
-    "Closed",
+    "CannotDecrypt",
+    "Cipher",
     "Key",
     "Keyring",
-    "Sealer",
-    "about",
-    "is_sealed",
-    "is_sealed_text",
+    "Unreadable",
+    "additional_data",
+    "is_encrypted_text",
+    "is_envelope",
     "new_key",
     "read_keys",
     "shown_text",
     "why_not_here",
-    "why_sealed",
+    "why_unreadable",
 ]

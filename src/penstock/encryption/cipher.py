@@ -1,8 +1,8 @@
-"""Seals and opens: with AES-256-GCM, or, where contents may be read by all, with a signature alone.
+"""Encrypts values with AES-256-GCM, or only signs them with HMAC-SHA256.
 
-Whatever is sealed is sealed for one place (`about`): moved to another job, queue, task or namespace it does
-not open. Each sealing has a key of its own, derived from 16 random bytes: with 12 more for the nonce no
-number of jobs comes near the bounds of AES-GCM under one key.
+A value is bound to its job, queue, task and namespace (`additional_data`): moved elsewhere, it cannot be
+decrypted. Each encryption has its own AES key, derived from 16 random bytes, and a nonce of 12 more, so no
+number of jobs comes near the limits of one AES-GCM key.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ import msgspec
 
 from penstock.core.errors import MissingExtra, PenstockError
 from penstock.encryption.envelope import (
-    BEFORE_SEALED,
-    BEFORE_SIGNED,
-    BEFORE_TEXT,
-    is_sealed,
-    is_sealed_text,
+    ENCRYPTED_PREFIX,
+    SIGNED_PREFIX,
+    TEXT_PREFIX,
+    is_encrypted_text,
+    is_envelope,
     key_id,
 )
 from penstock.encryption.keys import Key, Keyring
 
-__all__ = ["CannotOpen", "Sealer", "about"]
+__all__ = ["CannotDecrypt", "Cipher", "additional_data"]
 
 _SALT, _NONCE = 16, 12
-_HEAD = len(BEFORE_SEALED) + 9  # the key's id and a point
+_HEAD = len(ENCRYPTED_PREFIX) + 9  # the key's id and a point
 _END = b'"}'
 _MAC = 44  # base64 of 32 bytes
 _IS = b'","is":'
-#: A unique key that nobody can guess arguments from begins with this.
-_MARKED = "~"
+#: A hashed unique key begins with this.
+_HASHED = "~"
 
 
-class CannotOpen(PenstockError):
-    """What is sealed does not open, or what should be sealed is not; the message says why."""
+class CannotDecrypt(PenstockError):
+    """A value cannot be decrypted, or is clear although a key is required; the message says why."""
 
 
-def about(kind: str, *place: str) -> bytes:
-    """What a sealing is for: it opens in the same place alone."""
+def additional_data(kind: str, *place: str) -> bytes:
+    """The additional authenticated data of a value: it decrypts only with the same."""
     return _pack((kind, *place))
 
 
-class Sealer:
-    """Writes with the first of the keys, reads with all.
+class Cipher:
+    """Encrypts with the first of the keys, decrypts with any of them.
 
-    `encrypt=False` signs instead. `required`: what is neither sealed nor signed is refused.
+    - `encrypt=False`: sign only.
+    - `required`: refuse values that are neither encrypted nor signed.
     """
 
     def __init__(self, keys: Keyring, *, encrypt: bool = True, required: bool = False) -> None:
@@ -58,105 +59,114 @@ class Sealer:
         self.encrypts = encrypt
         self.required = required
         if encrypt:
-            _aes()  # a missing package is told now, not at the first job
+            _aes()  # a missing package raises now, not at the first job
 
-    def seal(self, data: bytes, about: bytes, *, same: bool = False) -> bytes:
-        """Seal these bytes. `same`: equal bytes under one key look equal in the same place."""
+    def encrypt(self, data: bytes, aad: bytes, *, deterministic: bool = False) -> bytes:
+        """Encrypt these bytes, or sign them if the cipher only signs.
+
+        `deterministic`: equal bytes with the same key and additional data give equal results.
+        """
         key = self._keys.first
         if not self.encrypts:
-            mac = binascii.b2a_base64(_signature(key, data, about), newline=False)
-            return b"".join((BEFORE_SIGNED, key.id.encode(), b".", mac, _IS, data, b"}"))
-        sealed = binascii.b2a_base64(_sealed(key, data, about, same), newline=False)
-        return b"".join((BEFORE_SEALED, key.id.encode(), b".", sealed, _END))
+            mac = binascii.b2a_base64(_signature(key, data, aad), newline=False)
+            return b"".join((SIGNED_PREFIX, key.id.encode(), b".", mac, _IS, data, b"}"))
+        encrypted = binascii.b2a_base64(_encrypted(key, data, aad, deterministic), newline=False)
+        return b"".join((ENCRYPTED_PREFIX, key.id.encode(), b".", encrypted, _END))
 
-    def open(self, data: bytes, *about: bytes) -> bytes:
-        """What was sealed for one of these places; raises CannotOpen. Clear bytes are as they are, unless a
-        key is required."""
-        if not is_sealed(data):
+    def decrypt(self, data: bytes, *aad: bytes) -> bytes:
+        """Decrypt or verify bytes that were encrypted with one of these additional data (`aad`).
+
+        Clear bytes are returned unchanged, unless a key is required. Raises CannotDecrypt.
+        """
+        if not is_envelope(data):
             if self.required:
-                raise CannotOpen(
+                raise CannotDecrypt(
                     "it is neither encrypted nor signed, and this app takes no such job (key_required)"
                 )
             return data
         key = self._key(key_id(data))
-        if data.startswith(BEFORE_SIGNED):
-            return _verified(key, data, about)
+        if data.startswith(SIGNED_PREFIX):
+            return _verified(key, data, aad)
         if data[_HEAD - 1 : _HEAD] != b"." or not data.endswith(_END):
-            raise CannotOpen(_NOT_HERE.format(key.id))
-        return _opened(key, data[_HEAD : -len(_END)], about)
+            raise CannotDecrypt(_NOT_HERE.format(key.id))
+        return _decrypted(key, data[_HEAD : -len(_END)], aad)
 
-    def seal_text(self, text: str, about: bytes) -> str:
-        """Seal a text, halves of characters as escapes; where contents are only signed it stays as it is."""
+    def encrypt_text(self, text: str, aad: bytes) -> str:
+        """Encrypt a text; lone surrogates become escapes. A cipher that only signs returns it unchanged."""
         if not self.encrypts or not text:
             return text
         key = self._keys.first
-        data = _sealed(key, text.encode("utf-8", "backslashreplace"), about, False)
-        return f"{BEFORE_TEXT}{key.id}.{binascii.b2a_base64(data, newline=False).decode()}"
+        data = _encrypted(key, text.encode("utf-8", "backslashreplace"), aad, False)
+        return f"{TEXT_PREFIX}{key.id}.{binascii.b2a_base64(data, newline=False).decode()}"
 
-    def open_text(self, text: str, *about: bytes) -> str:
-        """What was sealed so; a clear text is as it is. One that does not open says so instead."""
-        if not is_sealed_text(text):
+    def decrypt_text(self, text: str, *aad: bytes) -> str:
+        """Decrypt a text. A clear text is returned unchanged; if it cannot be decrypted, the reason is."""
+        if not is_encrypted_text(text):
             return text
-        data, start = text.encode("ascii", "replace"), len(BEFORE_TEXT)
+        data, start = text.encode("ascii", "replace"), len(TEXT_PREFIX)
         try:
-            return _opened(self._key(key_id(data, start)), data[start + 9 :], about).decode("utf-8")
-        except (CannotOpen, UnicodeDecodeError) as error:
+            return _decrypted(self._key(key_id(data, start)), data[start + 9 :], aad).decode("utf-8")
+        except (CannotDecrypt, UnicodeDecodeError) as error:
             return f"(encrypted; {error})"
 
-    def mark(self, unique: str) -> str:
-        """A unique key that is the same for equal ones, and says nothing of the arguments to who has not
-        this key. Marking twice is marking once."""
-        if unique.startswith(_MARKED):
+    def hash_unique_key(self, unique: str) -> str:
+        """The keyed hash of a unique key: equal for equal keys, and the arguments cannot be guessed from it.
+
+        A hash is not hashed again.
+        """
+        if unique.startswith(_HASHED):
             return unique
-        mac = hmac.digest(self._keys.first.marks, unique.encode("utf-8", "surrogatepass"), "sha256")
-        return _MARKED + mac[:16].hex()
+        mac = hmac.digest(self._keys.first.hashing_key, unique.encode("utf-8", "surrogatepass"), "sha256")
+        return _HASHED + mac[:16].hex()
 
     def _key(self, id: str) -> Key:
         key = self._keys.get(id)
         if key is None:
             known = ", ".join(key.id for key in self._keys)
-            raise CannotOpen(f"its key is {id}, which this app has not ({known}): add it, App(key=[..., it])")
+            raise CannotDecrypt(
+                f"its key is {id}, which this app has not ({known}): add it, App(key=[..., it])"
+            )
         return key
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sealed(key: Key, data: bytes, about: bytes, same: bool) -> bytes:
-    if same:  # what is derived from contents and place is as good as random where these differ
-        seed = hmac.digest(key.seals, b"same" + about + b"\0" + data, "sha256")[: _SALT + _NONCE]
+def _encrypted(key: Key, data: bytes, aad: bytes, deterministic: bool) -> bytes:
+    if deterministic:  # derived from contents and `aad`, the seed is as good as random where these differ
+        seed = hmac.digest(key.encryption_key, b"same" + aad + b"\0" + data, "sha256")[: _SALT + _NONCE]
     else:
         seed = os.urandom(_SALT + _NONCE)
-    sealed: bytes = _cipher(key, seed).encrypt(seed[_SALT:], data, about)
-    return seed + sealed
+    encrypted: bytes = _aes_cipher(key, seed).encrypt(seed[_SALT:], data, aad)
+    return seed + encrypted
 
 
-def _opened(key: Key, text: bytes, places: tuple[bytes, ...]) -> bytes:
+def _decrypted(key: Key, text: bytes, places: tuple[bytes, ...]) -> bytes:
     cipher_error = _invalid_tag()
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
         if binascii.b2a_base64(binascii.a2b_base64(text[-4:]), newline=False) != text[-4:]:
             raise ValueError("bits at its end that say nothing")
     except (binascii.Error, ValueError):
-        raise CannotOpen(f"it is damaged: no base64 after its key's id, {key.id}") from None
+        raise CannotDecrypt(f"it is damaged: no base64 after its key's id, {key.id}") from None
     seed, rest = data[: _SALT + _NONCE], data[_SALT + _NONCE :]
     if len(rest) >= 16:
-        cipher = _cipher(key, seed)
+        cipher = _aes_cipher(key, seed)
         for place in places:
             try:
-                opened: bytes = cipher.decrypt(seed[_SALT:], rest, place)
+                decrypted: bytes = cipher.decrypt(seed[_SALT:], rest, place)
             except cipher_error:
                 continue
-            return opened
-    raise CannotOpen(_NOT_HERE.format(key.id))
+            return decrypted
+    raise CannotDecrypt(_NOT_HERE.format(key.id))
 
 
-def _cipher(key: Key, seed: bytes) -> Any:
-    return _aes()(hmac.digest(key.seals, b"each" + seed[:_SALT], "sha256"))
+def _aes_cipher(key: Key, seed: bytes) -> Any:
+    return _aes()(hmac.digest(key.encryption_key, b"each" + seed[:_SALT], "sha256"))
 
 
-def _signature(key: Key, data: bytes, about: bytes) -> bytes:
-    return hmac.digest(key.signs, _pack((about, data)), "sha256")
+def _signature(key: Key, data: bytes, aad: bytes) -> bytes:
+    return hmac.digest(key.signing_key, _pack((aad, data)), "sha256")
 
 
 def _verified(key: Key, data: bytes, places: tuple[bytes, ...]) -> bytes:
@@ -167,7 +177,7 @@ def _verified(key: Key, data: bytes, places: tuple[bytes, ...]) -> bytes:
             said = binascii.b2a_base64(_signature(key, contents, place), newline=False)
             if hmac.compare_digest(said, mac):
                 return contents
-    raise CannotOpen(_NOT_HERE.format(key.id))
+    raise CannotDecrypt(_NOT_HERE.format(key.id))
 
 
 _NOT_HERE = (
@@ -193,7 +203,7 @@ def _invalid_tag() -> type[Exception]:
     try:
         from cryptography.exceptions import InvalidTag
     except ImportError:
-        raise CannotOpen(
+        raise CannotDecrypt(
             "it is encrypted, and a package is missing here: pip install 'penstock[crypto]'"
         ) from None
     return InvalidTag

@@ -19,16 +19,17 @@ _RULE = f"a key is {SIZE} bytes, or those as base64 text; `penstock keygen` make
 
 
 class Key:
-    """One key. What is done with it is done with keys that are derived from it, one for each purpose."""
+    """One key, and the keys derived from it, one per purpose."""
 
-    __slots__ = ("id", "marks", "seals", "signs")
+    __slots__ = ("encryption_key", "hashing_key", "id", "signing_key")
 
     def __init__(self, secret: bytes) -> None:
-        #: Says which key it is, and nothing of the key.
+        #: Identifies the key without revealing it.
         self.id = _derived(secret, b"id")[:4].hex()
-        self.seals = _derived(secret, b"seal")
-        self.signs = _derived(secret, b"sign")
-        self.marks = _derived(secret, b"mark")  # unique keys
+        # the labels "seal", "sign" and "mark" are part of the stored format
+        self.encryption_key = _derived(secret, b"seal")
+        self.signing_key = _derived(secret, b"sign")
+        self.hashing_key = _derived(secret, b"mark")  # unique keys
 
     def __repr__(self) -> str:
         return f"<Key {self.id}>"
@@ -38,7 +39,7 @@ class Key:
 
 
 class Keyring:
-    """The keys of an app: it writes with the first, and reads with all."""
+    """The keys of an app: it encrypts with the first and decrypts with any."""
 
     __slots__ = ("_keys",)
 

@@ -27,7 +27,7 @@ from penstock.inspector.queue_views import (
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
-from penstock.stores.encrypted import why_closed
+from penstock.stores.encrypted import unreadable_check
 
 __all__ = ["Inspector"]
 
@@ -66,7 +66,7 @@ class Inspector:
         found = parse_address(address)
         jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
         return [
-            job_view(job, await self._lane(job), why_closed(self._store)(job))
+            job_view(job, await self._lane(job), unreadable_check(self._store)(job))
             for job in jobs
             if job is not None
         ]

@@ -117,7 +117,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     payload_size: int
     payload: msgspec.Raw | None
     payload_base64: str | None
-    closed: str | None  # why the payload cannot be read here: it is sealed with a key that is not
+    closed: str | None  # why the payload cannot be decrypted here
     result: msgspec.Raw | None
     result_base64: str | None
     errors: list[ErrorView]
@@ -136,7 +136,7 @@ def job_row(job: Job) -> JobRow:
 
 
 def job_view(job: Job, lane: LaneInfo | None = None, closed: str | None = None) -> JobView:
-    """All that is known of a job, of the lane that it is in, and why its payload is closed, if it is."""
+    """All that is known of a job, of its lane, and why its payload cannot be decrypted, if so."""
     spec = job.spec
     payload, payload_base64 = json_or_base64(spec.payload)
     result, result_base64 = json_or_base64(job.result)

@@ -1,10 +1,9 @@
-"""A store that seals what jobs carry before another store keeps it, and opens it on the way out.
+"""The encrypted store: a store around another one that encrypts the data of jobs.
 
-Above it everybody sees clear jobs, below it nobody does, so that no way into the store is forgotten. Sealed
-are arguments, results, checkpoints, error messages and tracebacks, reasons in somebody's own words, notes of
-progress, and the arguments of periodic entries. Ids, queues, tasks, headers, lanes, turns, groups and times
-stay clear: the store works with them. What does not open stays closed (`sealing.Closed`), and its job is not
-lost.
+Callers see clear jobs; the inner store never does. Encrypted are arguments, results, checkpoints, error
+messages and tracebacks, reasons given by users, progress notes, and the arguments of periodic entries. Ids,
+queues, tasks, headers, partitions, fair shares, batches and times stay clear, because the store works with
+them. A value that cannot be decrypted becomes `encryption.Unreadable`; its job is not lost.
 """
 
 from __future__ import annotations
@@ -13,30 +12,32 @@ from collections.abc import Callable
 
 from penstock.config import Config
 from penstock.core.job import Job
-from penstock.encryption import Keyring, Sealer, read_keys, why_sealed
+from penstock.encryption import Cipher, Keyring, read_keys, why_unreadable
 from penstock.stores.contract import Store
-from penstock.stores.encrypted.field_cipher import Clerk
+from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.store import EncryptedStore
 
-__all__ = ["vault", "vault_of", "why_closed"]
+__all__ = ["encrypted_store", "encrypted_with_config", "unreadable_check"]
 
 
-def vault(store: Store, sealer: Sealer, namespace: str = "") -> Store:
-    """The same store; what jobs carry there is sealed. `namespace` is the app's: what is sealed in one does
-    not open in another."""
-    return EncryptedStore(store, Clerk(sealer, namespace))
+def encrypted_store(store: Store, cipher: Cipher, namespace: str = "") -> Store:
+    """This store with the data of jobs encrypted.
+
+    `namespace` is the app's: data encrypted in one namespace cannot be decrypted in another.
+    """
+    return EncryptedStore(store, FieldCipher(cipher, namespace))
 
 
-def vault_of(store: Store, config: Config) -> Store:
-    """The same by these settings; the store itself, if there is no key among them."""
+def encrypted_with_config(store: Store, config: Config) -> Store:
+    """This store, encrypted as configured; the store itself if no key is configured."""
     if not config.key:
         return store
     keys = Keyring(read_keys(config.key))
-    sealer = Sealer(keys, encrypt=config.encrypt, required=config.key_required)
-    return vault(store, sealer, config.namespace)
+    cipher = Cipher(keys, encrypt=config.encrypt, required=config.key_required)
+    return encrypted_store(store, cipher, config.namespace)
 
 
-def why_closed(store: Store) -> Callable[[Job], str | None]:
-    """What says of a job of this store why it cannot be read here; None of one that can."""
-    found: Callable[[Job], str | None] = getattr(store, "why_closed", why_sealed)
+def unreadable_check(store: Store) -> Callable[[Job], str | None]:
+    """The store's check of whether a job can be read here: it returns the reason why not, or None."""
+    found: Callable[[Job], str | None] = getattr(store, "why_unreadable", why_unreadable)
     return found

@@ -1,4 +1,4 @@
-"""Seals and opens what is in the values that go through the doors of an encrypted store."""
+"""The field cipher: encrypts and decrypts fields of the values that pass through an encrypted store."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from penstock.core.lifecycle import (
     Transition,
 )
 from penstock.core.schedule import Entry, NewEntry
-from penstock.encryption import CannotOpen, Closed, Sealer, about
+from penstock.encryption import CannotDecrypt, Cipher, Unreadable, additional_data
 from penstock.stores.contract import Fetched, HeartbeatRequest, Offer, Settlement
 
-__all__ = ["Clerk"]
+__all__ = ["FieldCipher"]
 
 J = TypeVar("J", bound="Job | None")
 
-#: Reasons that the lifecycle gives in words of its own, which operators without the key may read.
+#: Reasons worded by the lifecycle itself; operators without the key may read them.
 _OWN_WORDS = frozenset({ASK_CANCELLED, EXPIRED, OPERATOR_CANCELLED, "cancelled", "cancelled while running"})
 
 
-def _tells_of_no_contents(to: Transition) -> bool:
-    """Whether it says in clear why a job is parked, to those who have no key to it."""
+def _explains_parking(to: Transition) -> bool:
+    """Whether the reason says why the job is parked; operators without the key may read it."""
     return to.state is State.PARKED and (to.reason or "").startswith((UNKNOWN_TASK, CANNOT_BE_READ))
 
 
-class Clerk:
-    """Seals and opens what is in the values of the seam."""
+class FieldCipher:
+    """Encrypts and decrypts fields of the values of the contract."""
 
-    def __init__(self, sealer: Sealer, namespace: str) -> None:
-        self._sealer = sealer
+    def __init__(self, cipher: Cipher, namespace: str) -> None:
+        self._cipher = cipher
         self._namespace = namespace
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
-    def sealed(self, jobs: Iterable[NewJob]) -> list[NewJob]:
-        return [self._sealed(job) for job in jobs]
+    def encrypt_jobs(self, jobs: Iterable[NewJob]) -> list[NewJob]:
+        return [self._encrypt_job(job) for job in jobs]
 
-    def _sealed(self, job: NewJob) -> NewJob:
-        payload = self._sealer.seal(job.payload, self._place_of(job))
+    def _encrypt_job(self, job: NewJob) -> NewJob:
+        payload = self._cipher.encrypt(job.payload, self._place_of(job))
         if job.unique is None:
             return replace(job, payload=payload)
         return replace(
-            job, payload=payload, unique=replace(job.unique, key=self._sealer.mark(job.unique.key))
+            job, payload=payload, unique=replace(job.unique, key=self._cipher.hash_unique_key(job.unique.key))
         )
 
-    def sealed_entry(self, entry: NewEntry) -> NewEntry:
-        """Equal entries look equal: an entry that is put again is no new one."""
+    def encrypt_entry(self, entry: NewEntry) -> NewEntry:
+        """Encrypt deterministically: an unchanged entry that is put again stays equal."""
         job = entry.job
-        unique = job.unique and replace(job.unique, key=self._sealer.mark(job.unique.key))
-        payload = self._sealer.seal(job.payload, self._place_of_entry(entry), same=True)
+        unique = job.unique and replace(job.unique, key=self._cipher.hash_unique_key(job.unique.key))
+        payload = self._cipher.encrypt(job.payload, self._place_of_entry(entry), deterministic=True)
         return replace(entry, job=replace(job, payload=payload, unique=unique))
 
-    def settlement(self, one: Settlement) -> Settlement:
+    def encrypt_settlement(self, one: Settlement) -> Settlement:
         to, result, then = self._transition(one.lease, one.transition), one.result, one.then
         if result is not None:
-            result = self._sealer.seal(result, self._about("result", one.lease))
+            result = self._cipher.encrypt(result, self._additional_data("result", one.lease))
         if then:
-            then = tuple(self.sealed(then))
+            then = tuple(self.encrypt_jobs(then))
         if to is one.transition and result is None and not then:
             return one
         return replace(one, transition=to, result=result, then=then)
@@ -74,155 +74,165 @@ class Clerk:
     def _transition(self, job: Any, to: Transition) -> Transition:
         changes: dict[str, Any] = {}
         if to.error is not None:
-            changes["error"] = self._sealed_error(job, to.error)
-        if to.reason is not None and self.seals_reason(to.reason) and not _tells_of_no_contents(to):
-            changes["reason"] = self.sealed_reason(job, to.reason)
+            changes["error"] = self._encrypt_error(job, to.error)
+        if to.reason is not None and self.encrypts_reason(to.reason) and not _explains_parking(to):
+            changes["reason"] = self.encrypt_reason(job, to.reason)
         return replace(to, **changes) if changes else to
 
-    def seals_reason(self, reason: str) -> bool:
-        """Whether it is in somebody's own words: they may quote what the job carries."""
+    def encrypts_reason(self, reason: str) -> bool:
+        """Whether this reason is encrypted: a user's own words may quote the data of the job."""
         return reason not in _OWN_WORDS
 
-    def sealed_reason(self, job: Any, reason: str) -> str:
-        return self._sealer.seal_text(reason, self._about("reason", job))
+    def encrypt_reason(self, job: Any, reason: str) -> str:
+        return self._cipher.encrypt_text(reason, self._additional_data("reason", job))
 
-    def _sealed_error(self, job: Any, error: AttemptError) -> AttemptError:
-        place = self._about("error", job)
+    def _encrypt_error(self, job: Any, error: AttemptError) -> AttemptError:
+        place = self._additional_data("error", job)
         message, traceback = (
-            self._sealer.seal_text(text, place) for text in (error.message, error.traceback)
+            self._cipher.encrypt_text(text, place) for text in (error.message, error.traceback)
         )
         return replace(error, message=message, traceback=traceback)
 
-    def beat(self, request: HeartbeatRequest) -> HeartbeatRequest:
+    def encrypt_heartbeat(self, request: HeartbeatRequest) -> HeartbeatRequest:
         if request.progress is None and request.checkpoint is None:
             return request
         progress, checkpoint = request.progress, request.checkpoint
         if progress is not None:
-            note = self._sealer.seal_text(progress.note, self._about("note", request.lease))
+            note = self._cipher.encrypt_text(progress.note, self._additional_data("note", request.lease))
             progress = replace(progress, note=note)
         if checkpoint is not None:
-            checkpoint = self._sealer.seal(checkpoint, self._about("checkpoint", request.lease))
+            checkpoint = self._cipher.encrypt(checkpoint, self._additional_data("checkpoint", request.lease))
         return replace(request, progress=progress, checkpoint=checkpoint)
 
-    def offer(self, offer: Offer | None) -> Offer | None:
-        """What comes by an offer is opened as what a fetch brings."""
+    def decrypting_offer(self, offer: Offer | None) -> Offer | None:
+        """The same offer, with directly dispatched jobs decrypted as fetched ones are."""
         if offer is None or offer.take is None:
             return offer
         take = offer.take
 
         def taken(fetched: Fetched) -> Offer | None:
-            return self.offer(take(self.fetched(fetched)))
+            return self.decrypting_offer(take(self.decrypt_fetched(fetched)))
 
         return replace(offer, take=taken)
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
-    def fetched(self, fetched: Fetched) -> Fetched:
-        return replace(fetched, jobs=self.opened(fetched.jobs)) if fetched.jobs else fetched
+    def decrypt_fetched(self, fetched: Fetched) -> Fetched:
+        return replace(fetched, jobs=self.decrypt_jobs(fetched.jobs)) if fetched.jobs else fetched
 
-    def opened(self, jobs: Iterable[J]) -> list[J]:
-        return [cast(J, None if job is None else self._opened_or_closed(job)) for job in jobs]
+    def decrypt_jobs(self, jobs: Iterable[J]) -> list[J]:
+        return [cast(J, None if job is None else self._decrypt_or_mark(job)) for job in jobs]
 
-    def _opened_or_closed(self, job: Job) -> Job:
+    def _decrypt_or_mark(self, job: Job) -> Job:
         try:
-            return self._opened(job)
-        except Exception as error:  # noqa: BLE001  # boundary: what does not open concerns its own job alone
+            return self._decrypt_job(job)
+        except Exception as error:  # noqa: BLE001  # boundary: an undecryptable field concerns its own job alone
             why = f"it cannot be opened: {error}"
-            return replace(job, spec=replace(job.spec, payload=Closed.of(b"", why)), result=None)
+            return replace(job, spec=replace(job.spec, payload=Unreadable.of(b"", why)), result=None)
 
-    def _opened(self, job: Job) -> Job:
-        open = self._open_batch if job.members else self._open_payload
-        changes: dict[str, Any] = {"spec": replace(job.spec, payload=open(job))}
+    def _decrypt_job(self, job: Job) -> Job:
+        decrypt = self._decrypt_batch if job.members else self._decrypt_payload
+        changes: dict[str, Any] = {"spec": replace(job.spec, payload=decrypt(job))}
         if job.result is not None:
-            changes["result"] = self._open(job.result, self._about("result", job))
+            changes["result"] = self._decrypt(job.result, self._additional_data("result", job))
         if job.checkpoint is not None:
-            changes["checkpoint"] = self._open(job.checkpoint, self._about("checkpoint", job))
+            changes["checkpoint"] = self._decrypt(job.checkpoint, self._additional_data("checkpoint", job))
         if job.errors:
-            changes["errors"] = tuple(self._open_error(job, error) for error in job.errors)
+            changes["errors"] = tuple(self._decrypt_error(job, error) for error in job.errors)
         if job.progress is not None and job.progress.note:
-            changes["progress"] = self._open_progress(job, job.progress)
-        if job.reason is not None:  # a member's is its batch's
-            places = [self._about("reason", job)]
+            changes["progress"] = self._decrypt_progress(job, job.progress)
+        if job.reason is not None:  # a member has the reason of its batch
+            places = [self._additional_data("reason", job)]
             if job.batch is not None:
-                places.append(self._about("reason", Ref(job.queue, job.batch)))
-            changes["reason"] = self._sealer.open_text(job.reason, *places)
+                places.append(self._additional_data("reason", Ref(job.queue, job.batch)))
+            changes["reason"] = self._cipher.decrypt_text(job.reason, *places)
         return replace(job, **changes)
 
-    def opened_entry(self, entry: Entry) -> Entry:
+    def decrypt_entry(self, entry: Entry) -> Entry:
         spec = entry.spec
-        payload = self._open(spec.job.payload, self._place_of_entry(spec))
+        payload = self._decrypt(spec.job.payload, self._place_of_entry(spec))
         return replace(entry, spec=replace(spec, job=replace(spec.job, payload=payload)))
 
-    def _open_payload(self, job: Job) -> bytes:
-        return self._open(job.spec.payload, *self._places_of(job.spec, job.id))
+    def _decrypt_payload(self, job: Job) -> bytes:
+        return self._decrypt(job.spec.payload, *self._places_of(job.spec, job.id))
 
-    def _open_batch(self, job: Job) -> bytes:
-        """The list of what a batch's members carry: all of them open, or it stays closed."""
+    def _decrypt_batch(self, job: Job) -> bytes:
+        """The payloads of a batch's members as one list; unreadable unless all of them can be decrypted."""
         payload = job.spec.payload
         try:
             (elements,) = _elements(payload)
             if len(elements) != len(job.members):
-                raise CannotOpen("it has not as many elements as members")
-            opened = [
-                self._sealer.open(bytes(element), *self._places_of_element(job.spec, id))
+                raise CannotDecrypt("it has not as many elements as members")
+            decrypted = [
+                self._cipher.decrypt(bytes(element), *self._places_of_element(job.spec, id))
                 for element, id in zip(elements, job.members, strict=True)
             ]
-        except CannotOpen as error:
-            return Closed.of(payload, f"one of its members: {error}")
+        except CannotDecrypt as error:
+            return Unreadable.of(payload, f"one of its members: {error}")
         except (msgspec.DecodeError, ValueError):
-            return Closed.of(payload, "it is not the list of what its members carry")
-        return b"[[" + b",".join(opened) + b"]]"
+            return Unreadable.of(payload, "it is not the list of what its members carry")
+        return b"[[" + b",".join(decrypted) + b"]]"
 
-    def _open_error(self, job: Job, error: AttemptError) -> AttemptError:
-        place = self._about("error", job)
+    def _decrypt_error(self, job: Job, error: AttemptError) -> AttemptError:
+        place = self._additional_data("error", job)
         message, traceback = (
-            self._sealer.open_text(text, place) for text in (error.message, error.traceback)
+            self._cipher.decrypt_text(text, place) for text in (error.message, error.traceback)
         )
         return replace(error, message=message, traceback=traceback)
 
-    def _open_progress(self, job: Job, progress: Progress) -> Progress:
-        return replace(progress, note=self._sealer.open_text(progress.note, self._about("note", job)))
+    def _decrypt_progress(self, job: Job, progress: Progress) -> Progress:
+        return replace(
+            progress, note=self._cipher.decrypt_text(progress.note, self._additional_data("note", job))
+        )
 
-    def _open(self, data: bytes, *places: bytes) -> bytes:
+    def _decrypt(self, data: bytes, *places: bytes) -> bytes:
         try:
-            return self._sealer.open(data, *places)
-        except CannotOpen as error:
-            return Closed.of(data, str(error))
+            return self._cipher.decrypt(data, *places)
+        except CannotDecrypt as error:
+            return Unreadable.of(data, str(error))
 
     # ── places ───────────────────────────────────────────────────────────────────────────────────
 
     def _place_of(self, job: NewJob) -> bytes:
-        """A call that may put its arguments into a job that is there already cannot know that job's id."""
+        """The additional data of a new job's payload.
+
+        A call whose arguments may replace those of an existing job does not know that job's id.
+        """
         unique = job.unique
         if unique is None or not unique.replaces_arguments:
-            return self._about(_kind_of(job), job, job.task)
-        return self._shared_place(job, "" if job.group is not None else self._sealer.mark(unique.key))
+            return self._additional_data(_kind_of(job), job, job.task)
+        return self._shared_place(
+            job, "" if job.group is not None else self._cipher.hash_unique_key(unique.key)
+        )
 
     def _places_of(self, spec: NewJob, id: str) -> list[bytes]:
-        """Where what this job carries may have been sealed for."""
-        places = [self._about(_kind_of(spec), Ref(spec.queue, id), spec.task)]
-        if spec.unique is not None:  # a call that replaced its arguments may be of a group or not
+        """All additional data that this job's payload may have been encrypted with."""
+        places = [self._additional_data(_kind_of(spec), Ref(spec.queue, id), spec.task)]
+        if spec.unique is not None:  # a call that replaced the arguments may belong to a batch or not
             places.append(self._shared_place(spec, spec.unique.key))
         if spec.group is not None or spec.unique is not None:
             places.append(self._shared_place(spec, ""))
         return places
 
     def _places_of_element(self, spec: NewJob, id: str) -> list[bytes]:
-        """The same of a batch's member: what was not collected is none, whatever the batch says."""
-        return [self._about("element", Ref(spec.queue, id), spec.task), self._shared_place(spec, "")]
+        """All additional data of a batch's member: only collected jobs can be members."""
+        return [
+            self._additional_data("element", Ref(spec.queue, id), spec.task),
+            self._shared_place(spec, ""),
+        ]
 
     def _shared_place(self, job: NewJob, unique: str) -> bytes:
-        return about("replacing", self._namespace, job.queue, job.task, unique)
+        return additional_data("replacing", self._namespace, job.queue, job.task, unique)
 
     def _place_of_entry(self, entry: NewEntry) -> bytes:
-        return about("entry", self._namespace, entry.job.queue, entry.job.task, entry.name)
+        return additional_data("entry", self._namespace, entry.job.queue, entry.job.task, entry.name)
 
-    def _about(self, kind: str, job: Any, task: str = "") -> bytes:
-        return about(kind, self._namespace, job.queue, task, job.id)
+    def _additional_data(self, kind: str, job: Any, task: str = "") -> bytes:
+        return additional_data(kind, self._namespace, job.queue, task, job.id)
 
 
 def _kind_of(job: NewJob) -> str:
-    """What is collected is no call by itself, and no call is an element of a batch."""
+    """Calls and elements of batches differ, so that neither can take the place of the other."""
     return "arguments" if job.group is None else "element"
 
 

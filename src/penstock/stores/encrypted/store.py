@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
 
 from penstock.core.job import Job, Ref
-from penstock.encryption import Closed
+from penstock.encryption import Unreadable
 from penstock.stores.contract import Finding, Offer, Store, SyncStore, Wake
-from penstock.stores.encrypted.field_cipher import Clerk
+from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.verb_table import verb_table
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
 
@@ -21,11 +21,11 @@ __all__ = ["EncryptedStore"]
 class EncryptedStore(StoreFacade):
     """Every verb of the contract by name: one that is added to it is not passed on in clear by oversight."""
 
-    def __init__(self, store: Store, clerk: Clerk) -> None:
-        super().__init__(verb_table(store, clerk))
+    def __init__(self, store: Store, cipher: FieldCipher) -> None:
+        super().__init__(verb_table(store, cipher))
         self._store = store
-        self._clerk = clerk
-        self._sync = _SyncEncryptedStore(store, clerk, self._verbs)
+        self._cipher = cipher
+        self._sync = _SyncEncryptedStore(store, cipher, self._verbs)
 
     @property
     def url(self) -> str:
@@ -50,22 +50,25 @@ class EncryptedStore(StoreFacade):
         self._store.close()
 
     @staticmethod
-    def why_closed(job: Job) -> str | None:
-        """As `why_closed` says. What was opened may look like anything, so looks do not count."""
+    def why_unreadable(job: Job) -> str | None:
+        """Why this job's payload could not be decrypted; None if it could.
+
+        Decrypted bytes may themselves look encrypted, so only the type counts.
+        """
         payload = job.spec.payload
-        return payload.why if isinstance(payload, Closed) else None
+        return payload.why if isinstance(payload, Unreadable) else None
 
     async def checkup(self) -> list[Finding]:
         return await self._store.checkup()
 
     async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return self._clerk.opened(await self._store.ended(refs, timeout=timeout))
+        return self._cipher.decrypt_jobs(await self._store.ended(refs, timeout=timeout))
 
     async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
         found = self._store.ends(refs, timeout=timeout)
         try:
             async for some in found:
-                yield dict(zip(some, self._clerk.opened(some.values()), strict=True))
+                yield dict(zip(some, self._cipher.decrypt_jobs(some.values()), strict=True))
         finally:
             await found.aclose()
 
@@ -77,24 +80,26 @@ class EncryptedStore(StoreFacade):
         offer: Offer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
-        return await self._store.wait(queues, timeout=timeout, offer=self._clerk.offer(offer), parked=parked)
+        return await self._store.wait(
+            queues, timeout=timeout, offer=self._cipher.decrypting_offer(offer), parked=parked
+        )
 
 
 class _SyncEncryptedStore(SyncFacade):
     """The same for callers without an event loop."""
 
-    def __init__(self, store: Store, clerk: Clerk, verbs: VerbTable) -> None:
+    def __init__(self, store: Store, cipher: FieldCipher, verbs: VerbTable) -> None:
         super().__init__(verbs)
         self._store = store
-        self._clerk = clerk
+        self._cipher = cipher
 
     def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return self._clerk.opened(self._store.sync.ended(refs, timeout=timeout))
+        return self._cipher.decrypt_jobs(self._store.sync.ended(refs, timeout=timeout))
 
     def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
         found = self._store.sync.ends(refs, timeout=timeout)
         try:
             for some in found:
-                yield dict(zip(some, self._clerk.opened(some.values()), strict=True))
+                yield dict(zip(some, self._cipher.decrypt_jobs(some.values()), strict=True))
         finally:
             found.close()

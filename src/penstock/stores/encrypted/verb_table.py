@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref, State
 from penstock.core.schedule import Entry
 from penstock.stores.contract import LaneInfo, Page, Store, Tick, Timetable
-from penstock.stores.encrypted.field_cipher import Clerk
+from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.inner_verbs import verbs_of
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
 
@@ -73,64 +73,68 @@ class _DecryptingBoth(_Decrypting[P, R]):
 class _Cancel:
     """Cancel with a reason that is encrypted for each job by itself, so that each job is one call."""
 
-    def __init__(self, inner: Operation[[Sequence[Ref], str], list[State | None]], clerk: Clerk) -> None:
+    def __init__(
+        self, inner: Operation[[Sequence[Ref], str], list[State | None]], cipher: FieldCipher
+    ) -> None:
         self._inner = inner
-        self._clerk = clerk
+        self._cipher = cipher
 
     async def run(self, refs: Sequence[Ref], reason: str, /) -> list[State | None]:
-        if not self._clerk.seals_reason(reason):
+        if not self._cipher.encrypts_reason(reason):
             return await self._inner.run(refs, reason)
         once = dict.fromkeys(refs)
-        calls = [self._inner.run([ref], self._clerk.sealed_reason(ref, reason)) for ref in once]
+        calls = [self._inner.run([ref], self._cipher.encrypt_reason(ref, reason)) for ref in once]
         answers = dict(zip(once, await asyncio.gather(*calls), strict=True))
         return [answers[ref][0] for ref in refs]
 
     def run_sync(self, refs: Sequence[Ref], reason: str, /) -> list[State | None]:
-        if not self._clerk.seals_reason(reason):
+        if not self._cipher.encrypts_reason(reason):
             return self._inner.run_sync(refs, reason)
         answers = {
-            ref: self._inner.run_sync([ref], self._clerk.sealed_reason(ref, reason))[0]
+            ref: self._inner.run_sync([ref], self._cipher.encrypt_reason(ref, reason))[0]
             for ref in dict.fromkeys(refs)
         }
         return [answers[ref] for ref in refs]
 
 
-def verb_table(store: Store, clerk: Clerk) -> VerbTable:
+def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
     """The verbs of this store, with what they carry encrypted below and clear above."""
     inner = verbs_of(store)
 
     def page(found: Page) -> Page:
-        return replace(found, jobs=clerk.opened(found.jobs))
+        return replace(found, jobs=cipher.decrypt_jobs(found.jobs))
 
     def lane(found: LaneInfo | None) -> LaneInfo | None:
-        return None if found is None else replace(found, admitted=clerk.opened(found.admitted))
+        return None if found is None else replace(found, admitted=cipher.decrypt_jobs(found.admitted))
 
     def timetable(found: Timetable) -> Timetable:
-        return replace(found, entries=[clerk.opened_entry(entry) for entry in found.entries])
+        return replace(found, entries=[cipher.decrypt_entry(entry) for entry in found.entries])
 
     def paused(found: list[Entry | None]) -> list[Entry | None]:
-        return [None if entry is None else clerk.opened_entry(entry) for entry in found]
+        return [None if entry is None else cipher.decrypt_entry(entry) for entry in found]
 
     def ticks(given: Sequence[Tick]) -> Sequence[Tick]:
-        return [replace(tick, jobs=tuple(clerk.sealed(tick.jobs))) for tick in given]
+        return [replace(tick, jobs=tuple(cipher.encrypt_jobs(tick.jobs))) for tick in given]
 
     return VerbTable(
         # calls are encrypted, and what attempts say of themselves
-        enqueue=_EncryptingBoth(inner.enqueue, clerk.sealed),
-        cancel=_Cancel(inner.cancel, clerk),
-        extend=_Encrypting(inner.extend, lambda requests: [clerk.beat(request) for request in requests]),
-        settle=_Encrypting(inner.settle, lambda given: [clerk.settlement(one) for one in given]),
+        enqueue=_EncryptingBoth(inner.enqueue, cipher.encrypt_jobs),
+        cancel=_Cancel(inner.cancel, cipher),
+        extend=_Encrypting(
+            inner.extend, lambda requests: [cipher.encrypt_heartbeat(request) for request in requests]
+        ),
+        settle=_Encrypting(inner.settle, lambda given: [cipher.encrypt_settlement(one) for one in given]),
         tick=_Encrypting(inner.tick, ticks),
         put_entries=_Decrypting(
-            _Encrypting(inner.put_entries, lambda given: [clerk.sealed_entry(entry) for entry in given]),
-            lambda put: [clerk.opened_entry(entry) for entry in put],
+            _Encrypting(inner.put_entries, lambda given: [cipher.encrypt_entry(entry) for entry in given]),
+            lambda put: [cipher.decrypt_entry(entry) for entry in put],
         ),
         # jobs and periodic entries are decrypted
-        get=_DecryptingBoth(inner.get, clerk.opened),
-        fetch=_Decrypting(inner.fetch, clerk.fetched),
-        reclaim=_Decrypting(inner.reclaim, clerk.fetched),
+        get=_DecryptingBoth(inner.get, cipher.decrypt_jobs),
+        fetch=_Decrypting(inner.fetch, cipher.decrypt_fetched),
+        reclaim=_Decrypting(inner.reclaim, cipher.decrypt_fetched),
         list_jobs=_Decrypting(inner.list_jobs, page),
-        find=_Decrypting(inner.find, clerk.opened),
+        find=_Decrypting(inner.find, cipher.decrypt_jobs),
         lane=_Decrypting(inner.lane, lane),
         entries=_Decrypting(inner.entries, timetable),
         pause_entries=_Decrypting(inner.pause_entries, paused),

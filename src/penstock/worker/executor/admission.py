@@ -18,7 +18,7 @@ from penstock.core.errors import AttemptCancelled
 from penstock.core.job import Job
 from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, QueuePosition, starts_on_record, too_late
 from penstock.core.outcomes import Cancelled, Released, Unknown
-from penstock.stores.encrypted import why_closed
+from penstock.stores.encrypted import unreadable_check
 from penstock.worker.executor.ending import Ending
 from penstock.worker.executor.process_backlog import ProcessBacklog
 from penstock.worker.executor.recorded_start import RecordedStart
@@ -59,7 +59,7 @@ class Admission:
         queue_slots: Mapping[str, int],
     ) -> None:
         self._plans = Plans(app)
-        self._why_closed = why_closed(app.store)
+        self._why_unreadable = unreadable_check(app.store)
         self._leased_jobs = leased_jobs
         self._slots = slots
         self._prefetch = prefetch
@@ -117,7 +117,7 @@ class Admission:
 
     def _is_closed(self, leased: LeasedJob) -> bool:
         """Whether the job's contents cannot be read here; then it is parked for another worker."""
-        why = self._why_closed(leased.job)
+        why = self._why_unreadable(leased.job)
         if why is None:
             return False
         self._ending.refuse(leased, Unknown(CANNOT_BE_READ + why))

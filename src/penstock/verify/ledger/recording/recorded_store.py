@@ -54,12 +54,12 @@ def watched(store: Store, pen: Pen) -> Store:
 
 
 class _Watched:
-    """The doors of a store with a clerk at each that matters; the others are the store's own."""
+    """A store whose calls that concern the ledger are recorded; other calls go to the store directly."""
 
     def __init__(self, store: Store, pen: Pen) -> None:
         self._store = store
-        self._clerk = _Clerk(pen)
-        self.sync = cast(SyncStore, _WatchedSync(store.sync, self._clerk))
+        self._recorder = _CallRecorder(pen)
+        self.sync = cast(SyncStore, _WatchedSync(store.sync, self._recorder))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -67,11 +67,11 @@ class _Watched:
     # producing
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._clerk.enqueue(jobs) as answer:
+        with self._recorder.enqueue(jobs) as answer:
             return answer(await self._store.enqueue(jobs))
 
     async def cancel(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
-        with self._clerk.operate("cancel", refs) as answer:
+        with self._recorder.operate("cancel", refs) as answer:
             return answer(await self._store.cancel(refs, **options))
 
     # consuming
@@ -79,13 +79,13 @@ class _Watched:
     async def fetch(self, queues: Sequence[Share], **options: Any) -> Fetched:
         sent = time.monotonic_ns()
         fetched = await self._store.fetch(queues, **options)
-        offered = self._clerk.offered.get(options["token"], 0)
-        return self._clerk.leased("fetch", fetched, sent, options["lease"], offered)
+        offered = self._recorder.offered.get(options["token"], 0)
+        return self._recorder.leased("fetch", fetched, sent, options["lease"], offered)
 
     async def reclaim(self, queues: Sequence[str], **options: Any) -> Fetched:
         sent = time.monotonic_ns()
         fetched = await self._store.reclaim(queues, **options)
-        return self._clerk.leased("reclaim", fetched, sent, options["lease"])
+        return self._recorder.leased("reclaim", fetched, sent, options["lease"])
 
     async def wait(
         self,
@@ -95,74 +95,74 @@ class _Watched:
         offer: Offer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
-        seen = None if offer is None else self._clerk.handing_over(offer)
+        seen = None if offer is None else self._recorder.handing_over(offer)
         return await self._store.wait(queues, timeout=timeout, offer=seen, parked=parked)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        with self._clerk.settle(settlements) as answer:
+        with self._recorder.settle(settlements) as answer:
             return answer(await self._store.settle(settlements))
 
     # operating
 
     async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        with self._clerk.operate("retry", refs) as answer:
+        with self._recorder.operate("retry", refs) as answer:
             return answer(await self._store.retry(refs))
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        with self._clerk.operate("reschedule", refs, _due(delay, run_at)) as answer:
+        with self._recorder.operate("reschedule", refs, _due(delay, run_at)) as answer:
             return answer(await self._store.reschedule(refs, delay=delay, run_at=run_at))
 
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        with self._clerk.operate("delete", refs) as answer:
+        with self._recorder.operate("delete", refs) as answer:
             return answer(await self._store.delete(refs))
 
     async def purge(self, queue: str, states: Sequence[State], **options: Any) -> int:
-        with self._clerk.operate("purge", [Ref(queue, "*")]) as answer:
+        with self._recorder.operate("purge", [Ref(queue, "*")]) as answer:
             gone = await self._store.purge(queue, states, **options)
             answer([str(gone)])
             return gone
 
     async def settings(self, queue: str, **options: Any) -> QueueInfo:
-        with self._clerk.limit(queue, options.get("limits")):
+        with self._recorder.limit(queue, options.get("limits")):
             return await self._store.settings(queue, **options)
 
     async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
-        with self._clerk.tick(ticks) as answer:
+        with self._recorder.tick(ticks) as answer:
             return answer(await self._store.tick(ticks))
 
 
 class _WatchedSync:
-    """The same clerk at the doors for callers without an event loop."""
+    """The same for callers without an event loop, with the same recorder."""
 
-    def __init__(self, sync: SyncStore, clerk: _Clerk) -> None:
+    def __init__(self, sync: SyncStore, recorder: _CallRecorder) -> None:
         self._sync = sync
-        self._clerk = clerk
+        self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sync, name)
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._clerk.enqueue(jobs) as answer:
+        with self._recorder.enqueue(jobs) as answer:
             return answer(self._sync.enqueue(jobs))
 
     def cancel(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
-        with self._clerk.operate("cancel", refs) as answer:
+        with self._recorder.operate("cancel", refs) as answer:
             return answer(self._sync.cancel(refs, **options))
 
     def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        with self._clerk.operate("retry", refs) as answer:
+        with self._recorder.operate("retry", refs) as answer:
             return answer(self._sync.retry(refs))
 
     def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
-        with self._clerk.operate("reschedule", refs, _due(delay, run_at)) as answer:
+        with self._recorder.operate("reschedule", refs, _due(delay, run_at)) as answer:
             return answer(self._sync.reschedule(refs, delay=delay, run_at=run_at))
 
     def settings(self, queue: str, **options: Any) -> QueueInfo:
-        with self._clerk.limit(queue, options.get("limits")):
+        with self._recorder.limit(queue, options.get("limits")):
             return self._sync.settings(queue, **options)
 
 
@@ -177,8 +177,8 @@ class _Answer(Generic[T]):
         return answers
 
 
-class _Clerk:
-    """Writes the question, then the answer, or that there was none."""
+class _CallRecorder:
+    """Records each call of a store: the question, then the answer or that there was none."""
 
     def __init__(self, pen: Pen) -> None:
         self._pen = pen
