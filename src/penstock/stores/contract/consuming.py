@@ -267,7 +267,7 @@ class Consuming(Protocol):
 
         - Jobs with the same due time are promoted in the order of their enqueue, over all these queues. For
           jobs of different queues the exception of `list_jobs` applies.
-        - An expired job is cancelled instead. It counts towards the limit, but not as moved.
+        - An expired job is cancelled instead, and counts towards the limit but not as moved.
         - A collecting batch that is due becomes one available job, after the single jobs with the same due
           time, and counts as one job. A store may stop after a few thousand members
           (docs/concepts/batches.md).
