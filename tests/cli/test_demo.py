@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from penstock.cli.main import cli
 from penstock.demo.conductor import Results
 from penstock.demo.survey import Survey, Totals, files_under, standard_library, survey, total
-from penstock.verify.ledger import Finding, Verdict
+from penstock.verify.ledger import Verdict, Violation
 from penstock.verify.ledger.reading.history import read
 
 PACKAGES = ("asyncio", "email", "json", "importlib", "xml")
@@ -161,7 +161,11 @@ def _results(**changes: Any) -> Results:
         ({"differing": ["a.py: 3 instead of 4"]}, 1, "a.py: 3 instead of 4"),
         ({"enqueued": 4}, 1, "something is WRONG"),
         (
-            {"verdict": Verdict(completed=3, lost=1, findings=[Finding("lost", "it is gone", "parse", "x")])},
+            {
+                "verdict": Verdict(
+                    completed=3, lost=1, findings=[Violation("lost", "it is gone", "parse", "x")]
+                )
+            },
             1,
             "lost: job x in parse: it is gone",
         ),

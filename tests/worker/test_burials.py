@@ -17,7 +17,7 @@ from penstock.maintenance.service import Complaint
 from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
-from penstock.worker.shared_lease_table import Entry
+from penstock.worker.shared_lease_table import LeaseEntry
 from penstock.worker.supervisor.lost_work import LostWork
 
 LEASE = 15_000
@@ -43,7 +43,7 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
     return job
 
 
-async def bury(store: Store, child: str, *table: Entry, **knobs: str) -> None:
+async def bury(store: Store, child: str, *table: LeaseEntry, **knobs: str) -> None:
     config, complaint = load(knobs).config, Complaint(logging.getLogger(__name__))
     facts = {"by": mint(), "config": config, "can_tell": lambda: None, "complaint": complaint}
     await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(store)
@@ -55,9 +55,9 @@ async def now(store: Store, job: Job) -> Job:
     return found
 
 
-def entry(job: Job, *, started: bool) -> Entry:
+def entry(job: Job, *, started: bool) -> LeaseEntry:
     lease = job.lease
-    return Entry(0, 1, lease.queue, lease.id, lease.token, lease.generation, 0, started, False, 0, 0)
+    return LeaseEntry(0, 1, lease.queue, lease.id, lease.token, lease.generation, 0, started, False, 0, 0)
 
 
 @pytest.mark.parametrize(("started", "attempt"), [(True, 1), (False, 0)])

@@ -16,7 +16,7 @@ from penstock.core.ids import mint_many, mint_token
 from penstock.core.job import Job, Lease, NewJob, State
 from penstock.errors import ConfigError
 from penstock.worker import shared_lease_table as table_module
-from penstock.worker.shared_lease_table import ChildState, Entry, LeaseTable
+from penstock.worker.shared_lease_table import ChildState, LeaseEntry, LeaseTable
 
 
 def jobs_of(n: int, queue: str = "default", token: str | None = None) -> list[Job]:
@@ -105,9 +105,9 @@ def test_start_and_revocation_at_the_same_time_never_both_succeed(table: LeaseTa
         for _ in range(rounds):
             slots = table.put_many(jobs_of(10), 1)
             entries = supervisor.entries()
-            taken: list[Entry] = []
+            taken: list[LeaseEntry] = []
 
-            def revoke(entries: list[Entry] = entries, taken: list[Entry] = taken) -> None:
+            def revoke(entries: list[LeaseEntry] = entries, taken: list[LeaseEntry] = taken) -> None:
                 taken += supervisor.revoke(entries)
 
             revoker = threading.Thread(target=revoke)

@@ -12,7 +12,7 @@ import click
 from penstock.cli.show import emit, note, say_lines
 from penstock.core.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
 
-__all__ = ["Exit", "Fault", "code_of", "complain", "not_found"]
+__all__ = ["CommandError", "Exit", "code_of", "complain", "not_found"]
 
 
 class Exit(enum.IntEnum):
@@ -25,7 +25,7 @@ class Exit(enum.IntEnum):
     UNAVAILABLE = 4  # the store does not answer; trying again later may help
 
 
-class Fault(PenstockError):
+class CommandError(PenstockError):
     """An error that ends a command with a message and an exit code."""
 
     def __init__(self, says: str, code: Exit = Exit.FAILED) -> None:
@@ -33,15 +33,15 @@ class Fault(PenstockError):
         self.code = code
 
 
-def not_found(says: str) -> Fault:
+def not_found(says: str) -> CommandError:
     """The fault of a job, queue or task that does not exist."""
-    return Fault(says, Exit.NOT_FOUND)
+    return CommandError(says, Exit.NOT_FOUND)
 
 
 def code_of(error: BaseException) -> Exit:
     """The exit code of an error."""
     match error:
-        case Fault():
+        case CommandError():
             return error.code
         case ConfigError() | ArgumentError() | click.UsageError() | UnicodeEncodeError():
             return Exit.USAGE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.faults import Fault
+from penstock.cli.faults import CommandError
 
 if TYPE_CHECKING:  # not imported to print a help text
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ class Session:
         path = getattr(store, "path", None)
         try:
             if path is not None and not create and not path.exists():
-                raise Fault(
+                raise CommandError(
                     f"there is no store at {store.url}: nothing was enqueued there yet; "
                     "give another with --url or --app, or set PENSTOCK_URL"
                 )

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw
 
 from penstock.codec.sameness import one_spelling
 from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
-from penstock.codec.signature import Call, resolved_signature
+from penstock.codec.signature import CallSignature, resolved_signature
 from penstock.codec.tags import Misfit, may_hold_tags
 from penstock.core.errors import ArgumentError, ConfigError, SignatureMismatch, Undecodable
 
@@ -29,7 +29,7 @@ class ArgsCodec:
         self._function = function
         self._name = name
         self._max_bytes = max_bytes
-        self._call: Call | None = None
+        self._call: CallSignature | None = None
         try:
             self._prepare()
         except ConfigError:
@@ -105,11 +105,11 @@ class ArgsCodec:
         bound.apply_defaults()
         return bound.arguments
 
-    def _prepare(self) -> Call:
-        self._call = call = Call(resolved_signature(self._function, self._name))
+    def _prepare(self) -> CallSignature:
+        self._call = call = CallSignature(resolved_signature(self._function, self._name))
         return call
 
-    def _encode_slowly(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    def _encode_slowly(self, call: CallSignature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         try:
             arguments = call.bound(args, kwargs)
         except TypeError as error:
@@ -125,7 +125,7 @@ class ArgsCodec:
             )
         return payload
 
-    def _write(self, call: Call, name: str, value: Any) -> Raw:
+    def _write(self, call: CallSignature, name: str, value: Any) -> Raw:
         shape = call.shapes[name]
         try:
             return Raw(shape.write(value))
@@ -135,7 +135,7 @@ class ArgsCodec:
                 f"does not fit {call.described(name)}: {misfit}"
             ) from None
 
-    def _decode_slowly(self, call: Call, payload: bytes) -> tuple[Any, ...]:
+    def _decode_slowly(self, call: CallSignature, payload: bytes) -> tuple[Any, ...]:
         """What other languages may write, what holds tags, and the reason why it cannot be read."""
         try:
             raws = call.sorted_out(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))

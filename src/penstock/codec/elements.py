@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 from penstock.codec.arguments import ArgsCodec
 from penstock.codec.shape import MAX_BYTES
-from penstock.codec.signature import Call, resolved_signature, signature_of
+from penstock.codec.signature import CallSignature, resolved_signature, signature_of
 from penstock.core.errors import ConfigError
 
 __all__ = ["ElementCodec"]
@@ -40,13 +40,13 @@ class ElementCodec(ArgsCodec):
     def canonical(self, payload: bytes, names: Sequence[str] | None = None) -> bytes:
         return super().canonical(_BEFORE + payload + _AFTER, names)
 
-    def _prepare(self) -> Call:
+    def _prepare(self) -> CallSignature:
         annotation = _the_parameter(resolved_signature(self._function, self._name), self._name).annotation
         if get_origin(annotation) is not list and annotation is not list:
             raise ConfigError(f"{self._name}: {_RULE}, and its annotation is not a list")
         (element,) = get_args(annotation) or (Any,)
         parameter = Parameter(_NAME, Parameter.POSITIONAL_OR_KEYWORD, annotation=element)
-        self._call = call = Call(Signature([parameter]))
+        self._call = call = CallSignature(Signature([parameter]))
         return call
 
 

@@ -16,10 +16,10 @@ from penstock.codec.shape import Mode, Shape, revive, rewritten, spell
 from penstock.codec.tags import Misfit
 from penstock.core.errors import ConfigError
 
-__all__ = ["Call", "resolved", "resolved_signature", "scope_of", "signature_of"]
+__all__ = ["CallSignature", "resolved", "resolved_signature", "scope_of", "signature_of"]
 
 
-class Call:
+class CallSignature:
     """A signature made ready: how its arguments are bound, read and spread over a call again."""
 
     def __init__(self, signature: Signature) -> None:

@@ -33,7 +33,7 @@ import msgspec
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Lease
 
-__all__ = ["ChildState", "Entry", "Header", "LeaseTable"]
+__all__ = ["ChildState", "Header", "LeaseEntry", "LeaseTable"]
 
 #: Room beyond the slots of the worker: what is fetched ahead, and what has ended but is not settled yet.
 #: Memory that is never touched costs nothing.
@@ -75,7 +75,7 @@ class Header(msgspec.Struct, frozen=True):
     loop_ns: int  # its event loop last came round
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LeaseEntry(msgspec.Struct, frozen=True):
     """A job in hand. `number` tells it from others that had, or will have, the same slot."""
 
     slot: int
@@ -277,12 +277,12 @@ class LeaseTable:
             loop_ns=u64[_LOOP],
         )
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LeaseEntry]:
         """All jobs in hand. One that is just being entered may be missing."""
         read = (self._read(slot) for slot in range(min(self._u64[_HIGH], self.capacity)))
         return [entry for entry in read if entry is not None]
 
-    def revoke(self, entries: Sequence[Entry]) -> list[Entry]:
+    def revoke(self, entries: Sequence[LeaseEntry]) -> list[LeaseEntry]:
         """Take back jobs that have not begun: those that come back will not begin, and are the caller's.
 
         Both sides write their own mark first and look at the other's then, so at least one of them sees
@@ -297,7 +297,7 @@ class LeaseTable:
         time.sleep(0.001)
         return [entry for entry in entries if self._is_waiting(entry)]
 
-    def _is_waiting(self, entry: Entry) -> bool:
+    def _is_waiting(self, entry: LeaseEntry) -> bool:
         slot, number = entry.slot, entry.number
         return (
             self._started[slot] != number
@@ -305,7 +305,7 @@ class LeaseTable:
             and self._u32[self._names_at + slot * _NAMES >> 2] == number
         )
 
-    def _read(self, slot: int) -> Entry | None:
+    def _read(self, slot: int) -> LeaseEntry | None:
         at = self._names_at + slot * _NAMES
         for _ in range(5):  # again, if it was written meanwhile; what its writer left half done stays so
             tail = self._u32[at + _TAIL >> 2]
@@ -320,7 +320,7 @@ class LeaseTable:
                 return None
             queue_at, token_at = id_length, id_length + queue_length
             begun = started == number
-            return Entry(
+            return LeaseEntry(
                 slot=slot,
                 number=number,
                 queue=text[queue_at:token_at].decode(),

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import StoreUnavailable
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.calls import Call, Verb
+from penstock.stores.sqlite.calls import PendingCall, Verb
 from tests.stores.sqlite.conftest import new, take
 
 
@@ -93,7 +93,7 @@ def test_a_thread_that_waits_for_the_serving_one_gets_its_own_error(store: Sqlit
 
 def _through_our_thread(store: SqliteStore, verb: Verb[[], None]) -> None:
 
-    call = Call(verb, ())
+    call = PendingCall(verb, ())
     store._runner._do_with_others(call)
     if call.error is not None:
         raise call.error

@@ -13,7 +13,7 @@ import msgspec
 from penstock import App, Discard, Retry, Snooze, current_job
 from penstock.core.job import Ref, State
 from penstock.stores.contract import Store
-from penstock.verify.ledger import Finding, Ledger, Verdict, acheck
+from penstock.verify.ledger import Ledger, Verdict, Violation, acheck
 from penstock.worker.worker import Worker
 
 Line = dict[str, Any]
@@ -119,7 +119,7 @@ class _Liar:
         return lying
 
 
-def promises(findings: list[Finding]) -> set[str]:
+def promises(findings: list[Violation]) -> set[str]:
     return {finding.promise for finding in findings}
 
 

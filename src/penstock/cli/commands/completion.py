@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from penstock.cli.faults import Fault
+from penstock.cli.faults import CommandError
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, say_lines
 
@@ -24,7 +24,7 @@ def command(shell: str) -> None:
     """
     made = get_completion_class(shell)
     if made is None:
-        raise Fault(f"this version of click has no completion for {shell}")
+        raise CommandError(f"this version of click has no completion for {shell}")
     root = click.get_current_context().find_root().command
     script = made(root, {}, "penstock", "_PENSTOCK_COMPLETE").source()
     if Session.current().json:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from penstock.inspector import ParkedView
     from penstock.stores import contract
 
-__all__ = ["Finding", "command"]
+__all__ = ["DoctorFinding", "command"]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DoctorFinding(msgspec.Struct, frozen=True):
     """One finding: the checked item, its level (ok, warning or bad), and an explanation."""
 
     what: str
@@ -47,28 +47,28 @@ def command() -> Exit:
     return Exit.FAILED if any(finding.how == "bad" for finding in findings) else Exit.OK
 
 
-def _findings(session: Session) -> Iterator[Finding]:
-    yield Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}")
+def _findings(session: Session) -> Iterator[DoctorFinding]:
+    yield DoctorFinding("Python", "ok", f"{platform.python_version()} on {platform.platform()}")
     try:
         session.load()
     except PenstockError as error:
-        yield Finding("settings", "bad", "; ".join(str(error).splitlines()))
+        yield DoctorFinding("settings", "bad", "; ".join(str(error).splitlines()))
         yield _event_loop()
         return  # without valid settings the store is unknown
-    yield Finding("settings", "ok", "all settings are valid")
+    yield DoctorFinding("settings", "ok", "all settings are valid")
     yield _event_loop()
     yield from _store(session)
 
 
-def _event_loop() -> Finding:
+def _event_loop() -> DoctorFinding:
     from importlib.util import find_spec
 
     if find_spec("uvloop") is None:
-        return Finding("event loop", "warning", "asyncio; install uvloop for a faster event loop")
-    return Finding("event loop", "ok", "uvloop")
+        return DoctorFinding("event loop", "warning", "asyncio; install uvloop for a faster event loop")
+    return DoctorFinding("event loop", "ok", "uvloop")
 
 
-def _store(session: Session) -> Iterator[Finding]:
+def _store(session: Session) -> Iterator[DoctorFinding]:
     try:
         with session.store(create=True) as store:
             shown = mask_url(store.url)
@@ -78,48 +78,54 @@ def _store(session: Session) -> Iterator[Finding]:
                 yield _writable(path)
                 yield _durability(session.url())
                 if not path.exists():
-                    yield Finding("store", "ok", f"{shown} does not exist yet; the first enqueue creates it")
+                    yield DoctorFinding(
+                        "store", "ok", f"{shown} does not exist yet; the first enqueue creates it"
+                    )
                     return
             queues = session.run(lambda i: i.queues())
             jobs = sum(n for queue in queues for n in queue.counts.values())
-            yield Finding(
+            yield DoctorFinding(
                 "store", "ok", f"{shown} answers: {counted(len(queues), 'queue')}, {counted(jobs, 'job')}"
             )
             yield from map(_stranger, session.run(lambda i: i.parked()))
     except PenstockError as error:
-        yield Finding("store", "bad", str(error))
+        yield DoctorFinding("store", "bad", str(error))
 
 
-def _shown(found: contract.Finding) -> Finding:
+def _shown(found: contract.Finding) -> DoctorFinding:
     """Convert a finding of the store into a finding of this command."""
     how = {"fine": "ok", "warning": "warning", "error": "bad"}[found.level]
-    return Finding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
+    return DoctorFinding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
 
 
-def _stranger(found: ParkedView) -> Finding:
+def _stranger(found: ParkedView) -> DoctorFinding:
     """Finding about parked jobs of one task in one queue."""
     what = f"{counted(found.jobs, 'job')} of {found.task!r} in {found.queue!r}"
     if found.known_to:
-        return Finding("parked jobs", "ok", f"{what}; the task is known to {', '.join(found.known_to[:3])}")
-    return Finding("parked jobs", "warning", f"{what}: start a worker that knows the task, or cancel them")
+        return DoctorFinding(
+            "parked jobs", "ok", f"{what}; the task is known to {', '.join(found.known_to[:3])}"
+        )
+    return DoctorFinding(
+        "parked jobs", "warning", f"{what}: start a worker that knows the task, or cancel them"
+    )
 
 
-def _writable(path: Path) -> Finding:
+def _writable(path: Path) -> DoctorFinding:
     path = path.absolute()
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        return Finding("file", "bad", f"{path} cannot be written by {_user()}")
+        return DoctorFinding("file", "bad", f"{path} cannot be written by {_user()}")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        return Finding(
+        return DoctorFinding(
             "file", "bad", f"{path.parent} cannot be written by {_user()}: SQLite needs files beside it"
         )
     kind = _file_system(path.parent)
     if kind in ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"):
-        return Finding(
+        return DoctorFinding(
             "file", "bad", f"{path} is on {kind}: WAL needs memory shared on one machine; use a local disk"
         )
     if kind in ("tmpfs", "ramfs"):
-        return Finding("file", "warning", f"{path} is on {kind}: jobs do not survive a reboot")
-    return Finding("file", "ok", f"{path} can be written" + (f" ({kind})" if kind else ""))
+        return DoctorFinding("file", "warning", f"{path} is on {kind}: jobs do not survive a reboot")
+    return DoctorFinding("file", "ok", f"{path} can be written" + (f" ({kind})" if kind else ""))
 
 
 def _user() -> str:
@@ -142,7 +148,9 @@ def _file_system(directory: Path) -> str:
     return found
 
 
-def _durability(url: str) -> Finding:
+def _durability(url: str) -> DoctorFinding:
     if "durability=normal" in url:
-        return Finding("durability", "warning", "normal: a power cut may lose the last acknowledged jobs")
-    return Finding("durability", "ok", "full: an acknowledged job survives a power cut")
+        return DoctorFinding(
+            "durability", "warning", "normal: a power cut may lose the last acknowledged jobs"
+        )
+    return DoctorFinding("durability", "ok", "full: an acknowledged job survives a power cut")

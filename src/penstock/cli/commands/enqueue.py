@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.faults import Fault, not_found
+from penstock.cli.faults import CommandError, not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, say
 from penstock.core.errors import ArgumentError, ConfigError, Undecodable, did_you_mean
@@ -141,7 +141,7 @@ def _enqueue(spec: str | None, name: str, payload: bytes, options: dict[str, Any
 
 
 def find_task(app: App, name: str) -> Task[..., Any]:
-    """The task of this name; raises Fault if the app has none."""
+    """The task of this name; raises CommandError if the app has none."""
     task = app.tasks.get(name)
     if task is None:
         known = sorted(app.tasks)
@@ -180,6 +180,8 @@ def _enqueue_raw(spec: str | None, name: str, payload: bytes, options: dict[str,
 
 
 def refuse_memory(app: App) -> None:
-    """Raise Fault if the store is in memory: its jobs would be lost when this process exits."""
+    """Raise CommandError if the store is in memory: its jobs would be lost when this process exits."""
     if app.store_url.startswith("memory:"):
-        raise Fault(f"{app.store_url} ends with this process, and the job with it: use a persistent store")
+        raise CommandError(
+            f"{app.store_url} ends with this process, and the job with it: use a persistent store"
+        )

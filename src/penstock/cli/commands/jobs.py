@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.faults import Exit, Fault, not_found
+from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, ask, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
@@ -161,7 +161,7 @@ def _some(name: str, addresses: Sequence[str]) -> Exit:
             found = await inspector.refs(address)
             if len(found) > 1:
                 places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
-                raise Fault(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+                raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
             if not found:
                 changes.append(Change("", address, "missing", "no such job"))
             refs += found

@@ -278,7 +278,7 @@ _switch(
 async def _some(
     inspector: Inspector, find: Callable[[str], Awaitable[list[EntryView]]], address: str
 ) -> list[EntryView]:
-    """The entries at this address; raises Fault if there is none."""
+    """The entries at this address; raises CommandError if there is none."""
     found = await find(address)
     if not found:
         known = [entry.name for entry in await inspector.entries()]

@@ -287,7 +287,7 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
 
 
 async def _known(inspector: Inspector, names: Sequence[str], way_out: str = "") -> list[Any]:
-    """The queues of these names; raises Fault if one does not exist."""
+    """The queues of these names; raises CommandError if one does not exist."""
     queues = {queue.name: queue for queue in await inspector.queues()}
     for name in names:
         if name not in queues:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.needs_write import NeedsWrite
 
-__all__ = ["Call", "Verb"]
+__all__ = ["PendingCall", "Verb"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Verb(Generic[P, R]):
         self.syncs: Callable[..., bool] | bool = False if reads else syncs
 
 
-class Call:
+class PendingCall:
     """One question, and where its answer goes: into a future of a loop, or to a thread at its gate."""
 
     __slots__ = ("answer", "args", "asked_at", "error", "future", "gate", "loop", "verb", "writes")

@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.forks import begins_anew, pauses
-from penstock.stores.sqlite.calls import Call, Verb
+from penstock.stores.sqlite.calls import PendingCall, Verb
 from penstock.stores.sqlite.notifier import Notifier
 from penstock.stores.sqlite.transactions import Transactions
 
@@ -46,7 +46,7 @@ class Runner:
         self._mine = threading.RLock()  # whoever holds it uses the transactions
         self._inside = 0  # the thread that does
         self._door = threading.Lock()  # taking from, or out of, those who wait
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[PendingCall] = deque()
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._asleep = False
@@ -61,7 +61,7 @@ class Runner:
 
     def ask(self, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> asyncio.Future[R]:
         """Let our thread do it; the future is of the running event loop."""
-        call = Call(verb, args)
+        call = PendingCall(verb, args)
         call.loop = loop = asyncio.get_running_loop()
         call.future = future = loop.create_future()
         call.asked_at = time.monotonic()
@@ -72,7 +72,7 @@ class Runner:
 
     def do(self, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> R:
         """Do it in this thread, now; with others, in our thread, if others are at it."""
-        call = Call(verb, args)
+        call = PendingCall(verb, args)
         if not self._do_alone(call):
             self._do_with_others(call)
         if call.error is not None:
@@ -80,7 +80,7 @@ class Runner:
         answer: R = call.answer
         return answer
 
-    def _do_alone(self, call: Call) -> bool:
+    def _do_alone(self, call: PendingCall) -> bool:
         if self._waiting or self._inside == threading.get_ident():
             return False
         try:
@@ -92,7 +92,7 @@ class Runner:
                 self._release()
                 raise
 
-    def _do_now(self, call: Call) -> bool:
+    def _do_now(self, call: PendingCall) -> bool:
         transactions = self._transactions
         try:
             if not call.writes and not transactions.probe([call]):
@@ -126,7 +126,7 @@ class Runner:
         except RuntimeError:  # not ours
             pass
 
-    def _do_with_others(self, call: Call) -> None:
+    def _do_with_others(self, call: PendingCall) -> None:
         call.gate = threading.Event()
         self._add(call)
         if not call.gate.wait(self._patience):
@@ -134,7 +134,7 @@ class Runner:
                 raise self._transactions.too_long()
             call.gate.wait()  # it is being done at this moment
 
-    def _withdraw(self, call: Call) -> bool:
+    def _withdraw(self, call: PendingCall) -> bool:
         """Take back a question that nobody has begun to answer: it will not be done."""
         with self._door:
             try:
@@ -163,7 +163,7 @@ class Runner:
 
     # ── our thread ──
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: PendingCall) -> None:
         self._waiting.append(call)
         try:
             self._wake()
@@ -209,7 +209,7 @@ class Runner:
 
     def _serve_waiting(self) -> None:
         """Answer what waits; all that waits when its turn comes goes into one transaction."""
-        calls: list[Call] = []
+        calls: list[PendingCall] = []
         transactions = self._transactions
         try:
             calls = [] if self._writes_next else self._take_readers()
@@ -236,13 +236,13 @@ class Runner:
                 call.error = call.error or transactions.ours(error)
             self._answer(calls)
 
-    def _take(self) -> list[Call]:
+    def _take(self) -> list[PendingCall]:
         """All who wait. One by one, for others come while we take."""
         waiting = self._waiting
         with self._door:
             return [waiting.popleft() for _ in range(len(waiting))]
 
-    def _take_readers(self) -> list[Call]:
+    def _take_readers(self) -> list[PendingCall]:
         """Those who wait and need no write. Whoever may need one goes along if somebody else writes anyway:
         a fetch with the settle that was asked at the same time."""
         waiting = self._waiting
@@ -253,9 +253,9 @@ class Runner:
             waiting.extendleft(call for call in reversed(calls) if not call.verb.reads and writes)
         return readers
 
-    def _answer(self, calls: Iterable[Call]) -> None:
+    def _answer(self, calls: Iterable[PendingCall]) -> None:
         """One call into each event loop, not one per question."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[PendingCall]] = {}
         for call in calls:
             if call.gate is not None:
                 call.gate.set()
@@ -308,7 +308,7 @@ class Runner:
         self._start_empty()
 
 
-def _resolve(calls: list[Call]) -> None:
+def _resolve(calls: list[PendingCall]) -> None:
     """In the event loop: hand out the answers."""
     for call in calls:
         future = call.future

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.stores.sqlite.calls import Call
+from penstock.stores.sqlite.calls import PendingCall
 from penstock.stores.sqlite.rows import Unreadable
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import put_aside
@@ -15,13 +15,13 @@ from penstock.stores.sqlite.verbs.aside import put_aside
 __all__ = ["causes_of", "run_probe", "run_verb", "run_without"]
 
 
-def run_verb(call: Call, tx: TransactionContext) -> None:
+def run_verb(call: PendingCall, tx: TransactionContext) -> None:
     tx.begin()
     call.answer = call.verb.act(tx, *call.args)
     tx.flush()
 
 
-def run_without(call: Call, tx: TransactionContext, causes: dict[int, str]) -> None:
+def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str]) -> None:
     """Set aside the jobs that a verb could not read and run it again, until it reads all."""
     untold = len(tx.found)
     tx.execute("SAVEPOINT whole")
@@ -42,7 +42,7 @@ def run_without(call: Call, tx: TransactionContext, causes: dict[int, str]) -> N
     tx.execute("RELEASE whole")
 
 
-def run_probe(call: Call, tx: TransactionContext, probe: Callable[..., Any]) -> Any:
+def run_probe(call: PendingCall, tx: TransactionContext, probe: Callable[..., Any]) -> Any:
     try:
         return probe(tx, *call.args)
     except sqlite3.OperationalError as error:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core.clock import Clock
 from penstock.core.errors import StoreCorrupt, StoreError
-from penstock.stores.sqlite.calls import Call
+from penstock.stores.sqlite.calls import PendingCall
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.fair_write_lock import FairWriteLock
 from penstock.stores.sqlite.faults import busy, os_fault, translated
@@ -67,7 +67,7 @@ class Transactions:
 
     # ── transactions ──
 
-    def probe(self, calls: Sequence[Call]) -> list[Call]:
+    def probe(self, calls: Sequence[PendingCall]) -> list[PendingCall]:
         """Answer calls by reading alone; the calls that need a write are returned, marked so."""
         cx = self._connection()
         left = []
@@ -98,7 +98,7 @@ class Transactions:
         if not self._sidecar_open:
             self._open_sidecar()
 
-    def write(self, calls: Sequence[Call]) -> None:
+    def write(self, calls: Sequence[PendingCall]) -> None:
         """Run all calls in one transaction; an error of one of several calls undoes that call alone.
 
         Inside the fair write lock only.
@@ -136,7 +136,7 @@ class Transactions:
         with contextlib.suppress(sqlite3.Error):
             self._checkpointer.checkpoint(cx)
 
-    def _run_all(self, calls: Sequence[Call]) -> TransactionContext:
+    def _run_all(self, calls: Sequence[PendingCall]) -> TransactionContext:
         """Without savepoints where there is one write at most; with them if one of several calls fails."""
         tx = self._fresh_context()
         if sum(not call.verb.reads for call in calls) <= 1:
@@ -155,7 +155,7 @@ class Transactions:
             self._run_apart(call, tx)
         return tx
 
-    def _run_alone(self, call: Call, tx: TransactionContext) -> None:
+    def _run_alone(self, call: PendingCall, tx: TransactionContext) -> None:
         """A verb that need not be undone for itself, unless it meets what cannot be read."""
         try:
             run_verb(call, tx)
@@ -165,7 +165,7 @@ class Transactions:
             tx.execute("BEGIN IMMEDIATE")
             run_without(call, tx, causes)
 
-    def _run_apart(self, call: Call, tx: TransactionContext) -> None:
+    def _run_apart(self, call: PendingCall, tx: TransactionContext) -> None:
         cx = tx.cx
         cx.execute("SAVEPOINT call")
         try:

@@ -7,6 +7,6 @@ its promises.
 from penstock.verify.ledger.check import acheck, check
 from penstock.verify.ledger.recording.ledger import Ledger
 from penstock.verify.ledger.summary import summary
-from penstock.verify.ledger.verdict import Duplicate, Finding, LedgerBroken, Verdict
+from penstock.verify.ledger.verdict import Duplicate, LedgerBroken, Verdict, Violation
 
-__all__ = ["Duplicate", "Finding", "Ledger", "LedgerBroken", "Verdict", "acheck", "check", "summary"]
+__all__ = ["Duplicate", "Ledger", "LedgerBroken", "Verdict", "Violation", "acheck", "check", "summary"]

@@ -26,7 +26,7 @@ from penstock.verify.ledger.rules.partitions import lanes, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
 from penstock.verify.ledger.rules.unique import uniqueness
-from penstock.verify.ledger.verdict import Duplicate, Finding, Verdict
+from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
 
 __all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "judge", "snapshot"]
 
@@ -170,10 +170,10 @@ def _judged(
     return msgspec.structs.replace(verdict, **_numbers(history.stories, fates))
 
 
-def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Finding]]:
+def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Violation]]:
     """How many jobs have ended how, and what is wrong with their ends. Batches are their members'."""
     fates: Counter[str] = Counter()
-    findings: list[Finding] = []
+    findings: list[Violation] = []
     for story in case.history.stories:
         fate, wrong = ends.end_of(story, case)
         fates[fate] += not story.members
@@ -185,12 +185,12 @@ def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Finding]]:
     return fates, findings
 
 
-def _of_the_ledger(history: History, injected: Counter[str], asked: Iterable[str]) -> Iterator[Finding]:
+def _of_the_ledger(history: History, injected: Counter[str], asked: Iterable[str]) -> Iterator[Violation]:
     if history.torn:
-        yield Finding("ledger", f"{history.torn} line(s) cannot be read: its disk was full?")
+        yield Violation("ledger", f"{history.torn} line(s) cannot be read: its disk was full?")
     for kind in dict.fromkeys(asked):
         if not injected[kind]:
-            yield Finding("faults", f"{kind} was asked for, and never happened")
+            yield Violation("faults", f"{kind} was asked for, and never happened")
 
 
 def _described(again: Sequence[Again]) -> list[Duplicate]:

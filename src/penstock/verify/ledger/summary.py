@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.rules.faults import word_of
-from penstock.verify.ledger.verdict import Duplicate, Finding, Verdict
+from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
 
 __all__ = ["summary"]
 
@@ -75,7 +75,7 @@ def _duplicate(one: Duplicate, began: int) -> dict[str, Any]:
     }
 
 
-def _finding(one: Finding) -> dict[str, str]:
+def _finding(one: Violation) -> dict[str, str]:
     return {"promise": one.promise, "says": one.says, "queue": one.queue, "id": one.id}
 
 

@@ -7,13 +7,13 @@ from operator import itemgetter
 
 import msgspec
 
-__all__ = ["Crash", "Duplicate", "Finding", "LedgerBroken", "Rerun", "Verdict"]
+__all__ = ["Crash", "Duplicate", "LedgerBroken", "Rerun", "Verdict", "Violation"]
 
 #: A report names at most so many findings; a broken store breaks its promise to every job.
 _SHOWN = 20
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """A promise that was broken: which, for which job (if it is about one), and how."""
 
     promise: str
@@ -113,7 +113,7 @@ class Verdict(msgspec.Struct, frozen=True):
     crashes: list[Crash] = []
     restarts: list[float] = []
     lateness: list[int] = []
-    findings: list[Finding] = []
+    findings: list[Violation] = []
 
     @property
     def ok(self) -> bool:
@@ -167,7 +167,7 @@ class Verdict(msgspec.Struct, frozen=True):
             lines.append(f"… and {len(self.findings) - _SHOWN} more")
         return "\n".join(lines)
 
-    def some(self, n: int) -> list[Finding]:
+    def some(self, n: int) -> list[Violation]:
         """The first finding of each promise, then the second of each, and so on; at most so many."""
         seen: Counter[str] = Counter()
         ranks: list[int] = []

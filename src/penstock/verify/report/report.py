@@ -16,11 +16,11 @@ from penstock.verify.environment import Environment
 from penstock.verify.faults.chaos_run import ChaosRun
 from penstock.verify.faults.plan import RunRequest
 from penstock.verify.faults.task_faults import TOLD_BY_TASKS
-from penstock.verify.ledger import Finding, Verdict
+from penstock.verify.ledger import Verdict, Violation
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.summary import summary
 
-__all__ = ["Account", "Duplicate", "FaultSeen", "Report", "Second", "Spread", "report_of"]
+__all__ = ["Account", "FaultSeen", "Report", "ReportedDuplicate", "Second", "Spread", "report_of"]
 
 
 class FaultSeen(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class FaultSeen(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Duplicate(msgspec.Struct, frozen=True):
+class ReportedDuplicate(msgspec.Struct, frozen=True):
     """A run that nobody wanted of a job that had run before: what explains it, and the lease that was lost.
 
     Instants are seconds since the start.
@@ -107,13 +107,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     late: int
     stale: int
     reruns: dict[str, int]
-    duplicates: list[Duplicate]
+    duplicates: list[ReportedDuplicate]
     recovery: Spread
     recovery_lone: Spread
     recovery_supervised: Spread
     restart: Spread
     throughput: list[Second]
-    findings: list[Finding]
+    findings: list[Violation]
     verdict: str
     reasons: list[str]
 
@@ -164,7 +164,7 @@ def report_of(account: Account) -> Report:
     return msgspec.convert({**numbers, **mine}, Report, from_attributes=True)
 
 
-def _broken(findings: Sequence[Finding]) -> Iterator[str]:
+def _broken(findings: Sequence[Violation]) -> Iterator[str]:
     """Each promise with the first of those to whom it was broken."""
     for promise, n in sorted(Counter(finding.promise for finding in findings).items()):
         first = next(finding for finding in findings if finding.promise == promise)

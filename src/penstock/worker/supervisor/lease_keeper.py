@@ -13,7 +13,7 @@ from penstock.core.lifecycle import QueuePosition, released
 from penstock.core.text import number
 from penstock.maintenance.service import Complaint
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settlement, Store
-from penstock.worker.shared_lease_table import Entry
+from penstock.worker.shared_lease_table import LeaseEntry
 from penstock.worker.supervisor.worker_process import WorkerProcess
 
 __all__ = ["LeaseKeeper"]
@@ -57,7 +57,7 @@ class LeaseKeeper:
         silent = (now - header.beat_ns) / 1e9
         every = self._config.heartbeat / 1000
         beats = held if silent > every * 1.4 and (now - child.extended_ns) / 1e9 > every else []
-        back: list[Entry] = []
+        back: list[LeaseEntry] = []
         if blocked > self._slot_wait:
             unbegun_for = self._config.lease / 1000 - self._slot_wait
             fetched_before = int((clock.lease_seconds() + unbegun_for) * 1e9)
@@ -67,7 +67,12 @@ class LeaseKeeper:
             child.keeping = group.create_task(self._keep(store, child, beats, silent, back))
 
     async def _keep(
-        self, store: Store, child: WorkerProcess, beats: list[Entry], silent: float, back: list[Entry]
+        self,
+        store: Store,
+        child: WorkerProcess,
+        beats: list[LeaseEntry],
+        silent: float,
+        back: list[LeaseEntry],
     ) -> None:
         """Keep its leases, and let run elsewhere what it has leased but not begun."""
         try:
@@ -80,7 +85,9 @@ class LeaseKeeper:
         except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
             self._complaint.about(f"worker {child.id} cannot be looked after", error)
 
-    async def _extend(self, store: Store, child: WorkerProcess, held: list[Entry], silent: float) -> None:
+    async def _extend(
+        self, store: Store, child: WorkerProcess, held: list[LeaseEntry], silent: float
+    ) -> None:
         requests = [HeartbeatRequest(e.lease, self._config.lease, started=e.started) for e in held]
         lost = (await store.extend(requests)).count(LeaseStatus.LOST)
         _log.warning(
@@ -92,11 +99,11 @@ class LeaseKeeper:
             f"; {lost} had run out" if lost else "",
         )
 
-    async def _give_back(self, store: Store, taken: list[Entry]) -> None:
+    async def _give_back(self, store: Store, taken: list[LeaseEntry]) -> None:
         move = released(QueuePosition.OWN)
         await store.settle([Settlement(e.lease, move) for e in taken])
 
-    def _kill_the_overdue(self, child: WorkerProcess, held: list[Entry], now: int) -> None:
+    def _kill_the_overdue(self, child: WorkerProcess, held: list[LeaseEntry], now: int) -> None:
         grace = self._config.kill_grace * 1_000_000 + _SLACK_NS
         overdue = [e for e in held if e.started and e.deadline_ns and now > e.deadline_ns]
         for entry in overdue:
@@ -108,6 +115,6 @@ class LeaseKeeper:
                 return
 
 
-def _timed_out(entry: Entry) -> str:
+def _timed_out(entry: LeaseEntry) -> str:
     spent = (entry.deadline_ns - entry.started_ns) / 1e9
     return f"the attempt timed out after {number(spent)} s and did not react: its process was killed"

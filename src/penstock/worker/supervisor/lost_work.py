@@ -13,7 +13,7 @@ from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import Complaint
 from penstock.stores.contract import Store
 from penstock.worker.locks import remove_dead
-from penstock.worker.shared_lease_table import Entry
+from penstock.worker.shared_lease_table import LeaseEntry
 
 __all__ = ["LostWork"]
 
@@ -29,7 +29,7 @@ class LostWork:
     def __init__(
         self,
         worker: str,
-        held: Sequence[Entry],
+        held: Sequence[LeaseEntry],
         overdue: Mapping[tuple[str, str], str],
         cause: str,
         *,

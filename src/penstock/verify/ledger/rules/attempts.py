@@ -9,7 +9,7 @@ from itertools import pairwise
 from penstock.verify.ledger.reading.story import Act, Run, Story
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.rules.causes import cause_of, effective
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["attempts", "cause_of", "early", "fencing"]
 
@@ -17,7 +17,7 @@ __all__ = ["attempts", "cause_of", "early", "fencing"]
 # ── who may change it ────────────────────────────────────────────────────────────────────────────
 
 
-def fencing(story: Story, case: Case) -> Iterator[Finding]:
+def fencing(story: Story, case: Case) -> Iterator[Violation]:
     """Only the holder of the lease changes a running job, once. What may have been undone counts for nothing:
     neither an outcome nor a newer lease."""
     applied = [act for act in story.acts if act.applied and act.asked.token]
@@ -39,7 +39,7 @@ def fencing(story: Story, case: Case) -> Iterator[Finding]:
 # ── attempts ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def attempts(story: Story, case: Case) -> Iterator[Finding]:
+def attempts(story: Story, case: Case) -> Iterator[Violation]:
     """Attempts stay within their limit, each started one counts, and at-most-once means it."""
     if story.offer is None:
         return
@@ -75,7 +75,7 @@ def _was_undone(story: Story, run: Run, case: Case) -> bool:
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def early(story: Story, case: Case) -> Iterator[Finding]:
+def early(story: Story, case: Case) -> Iterator[Violation]:
     """Nothing runs before its time: not before its delay, nor before the pause that a retry must make."""
     if story.offer is None:
         return

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from penstock.core.job import Ref
 from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case, broken
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["batches"]
 
 
-def batches(case: Case, *, exclusive: bool) -> Iterator[Finding]:
+def batches(case: Case, *, exclusive: bool) -> Iterator[Violation]:
     """`exclusive`: nobody else enqueues, so each member was offered here."""
     for story in case.history.stories:
         if story.members:
@@ -22,7 +22,7 @@ def batches(case: Case, *, exclusive: bool) -> Iterator[Finding]:
             yield from _of_member(story, case)
 
 
-def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Finding]:
+def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Violation]:
     twice = [id for id, n in Counter(batch.members).items() if n > 1]
     if twice:
         yield broken(batch, "groups", f"{twice[0]} is in it {Counter(batch.members)[twice[0]]} times")
@@ -37,7 +37,7 @@ def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Finding]:
             yield broken(batch, "groups", f"its member {id} is not one that is collected")
 
 
-def _of_member(member: Story, case: Case) -> Iterator[Finding]:
+def _of_member(member: Story, case: Case) -> Iterator[Violation]:
     """Who retries or reschedules one alone puts it into another batch, and so may a store that forgets."""
     if any(op.asked.verb in ("retry", "reschedule") for op in member.operations):
         return

@@ -9,7 +9,7 @@ from penstock.core.job import Job, Ref
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.faults import Forgiven, Troubles
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["Case", "broken"]
 
@@ -39,6 +39,6 @@ class Case:
         return story.ref.queue in self.history.purged
 
 
-def broken(story: Story, promise: str, says: str) -> Finding:
+def broken(story: Story, promise: str, says: str) -> Violation:
     """A promise that was not kept to this job."""
-    return Finding(promise, says, story.ref.queue, story.ref.id)
+    return Violation(promise, says, story.ref.queue, story.ref.id)

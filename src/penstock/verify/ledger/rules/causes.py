@@ -10,7 +10,7 @@ from penstock.verify.ledger.facts import Fault
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.reading.story import Act, Run, Story
 from penstock.verify.ledger.rules.faults import Forgiven, Loan, Troubles, troubles_of, word_of
-from penstock.verify.ledger.verdict import Duplicate, Finding
+from penstock.verify.ledger.verdict import Duplicate, Violation
 
 __all__ = ["Again", "cause_of", "effective", "reruns"]
 
@@ -25,7 +25,7 @@ class Again(NamedTuple):
 
     cause: str
     duplicate: Duplicate | None = None
-    finding: Finding | None = None
+    finding: Violation | None = None
 
 
 class _Cause(NamedTuple):
@@ -48,7 +48,7 @@ def reruns(story: Story, history: History, troubles: Troubles, forgiven: Forgive
             continue
         why = f"it had {cause.word}" if ended else "nothing that is written down explains it"
         says = f"it ran again (attempt {after.attempt} after {before.attempt}): {why}"
-        yield Again(word, duplicate, Finding("cause", says, story.ref.queue, story.ref.id))
+        yield Again(word, duplicate, Violation("cause", says, story.ref.queue, story.ref.id))
 
 
 def cause_of(story: Story, before: Run, after: Run, history: History) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import QueueInfo, QueueStats
 from penstock.verify.ledger.reading.story import Story
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["counters"]
 
@@ -19,7 +19,7 @@ def counters(
     queues: Iterable[QueueInfo],
     stats: Iterable[QueueStats],
     forgiven: Callable[[int], bool] = lambda _: False,
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     """Per queue: jobs per state, and the totals of enqueued, processed and failed.
 
     Totals are exact where all ends were written down; each lease whose end was not (its holder was
@@ -38,22 +38,22 @@ def counters(
             yield from _totals(name, totals[name], mine, forgiven)
 
 
-def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[Finding]:
+def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[Violation]:
     known = Counter(job.state for ref, job in jobs.items() if ref.queue == name)
     shown = Counter({state: n for state, n in info.counts.items() if n})
     if sum(shown.values()) > sum(known.values()):
         n = sum(shown.values()) - sum(known.values())
-        yield Finding("counters", f"the store counts {n} job(s) that the ledger does not know", name)
+        yield Violation("counters", f"the store counts {n} job(s) that the ledger does not know", name)
         return
     for state in sorted({*known, *shown}):
         if known[state] != shown[state]:
             says = f"the store counts {shown[state]} {state.value} job(s), and has {known[state]}"
-            yield Finding("counters", says, name)
+            yield Violation("counters", says, name)
 
 
 def _totals(
     name: str, shown: QueueStats, stories: list[Story], forgiven: Callable[[int], bool]
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     certain = sum(1 for s in stories if _was_new(s, forgiven))
     perhaps = sum(1 for s in stories if s.acknowledged or s.unknown)
     yield from _within(name, "enqueued", shown.enqueued, certain, perhaps)
@@ -80,7 +80,7 @@ def _unsaid(story: Story) -> int:
     return sum(1 for token in {lease.token for lease in story.leases} if token not in settled)
 
 
-def _within(name: str, what: str, shown: int, low: int, high: int) -> Iterator[Finding]:
+def _within(name: str, what: str, shown: int, low: int, high: int) -> Iterator[Violation]:
     if not low <= shown <= high:
         expected = str(low) if low == high else f"{low} to {high}"
-        yield Finding("counters", f"the store says {what} {shown}; it was {expected}", name)
+        yield Violation("counters", f"the store says {what} {shown}; it was {expected}", name)

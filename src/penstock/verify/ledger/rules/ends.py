@@ -8,7 +8,7 @@ from penstock.core.job import Job
 from penstock.verify.ledger.facts import Answered
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, Operation, Story
 from penstock.verify.ledger.rules.case import Case, broken
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["end_of", "is_forgiven"]
 
@@ -16,7 +16,7 @@ __all__ = ["end_of", "is_forgiven"]
 _ABOUT = 1_000
 
 
-def end_of(story: Story, case: Case) -> tuple[str, list[Finding]]:
+def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     """How the job ended (a terminal state, deleted, unfinished, lost, forgiven or never), and what is wrong
     with it."""
     job = case.job(story)
@@ -69,7 +69,7 @@ def _taken(story: Story) -> bool:
     return story.acknowledged or bool(story.leases or story.runs)
 
 
-def _gone(story: Story, case: Case, wrong: list[Finding]) -> tuple[str, list[Finding]]:
+def _gone(story: Story, case: Case, wrong: list[Violation]) -> tuple[str, list[Violation]]:
     if case.is_purged(story):
         return "deleted", wrong
     if is_forgiven(story, case):
@@ -80,7 +80,7 @@ def _gone(story: Story, case: Case, wrong: list[Finding]) -> tuple[str, list[Fin
     return "lost", [*wrong, broken(story, "lost", says)]
 
 
-def _there_though_refused(story: Story, job: Job | None) -> list[Finding]:
+def _there_though_refused(story: Story, job: Job | None) -> list[Violation]:
     verdicts = {v.verdict for v in story.verdicts}
     if job is not None and not story.unknown and not verdicts & {"exists", "duplicate", "skipped"}:
         said = ", ".join(sorted(verdicts)) or "nothing"
@@ -122,7 +122,7 @@ def _deleted(story: Story) -> bool:
     return any(op.asked.verb == "delete" and op.accepted for op in story.operations)
 
 
-def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Finding]:
+def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Violation]:
     if len(ends) > 1 or len(told) > 1:
         states = " and ".join([act.asked.state for act in ends] if len(ends) > 1 else sorted(told))
         return [broken(story, "one end", f"it ended more than once: {states}")]
@@ -130,8 +130,8 @@ def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Find
 
 
 def _kept_end(
-    story: Story, job: Job, told: set[str], perhaps: set[str], wrong: list[Finding]
-) -> tuple[str, list[Finding]]:
+    story: Story, job: Job, told: set[str], perhaps: set[str], wrong: list[Violation]
+) -> tuple[str, list[Violation]]:
     state = job.state.value
     if state not in TERMINAL_STATES:
         if told:
@@ -144,11 +144,11 @@ def _kept_end(
     return state, wrong
 
 
-def _otherwise(story: Story, told: set[str], state: str) -> Finding:
+def _otherwise(story: Story, told: set[str], state: str) -> Violation:
     return broken(story, "one end", f"it ended as {' and '.join(sorted(told))}; the store has it {state}")
 
 
-def _completed_by_nobody(story: Story) -> list[Finding]:
+def _completed_by_nobody(story: Story) -> list[Violation]:
     """Only a holder can complete a job, and each holder wrote down what it asked."""
     said = [a for a in story.acts if a.asked.state == "completed" and a.asked.mono >= _since(story)]
     if any(a.perhaps for a in said) or not (story.leases or story.runs or story.acts):
@@ -170,7 +170,7 @@ def _presumed(story: Story, case: Case) -> str | None:
     return "cancelled" if expires is not None and expires <= case.now else None
 
 
-def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list[Finding]]:
+def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list[Violation]]:
     """One that was collected ends with its batch, and as it does."""
     fates = [end_of(batch, case)[0] for batch in story.batches]
     if job is None:

@@ -11,7 +11,7 @@ from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case
 from penstock.verify.ledger.rules.faults import with_parents
 from penstock.verify.ledger.rules.spans import FOR_EVER
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["LostShard", "went_on"]
 
@@ -27,7 +27,7 @@ class LostShard(NamedTuple):
     queues: tuple[str, ...]
 
 
-def went_on(case: Case, lost_shards: Sequence[LostShard]) -> Iterator[Finding]:
+def went_on(case: Case, lost_shards: Sequence[LostShard]) -> Iterator[Violation]:
     """In each healthy queue with enough to do, and in all of them together, a job ended meanwhile. Ready
     were those that were acknowledged and due before half of the time was over, and had not ended before.
 
@@ -52,10 +52,10 @@ def went_on(case: Case, lost_shards: Sequence[LostShard]) -> Iterator[Finding]:
             yield _stood_still(ready, seconds)
 
 
-def _stood_still(ready: int, seconds: float, queue: str = "") -> Finding:
+def _stood_still(ready: int, seconds: float, queue: str = "") -> Violation:
     whose = "" if queue else " of all queues that were there"
     says = f"{ready} job(s){whose} were ready while another part of the store was away for {seconds:.1f} s"
-    return Finding("lost shard", f"{says}, and none ended", queue)
+    return Violation("lost shard", f"{says}, and none ended", queue)
 
 
 def _had_a_worker(case: Case, begin: int, end: int) -> bool:

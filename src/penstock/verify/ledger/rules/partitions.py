@@ -13,7 +13,7 @@ from penstock.verify.ledger.facts import Limited
 from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.rules.spans import FOR_EVER, Span, leases_of
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["lanes", "queue_limits"]
 
@@ -21,7 +21,7 @@ __all__ = ["lanes", "queue_limits"]
 _ABOUT = 50_000_000
 
 
-def lanes(case: Case) -> Iterator[Finding]:
+def lanes(case: Case) -> Iterator[Violation]:
     """Of the jobs of one key no more are on loan at once than it may have; ordered ones in their order."""
     by_key: dict[tuple[str, str], list[Story]] = defaultdict(list)
     for story in case.history.stories:
@@ -36,7 +36,7 @@ def lanes(case: Case) -> Iterator[Finding]:
         yield from _order(key, stories, case)
 
 
-def queue_limits(case: Case) -> Iterator[Finding]:
+def queue_limits(case: Case) -> Iterator[Violation]:
     """Of a queue no more jobs are on loan at once than its `max_running` was, where that was written down."""
     spans: dict[str, list[Span]] = defaultdict(list)
     for story in case.history.stories:
@@ -120,7 +120,7 @@ class _Place(NamedTuple):
     story: Story
 
 
-def _order(key: str, stories: Iterable[Story], case: Case) -> Iterator[Finding]:
+def _order(key: str, stories: Iterable[Story], case: Case) -> Iterator[Violation]:
     """An ordered one is not leased before all that joined before it are done."""
     places = [place for story in stories if (place := _place(story, case)) is not None]
     places.sort(key=lambda place: place.last)
@@ -139,7 +139,7 @@ def _order(key: str, stories: Iterable[Story], case: Case) -> Iterator[Finding]:
             yield from _order_of_call(key, list(together))
 
 
-def _order_of_call(key: str, together: Sequence[_Place]) -> Iterator[Finding]:
+def _order_of_call(key: str, together: Sequence[_Place]) -> Iterator[Violation]:
     """Those of one call joined in the order in which they were offered."""
     before = together[0]
     for place in together[1:]:
@@ -152,7 +152,7 @@ def _again(place: _Place) -> int:
     return place.again
 
 
-def _overtaken(key: str, place: _Place, before: _Place) -> Finding:
+def _overtaken(key: str, place: _Place, before: _Place) -> Violation:
     says = f"it ran before {before.story.ref.id} was done, which came before it in the order of {key!r}"
     return broken(place.story, "order", says)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.verify.ledger.facts import Ticked, Ticking
 from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case, broken
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["periods"]
 
@@ -28,10 +28,10 @@ class _Step(NamedTuple):
     certain: bool
 
 
-def periods(case: Case) -> Iterator[Finding]:
+def periods(case: Case) -> Iterator[Violation]:
     for (queue, name), ticks in _by_entry(case.history.ticks).items():
         for says in _broken_chain(_steps(ticks), case):
-            yield Finding("periodic", f"of entry {name!r} {says}", queue)
+            yield Violation("periodic", f"of entry {name!r} {says}", queue)
     for story in case.history.stories:
         if story.offer is not None and story.offer.entry:
             yield from _enqueued_once(story, case)
@@ -82,7 +82,7 @@ def _broken_chain(steps: list[_Step], case: Case) -> Iterator[str]:
             yield f"what lies between {before.to} and {after.watermark} was left out"
 
 
-def _enqueued_once(story: Story, case: Case) -> Iterator[Finding]:
+def _enqueued_once(story: Story, case: Case) -> Iterator[Violation]:
     """Lives of one id are stories of their own: each but the first would be a second job of its instant."""
     if any(op.asked.verb in ("delete", "retry") for op in story.operations) or case.is_purged(story):
         return

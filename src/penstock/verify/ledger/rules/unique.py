@@ -12,12 +12,12 @@ from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.rules.ends import is_forgiven
 from penstock.verify.ledger.rules.spans import FOR_EVER, Span, leases_of, open_until
-from penstock.verify.ledger.verdict import Finding
+from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["uniqueness"]
 
 
-def uniqueness(case: Case) -> Iterator[Finding]:
+def uniqueness(case: Case) -> Iterator[Violation]:
     """While a job certainly holds its key nobody else of that key is taken; who was turned away as a double
     was so for a job that can have held it."""
     by_key: dict[tuple[str, str], list[Story]] = defaultdict(list)
@@ -31,7 +31,7 @@ def uniqueness(case: Case) -> Iterator[Finding]:
             yield from _turned_away(story, case)
 
 
-def _two_holders(stories: Sequence[Story], case: Case) -> Iterator[Finding]:
+def _two_holders(stories: Sequence[Story], case: Case) -> Iterator[Violation]:
     taken = [story for story in stories if story.acknowledged and not is_forgiven(story, case)]
     if len(taken) < 2:
         return
@@ -96,7 +96,7 @@ def _completed_at(story: Story, mono: int) -> bool:
     )
 
 
-def _turned_away(story: Story, case: Case) -> Iterator[Finding]:
+def _turned_away(story: Story, case: Case) -> Iterator[Violation]:
     """Its enqueue was answered with a job that had certainly ended, and held nothing after its end."""
     for verdict in story.verdicts:
         if verdict.verdict not in ("duplicate", "replaced") or story.offers != 1 or case.misled:
