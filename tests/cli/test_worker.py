@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.commands.worker import parse_queues
-from penstock.cli.reload import Watched
+from penstock.cli.reload import WatchedFiles
 from penstock.errors import ConfigError
 from penstock.worker.queues import Queue
 from tests.cli.conftest import Cli
@@ -178,14 +178,14 @@ def test_a_burst_runs_what_was_enqueued_and_ends(shell, tasks):
 def test_changed_new_and_gone_files_are_noticed(here):
     (here / "sub").mkdir()
     (here / "sub" / "a.py").write_text("1")
-    watched = Watched(here)
+    watched = WatchedFiles(here)
     assert watched.changed() is None
     os.utime(here / "sub" / "a.py", ns=(1, 1))
     assert watched.changed() == "sub/a.py"
-    watched = Watched(here)
+    watched = WatchedFiles(here)
     (here / "new.py").write_text("1")
     assert watched.changed() == "new.py"
-    watched = Watched(here)
+    watched = WatchedFiles(here)
     (here / "new.py").unlink()
     assert watched.changed() == "new.py"
 
@@ -193,7 +193,7 @@ def test_changed_new_and_gone_files_are_noticed(here):
 def test_what_is_not_code_of_ours_is_not_watched(here):
     for directory in (".venv", "__pycache__", "node_modules"):
         (here / directory).mkdir()
-    watched = Watched(here)
+    watched = WatchedFiles(here)
     for place in ("notes.txt", ".venv/a.py", "__pycache__/a.py", "node_modules/a.py", "jobs.db"):
         (here / place).write_text("1")
     assert watched.changed() is None

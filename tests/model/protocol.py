@@ -22,13 +22,13 @@ from penstock.core.job import QUEUED, TERMINAL, AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import decide, first_state, starts_on_record
 from penstock.core.outcomes import (
     Cancelled,
+    DecodingFailed,
     LeaseLost,
     Outcome,
     Raised,
     Released,
     Returned,
     Snoozed,
-    Undecodable,
     Unknown,
 )
 from penstock.stores.contract import Fetched, Settled, Settlement, Store
@@ -591,7 +591,7 @@ def _outcome(spec: NewJob, began: bool, name: str) -> Outcome:
         case "unknown":
             return Unknown()
         case "undecodable":
-            return Undecodable(ERROR)
+            return DecodingFailed(ERROR)
         case _:  # as `Executor.release_running` has it
             return LeaseLost(ERROR, started=began) if spec.at_most_once and began else Released()
 

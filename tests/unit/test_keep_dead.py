@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.job import DEAD_KEPT, AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import decide
-from penstock.core.outcomes import LeaseLost, Raised, Returned, TimedOut, Undecodable
+from penstock.core.outcomes import DecodingFailed, LeaseLost, Raised, Returned, TimedOut
 
 ERROR = AttemptError(1, 0, "ValueError", "boom")
 HOUR = 3_600_000
@@ -18,7 +18,7 @@ def last_attempt(**facts) -> Job:
 
 @pytest.mark.parametrize(
     "outcome",
-    [Raised(ERROR), Raised(ERROR, final=True), TimedOut(ERROR), LeaseLost(ERROR), Undecodable(ERROR)],
+    [Raised(ERROR), Raised(ERROR, final=True), TimedOut(ERROR), LeaseLost(ERROR), DecodingFailed(ERROR)],
 )
 def test_a_dead_job_is_kept_as_long_as_the_setting_says(outcome):
     assert decide(last_attempt(), outcome, 0).keep == DEAD_KEPT

@@ -26,6 +26,7 @@ from penstock.core.lifecycle import (
 from penstock.core.outcomes import (
     Cancelled,
     DeadlinePassed,
+    DecodingFailed,
     Expired,
     LeaseLost,
     Outcome,
@@ -35,7 +36,6 @@ from penstock.core.outcomes import (
     Snoozed,
     Throttled,
     TimedOut,
-    Undecodable,
     Unknown,
 )
 from penstock.core.partition import Lane
@@ -223,7 +223,7 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Raised(ERROR, failure=False),
         Transition(State.RETRYABLE, delay=7_000, charge=False, reason=NO_FAILURE),
     ),
-    ("undecodable", JOB, Undecodable(ERROR), Transition(**DEAD, reason=LUCK)),
+    ("undecodable", JOB, DecodingFailed(ERROR), Transition(**DEAD, reason=LUCK)),
     (
         "throttled",
         young(),
@@ -471,7 +471,7 @@ def test_a_job_that_kills_its_workers_ends_after_its_attempts() -> None:
 
 def test_how_long_dead_jobs_stay_may_be_set() -> None:
     last = job(attempt=3)
-    for outcome in (Raised(ERROR), TimedOut(ERROR), LeaseLost(ERROR), Undecodable(ERROR)):
+    for outcome in (Raised(ERROR), TimedOut(ERROR), LeaseLost(ERROR), DecodingFailed(ERROR)):
         assert decide(last, outcome, NOW, keep_dead=DAY).keep == DAY
         assert decide(last, outcome, NOW).keep == DEAD_KEPT
     patient = job(attempt=3, retention=2 * DAY)
@@ -482,7 +482,7 @@ def test_how_long_dead_jobs_stay_may_be_set() -> None:
 
 def test_a_long_reason_is_cut() -> None:
     error = AttemptError(1, NOW, "E", "x" * 2_000)
-    assert len(decide(JOB, Undecodable(error), NOW).reason or "") == 300
+    assert len(decide(JOB, DecodingFailed(error), NOW).reason or "") == 300
     assert len(decide(JOB, Cancelled("y" * 2_000), NOW).reason or "") == 300
 
 

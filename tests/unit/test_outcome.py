@@ -10,8 +10,7 @@ import pytest
 from penstock.app.outcome import error_of, outcome_of, timed_out
 from penstock.client.options import Options
 from penstock.core.job import AttemptError, Job, NewJob, State
-from penstock.core.outcomes import Cancelled, Raised, Snoozed
-from penstock.core.outcomes import Undecodable as NotDecodable
+from penstock.core.outcomes import Cancelled, DecodingFailed, Raised, Snoozed
 from penstock.errors import AttemptTimeout, Cancel, Discard, Retry, Snooze, Undecodable
 
 JOB = Job(NewJob("id", "task"), State.RUNNING, attempt=3)
@@ -53,7 +52,7 @@ def test_a_discard_is_final() -> None:
 
 
 def test_a_payload_that_cannot_be_read_is_no_failure_of_the_task() -> None:
-    assert isinstance(outcome_of(JOB, 0, Undecodable("no")), NotDecodable)
+    assert isinstance(outcome_of(JOB, 0, Undecodable("no")), DecodingFailed)
 
 
 def test_steering_that_makes_no_sense_is_the_tasks_failure() -> None:

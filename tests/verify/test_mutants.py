@@ -77,7 +77,7 @@ def test_a_reclaim_that_forgets_one_job_is_found(place: Place) -> None:
 def test_a_start_that_is_not_on_the_disk_is_found_by_a_power_cut(
     place: Place, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "connection_class", power.Watched)
+    monkeypatch.setattr(file, "connection_class", power.WatchedConnection)
     power.begin(place.folder / "jobs.db")
     (place.folder / "ledger").mkdir()
     (place.folder / "at most once").touch()

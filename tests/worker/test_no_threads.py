@@ -9,7 +9,7 @@ import pytest
 
 from penstock.app.app import App
 from penstock.core.job import State
-from penstock.worker.pools import ThreadPool, threads
+from penstock.worker.pools import CallThreadPool, threads
 from tests.worker.conftest import at_work, becomes, ended, until
 from tests.worker.deeds import act, act_async
 from tests.worker.test_threads import Ends
@@ -44,7 +44,7 @@ async def test_calls_wait_until_there_is_a_thread_and_it_is_said_once(
     limit: Limit, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = Ends()
-    pool = ThreadPool(2, ends)
+    pool = CallThreadPool(2, ends)
     pool.start()
     for n in range(3):
         pool.submit(n, lambda: "ran")
@@ -58,7 +58,7 @@ async def test_calls_wait_until_there_is_a_thread_and_it_is_said_once(
 
 async def test_calls_share_the_threads_that_there_are(limit: Limit) -> None:
     ends = Ends()
-    pool = ThreadPool(4, ends)
+    pool = CallThreadPool(4, ends)
     pool.start()
     limit.reached = False
     pool.submit("first", lambda: None)
@@ -71,7 +71,7 @@ async def test_calls_share_the_threads_that_there_are(limit: Limit) -> None:
 
 
 async def test_a_pool_that_is_closed_asks_for_no_more_threads(limit: Limit) -> None:
-    pool = ThreadPool(2, Ends())
+    pool = CallThreadPool(2, Ends())
     pool.start()
     pool.submit("call", lambda: None)
     pool.close()

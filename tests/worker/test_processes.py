@@ -22,7 +22,7 @@ from penstock.app.app import App
 from penstock.config import load
 from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, Progress, State
-from penstock.core.outcomes import Cancelled, Raised, Snoozed, Undecodable
+from penstock.core.outcomes import Cancelled, DecodingFailed, Raised, Snoozed
 from penstock.errors import ConfigError
 from penstock.worker import Worker
 from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, EncodedResult, ProcessPool
@@ -194,7 +194,7 @@ async def test_a_payload_that_does_not_fit_is_undecodable(pool: ProcessPool) -> 
     job = Job(NewJob("x", tasks.add.name, b'{"a":"two"}'), State.RUNNING, attempt=1, token="t")
     with pytest.raises(ChildFailed) as caught:
         await pool.run("t", job, reference(tasks.add))
-    assert isinstance(caught.value.outcome, Undecodable)
+    assert isinstance(caught.value.outcome, DecodingFailed)
 
 
 async def test_a_module_that_cannot_be_imported_is_the_jobs_failure_not_the_childs() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import AttemptCancelled, AttemptTimeout, ConfigError
-from penstock.worker.pools import Done, ThreadPool, threads
+from penstock.worker.pools import CallThreadPool, Done, threads
 
 
 class Ends:
@@ -55,9 +55,9 @@ def restless() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def pool_of(size: int) -> tuple[ThreadPool, Ends]:
+def pool_of(size: int) -> tuple[CallThreadPool, Ends]:
     ends = Ends()
-    pool = ThreadPool(size, ends)
+    pool = CallThreadPool(size, ends)
     pool.start()
     return pool, ends
 
@@ -122,7 +122,7 @@ async def test_threads_start_when_they_are_needed_and_never_more_than_the_size()
 
 async def test_results_that_come_together_wake_the_loop_once() -> None:
     batches: list[int] = []
-    pool = ThreadPool(2, lambda batch: batches.append(len(batch)))
+    pool = CallThreadPool(2, lambda batch: batches.append(len(batch)))
     pool.start()
     for i in range(50):
         pool.submit(i, int)
@@ -265,7 +265,7 @@ async def test_an_interrupt_that_comes_too_late_does_not_reach_the_next_call(res
         if not open_:
             fin.set()
 
-    pool = ThreadPool(4, on_done)
+    pool = CallThreadPool(4, on_done)
     pool.start()
     for i in range(64):
         submit(i)
@@ -452,7 +452,7 @@ async def test_close_waits_no_longer_than_it_is_told() -> None:
 def test_a_loop_that_is_closed_before_a_call_ends_leaves_no_error_behind() -> None:
     gate = threading.Event()
     running = threading.Event()
-    pools: list[ThreadPool] = []
+    pools: list[CallThreadPool] = []
 
     async def main() -> None:
         pool, _ = pool_of(1)
@@ -469,9 +469,9 @@ def test_a_loop_that_is_closed_before_a_call_ends_leaves_no_error_behind() -> No
 
 def test_a_pool_says_what_is_wrong_with_its_use() -> None:
     with pytest.raises(ConfigError, match="size=0"):
-        ThreadPool(0, lambda batch: None)
+        CallThreadPool(0, lambda batch: None)
     with pytest.raises(ConfigError, match="start"):
-        ThreadPool(1, lambda batch: None).submit("x", int)
+        CallThreadPool(1, lambda batch: None).submit("x", int)
 
 
 async def test_what_has_not_begun_can_be_taken_back() -> None:

@@ -22,8 +22,16 @@ from penstock.core.errors import (
 )
 from penstock.core.job import AttemptError, Job
 from penstock.core.limits import bounded_hold
-from penstock.core.outcomes import Cancelled, Outcome, Raised, Snoozed, Throttled, TimedOut, Unknown
-from penstock.core.outcomes import Undecodable as NotDecodable
+from penstock.core.outcomes import (
+    Cancelled,
+    DecodingFailed,
+    Outcome,
+    Raised,
+    Snoozed,
+    Throttled,
+    TimedOut,
+    Unknown,
+)
 from penstock.core.text import text_of
 
 __all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "unjudged"]
@@ -96,7 +104,7 @@ def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outco
             case SignatureMismatch() if error.job == job.id:  # its own, not those of one that it has read
                 return Unknown(f"of another release: {text_of(error)}")
             case Undecodable():
-                return NotDecodable(AttemptError.bounded(job.attempt, now, "Undecodable", text_of(error)))
+                return DecodingFailed(AttemptError.bounded(job.attempt, now, "Undecodable", text_of(error)))
             case Retry() if error.delay is not None:
                 return Raised(error_of(job, now, error), milliseconds(error.delay, what="Retry(delay)"))
     except ConfigError as wrong:  # Snooze("soon"): the task's own mistake is the attempt's failure

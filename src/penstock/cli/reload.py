@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.config import Config
 from penstock.worker.logs import configure_logs
 
-__all__ = ["Watched", "run_reloading"]
+__all__ = ["WatchedFiles", "run_reloading"]
 
 _log = logging.getLogger("penstock.reload")
 #: Interval of file checks in seconds. Checking a thousand files takes a few ms.
@@ -31,7 +31,7 @@ def run_reloading(arguments: Sequence[str], config: Config) -> int:
         signal.signal(number, lambda *_: stop.set())
     _log.info("the worker restarts when a .py file below %s changes", Path.cwd())
     while True:
-        watched = Watched(Path.cwd())
+        watched = WatchedFiles(Path.cwd())
         # in its own process group: this process passes on Ctrl-C, once
         worker = subprocess.Popen(command, start_new_session=True)  # noqa: S603 (the arguments of this process)
         changed = None
@@ -64,7 +64,7 @@ def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:
                 passed = True
 
 
-class Watched:
+class WatchedFiles:
     """The .py files below a directory, with their modification times."""
 
     def __init__(self, root: Path) -> None:

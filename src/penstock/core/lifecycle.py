@@ -15,6 +15,7 @@ from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, AttemptError, Job, NewJo
 from penstock.core.outcomes import (
     Cancelled,
     DeadlinePassed,
+    DecodingFailed,
     Expired,
     LeaseLost,
     Outcome,
@@ -25,7 +26,6 @@ from penstock.core.outcomes import (
     Snoozed,
     Throttled,
     TimedOut,
-    Undecodable,
     Unknown,
 )
 from penstock.core.retry import wait_ms
@@ -118,7 +118,7 @@ def decide(
             move = _dead(job, error, why) if final else _again(job, error, now, luck, None, failure)
         case LeaseLost(error, started):
             move = _lost(job, error, started, now, luck)
-        case Undecodable(error):
+        case DecodingFailed(error):
             move = _dead(job, error)
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=max(delay, SHORTEST_FREE_WAIT), charge=False)

@@ -11,6 +11,7 @@ from penstock.core.job import AttemptError
 __all__ = [
     "Cancelled",
     "DeadlinePassed",
+    "DecodingFailed",
     "Expired",
     "LeaseLost",
     "Outcome",
@@ -21,7 +22,6 @@ __all__ = [
     "Snoozed",
     "Throttled",
     "TimedOut",
-    "Undecodable",
     "Unknown",
 ]
 
@@ -88,7 +88,7 @@ class LeaseLost(msgspec.Struct, frozen=True):
     started: bool = True
 
 
-class Undecodable(msgspec.Struct, frozen=True):
+class DecodingFailed(msgspec.Struct, frozen=True):
     """Its payload is none, or holds values that do not fit the task: no attempt could ever succeed."""
 
     error: AttemptError
@@ -123,7 +123,7 @@ Outcome = (
     | Cancelled
     | TimedOut
     | LeaseLost
-    | Undecodable
+    | DecodingFailed
     | Released
     | Unknown
     | Expired

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.client.handle import Handle
 from penstock.demo.crew import Killer, wait_for, workers
-from penstock.demo.place import DemoFailed, Place, Progress
+from penstock.demo.place import DemoFailed, DemoProgress, Place
 from penstock.demo.survey import Survey, Totals, files_under, total
 from penstock.stores.contract import Store
 from penstock.verify.ledger import Verdict, check
@@ -65,7 +65,7 @@ class _Jobs:
 
 
 def conduct(
-    root: Path, place: Place, *, kill: bool, tell: Callable[[Progress], None], processes: int = 2
+    root: Path, place: Place, *, kill: bool, tell: Callable[[DemoProgress], None], processes: int = 2
 ) -> Results:
     """The whole demo on the files below `root`; `tell` hears how far it is. Raises DemoFailed."""
     files = [str(path) for path in files_under(root)]
@@ -81,7 +81,7 @@ def conduct(
         _enqueue_sums(tasks, jobs)
         wait_for(("sum",), jobs.counts(), store, supervisor, place, tell, None)
         seconds = time.monotonic() - began
-    tell(Progress(news="computing the same without Penstock"))
+    tell(DemoProgress(news="computing the same without Penstock"))
     began = time.monotonic()
     direct = _directly(root)
     direct_seconds = time.monotonic() - began

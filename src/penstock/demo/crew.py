@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.core.job import State
-from penstock.demo.place import DemoFailed, Place, Progress
+from penstock.demo.place import DemoFailed, DemoProgress, Place
 from penstock.stores.contract import Store
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.reading.history import read
@@ -55,7 +55,7 @@ def wait_for(
     store: Store,
     supervisor: subprocess.Popen[bytes],
     place: Place,
-    tell: Callable[[Progress], None],
+    tell: Callable[[DemoProgress], None],
     killer: Killer | None,
 ) -> None:
     """Until nothing is left to do in these queues; the killer gets its chance on the way."""
@@ -64,7 +64,7 @@ def wait_for(
         counts = {info.name: info.counts for info in store.sync.queues()}
         done = {name: counts.get(name, {}).get(State.COMPLETED, 0) for name in of}
         news = killer.look(done, of) if killer is not None else ""
-        tell(Progress(done, of, news))
+        tell(DemoProgress(done, of, news))
         if not any(counts.get(name, {}).get(state) for name in queues for state in _UNDONE):
             return
         if sum(done.values()) != seen:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "Place", "Progress"]
+__all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "DemoProgress", "Place"]
 
 # not PENSTOCK_…: those are settings, and unknown ones are refused
 URL = "_PENSTOCK_DEMO_URL"
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass
-class Progress:
+class DemoProgress:
     """How far it is: jobs completed of jobs enqueued, per queue; and the latest news, if there are any."""
 
     done: dict[str, int] = field(default_factory=dict)

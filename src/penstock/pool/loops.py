@@ -52,7 +52,7 @@ def _log_spawned(task: asyncio.Task[Any]) -> None:
         _log.error("the spawned task %s failed: %r", task.get_name(), error, exc_info=error)
 
 
-class _Nap:
+class _TaskWait:
     """The sleep of one task inside one verb."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class _Nap:
             self._woken.set_result(None)
 
 
-async def _walk(steps: Steps[R], nap: _Nap) -> R:
+async def _walk(steps: Steps[R], nap: _TaskWait) -> R:
     try:
         while True:
             await nap.sleep(next(steps))
@@ -107,7 +107,7 @@ class JobQueue(Front[J], Generic[J]):
         also to those who wait. A `put` that raised, or was cancelled, has put nothing.
         """
         self._here()
-        nap = _Nap()
+        nap = _TaskWait()
         await _walk(self._rules.put(job, nap, timeout), nap)
 
     async def get(self) -> J:
@@ -116,7 +116,7 @@ class JobQueue(Front[J], Generic[J]):
         Cancelled, it has taken none.
         """
         self._here()
-        nap = _Nap()
+        nap = _TaskWait()
         return await _walk(self._rules.get(nap), nap)
 
     def __aiter__(self) -> Self:
@@ -219,7 +219,7 @@ class Pool(JobQueue[J]):
         Changes nothing: after False all goes on.
         """
         self._refuse_own_jobs()
-        nap = _Nap()
+        nap = _TaskWait()
         return await _walk(self._rules.wait(nap, timeout), nap)
 
     async def join(self) -> None:
@@ -302,7 +302,7 @@ class Pool(JobQueue[J]):
         self._rules.left()
 
     async def _work(self) -> None:
-        me, nap = asyncio.current_task(), _Nap()
+        me, nap = asyncio.current_task(), _TaskWait()
         assert me is not None
         while True:
             try:

@@ -48,7 +48,7 @@ def spawn_thread(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
     return thread
 
 
-class _Nap:
+class _ThreadWait:
     """The sleep of one thread inside one verb; asleep it holds no lock."""
 
     def __init__(self, lock: threading.RLock) -> None:
@@ -57,7 +57,7 @@ class _Nap:
         self.wake = self._condition.notify
 
 
-def _walk(steps: Steps[R], nap: _Nap) -> R:
+def _walk(steps: Steps[R], nap: _ThreadWait) -> R:
     """With the lock held."""
     try:
         while True:
@@ -92,13 +92,13 @@ class ThreadJobQueue(Front[J], Generic[J]):
         Raises QueueFull when `timeout` seconds have not brought room, QueueClosed after `close` or `cancel`,
         also to those who wait. A `put` that raised has put nothing.
         """
-        nap = _Nap(self._lock)
+        nap = _ThreadWait(self._lock)
         with self._lock:
             _walk(self._rules.put(job, nap, timeout), nap)
 
     def get(self) -> J:
         """Take the next job, blocking until there is one; QueueClosed when none will come."""
-        nap = _Nap(self._lock)
+        nap = _ThreadWait(self._lock)
         with self._lock:
             return _walk(self._rules.get(nap), nap)
 
@@ -178,7 +178,7 @@ class ThreadPool(ThreadJobQueue[J]):
         Changes nothing: after False all goes on.
         """
         self._refuse_own_jobs()
-        nap = _Nap(self._lock)
+        nap = _ThreadWait(self._lock)
         with self._lock:
             if not _walk(self._rules.wait(nap, timeout), nap):
                 return False
@@ -254,7 +254,7 @@ class ThreadPool(ThreadJobQueue[J]):
         self._threads.add(thread)
 
     def _work(self) -> None:
-        me, nap = threading.current_thread(), _Nap(self._lock)
+        me, nap = threading.current_thread(), _ThreadWait(self._lock)
         try:
             while True:
                 with self._lock:

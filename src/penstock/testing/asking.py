@@ -107,7 +107,7 @@ def assert_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwarg
     `queue`, `delay`, `run_at`, `priority`, `id` ask about the job, and `count` how many there must be, unless
     the task has a parameter of that name.
     """
-    asked = _Asked(app, task, args, kwargs)
+    asked = _ExpectedCall(app, task, args, kwargs)
     found = [job for job in enqueued(app) if asked.fits(job)]
     if not found or (asked.count is not None and len(found) != asked.count):
         raise AssertionError(asked.failure(found, enqueued(app)))
@@ -116,13 +116,13 @@ def assert_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwarg
 
 def assert_not_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> None:
     """AssertionError if a job was enqueued that `assert_enqueued` would have found."""
-    asked = _Asked(app, task, args, kwargs)
+    asked = _ExpectedCall(app, task, args, kwargs)
     found = [job for job in enqueued(app) if asked.fits(job)]
     if found:
         raise AssertionError(f"{asked} should not have been enqueued, and was:{_listed(found)}")
 
 
-class _Asked:
+class _ExpectedCall:
     """A call and what else must be true of its job."""
 
     def __init__(

@@ -52,7 +52,7 @@ class FaultyStore:
     @property
     def sync(self) -> Any:
         """The door for callers without an event loop, with the same faults."""
-        return _Door(self._store.sync, self)
+        return _FaultyDoor(self._store.sync, self)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -96,7 +96,7 @@ class FaultyStore:
         return guarded
 
 
-class _Door:
+class _FaultyDoor:
     def __init__(self, door: Any, faults: FaultyStore) -> None:
         self._door = door
         self._faults = faults

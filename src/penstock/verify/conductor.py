@@ -29,7 +29,7 @@ from penstock.verify.report.report import Account, Report, report_of
 from penstock.verify.run_folder import RunFolder
 from penstock.verify.servers import power
 
-__all__ = ["Progress", "conduct"]
+__all__ = ["VerifyProgress", "conduct"]
 
 #: How long the first workers may take until they work (s).
 _UNTIL_READY = 60.0
@@ -44,7 +44,7 @@ _LATEST = 60_000
 
 
 @dataclass(frozen=True)
-class Progress:
+class VerifyProgress:
     """How far it is; `news`, if there are any."""
 
     phase: str  # starting, chaos, draining or checking
@@ -55,7 +55,7 @@ class Progress:
 
 
 def conduct(
-    place: RunFolder, environment: Environment, request: RunRequest, tell: Callable[[Progress], None]
+    place: RunFolder, environment: Environment, request: RunRequest, tell: Callable[[VerifyProgress], None]
 ) -> Report:
     """The whole run; `tell` hears how far it is. Raises VerifyFailed; and no process is left."""
     place.make()
@@ -68,7 +68,7 @@ class _Run:
         place: RunFolder,
         environment: Environment,
         request: RunRequest,
-        tell: Callable[[Progress], None],
+        tell: Callable[[VerifyProgress], None],
     ) -> None:
         self._place = place
         self._environment = environment
@@ -256,7 +256,7 @@ class _Run:
         return report_of(account)
 
     def _say(self, phase: str, *, undone: int | None = None, news: str = "") -> None:
-        self._tell(Progress(phase, time.monotonic() - self._began, len(self._run.done), undone, news))
+        self._tell(VerifyProgress(phase, time.monotonic() - self._began, len(self._run.done), undone, news))
 
 
 def _is_far(job: Job) -> bool:

@@ -85,7 +85,7 @@ class CrashPoints:
     @property
     def sync(self) -> Any:
         """The door for callers without an event loop. It has the same points, but none `after`."""
-        return _Door(self._store.sync, self)
+        return _CrashingDoor(self._store.sync, self)
 
     def at(self, point: Point | str, act: Callable[[], object] | None = None) -> None:
         """Do harm there, once."""
@@ -142,7 +142,7 @@ class CrashPoints:
         return True
 
 
-class _Door:
+class _CrashingDoor:
     def __init__(self, door: Any, points: CrashPoints) -> None:
         self._door = door
         self._points = points

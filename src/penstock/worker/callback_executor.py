@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core.errors import AttemptTimeout
-from penstock.worker.pools import ThreadPool
+from penstock.worker.pools import CallThreadPool
 
 __all__ = ["CallbackExecutor"]
 
@@ -24,7 +24,7 @@ class CallbackExecutor:
     def __init__(self, threads: int, *, limit: float = 30.0) -> None:
         self._threads = threads
         self._limit = limit
-        self._pool: ThreadPool | None = None
+        self._pool: CallThreadPool | None = None
 
     async def call(self, function: Callable[..., object], *args: Any, about: str) -> None:
         """Call it; what goes wrong is logged, with what it was `about`."""
@@ -50,7 +50,7 @@ class CallbackExecutor:
 
     async def _in_thread(self, call: Callable[[], object], about: str) -> object:
         if self._pool is None:
-            self._pool = ThreadPool(self._threads, lambda _: None, name="penstock-callback")
+            self._pool = CallThreadPool(self._threads, lambda _: None, name="penstock-callback")
             self._pool.start()
         ticket = object()
         ended = self._pool.run(ticket, call)

@@ -78,7 +78,7 @@ class Fetcher(Service):
         self._on_settings = on_settings
         self._token = mint_token()
         self._shown = False  # whether a store knows the token, and may have leased jobs under it
-        self._rate = Rate()
+        self._rate = StartRate()
         self._waiting: asyncio.Task[Wake] | None = None
         self._took = 0.0  # seconds that a fetch takes, of late
         self._in_vain = Backoff(most=_PAUSE, free=_IN_VAIN)
@@ -264,7 +264,7 @@ class Fetcher(Service):
         self.wake()
 
 
-class Rate:
+class StartRate:
     """Starts per second while there was work, from what the executor counted since the last fetch.
 
     Zero while attempts take longer than the look-ahead: then a slot does not come free in time.

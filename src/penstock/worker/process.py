@@ -28,7 +28,18 @@ from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
 from penstock.worker.worker import Worker
 
-__all__ = ["AWAY", "ORDERS", "REFUSED", "REPLACE", "UNUSABLE", "Death", "Hello", "Orders", "Refusal", "Said"]
+__all__ = [
+    "AWAY",
+    "ORDERS",
+    "REFUSED",
+    "REPLACE",
+    "UNUSABLE",
+    "ChildHello",
+    "Death",
+    "Orders",
+    "Refusal",
+    "Said",
+]
 
 ORDERS = "PENSTOCK_CHILD_ORDERS"
 #: Exit code of a child that cannot work at all (no such module, bad option): no use in restarting it.
@@ -69,7 +80,7 @@ class Orders(msgspec.Struct):
     death: Death | None = None
 
 
-class Hello(msgspec.Struct, tag=True):
+class ChildHello(msgspec.Struct, tag=True):
     """A child listens to signals, and has this store. `tells`: its app has listeners or callbacks, which want
     to know of each death. Like all that it tells its supervisor, a line of JSON."""
 
@@ -84,7 +95,7 @@ class Refusal(msgspec.Struct, tag=True):
     why: str
 
 
-Said = Hello | Refusal
+Said = ChildHello | Refusal
 
 
 def main() -> int:
@@ -143,7 +154,9 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         supervisor=orders.supervisor,
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
-    _say(control, Hello(app.connect_url, app.namespace, worker.tells))  # from now on it may be sent signals
+    _say(
+        control, ChildHello(app.connect_url, app.namespace, worker.tells)
+    )  # from now on it may be sent signals
     _watch_supervisor(control, worker)
     if orders.death is not None:  # its supervisor has no listeners, for it has no app
         worker.report_lost_worker(orders.death.worker, orders.death.cause, orders.death.jobs)

@@ -74,7 +74,7 @@ class Chronicle:
         self.write(facts.Ended, at - 0.1, QUEUE, id, token, "returned", pid=pid)
         self.write(facts.Settling, at, QUEUE, id, token, state, pid=pid, **more)
         if answer:
-            self.write(facts.Settled, at + 1, QUEUE, id, token, answer, pid=pid)
+            self.write(facts.SettleAnswered, at + 1, QUEUE, id, token, answer, pid=pid)
 
     def run(self, id: str, at: float, until: float, *, pid: int = 2, **more: Any) -> None:
         """Leased, started, and completed."""

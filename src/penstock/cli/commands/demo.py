@@ -27,7 +27,7 @@ from penstock.core.text import one_line
 
 if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.demo.conductor import Results
-    from penstock.demo.place import Place, Progress
+    from penstock.demo.place import DemoProgress, Place
 
 __all__ = ["command"]
 
@@ -145,7 +145,7 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _display(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def _display(*, quiet: bool) -> Iterator[Callable[[DemoProgress], None]]:
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
@@ -156,7 +156,7 @@ def _display(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextlib.contextmanager
-def _bars() -> Iterator[Callable[[Progress], None]]:
+def _bars() -> Iterator[Callable[[DemoProgress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
@@ -175,11 +175,11 @@ def _bars() -> Iterator[Callable[[Progress], None]]:
         yield tell
 
 
-def _lines() -> Callable[[Progress], None]:
+def _lines() -> Callable[[DemoProgress], None]:
     """Print a line for every tenth of the work."""
     said = -1
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: DemoProgress) -> None:
         nonlocal said
         done, of = sum(progress.done.values()), sum(progress.of.values())
         if of and done * 10 // of > said:

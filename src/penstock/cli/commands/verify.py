@@ -23,7 +23,7 @@ from penstock.cli.show import emit, facts, note, say, status, table
 from penstock.core.errors import StoreError
 
 if TYPE_CHECKING:  # not imported for `penstock --help`
-    from penstock.verify.conductor import Progress
+    from penstock.verify.conductor import VerifyProgress
     from penstock.verify.environment import Environment
     from penstock.verify.report.report import Report, Spread
     from penstock.verify.run_folder import RunFolder
@@ -208,14 +208,14 @@ def _clean(environment: Environment, place: RunFolder) -> None:
 
 
 @contextlib.contextmanager
-def _display(seconds: float) -> Iterator[Callable[[Progress], None]]:
+def _display(seconds: float) -> Iterator[Callable[[VerifyProgress], None]]:
     """Show progress: one updated line at a terminal, otherwise a new line from time to time."""
     if not sys.stderr.isatty():
         yield _lines(seconds)
         return
     last = ""
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: VerifyProgress) -> None:
         nonlocal last
         last = progress.news or last
         status(f"{_where(progress, seconds)}  {last}")
@@ -226,10 +226,10 @@ def _display(seconds: float) -> Iterator[Callable[[Progress], None]]:
         status("")
 
 
-def _lines(seconds: float) -> Callable[[Progress], None]:
+def _lines(seconds: float) -> Callable[[VerifyProgress], None]:
     said, phase = 0.0, ""
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: VerifyProgress) -> None:
         nonlocal said, phase
         if progress.phase != phase or time.monotonic() - said >= 10.0:
             said, phase = time.monotonic(), progress.phase
@@ -238,7 +238,7 @@ def _lines(seconds: float) -> Callable[[Progress], None]:
     return tell
 
 
-def _where(progress: Progress, seconds: float) -> str:
+def _where(progress: VerifyProgress, seconds: float) -> str:
     if progress.phase == "chaos":
         return f"{progress.at:.0f} of {seconds:.0f} s, {progress.faults} faults"
     left = f": {progress.undone} jobs left" if progress.undone is not None else ""

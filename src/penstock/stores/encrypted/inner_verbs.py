@@ -20,7 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Asked(Generic[P, R]):
+class _InnerOperation(Generic[P, R]):
     """A verb of another store, asked by its method."""
 
     def __init__(self, ask: Callable[P, Awaitable[R]]) -> None:
@@ -30,7 +30,7 @@ class _Asked(Generic[P, R]):
         return self._ask(*args, **options)
 
 
-class _AskedBoth(_Asked[P, R]):
+class _AskedBoth(_InnerOperation[P, R]):
     """The same, also for callers without an event loop."""
 
     def __init__(self, ask: Callable[P, Awaitable[R]], ask_sync: Callable[P, R]) -> None:
@@ -48,50 +48,50 @@ def verbs_of(store: Store) -> VerbTable:
         enqueue=_AskedBoth(store.enqueue, sync.enqueue),
         get=_AskedBoth(store.get, sync.get),
         cancel=_cancel(store, sync),
-        fetch=_Asked(
+        fetch=_InnerOperation(
             lambda queues, limit, lease, worker, token, charge: store.fetch(
                 queues, limit=limit, lease=lease, worker=worker, token=token, charge=charge
             )
         ),
-        extend=_Asked(store.extend),
-        settle=_Asked(store.settle),
-        promote=_Asked(lambda queues, limit: store.promote(queues, limit=limit)),
-        reclaim=_Asked(
+        extend=_InnerOperation(store.extend),
+        settle=_InnerOperation(store.settle),
+        promote=_InnerOperation(lambda queues, limit: store.promote(queues, limit=limit)),
+        reclaim=_InnerOperation(
             lambda queues, limit, lease, worker, token, of: store.reclaim(
                 queues, limit=limit, lease=lease, worker=worker, token=token, of=of
             )
         ),
-        list_jobs=_Asked(
+        list_jobs=_InnerOperation(
             lambda queue, state, task, worker, after, limit: store.list_jobs(
                 queue=queue, state=state, task=task, worker=worker, after=after, limit=limit
             )
         ),
-        find=_Asked(store.find),
+        find=_InnerOperation(store.find),
         queues=_AskedBoth(store.queues, sync.queues),
-        parked=_Asked(store.parked),
-        stats=_Asked(lambda days: store.stats(days=days)),
+        parked=_InnerOperation(store.parked),
+        stats=_InnerOperation(lambda days: store.stats(days=days)),
         settings=_settings(store, sync),
         retry=_AskedBoth(store.retry, sync.retry),
         reschedule=_reschedule(store, sync),
-        delete=_Asked(store.delete),
-        purge=_Asked(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
-        drop=_Asked(store.drop),
-        lane=_Asked(store.lane),
-        prune=_Asked(
+        delete=_InnerOperation(store.delete),
+        purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
+        drop=_InnerOperation(store.drop),
+        lane=_InnerOperation(store.lane),
+        prune=_InnerOperation(
             lambda limit, keep_finished, keep_dead: store.prune(
                 limit=limit, keep_finished=keep_finished, keep_dead=keep_dead
             )
         ),
-        announce=_Asked(store.announce),
-        retire=_Asked(store.retire),
-        workers=_Asked(store.workers),
-        entries=_Asked(store.entries),
-        put_entries=_Asked(store.put_entries),
-        pause_entries=_Asked(store.pause_entries),
-        delete_entries=_Asked(store.delete_entries),
-        groups=_Asked(lambda queue, limit: store.groups(queue, limit=limit)),
-        flush_group=_Asked(lambda queue, task, key: store.flush_group(queue, task=task, key=key)),
-        tick=_Asked(store.tick),
+        announce=_InnerOperation(store.announce),
+        retire=_InnerOperation(store.retire),
+        workers=_InnerOperation(store.workers),
+        entries=_InnerOperation(store.entries),
+        put_entries=_InnerOperation(store.put_entries),
+        pause_entries=_InnerOperation(store.pause_entries),
+        delete_entries=_InnerOperation(store.delete_entries),
+        groups=_InnerOperation(lambda queue, limit: store.groups(queue, limit=limit)),
+        flush_group=_InnerOperation(lambda queue, task, key: store.flush_group(queue, task=task, key=key)),
+        tick=_InnerOperation(store.tick),
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from penstock.core.job import State
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import KeyChange, key_change, outlives_its_job, until
-from penstock.stores.memory.rows import Holder, Queue, Row
+from penstock.stores.memory.rows import Holder, MemoryQueue, Row
 from penstock.stores.memory.state import MemoryState
 
 __all__ = ["end", "free", "holder_of", "leave", "shift"]
 
 
-def holder_of(memory: MemoryState, queue: Queue, key: str, now: int) -> Holder | None:
+def holder_of(memory: MemoryState, queue: MemoryQueue, key: str, now: int) -> Holder | None:
     """Who has this unique key; one whose period is over loses it here."""
     holder = queue.holders.get(key)
     if holder is not None and holder.until is not None and holder.until <= now:

@@ -7,10 +7,10 @@ import threading
 import time
 from typing import Protocol
 
-__all__ = ["Countdown", "LoopNotifier", "Notifier", "ThreadNotifier"]
+__all__ = ["Countdown", "LoopNotifier", "MemoryNotifier", "ThreadNotifier"]
 
 
-class Notifier(Protocol):
+class MemoryNotifier(Protocol):
     def notify(self) -> None:
         """Wake the waiter; from any thread, and under the lock of the state."""
         ...

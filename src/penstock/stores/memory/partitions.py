@@ -8,7 +8,7 @@ from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.core.partition import Lane
 from penstock.stores.memory import indexes
-from penstock.stores.memory.rows import OpenPartition, Queue, Row
+from penstock.stores.memory.rows import MemoryQueue, OpenPartition, Row
 from penstock.stores.memory.state import MemoryState
 
 __all__ = ["advance", "enter", "forget_idle", "has_room", "hold", "leave", "start"]
@@ -63,7 +63,7 @@ def hold(row: Row, to: Transition, now: int) -> None:
             leave(row, partition)
 
 
-def advance(memory: MemoryState, queue: Queue, partition: OpenPartition, now: int) -> int:
+def advance(memory: MemoryState, queue: MemoryQueue, partition: OpenPartition, now: int) -> int:
     """Admit the jobs that may be; how many. Then note when the next one may, or forget the partition."""
     partition.due, admitted = None, 0
     while (first := partition.waiting.first()) is not None:
@@ -86,13 +86,13 @@ def advance(memory: MemoryState, queue: Queue, partition: OpenPartition, now: in
     return admitted
 
 
-def forget_idle(queue: Queue, now: int) -> None:
+def forget_idle(queue: MemoryQueue, now: int) -> None:
     """The partitions of which nothing is left but a rate that is as it was."""
     for partition in list(queue.partitions.values()):
         _forget_if_idle(queue, partition, now)
 
 
-def _forget_if_idle(queue: Queue, partition: OpenPartition, now: int) -> None:
+def _forget_if_idle(queue: MemoryQueue, partition: OpenPartition, now: int) -> None:
     if not partition.admitted and not partition.waiting and max(partition.spent, partition.held) <= now:
         queue.partitions.pop(partition.key, None)
 

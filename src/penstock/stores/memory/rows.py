@@ -13,7 +13,7 @@ from penstock.stores.memory.fair_share import FairShare
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.rate_limiter import Gate
 
-__all__ = ["DAY", "Holder", "OpenPartition", "Queue", "Row"]
+__all__ = ["DAY", "Holder", "MemoryQueue", "OpenPartition", "Row"]
 
 #: A day (ms), for what is counted by the day.
 DAY = 86_400_000
@@ -35,7 +35,7 @@ class Row:
         "queue",
     )
 
-    def __init__(self, job: Job, queue: Queue, place: int) -> None:
+    def __init__(self, job: Job, queue: MemoryQueue, place: int) -> None:
         self.job = job
         self.generation = job.generation
         self.queue = queue
@@ -102,7 +102,7 @@ class OpenPartition:
         return terms.allowed_at(len(self.ready), self.spent, self.held, now)
 
 
-class Queue:
+class MemoryQueue:
     """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
 
     def __init__(self, name: str, gate: Gate) -> None:

@@ -10,7 +10,7 @@ from penstock.core import forks
 from penstock.core.clock import Clock
 from penstock.core.job import Job, Lease, Ref, State
 from penstock.stores.contract import WorkerInfo
-from penstock.stores.memory.rows import Queue, Row
+from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.memory.waiters import Waiters
 from penstock.stores.rate_limiter import Gate
@@ -32,13 +32,15 @@ class MemoryState:
         #: the same thread.
         self.lock = forks.rlock()
         self.boot = clock.boot_id()
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, MemoryQueue] = {}
         self.rows: dict[int, Row] = {}  # by generation, rising
         self.listing: list[int] = []  # the generations, rising, with ghosts
         self.workers: dict[str, WorkerInfo] = {}
         self.tokens: dict[str, dict[int, Row]] = {}  # what is leased under a token
         self.held: dict[str, dict[int, Row]] = {}  # what is leased to a worker
-        self.keys: dict[int, tuple[Queue, str]] = {}  # the unique key that a job holds, by its generation
+        self.keys: dict[
+            int, tuple[MemoryQueue, str]
+        ] = {}  # the unique key that a job holds, by its generation
         self.over: Sorted[int, int] = Sorted()  # ended: by the end of their retention
         self.expiring: Sorted[int, int] = Sorted()  # queued: by expires_at
         self.waiters = Waiters()
@@ -51,14 +53,14 @@ class MemoryState:
 
     # ── finding ──
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> MemoryQueue:
         """This queue, which comes to be if it is not there."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, self.gates())
+            queue = self.queues[name] = MemoryQueue(name, self.gates())
         return queue
 
-    def known(self, names: Iterable[str] | None) -> list[Queue]:
+    def known(self, names: Iterable[str] | None) -> list[MemoryQueue]:
         """Those of these queues that are there; None: all, by name."""
         names = sorted(self.queues) if names is None else names
         return [self.queues[name] for name in names if name in self.queues]
@@ -88,7 +90,7 @@ class MemoryState:
         self.tail += 1
         return self.tail
 
-    def add(self, job: Job, queue: Queue) -> Row:
+    def add(self, job: Job, queue: MemoryQueue) -> Row:
         """A new job of the next generation, which lies in no order yet."""
         generation = self.generation = job.generation
         queue.rows[job.id] = self.rows[generation] = row = Row(job, queue, self.next_place())

@@ -17,7 +17,7 @@ from penstock.stores.memory.notifier import Countdown, LoopNotifier, ThreadNotif
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verb_table import OwnedMemory, verb_table
 from penstock.stores.memory.verbs import producing, waiting
-from penstock.stores.memory.waiters import Heard
+from penstock.stores.wake_counts import WakeCounts
 
 __all__ = ["MemoryStore"]
 
@@ -97,10 +97,10 @@ class MemoryStore(StoreFacade):
         finally:
             memory.run(waiting.unwatch, queues, notifier)
 
-    def _note(self, heard: Heard) -> None:
+    def _note(self, heard: WakeCounts) -> None:
         """What has been told is not told again; several waits may end at once, the latest news count."""
         with self._heard_lock:
-            self._heard = Heard(*map(max, zip(self._heard, heard, strict=True)))
+            self._heard = WakeCounts(*map(max, zip(self._heard, heard, strict=True)))
 
 
 class _SyncMemoryStore(SyncFacade):

@@ -11,7 +11,7 @@ from penstock.core.batch import batch_id
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import EXPIRED, batch_of, kept
 from penstock.stores.memory import indexes, keys, partitions
-from penstock.stores.memory.rows import Queue, Row
+from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.state import MemoryState
 
 __all__ = [
@@ -119,7 +119,7 @@ def batch_if_ripe(memory: MemoryState, row: Row, now: int) -> None:
         batch(memory, row.queue, ripe, now)
 
 
-def batch(memory: MemoryState, queue: Queue, generations: Sequence[int], now: int) -> str | None:
+def batch(memory: MemoryState, queue: MemoryQueue, generations: Sequence[int], now: int) -> str | None:
     """The id of the batch that these members of one group become; the expired ones are cancelled."""
     members: list[Row] = []
     for row in [memory.rows[generation] for generation in generations]:
@@ -131,7 +131,7 @@ def batch(memory: MemoryState, queue: Queue, generations: Sequence[int], now: in
     return become_batch(memory, queue, members, now) if members else None
 
 
-def become_batch(memory: MemoryState, queue: Queue, members: list[Row], now: int) -> str:
+def become_batch(memory: MemoryState, queue: MemoryQueue, members: list[Row], now: int) -> str:
     """Members that were taken out of where they lay."""
     spec = batch_of(_free_id(queue, members[0]), [row.job.spec for row in members])
     for row in members:
@@ -165,5 +165,5 @@ def _end_members(memory: MemoryState, row: Row) -> None:
         put(memory, member)
 
 
-def _free_id(queue: Queue, first: Row) -> str:
+def _free_id(queue: MemoryQueue, first: Row) -> str:
     return next(id for n in count(1) if (id := batch_id(first.job.id, n)) not in queue.rows)

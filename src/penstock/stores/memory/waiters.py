@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from penstock.core.job import Job, Ref
-from penstock.stores.memory.notifier import Notifier
+from penstock.stores.memory.notifier import MemoryNotifier
+from penstock.stores.wake_counts import WakeCounts
 
-__all__ = ["EndWatch", "Heard", "Waiters"]
+__all__ = ["EndWatch", "Waiters"]
 
 D = TypeVar("D")
 T = TypeVar("T")
-
-
-class Heard(NamedTuple):
-    """How many requests to stop, and changes of settings, there had been."""
-
-    cancels: int
-    changes: int
 
 
 class EndWatch:
@@ -26,7 +20,7 @@ class EndWatch:
 
     __slots__ = ("each", "notifier", "open", "told")
 
-    def __init__(self, notifier: Notifier, found: Mapping[Ref, Job | None], each: bool) -> None:
+    def __init__(self, notifier: MemoryNotifier, found: Mapping[Ref, Job | None], each: bool) -> None:
         """`found`: the jobs as they are; None for one that is gone."""
         over = {ref: job for ref, job in found.items() if job is None or job.ended}
         self.notifier = notifier
@@ -39,20 +33,20 @@ class Waiters:
     """Whom a change may wake, and what workers are told of. All of it under the lock of the state."""
 
     def __init__(self) -> None:
-        self.heard = Heard(0, 0)
-        self.notifiers: set[Notifier] = set()
-        self.queue_notifiers: dict[str, set[Notifier]] = {}
+        self.heard = WakeCounts(0, 0)
+        self.notifiers: set[MemoryNotifier] = set()
+        self.queue_notifiers: dict[str, set[MemoryNotifier]] = {}
         self.end_watches: dict[Ref, set[EndWatch]] = {}
 
     # ── those who wait ──
 
-    def watch(self, queues: Iterable[str], notifier: Notifier) -> None:
+    def watch(self, queues: Iterable[str], notifier: MemoryNotifier) -> None:
         """Notify when one of the queues may have work, and at every request to stop or change of settings."""
         self.notifiers.add(notifier)
         for name in queues:
             self.queue_notifiers.setdefault(name, set()).add(notifier)
 
-    def unwatch(self, queues: Iterable[str], notifier: Notifier) -> None:
+    def unwatch(self, queues: Iterable[str], notifier: MemoryNotifier) -> None:
         self.notifiers.discard(notifier)
         for name in queues:
             _discard(self.queue_notifiers, name, notifier)
@@ -92,7 +86,7 @@ class Waiters:
                 watch.notifier.notify()
 
 
-def _notify(notifiers: Iterable[Notifier]) -> None:
+def _notify(notifiers: Iterable[MemoryNotifier]) -> None:
     for notifier in notifiers:
         notifier.notify()
 

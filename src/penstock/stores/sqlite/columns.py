@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from penstock.stores.sqlite.states import STATES
 
-__all__ = ["JobRow", "LeasedRow", "QueueRow"]
+__all__ = ["LeasedRow", "QueueRow", "SqliteJobRow"]
 
 
-class JobRow(NamedTuple):
+class SqliteJobRow(NamedTuple):
     """A job, in the order of the fields of `Job`."""
 
     spec: bytes

@@ -12,7 +12,7 @@ from penstock.core.job import Job, NewJob, Ref, State, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.core.partition import Lane
 from penstock.stores.sqlite.blobs import CANNOT_DECODE, errors_of, progress_of
-from penstock.stores.sqlite.columns import JobRow, LeasedRow
+from penstock.stores.sqlite.columns import LeasedRow, SqliteJobRow
 from penstock.stores.sqlite.states import STATES
 
 __all__ = [
@@ -72,7 +72,7 @@ class RowBefore(NamedTuple):
         return lane
 
 
-_SPEC, _STATE = JobRow._fields.index("spec"), JobRow._fields.index("state")
+_SPEC, _STATE = SqliteJobRow._fields.index("spec"), SqliteJobRow._fields.index("state")
 
 
 # ── one place where rows become jobs ─────────────────────────────────────────────────────────────
@@ -96,11 +96,11 @@ def specs_of(rows: Iterable[tuple[int, bytes]]) -> list[NewJob]:
 
 
 def job_of(row: Row) -> Job:
-    """The job of a row with the columns of JobRow; raises Unreadable."""
+    """The job of a row with the columns of SqliteJobRow; raises Unreadable."""
     try:
         return _job_of(row, _spec_of(row[_SPEC]), STATES[row[_STATE]])
     except (*CANNOT_DECODE, LookupError) as error:
-        raise Unreadable({JobRow._make(row).seq: str(error)}) from error
+        raise Unreadable({SqliteJobRow._make(row).seq: str(error)}) from error
 
 
 def check_state(seq: int, state: int) -> None:
@@ -115,12 +115,14 @@ def jobs_of(rows: Iterable[Row]) -> list[Job]:
     try:
         return [job_of(row) for row in rows]
     except Unreadable as error:
-        raise _unreadable((row.seq, row.spec, row.members) for row in map(JobRow._make, rows)) from error
+        raise _unreadable(
+            (row.seq, row.spec, row.members) for row in map(SqliteJobRow._make, rows)
+        ) from error
 
 
 def unreadable_job(row: Row, ref: Ref, cause: str) -> Job:
     """What is shown in the place of a job that cannot be read."""
-    shown = JobRow._make(row)._replace(errors=None, reason=set_aside(cause).reason, members=None)
+    shown = SqliteJobRow._make(row)._replace(errors=None, reason=set_aside(cause).reason, members=None)
     state = STATES[shown.state] if 0 <= shown.state < len(STATES) else State.DEAD
     return _job_of(shown, stand_in(ref, shown.spec), state)
 

@@ -5,7 +5,7 @@ The texts are made once, when a file is first used, and stay constant: SQLite pr
 
 from __future__ import annotations
 
-from penstock.stores.sqlite.columns import JobRow, LeasedRow, QueueRow
+from penstock.stores.sqlite.columns import LeasedRow, QueueRow, SqliteJobRow
 from penstock.stores.sqlite.states import CODE, PREDICATES
 from penstock.stores.statements import Statements
 
@@ -22,7 +22,7 @@ SQL = Statements(
         **{state.value: str(code) for state, code in CODE.items()},
         **PREDICATES,
         "admitted_unstarted": str(ADMITTED_UNSTARTED),
-        "job_columns": ", ".join(JobRow._fields),
+        "job_columns": ", ".join(SqliteJobRow._fields),
         "leased_columns": ", ".join(LeasedRow._fields).replace("minus_priority", "-priority"),
         "queue_columns": ", ".join(QueueRow._fields),
     },

@@ -32,6 +32,7 @@ from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.verb_table import verb_table
 from penstock.stores.sqlite.verbs import listing, producing, waiting
+from penstock.stores.wake_counts import WakeCounts
 
 __all__ = ["SqliteStore"]
 
@@ -252,20 +253,20 @@ class _News:
     """What the waits of a store object have told of requests to stop and changes of settings."""
 
     def __init__(self) -> None:
-        self.heard: waiting.Heard | None = None
+        self.heard: WakeCounts | None = None
 
     def begin(self, tx: TransactionContext) -> None:
         """At the first opening: what happened before is not told."""
         if self.heard is None:
             self.heard = waiting.heard(tx)
 
-    def told(self, now: waiting.Heard) -> None:
+    def told(self, now: WakeCounts) -> None:
         """Several waits may end at once: the latest news count."""
         before = self.heard or now
-        self.heard = waiting.Heard(*map(max, zip(before, now, strict=True)))
+        self.heard = WakeCounts(*map(max, zip(before, now, strict=True)))
 
 
-def _baseline(_: TransactionContext, news: _News) -> waiting.Heard:
+def _baseline(_: TransactionContext, news: _News) -> WakeCounts:
     assert news.heard is not None
     return news.heard
 

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Asked(Generic[P, R]):
+class _RunnerOperation(Generic[P, R]):
     """A verb, asked of a runner."""
 
     __slots__ = ("_runner", "_verb")
@@ -49,7 +49,7 @@ def verb_table(runner: Runner) -> VerbTable:
     """The verbs, asked of this runner."""
 
     def ask(verb: Verb[P, R]) -> Operation[P, R]:
-        return _Asked(runner, verb)
+        return _RunnerOperation(runner, verb)
 
     return VerbTable(
         enqueue=ask(Verb(producing.enqueue)),

@@ -6,7 +6,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,6 @@ _ON_THE_WAY = 2_000
 _OUT_OF_STEP = 15_000
 #: While a sync is under way Redis answers, and keeps back what it is to write; that long at most (ms).
 _KEPT_BACK = 2_000
-
-
-@dataclass(frozen=True)
-class InjectedFault:
-    """One act: when it began (monotonic, s), what was done to whom, how long it lasted (0: an instant)."""
-
-    began: float
-    kind: str
-    target: str
-    note: str = ""
-    seconds: float = 0.0
 
 
 class StoreFaults:

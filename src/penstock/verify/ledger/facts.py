@@ -23,7 +23,7 @@ __all__ = [
     "Limited",
     "Offered",
     "Opened",
-    "Settled",
+    "SettleAnswered",
     "Settling",
     "Started",
     "Ticked",
@@ -197,7 +197,7 @@ class Settling(JobFact, frozen=True):
     error: str = ""
 
 
-class Settled(JobFact, frozen=True):
+class SettleAnswered(JobFact, frozen=True, tag="settled"):
     """What the store said to that: a word of `store.Settled`, or `unknown`."""
 
     token: str
@@ -224,7 +224,7 @@ class Told(JobFact, frozen=True):
 
 
 _Outside = Opened | Fault | Healed | Limited | Ticking | Ticked
-_AnyFact = _Outside | Offered | Answered | Leased | Started | Ended | Settling | Settled | Asked | Told
+_AnyFact = _Outside | Offered | Answered | Leased | Started | Ended | Settling | SettleAnswered | Asked | Told
 
 decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(_AnyFact)
 encode = msgspec.json.Encoder().encode

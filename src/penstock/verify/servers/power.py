@@ -28,7 +28,7 @@ _note = struct.Struct("<8sQQ")  # which log, how many bytes of it, since when (w
 
 def watch() -> None:
     """Let new connections of this process write down what they sync, where that is asked for."""
-    file.connection_class = Watched
+    file.connection_class = WatchedConnection
 
 
 def begin(path: Path) -> None:
@@ -51,7 +51,7 @@ def cut(path: Path) -> int:
     return since
 
 
-class Watched(sqlite3.Connection):
+class WatchedConnection(sqlite3.Connection):
     """A connection that notes each sync of the log."""
 
     def __init__(self, database: Any, *args: Any, **options: Any) -> None:

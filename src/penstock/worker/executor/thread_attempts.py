@@ -13,7 +13,7 @@ from penstock.core import clock
 from penstock.core.errors import Interrupted
 from penstock.worker.executor.attempt_start import LeaseRevoked, Starter
 from penstock.worker.leased_jobs import LeasedJob
-from penstock.worker.pools import Done, ThreadPool
+from penstock.worker.pools import CallThreadPool, Done
 
 __all__ = ["ThreadAttempts", "ThreadCall"]
 
@@ -28,7 +28,7 @@ class ThreadAttempts:
         self._starter = starter
         self._size = size
         self._on_done = on_done
-        self._pool: ThreadPool | None = None
+        self._pool: CallThreadPool | None = None
 
     def submit(self, leased: LeasedJob) -> None:
         """Run a plain call: it needs neither an asyncio task nor a future."""
@@ -62,8 +62,8 @@ class ThreadAttempts:
         if self._pool is not None:
             self._pool.close(0.5)
 
-    def _open(self) -> ThreadPool:
-        self._pool = pool = ThreadPool(self._size, self._on_done)
+    def _open(self) -> CallThreadPool:
+        self._pool = pool = CallThreadPool(self._size, self._on_done)
         pool.start()
         return pool
 

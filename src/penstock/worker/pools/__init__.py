@@ -8,9 +8,10 @@ from penstock.worker.pools.processes import (
     NoChild,
     ProcessPool,
 )
-from penstock.worker.pools.threads import Done, ThreadPool
+from penstock.worker.pools.threads import CallThreadPool, Done
 
 __all__ = [
+    "CallThreadPool",
     "ChildBroken",
     "ChildDied",
     "ChildFailed",
@@ -18,5 +19,4 @@ __all__ = [
     "EncodedResult",
     "NoChild",
     "ProcessPool",
-    "ThreadPool",
 ]

@@ -16,7 +16,7 @@ import time
 import traceback
 
 from penstock.worker.pools.host import Host
-from penstock.worker.pools.messages import Broken, FromChild, Hello, Ready, Run, frame, receive
+from penstock.worker.pools.messages import Broken, FromChild, Ready, RunJob, WorkerHello, frame, receive
 
 __all__ = ["main"]
 
@@ -26,10 +26,10 @@ _PR_SET_PDEATHSIG = 1
 def main(fd: int) -> None:
     """Serve the worker at the other end of this socket until it hangs up."""
     os.set_inheritable(fd, False)
-    line = _Line(socket.socket(fileno=fd))
+    line = _WorkerSocket(socket.socket(fileno=fd))
     _leave_signals_to_the_worker()
     hello = line.receive()
-    if not isinstance(hello, Hello):
+    if not isinstance(hello, WorkerHello):
         return
     _die_with(hello.parent)
     host = Host(hello, line.send)
@@ -40,13 +40,13 @@ def main(fd: int) -> None:
         line.send(Broken(f"{type(error).__qualname__}: {error}", text))
         return
     line.send(Ready())
-    while isinstance(order := line.receive(), Run):
+    while isinstance(order := line.receive(), RunJob):
         line.send(host.attempt(order))
         _flush()
     host.close()
 
 
-class _Line:
+class _WorkerSocket:
     """The socket to the worker; any thread may send."""
 
     def __init__(self, line: socket.socket) -> None:
@@ -61,7 +61,7 @@ class _Line:
         except OSError:  # the worker has hung up: the next receive says so
             pass
 
-    def receive(self) -> Hello | Run | None:
+    def receive(self) -> WorkerHello | RunJob | None:
         try:
             return receive(self._line)
         except OSError:

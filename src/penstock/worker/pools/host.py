@@ -23,7 +23,15 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress, RawJob
 from penstock.worker.logs import configure_logs
 from penstock.worker.plan import decoder, wants_result
-from penstock.worker.pools.messages import Failed, FromChild, Hello, Progressed, Returned, Run, Started
+from penstock.worker.pools.messages import (
+    Failed,
+    FromChild,
+    FunctionReturned,
+    FunctionStarted,
+    Progressed,
+    RunJob,
+    WorkerHello,
+)
 from penstock.worker.pools.script import import_script
 
 __all__ = ["Host"]
@@ -55,7 +63,7 @@ class _Plan:
 class Host:
     """The user's code in this process."""
 
-    def __init__(self, hello: Hello, send: Send) -> None:
+    def __init__(self, hello: WorkerHello, send: Send) -> None:
         self._hello = hello
         self._send = send
         self._main: ModuleType | None = None
@@ -84,7 +92,7 @@ class Host:
         if self._loop is not None:
             self._loop.close()
 
-    def attempt(self, order: Run) -> Returned | Failed:
+    def attempt(self, order: RunJob) -> FunctionReturned | Failed:
         job, plan, received = order.job, None, time.monotonic()
         try:
             plan = self._plan_of(order)
@@ -93,18 +101,18 @@ class Host:
             reporter = _Reporter(self._send, order.number)
             context = contextvars.copy_context()
             context.run(running.set, Attempt(job, reporter, ends))
-            self._send(Started(order.number))
+            self._send(FunctionStarted(order.number))
             try:
                 value = context.run(plan.function, *args, **kwargs)
             finally:
                 reporter.close()
-            return Returned(order.number, None if plan.encode is None else plan.encode(value))
+            return FunctionReturned(order.number, None if plan.encode is None else plan.encode(value))
         except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
             now = order.now + int((time.monotonic() - received) * 1000)
             options = Options() if plan is None else plan.options
             return _failed(order.number, job, now, error, options)
 
-    def _plan_of(self, order: Run) -> _Plan:
+    def _plan_of(self, order: RunJob) -> _Plan:
         spec = order.job.spec
         key = (spec.queue, spec.task, spec.retention > 0)
         plan = self._plans.get(key)
@@ -114,7 +122,7 @@ class Host:
                 self._plans[key] = plan
         return plan
 
-    def _make_plan(self, order: Run) -> _Plan:
+    def _make_plan(self, order: RunJob) -> _Plan:
         queue, name, kept = order.job.spec.queue, order.job.spec.task, order.job.spec.retention > 0
         module = self._import(order.module)
         for app in [*self._apps, *(v for v in vars(module).values() if isinstance(v, App))]:

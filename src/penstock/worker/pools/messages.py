@@ -19,13 +19,13 @@ __all__ = [
     "Failed",
     "Frames",
     "FromChild",
-    "Hello",
+    "FunctionReturned",
+    "FunctionStarted",
     "Progressed",
     "Ready",
-    "Returned",
-    "Run",
-    "Started",
+    "RunJob",
     "ToChild",
+    "WorkerHello",
     "frame",
     "receive",
 ]
@@ -38,7 +38,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
 # ── worker to child ──────────────────────────────────────────────────────────────────────────────
 
 
-class Hello(_Message, frozen=True):
+class WorkerHello(_Message, frozen=True):
     """The first one: who the worker is, and how to become like it."""
 
     parent: int
@@ -50,7 +50,7 @@ class Hello(_Message, frozen=True):
     config: Config | None
 
 
-class Run(_Message, frozen=True):
+class RunJob(_Message, frozen=True):
     """Run this job. `module` and `qualname` name its function, `now` is the store's clock."""
 
     number: int
@@ -61,7 +61,7 @@ class Run(_Message, frozen=True):
     seconds: float | None  # its limit, for the function to know
 
 
-ToChild = Hello | Run
+ToChild = WorkerHello | RunJob
 
 # ── child to worker ──────────────────────────────────────────────────────────────────────────────
 
@@ -77,7 +77,7 @@ class Broken(_Message, frozen=True):
     traceback: str
 
 
-class Started(_Message, frozen=True):
+class FunctionStarted(_Message, frozen=True):
     """The function is about to be called."""
 
     number: int
@@ -90,7 +90,7 @@ class Progressed(_Message, frozen=True):
     progress: Progress
 
 
-class Returned(_Message, frozen=True):
+class FunctionReturned(_Message, frozen=True):
     """It came back; `result` is encoded, None if the task keeps none."""
 
     number: int
@@ -113,7 +113,7 @@ class Failed(_Message, frozen=True):
         return found
 
 
-FromChild = Ready | Broken | Started | Progressed | Returned | Failed
+FromChild = Ready | Broken | FunctionStarted | Progressed | FunctionReturned | Failed
 
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────
 

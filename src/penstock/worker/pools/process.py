@@ -26,13 +26,13 @@ from penstock.worker.pools.messages import (
     Failed,
     Frames,
     FromChild,
-    Hello,
+    FunctionReturned,
+    FunctionStarted,
     Progressed,
     Ready,
-    Returned,
-    Run,
-    Started,
+    RunJob,
     ToChild,
+    WorkerHello,
     frame,
 )
 
@@ -89,7 +89,7 @@ class Work:
     def __init__(
         self,
         ticket: Any,
-        order: Run,
+        order: RunJob,
         end: asyncio.Future[EncodedResult],
         on_start: Callable[[], None] | None,
         on_progress: Callable[[Progress], None] | None,
@@ -139,7 +139,7 @@ class ChildProcess(asyncio.Protocol):
         self._gone = False
         self._silent = False  # its end of the socket is closed
 
-    async def open(self, hello: Hello) -> None:
+    async def open(self, hello: WorkerHello) -> None:
         """Start the process; returns when it is ready for jobs. Raises ChildBroken if it never is."""
         ours, theirs = socket.socketpair()
         try:
@@ -216,18 +216,18 @@ class ChildProcess(asyncio.Protocol):
             case Broken():
                 if not self._ready.done():
                     self._ready.set_exception(ChildBroken(message.cause, message.traceback))
-            case Started() if work is not None:
+            case FunctionStarted() if work is not None:
                 work.started = time.monotonic()
                 if work.on_start is not None:
                     work.on_start()
             case Progressed() if work is not None and work.on_progress is not None:
                 work.on_progress(message.progress)
-            case Returned() | Failed() if work is not None and self._killed is None:
+            case FunctionReturned() | Failed() if work is not None and self._killed is None:
                 self._ended(work, message)
             case _:
                 pass  # the end of a job after the decision to kill it: too late
 
-    def _ended(self, work: Work, message: Returned | Failed) -> None:
+    def _ended(self, work: Work, message: FunctionReturned | Failed) -> None:
         self.work = None
         if isinstance(message, Failed):
             work.fail(ChildFailed(message.as_outcome()))

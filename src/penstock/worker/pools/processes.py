@@ -18,7 +18,7 @@ from penstock.core.job import Job, Progress
 from penstock.core.text import number
 from penstock.worker.logs import log_with_traceback
 from penstock.worker.pools.limits import ChildLimits
-from penstock.worker.pools.messages import Hello, Run
+from penstock.worker.pools.messages import RunJob, WorkerHello
 from penstock.worker.pools.process import (
     ChildBroken,
     ChildDied,
@@ -122,7 +122,7 @@ class ProcessPool:
         """
         self._numbers += 1
         clock = int(time.time() * 1000) if now is None else now
-        order = Run(self._numbers, job, *reference, clock, seconds)
+        order = RunJob(self._numbers, job, *reference, clock, seconds)
         work = Work(ticket, order, asyncio.get_running_loop().create_future(), on_start, on_progress)
         self._works.append(work)
         self._waiting.append(work)
@@ -242,9 +242,9 @@ class ProcessPool:
             while self._waiting:
                 self._waiting.popleft().fail(error)
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> WorkerHello:
         main_module, main_file = whereabouts()
-        return Hello(
+        return WorkerHello(
             parent=os.getpid(),
             path=list(sys.path),
             argv=list(sys.argv),

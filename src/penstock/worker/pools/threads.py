@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.core.errors import ConfigError, Interrupted
 
-__all__ = ["Done", "ThreadPool"]
+__all__ = ["CallThreadPool", "Done"]
 
 _log = logging.getLogger("penstock.worker")
 
@@ -26,7 +26,7 @@ AGAIN = 0.5
 Done = tuple[Any, Any, BaseException | None]
 
 
-class ThreadPool:
+class CallThreadPool:
     """Runs calls in up to `size` threads and gives their ends to `on_done`, on the loop, in batches.
 
     A ticket is whatever the caller knows its call by (compared by identity). All methods are called

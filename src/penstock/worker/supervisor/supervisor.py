@@ -22,7 +22,7 @@ from penstock.stores.contract import Store
 from penstock.worker.exits import how_it_ended
 from penstock.worker.locks import LivenessLock
 from penstock.worker.logs import complain
-from penstock.worker.process import AWAY, REFUSED, UNUSABLE, Death, Hello
+from penstock.worker.process import AWAY, REFUSED, UNUSABLE, ChildHello, Death
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
 from penstock.worker.supervisor.lease_keeper import LeaseKeeper
@@ -142,7 +142,7 @@ class Supervisor:
         except TimeoutError:
             pass
 
-    def _said_hello(self, hello: Hello) -> None:
+    def _said_hello(self, hello: ChildHello) -> None:
         self._tells |= hello.tells
         if self._store is None and hello.url is not None and not hello.url.startswith("memory:"):
             self._store = connect(hello.url, namespace=hello.namespace)

@@ -19,7 +19,7 @@ import msgspec
 from penstock.config import Config
 from penstock.core.ids import mint
 from penstock.worker.exits import oom_kills
-from penstock.worker.process import ORDERS, REPLACE, Death, Hello, Orders, Refusal, Said
+from penstock.worker.process import ORDERS, REPLACE, ChildHello, Death, Orders, Refusal, Said
 from penstock.worker.queues import Queue
 from penstock.worker.shared_lease_table import LeaseTable
 
@@ -65,7 +65,7 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def wait(self, said_hello: Callable[[Hello], None]) -> int:
+    async def wait(self, said_hello: Callable[[ChildHello], None]) -> int:
         """Until the process has ended; its exit code, negative for a signal. Its hello is passed on."""
         hearing = asyncio.create_task(self._hear(said_hello))
         try:
@@ -77,7 +77,7 @@ class WorkerProcess:
             hearing.cancel()
             self._mine.close()
 
-    async def _hear(self, said_hello: Callable[[Hello], None]) -> None:
+    async def _hear(self, said_hello: Callable[[ChildHello], None]) -> None:
         loop, heard = asyncio.get_running_loop(), b""
         self._mine.setblocking(False)
         while part := await loop.sock_recv(self._mine, 65_536):

@@ -10,7 +10,7 @@ from penstock.core.job import State
 from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Fetched, Share, WorkerInfo
 from penstock.stores.memory import indexes, keys, partitions, transitions
-from penstock.stores.memory.rows import Queue, Row
+from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.leases import notice_reboot
 from penstock.stores.memory.verbs.promoting import next_due
@@ -67,7 +67,7 @@ def _pick(
                 yield row
 
 
-def _next_ready(memory: MemoryState, queue: Queue, info: WorkerInfo | None, now: int) -> Row | None:
+def _next_ready(memory: MemoryState, queue: MemoryQueue, info: WorkerInfo | None, now: int) -> Row | None:
     if queue.paused or queue.room(now) == 0:
         return None
     while (first := queue.first_parked(info) or queue.ready.first()) is not None:

@@ -17,7 +17,7 @@ from penstock.stores.contract import (
     QueueInfo,
     QueueStats,
 )
-from penstock.stores.memory.rows import DAY, Queue
+from penstock.stores.memory.rows import DAY, MemoryQueue
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.pruning import DAYS_KEPT
 
@@ -69,7 +69,7 @@ def queues(memory: MemoryState) -> list[QueueInfo]:
     return [info_of(queue, now) for queue in memory.known(None)]
 
 
-def info_of(queue: Queue, now: int) -> QueueInfo:
+def info_of(queue: MemoryQueue, now: int) -> QueueInfo:
     counts = {state: n for state, n in queue.counts.items() if n}
     oldest, gate = queue.oldest.first(), queue.gate
     return QueueInfo(
@@ -90,7 +90,7 @@ def stats(memory: MemoryState, days: int) -> list[QueueStats]:
     return [_stats_of(queue, oldest) for queue in memory.known(None)]
 
 
-def _stats_of(queue: Queue, oldest: int) -> QueueStats:
+def _stats_of(queue: MemoryQueue, oldest: int) -> QueueStats:
     days = [day for day in sorted(queue.days, reverse=True) if day > oldest]
     counts = [DayCount(_day_name(day), *queue.days[day]) for day in days]
     return QueueStats(queue.name, queue.enqueued, queue.processed, queue.failed, counts)

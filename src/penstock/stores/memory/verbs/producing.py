@@ -13,7 +13,7 @@ from penstock.core.limits import OnFull
 from penstock.core.unique_rules import expiry_of, moves, replaced
 from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.memory import indexes, keys, transitions
-from penstock.stores.memory.rows import Holder, Queue
+from penstock.stores.memory.rows import Holder, MemoryQueue
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.text_encoding import asked_because, storable
 
@@ -56,7 +56,7 @@ def enqueue_one(
     return Enqueued(EnqueueStatus.NEW, new.id)
 
 
-def _replace(memory: MemoryState, queue: Queue, holder: Holder, new: NewJob, now: int) -> Enqueued:
+def _replace(memory: MemoryState, queue: MemoryQueue, holder: Holder, new: NewJob, now: int) -> Enqueued:
     """Let a new job take the place of the holder of its key, if it is one that can be replaced."""
     row = memory.rows.get(holder.generation)
     job = None if row is None else replaced(row.job, new, now)

@@ -6,7 +6,7 @@ from penstock.core.job import State
 from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Pruned
 from penstock.stores.memory import keys, partitions, transitions
-from penstock.stores.memory.rows import DAY, Queue
+from penstock.stores.memory.rows import DAY, MemoryQueue
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.workers import silent
 
@@ -72,7 +72,7 @@ def _prune_keys(memory: MemoryState, limit: int, now: int) -> int:
     return done
 
 
-def _forget_idle(queue: Queue, now: int) -> None:
+def _forget_idle(queue: MemoryQueue, now: int) -> None:
     """Forget partitions whose rate is as it was, and the fair shares of a queue with no available job."""
     partitions.forget_idle(queue, now)
     if not queue.counts[State.AVAILABLE]:
@@ -80,6 +80,6 @@ def _forget_idle(queue: Queue, now: int) -> None:
             share.rest()
 
 
-def _forget_days(queue: Queue, now: int) -> None:
+def _forget_days(queue: MemoryQueue, now: int) -> None:
     for day in [day for day in queue.days if day <= now // DAY - DAYS_KEPT]:
         del queue.days[day]

@@ -6,27 +6,28 @@ from collections.abc import Sequence
 
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Wake
-from penstock.stores.memory.notifier import Notifier
+from penstock.stores.memory.notifier import MemoryNotifier
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.producing import get
 from penstock.stores.memory.verbs.promoting import next_due
-from penstock.stores.memory.waiters import EndWatch, Heard
+from penstock.stores.memory.waiters import EndWatch
+from penstock.stores.wake_counts import WakeCounts
 
 __all__ = ["look", "told", "unwatch", "unwatch_ends", "watch", "watch_ends"]
 
 
-def watch(memory: MemoryState, queues: Sequence[str], notifier: Notifier) -> None:
+def watch(memory: MemoryState, queues: Sequence[str], notifier: MemoryNotifier) -> None:
     """Notify when one of the queues may have work, and at every request to stop or change of settings."""
     memory.waiters.watch(queues, notifier)
 
 
-def unwatch(memory: MemoryState, queues: Sequence[str], notifier: Notifier) -> None:
+def unwatch(memory: MemoryState, queues: Sequence[str], notifier: MemoryNotifier) -> None:
     memory.waiters.unwatch(queues, notifier)
 
 
 def look(
-    memory: MemoryState, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str] = ()
-) -> tuple[Wake, Heard]:
+    memory: MemoryState, queues: Sequence[str], until: int, before: WakeCounts, parked: Sequence[str] = ()
+) -> tuple[Wake, WakeCounts]:
     """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
     wake, now, heard = Wake.NOTHING, memory.clock.now(), memory.waiters.heard
     known = memory.known(queues)
@@ -42,7 +43,7 @@ def look(
     return wake, heard
 
 
-def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: Notifier, each: bool) -> EndWatch:
+def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: MemoryNotifier, each: bool) -> EndWatch:
     """Notify when all of these have ended or are gone; `each`: whenever one is, and `told` says of which."""
     watch = EndWatch(notifier, dict(zip(refs, get(memory, refs), strict=True)), each)
     memory.waiters.watch_ends(watch)

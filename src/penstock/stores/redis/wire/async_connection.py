@@ -18,7 +18,7 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.connect import dial_async, where
 from penstock.stores.redis.wire.encoding import packed_all
-from penstock.stores.redis.wire.faults import Lost, Refusal, Unsent, lost_because, read
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because, read
 from penstock.stores.redis.wire.handshake import Greeting, Kind, Server
 
 __all__ = ["Link", "not_greeted", "open_link"]
@@ -54,7 +54,7 @@ class Link(asyncio.Protocol):
         self._transport = writer.transport
         self._patience = patience
         self._callers: deque[_Caller] = deque()
-        self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING)
+        self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_NOTHING)
         self.heard = time.monotonic()
         self._moved = 0.0  # when we last saw that bytes of ours went out
         self._left = 0  # how many had not, then
@@ -196,7 +196,7 @@ def not_greeted(lost: Lost, address: Address, node: Node, kind: Kind) -> StoreEr
     """A connection that broke before we knew who is there: its last words say why, if there were any."""
     there = where(address, node, kind)
     for reply in lost.replies:
-        if isinstance(reply, Refusal):
+        if isinstance(reply, ErrorReply):
             error = read(str(reply), there).error
             if error is not None:
                 return error

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from penstock.core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 __all__ = [
+    "ErrorReply",
     "Lost",
     "Meaning",
-    "Refusal",
     "ReplyLost",
     "Step",
     "Unsent",
@@ -31,7 +31,7 @@ class ReplyLost(StoreUnavailable):
     """The call was sent and its answer never came: nobody knows whether it was carried out."""
 
 
-class Refusal(Exception):
+class ErrorReply(Exception):
     """An error reply, as the server wrote it."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.faults import Refusal, read
+from penstock.stores.redis.wire.faults import ErrorReply, read
 
 __all__ = ["Greeting", "Kind", "OnConnect", "Server"]
 
@@ -57,7 +57,7 @@ class Greeting:
         """Who is there. Raises StoreUnavailable for what passes, StoreError for what does not."""
         where = self._address.at(self._node)
         for reply in replies[: self._must]:
-            if isinstance(reply, Refusal):
+            if isinstance(reply, ErrorReply):
                 if "cluster mode" in str(reply):  # SELECT
                     raise self._is_cluster(where)
                 error = read(str(reply), where).error
@@ -77,7 +77,7 @@ class Greeting:
     def _info(self, replies: list[Any], where: str) -> dict[str, str]:
         at = self._must if self._kind == "sentinel" else self._must + 1
         reply = replies[at] if at < len(replies) else replies[0]
-        if isinstance(reply, Refusal):
+        if isinstance(reply, ErrorReply):
             if str(reply).startswith("NOPERM"):
                 return {}  # it may hide what it is
             error = read(str(reply), where).error

@@ -17,7 +17,7 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_connection import Link
 from penstock.stores.redis.wire.encoding import packed
-from penstock.stores.redis.wire.faults import Lost, Refusal, Step, read
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Step, read
 from penstock.stores.redis.wire.request_batch import backoff
 from penstock.stores.redis.wire.sync_connection import Line
 
@@ -135,7 +135,7 @@ class Ear:
         self._trouble = StoreUnavailable(f"{self._address.url}: {link.lost}")
 
     def _message(self, message: Any) -> None:
-        if isinstance(message, Refusal):
+        if isinstance(message, ErrorReply):
             meaning = read(str(message), self._address.url)
             if meaning.error is not None and meaning.step is Step.FINAL:
                 self._refuse(meaning.error)
@@ -281,7 +281,7 @@ class SyncListener:
                 reply = line.hear(max(until - time.monotonic(), 0.05))
                 if reply is None:
                     raise StoreUnavailable(f"{self._address.url} does not answer")
-                if isinstance(reply, Refusal):
+                if isinstance(reply, ErrorReply):
                     raise read(str(reply), self._address.url).error or StoreError(str(reply))
                 if isinstance(reply, list) and reply[:2] == [b"subscribe", self.channel]:
                     line.channel = self.channel

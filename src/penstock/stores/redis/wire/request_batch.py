@@ -20,7 +20,7 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.calls import Acked, Call
 from penstock.stores.redis.wire.encoding import packed
-from penstock.stores.redis.wire.faults import Meaning, Refusal, ReplyLost, Step, read
+from penstock.stores.redis.wire.faults import ErrorReply, Meaning, ReplyLost, Step, read
 from penstock.stores.redis.wire.handshake import Kind
 from penstock.stores.redis.wire.topology import Directory
 
@@ -144,7 +144,7 @@ class Errand:
 
     def _answered(self, item: _Item, reply: Any, parcel: Parcel, replicas: int) -> None:
         item.asking = None
-        if not isinstance(reply, Refusal):
+        if not isinstance(reply, ErrorReply):
             self.answers[item.index] = Acked(reply, replicas) if item.call.replicas else reply
             return
         meaning = read(str(reply), self._address.at(parcel.node))
@@ -252,7 +252,7 @@ class Parcel:
         at, replicas = self._scripts, 0
         if self._waits and isinstance(replies[-1], int):
             replicas = replies[-1]
-        unloadable = [reply for reply in replies[:at] if isinstance(reply, Refusal)]
+        unloadable = [reply for reply in replies[:at] if isinstance(reply, ErrorReply)]
         for item in items:
             at += item.asking is not None
             reply = replies[at]
@@ -267,7 +267,7 @@ class Parcel:
         errand._directory.doubt(self.edition, self.node)
         error = StoreUnavailable(f"{errand._address.at(self.node)}: {why}")
         at = self._scripts
-        loaded = not any(isinstance(reply, Refusal) for reply in replies[:at])
+        loaded = not any(isinstance(reply, ErrorReply) for reply in replies[:at])
         for item in self.items:
             at += item.asking is not None
             if at < len(replies) and (loaded or not item.load):

@@ -16,10 +16,10 @@ from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.async_connection import not_greeted, unsent
 from penstock.stores.redis.wire.connect import dial
 from penstock.stores.redis.wire.encoding import packed_all
-from penstock.stores.redis.wire.faults import Lost, Refusal, Unsent, lost_because
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because
 from penstock.stores.redis.wire.handshake import Greeting, Kind, Server
 
-__all__ = ["Line", "Pool", "open_line"]
+__all__ = ["ConnectionPool", "Line", "open_line"]
 
 _NOTHING: Any = object()
 _CHUNK = 65_536
@@ -34,7 +34,7 @@ class Line:
         #: What it is subscribed to, if anything.
         self.channel: bytes | None = None
         self._sock = sock
-        self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING)
+        self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_NOTHING)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
@@ -155,7 +155,7 @@ def open_line(address: Address, node: Node, kind: Kind, timeout: float) -> Line:
     return line
 
 
-class Pool:
+class ConnectionPool:
     """Lines that nobody uses now, the last used first; at most `size` are out at once."""
 
     def __init__(self, size: int = 64) -> None:

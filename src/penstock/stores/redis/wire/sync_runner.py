@@ -16,7 +16,7 @@ from penstock.stores.redis.wire.faults import Lost, Unsent
 from penstock.stores.redis.wire.handshake import Kind, OnConnect
 from penstock.stores.redis.wire.listener import SyncListener
 from penstock.stores.redis.wire.request_batch import Errand, Parcel
-from penstock.stores.redis.wire.sync_connection import Line, Pool, open_line
+from penstock.stores.redis.wire.sync_connection import ConnectionPool, Line, open_line
 from penstock.stores.redis.wire.topology import Directory, Question, directory_of
 
 __all__ = ["SyncRunner"]
@@ -30,7 +30,7 @@ class SyncRunner:
         self._on_connect = on_connect
         self._directory: Directory = directory_of(address)
         self._pid = os.getpid()
-        self._pool = Pool()
+        self._pool = ConnectionPool()
         self._looking = threading.Lock()
 
     @property
@@ -70,7 +70,7 @@ class SyncRunner:
 
         A later call opens new ones.
         """
-        pool, self._pool = self._pool, Pool()
+        pool, self._pool = self._pool, ConnectionPool()
         pool.close()
 
     def _deliver(self, parcel: Parcel) -> None:
@@ -168,6 +168,6 @@ class SyncRunner:
 
     def _forked(self) -> None:
         self._pool.close()  # a socket that is closed in the child lives on in the parent
-        self._pool = Pool()
+        self._pool = ConnectionPool()
         self._looking = threading.Lock()
         self._pid = os.getpid()

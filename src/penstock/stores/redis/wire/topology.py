@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.faults import Meaning, Refusal, Step, read
+from penstock.stores.redis.wire.faults import ErrorReply, Meaning, Step, read
 
 __all__ = ["Directory", "FixedDirectory", "Question", "directory_of", "slot_of"]
 
@@ -114,7 +114,7 @@ class SentinelDirectory(Directory):
         self.vague = False
 
     def _trouble(self, reply: Any, sentinel: Node) -> StoreError | None:
-        if not isinstance(reply, Refusal):
+        if not isinstance(reply, ErrorReply):
             return _passing(reply)
         text = str(reply)
         if "unknown command" in text.lower():
@@ -175,7 +175,7 @@ class ClusterDirectory(Directory):
                 self._draw(reply, node)
                 return
             self._silent[node] = time.monotonic()
-            if isinstance(reply, Refusal):
+            if isinstance(reply, ErrorReply):
                 last = self._refused(reply, node)
             else:
                 last = _passing(reply) or last
@@ -197,7 +197,7 @@ class ClusterDirectory(Directory):
     def _is_silent(self, node: Node) -> bool:
         return time.monotonic() - self._silent.get(node, float("-inf")) < _SILENT_FOR
 
-    def _refused(self, reply: Refusal, node: Node) -> StoreError | None:
+    def _refused(self, reply: ErrorReply, node: Node) -> StoreError | None:
         text = str(reply)
         if "cluster support disabled" in text:
             raise StoreError(f"{self.address.url} is not a cluster: use {self.address.as_mode('single')}")

@@ -9,7 +9,7 @@ from penstock.core.job import UNREADABLE_TASK, Job, Ref, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.columns import JobRow
+from penstock.stores.sqlite.columns import SqliteJobRow
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
 from penstock.stores.sqlite.sql import SQL
@@ -57,7 +57,7 @@ def show(tx: TransactionContext, row: Row) -> Job:
     try:
         return job_of(row)
     except Unreadable as error:
-        seq = JobRow._make(row).seq
+        seq = SqliteJobRow._make(row).seq
         found = _looked(tx, seq)
         assert found is not None
         return unreadable_job(row, Ref(found.queue, found.id), error.causes[seq])

@@ -8,7 +8,7 @@ from penstock.core.job import Job
 from penstock.core.lifecycle import LOST_BY
 from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus
 from penstock.stores.sqlite.blobs import progress_blob
-from penstock.stores.sqlite.columns import JobRow
+from penstock.stores.sqlite.columns import SqliteJobRow
 from penstock.stores.sqlite.rows import jobs_of, numbers, texts
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import RUNNING
@@ -86,7 +86,7 @@ def reclaim(
     return Fetched(jobs, tx.now, set_aside=tx.told())
 
 
-_SEQ = JobRow._fields.index("seq")
+_SEQ = SqliteJobRow._fields.index("seq")
 
 
 def _lost(tx: TransactionContext, queues: Sequence[str], limit: int, of: Sequence[str] | None) -> list[int]:

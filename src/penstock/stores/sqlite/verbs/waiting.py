@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from penstock.stores.contract import Wake
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.promoting import next_due
+from penstock.stores.wake_counts import WakeCounts
 
-__all__ = ["Heard", "heard", "look"]
+__all__ = ["heard", "look"]
 
 _HEARD = SQL["counters.heard"]
 
 
-class Heard(NamedTuple):
-    """How many requests to stop, and changes of settings, there had been."""
-
-    cancels: int
-    changes: int
-
-
-def heard(tx: TransactionContext) -> Heard:
+def heard(tx: TransactionContext) -> WakeCounts:
     row = tx.execute(_HEARD, (tx.namespace,)).fetchone()
-    return Heard(0, 0) if row is None else Heard(*row)
+    return WakeCounts(0, 0) if row is None else WakeCounts(*row)
 
 
 def look(
-    tx: TransactionContext, queues: Sequence[str], until: int, before: Heard, parked: Sequence[str]
-) -> tuple[Wake, Heard]:
+    tx: TransactionContext, queues: Sequence[str], until: int, before: WakeCounts, parked: Sequence[str]
+) -> tuple[Wake, WakeCounts]:
     """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
     wake = Wake.NOTHING
     found = tx.known(queues)

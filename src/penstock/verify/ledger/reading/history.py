@@ -28,7 +28,7 @@ from penstock.verify.ledger.facts import (
     Limited,
     Offered,
     Opened,
-    Settled,
+    SettleAnswered,
     Settling,
     Started,
     Ticked,
@@ -36,9 +36,19 @@ from penstock.verify.ledger.facts import (
     Told,
     decoder,
 )
-from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, Operation, Run, Story
+from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Run, Story
 
-__all__ = ["TERMINAL_STATES", "Act", "History", "Operation", "Run", "Story", "read", "tell", "uncollected"]
+__all__ = [
+    "TERMINAL_STATES",
+    "Act",
+    "History",
+    "OperatorAction",
+    "Run",
+    "Story",
+    "read",
+    "tell",
+    "uncollected",
+]
 
 #: A wall clock that is further off than this (ms) is not believed.
 _ODD = 1_000
@@ -225,10 +235,10 @@ def _story(ref: Ref, facts: list[JobFact]) -> Story:
                 story.acts.append(act)
                 if fact.token in runs:
                     runs[fact.token].acts.append(act)
-            case Settled():
+            case SettleAnswered():
                 _add_answer(story, fact)
             case Asked():
-                story.operations.append(Operation(fact))
+                story.operations.append(OperatorAction(fact))
             case Told():
                 for op in story.operations:
                     if op.answer is None and op.asked.verb == fact.verb and op.asked.pid == fact.pid:
@@ -264,7 +274,7 @@ def _was_first(late: Run, other: Run) -> bool:
     return late.asked < other.asked and late.attempt < other.attempt
 
 
-def _add_answer(story: Story, fact: Settled) -> None:
+def _add_answer(story: Story, fact: SettleAnswered) -> None:
     for act in story.acts:
         if act.answer is None and act.asked.token == fact.token and act.asked.pid == fact.pid:
             act.answer, act.answered = fact.answer, fact.mono

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.core.job import TERMINAL, Ref
 from penstock.verify.ledger.facts import Answered, Asked, Ended, Leased, Offered, Settling, Started
 
-__all__ = ["TERMINAL_STATES", "Act", "Operation", "Run", "Story"]
+__all__ = ["TERMINAL_STATES", "Act", "OperatorAction", "Run", "Story"]
 
 TERMINAL_STATES = frozenset(state.value for state in TERMINAL)
 #: What a store says to a job that it has taken.
@@ -61,7 +61,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Operation:
+class OperatorAction:
     """What somebody did to a job from outside: cancel, retry, reschedule, delete."""
 
     asked: Asked
@@ -86,7 +86,7 @@ class Story:
     leases: list[Leased] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     acts: list[Act] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[OperatorAction] = field(default_factory=list)
     #: Runs of which two processes say that they are theirs: (token, pid, pid).
     shared: list[tuple[str, int, int]] = field(default_factory=list)
     #: The batches that it was collected into, and, of a batch, the ids of its members.

@@ -114,7 +114,7 @@ def settled(settlements: Sequence[Settlement], answers: Sequence[Answer] | None)
     for i, one in enumerate(settlements):
         lease = one.lease
         answer = "unknown" if answers is None else answers[i].value
-        yield facts.Settled(*now, lease.queue, lease.id, _token(lease), answer)
+        yield facts.SettleAnswered(*now, lease.queue, lease.id, _token(lease), answer)
         if answer == "applied":
             yield from (facts.Answered(*now, job.queue, job.id, "follows") for job in one.then)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.core.job import Job
 from penstock.verify.ledger.facts import Answered
-from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, Operation, Story
+from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Story
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.verdict import Violation
 
@@ -108,7 +108,7 @@ def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
     return [act for act in ends if act not in undone], undone
 
 
-def _cancels(story: Story) -> list[Operation]:
+def _cancels(story: Story) -> list[OperatorAction]:
     """By which it ended, as the store said."""
     since = _since(story)
     return [

@@ -99,7 +99,7 @@ class Loan(NamedTuple):
         return _until(fault) >= self.begin
 
 
-class _Line:
+class _Timeline:
     """The troubles of one process, or of all, in the order of time."""
 
     __slots__ = ("begins", "faults", "until")
@@ -144,9 +144,9 @@ class Troubles:
             if word_of(fault) not in (_HARMLESS | _STARVES if blows else _HARMLESS):
                 by_target[fault.target].append(fault)
         self._everybodys = by_target.pop(0, [])
-        self._queues: dict[str, _Line] = {}
-        self._lines = {target: _Line(faults) for target, faults in by_target.items()}
-        self._hit: dict[frozenset[int], list[_Line]] = {}
+        self._queues: dict[str, _Timeline] = {}
+        self._lines = {target: _Timeline(faults) for target, faults in by_target.items()}
+        self._hit: dict[frozenset[int], list[_Timeline]] = {}
         self.blows = self if blows else Troubles(history, blows=True)
 
     def cause(self, loan: Loan) -> Fault | None:
@@ -165,15 +165,15 @@ class Troubles:
         lines = (self._of_queue(queue), *self._lines_of(pids))
         return any(line.covers(mono) for line in lines)
 
-    def _of_queue(self, queue: str) -> _Line:
+    def _of_queue(self, queue: str) -> _Timeline:
         """What hit all processes that had to do with this queue."""
         line = self._queues.get(queue)
         if line is None:
             hit = [fault for fault in self._everybodys if not fault.queues or queue in fault.queues]
-            line = self._queues[queue] = _Line(hit)
+            line = self._queues[queue] = _Timeline(hit)
         return line
 
-    def _lines_of(self, pids: Iterable[int]) -> list[_Line]:
+    def _lines_of(self, pids: Iterable[int]) -> list[_Timeline]:
         if not self._lines:
             return []
         key = frozenset(pids)
