@@ -48,19 +48,31 @@ def methods_of(contract: type) -> dict[str, Callable[..., Any]]:
 VERBS = {name: verb for name, verb in methods_of(Store).items() if name != "close"}
 SYNC_VERBS = methods_of(SyncStore)
 
-#: `ends` gives its news bit by bit and has no one moment at which it is done; `ended` has.
-WITHOUT_CRASH_POINTS = {"ends"}
+#: `stream_ends` answers bit by bit and has no one moment at which it is done; `wait_for_end` has one.
+WITHOUT_CRASH_POINTS = {"stream_ends"}
 
 #: Every store waits in a way of its own, in both doors.
-WAITS = {"ended", "ends"}
+WAITS = {"wait_for_end", "stream_ends"}
 
 #: These change no job, or only what the ledger has from another verb; the ledger lets them pass.
 NOT_IN_THE_LEDGER = {
-    *("get", "ended", "ends", "list_jobs", "find", "queues", "parked", "stats", "lane", "groups", "workers"),
+    *(
+        "get",
+        "wait_for_end",
+        "stream_ends",
+        "list_jobs",
+        "find",
+        "queues",
+        "parked",
+        "stats",
+        "lane",
+        "groups",
+        "workers",
+    ),
     *("extend", "promote", "prune", "drop", "flush_group", "checkup", "announce", "retire"),
     *("entries", "put_entries", "pause_entries", "delete_entries"),
 }
-NOT_IN_THE_LEDGER_SYNC = {"get", "ended", "ends", "queues"}
+NOT_IN_THE_LEDGER_SYNC = {"get", "wait_for_end", "stream_ends", "queues"}
 
 
 # --- the places ---------------------------------------------------------------------------------

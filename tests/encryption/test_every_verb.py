@@ -44,7 +44,7 @@ def test_its_methods_take_what_those_of_the_contract_take(store: Store) -> None:
 def test_a_table_that_lacks_a_verb_cannot_be_made() -> None:
     """So a new verb stops the encrypted store until somebody has said what of it is encrypted."""
     fields = dataclasses.fields(VerbTable)
-    assert {field.name for field in fields} == set(VERBS) - {"wait", "ended", "ends", "checkup"}
+    assert {field.name for field in fields} == set(VERBS) - {"wait", "wait_for_end", "stream_ends", "checkup"}
     for field in fields:
         assert field.default is dataclasses.MISSING, field.name
         assert field.default_factory is dataclasses.MISSING, field.name

@@ -59,8 +59,9 @@ OPENED = {**STORES, "encrypted": _encrypted}
 
 
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
-ENCRYPTED = ("ended", "ends", "extend", "fetch", "get", "groups", "known_faults", "list_jobs", "namespaces")
-ENCRYPTED += ("periodic", "reclaim", "settle", "sync_door", "unique_rules", "wait")
+ENCRYPTED = ("extend", "fetch", "get", "groups", "known_faults", "list_jobs", "namespaces")
+ENCRYPTED += ("periodic", "reclaim", "settle", "stream_ends", "sync_door", "unique_rules", "wait")
+ENCRYPTED += ("wait_for_end",)
 #: Except these: an encrypted store keeps a hash of the unique key.
 NOT_ENCRYPTED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_the_")
 

@@ -31,9 +31,9 @@ async def use(store: Store) -> None:
     """An enqueue, a wait for its end, a wait for work, and one that is cut off."""
     spec = new()
     await store.enqueue([spec])
-    await store.ended([spec.ref], timeout=0)
+    await store.wait_for_end([spec.ref], timeout=0)
     await store.wait(["empty"], timeout=0)
-    waiting = asyncio.ensure_future(store.ended([spec.ref], timeout=60_000))
+    waiting = asyncio.ensure_future(store.wait_for_end([spec.ref], timeout=60_000))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)

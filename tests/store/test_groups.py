@@ -399,7 +399,7 @@ async def test_with_nothing_to_keep_the_members_go_with_their_batch(store: Store
     await end(store, batch, Transition(state))
     assert await all_jobs(store) == []
     assert await store.drop("default")
-    assert await store.ended([member.ref for member in members], timeout=0) == [None] * 3
+    assert await store.wait_for_end([member.ref for member in members], timeout=0) == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ async def test_no_attempt_ends_grouped(store: Store) -> None:
 async def test_who_waits_for_members_hears_of_their_end(store: Store) -> None:
     batch, members = await a_running_batch(store, 2)
     refs = [one.ref for one in members]
-    heard = store.ends(refs, timeout=5_000)
+    heard = store.stream_ends(refs, timeout=5_000)
     await end(store, batch)
     told = {}
     async for some in heard:

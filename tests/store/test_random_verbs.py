@@ -506,7 +506,7 @@ class Verbs(RuleBasedStateMachine):
     def look(self, refs: list[int]) -> None:
         asked = self.refs(refs)
         self.both("get", asked)
-        self.both("ended", asked, timeout=0)
+        self.both("wait_for_end", asked, timeout=0)
         for ref in asked:
             self.both("find", ref.id)
 

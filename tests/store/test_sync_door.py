@@ -49,7 +49,7 @@ def test_without_any_event_loop(store: Store, clock: ManualClock) -> None:
     assert moved.run_at == clock.now() + 7
     assert door.cancel([spec.ref]) == [State.CANCELLED]
     assert door.cancel([late.ref], reason="paid") == [State.CANCELLED]
-    found = door.ended([spec.ref, late.ref], timeout=MINUTE)
+    found = door.wait_for_end([spec.ref, late.ref], timeout=MINUTE)
     assert [one and one.reason for one in found] == [ASK_CANCELLED, "paid"]
     assert door.retry([spec.ref, late.ref]) == [State.CANCELLED, State.CANCELLED]
     assert door.queues()[0].counts == {State.AVAILABLE: 2}
@@ -84,17 +84,17 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     assert store.sync.reschedule([job.ref]) == [State.RUNNING]
 
 
-async def test_ended_gives_up_when_its_time_is_up(store: Store) -> None:
+async def test_wait_for_end_gives_up_when_its_time_is_up(store: Store) -> None:
     job = await running(store)
     began = time.monotonic()
-    assert await asyncio.to_thread(store.sync.ended, [job.ref], timeout=30) == [job]
+    assert await asyncio.to_thread(store.sync.wait_for_end, [job.ref], timeout=30) == [job]
     assert time.monotonic() - began >= 0.025
-    assert store.sync.ended([job.ref], timeout=0) == [job]
+    assert store.sync.wait_for_end([job.ref], timeout=0) == [job]
 
 
-async def test_ended_comes_back_at_once_for_what_has_ended(store: Store) -> None:
+async def test_wait_for_end_returns_at_once_for_what_has_ended(store: Store) -> None:
     job = await in_state(store, State.DEAD)
-    assert store.sync.ended([job.ref, Ref("default", "nobody")], timeout=MINUTE) == [job, None]
+    assert store.sync.wait_for_end([job.ref, Ref("default", "nobody")], timeout=MINUTE) == [job, None]
 
 
 def test_the_store_may_be_opened_by_its_sync_door_and_used_by_two_loops(store: Store) -> None:

@@ -108,8 +108,8 @@ async def test_a_job_that_many_have_asked_after_is_told_of_still(open_store: Ope
     await add(store, job)
     ref = job.ref
     for _ in range(300):
-        assert await asyncio.to_thread(store.sync.ended, [ref], timeout=0) == await store.get([ref])
-    sleeper = asyncio.create_task(store.ended([ref], timeout=60_000))
+        assert await asyncio.to_thread(store.sync.wait_for_end, [ref], timeout=0) == await store.get([ref])
+    sleeper = asyncio.create_task(store.wait_for_end([ref], timeout=60_000))
     await asyncio.sleep(0.1)
     assert not sleeper.done()
     await worker.cancel([ref])

@@ -37,7 +37,7 @@ def test_a_wait_that_was_left_behind_may_be_collected_while_a_verb_is_at_work() 
     """The garbage collector runs where it likes: it must not wait for the state that its own thread holds."""
     store, ended = MemoryStore(), threading.Event()
     store.sync.enqueue([new("a")])
-    ends = store.sync.ends([new("a").ref, new("gone").ref], timeout=60_000)
+    ends = store.sync.stream_ends([new("a").ref, new("gone").ref], timeout=60_000)
     assert next(ends) == {new("gone").ref: None}
     cycle: list[object] = [ends]
     cycle.append(cycle)
@@ -148,7 +148,7 @@ def test_a_waiter_in_a_thread_is_woken_from_a_loop_and_the_other_way_round() -> 
 
     def wait() -> None:
         ready.set()
-        found.extend(store.sync.ended([new("a").ref, new("b").ref], timeout=60_000))
+        found.extend(store.sync.wait_for_end([new("a").ref, new("b").ref], timeout=60_000))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -192,7 +192,7 @@ async def test_a_memory_through_which_many_jobs_went_is_as_small_as_before() -> 
         await store.cancel([job.ref for job in jobs])
         await store.delete([job.ref for job in jobs])
         await store.wait([f"q{turn}"], timeout=0)
-        await store.ended([jobs[0].ref], timeout=0)
+        await store.wait_for_end([jobs[0].ref], timeout=0)
     assert store.memory.generation == 6_000
     for what, held in lengths(store).items():
         assert held <= 200, what
@@ -208,7 +208,7 @@ async def test_reading_and_asking_makes_nothing() -> None:
     await store.retry(ghosts)
     await store.reschedule(ghosts)
     await store.delete(ghosts)
-    await store.ended(ghosts, timeout=0)
+    await store.wait_for_end(ghosts, timeout=0)
     for ref in ghosts:
         await store.promote([ref.queue], limit=1)
         await store.purge(ref.queue, list(State))

@@ -215,7 +215,7 @@ class Place:
 
     def until_ended(self, handles: list[Handle[Any]], *, within: float = PATIENCE) -> list[Job]:
         """Wait until all of these jobs are at their end."""
-        ended = self.app.store.sync.ended([h.ref for h in handles], timeout=int(within * 1000))
+        ended = self.app.store.sync.wait_for_end([h.ref for h in handles], timeout=int(within * 1000))
         left = [job.spec.id for job in ended if job is not None and not job.ended]
         assert not left, f"{len(left)} of {len(handles)} job(s) did not end within {within} s"
         return self.jobs(handles)

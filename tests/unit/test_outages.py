@@ -59,7 +59,7 @@ async def drained_async(app: App, handle: Handle[Any], timeout: Any) -> Any:
 
 WAITS = [result, aresult, results, aresults, as_completed, as_completed_async, follow, follow_async]
 every_wait = pytest.mark.parametrize("wait", [*WAITS, drained, drained_async], ids=lambda wait: wait.__name__)
-ASKED = ("get", "ended", "ends", "queues")
+ASKED = ("get", "wait_for_end", "stream_ends", "queues")
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def test_a_store_that_fails_is_an_error_of_the_call(app: App, ask: Ask) -> None:
     faults = FaultyStore(app.store)
     app.use_store(faults.store)
     handles = enqueued(app, 2)
-    faults.fail("ends", error=StoreCorrupt("no outage"))
+    faults.fail("stream_ends", error=StoreCorrupt("no outage"))
     with pytest.raises(StoreCorrupt):
         ask(app, handles, return_errors=True)
 
@@ -373,4 +373,4 @@ async def test_a_follower_asks_at_most_as_often_as_it_was_told(app: App) -> None
     handle = await app.tasks["double"].aenqueue(2)
     with pytest.raises(ResultTimeout):
         await anext(aiter(handle.follow_progress(every="100ms", timeout="450ms")))
-    assert faults.calls["get"] + faults.calls["ended"] <= 7
+    assert faults.calls["get"] + faults.calls["wait_for_end"] <= 7

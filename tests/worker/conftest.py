@@ -186,7 +186,7 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], what: str) -> N
 
 async def ended(handle: Handle[Any]) -> Job:
     """The job, once it has ended; it must be one that is kept."""
-    (job,) = await handle._store.ended([handle.ref], timeout=int(PATIENCE * 1000))
+    (job,) = await handle._store.wait_for_end([handle.ref], timeout=int(PATIENCE * 1000))
     assert job is not None, "it is gone"
     assert job.ended, f"it has not ended: {job.state.value}, {job.reason}, {job.errors}"
     return job

@@ -86,7 +86,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         if not keeps_result(self):
             refuse_unkept(self, ask(patience, self.job))
         while True:
-            (job,) = ask(patience, lambda: self._store.sync.ended([self.ref], timeout=patience.left))
+            (job,) = ask(patience, lambda: self._store.sync.wait_for_end([self.ref], timeout=patience.left))
             if job is None or job.ended or patience.over:
                 return outcome_of(self, job, patience)
 
@@ -97,7 +97,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         if not keeps_result(self):
             refuse_unkept(self, await aask(patience, self.ajob))
         while True:
-            (job,) = await aask(patience, lambda: self._store.ended([self.ref], timeout=patience.left))
+            (job,) = await aask(patience, lambda: self._store.wait_for_end([self.ref], timeout=patience.left))
             if job is None or job.ended or patience.over:
                 return outcome_of(self, job, patience)
 

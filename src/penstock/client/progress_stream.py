@@ -53,7 +53,7 @@ class ProgressStream:
             self._refuse_late(job, patience)
             (job,) = ask(
                 patience,
-                lambda: self._store.sync.ended([self._ref], timeout=min(self._every, patience.left)),
+                lambda: self._store.sync.wait_for_end([self._ref], timeout=min(self._every, patience.left)),
             )
 
     async def __aiter__(self) -> AsyncGenerator[Progress, None]:
@@ -69,7 +69,7 @@ class ProgressStream:
             self._refuse_late(job, patience)
             (job,) = await aask(
                 patience,
-                lambda: self._store.ended([self._ref], timeout=min(self._every, patience.left)),
+                lambda: self._store.wait_for_end([self._ref], timeout=min(self._every, patience.left)),
             )
 
     def _refuse_missing(self, job: Job | None) -> None:

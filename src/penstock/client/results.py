@@ -15,7 +15,7 @@ from penstock.client.handle import (
     refuse_unkept,
     with_end,
 )
-from penstock.client.timeouts import Patience, aask, aends, ask, ends, refuse_in_loop
+from penstock.client.timeouts import Patience, aask, ask, astream_ends, refuse_in_loop, stream_ends
 from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, PenstockError, ResultTimeout
 from penstock.core.job import Job, Ref
@@ -35,7 +35,7 @@ def results(
     if asked := found.begin():
         jobs = ask(patience, lambda: store.sync.get(asked))
         found.learn(dict(zip(asked, jobs, strict=True)))
-    with closing(ends(store, found.open, patience)) as told:
+    with closing(stream_ends(store, found.open, patience)) as told:
         for some in told:
             found.take(some)
     if found.open:
@@ -51,7 +51,7 @@ async def aresults(
     if asked := found.begin():
         jobs = await aask(patience, lambda: store.get(asked))
         found.learn(dict(zip(asked, jobs, strict=True)))
-    async with aclosing(aends(store, found.open, patience)) as told:
+    async with aclosing(astream_ends(store, found.open, patience)) as told:
         async for some in told:
             found.take(some)
     if found.open:
@@ -76,7 +76,7 @@ class AsCompleted(Generic[R]):
     def __iter__(self) -> Generator[Handle[R], None, None]:
         refuse_in_loop("for … in app.as_completed()", "async for … in app.as_completed()")
         patience, open = self._patience.again(), dict(self._handles)
-        with closing(ends(self._store, open, patience)) as told:
+        with closing(stream_ends(self._store, open, patience)) as told:
             for some in told:
                 for ref in sorted(some, key=self._order.__getitem__):
                     yield with_end(open.pop(ref), some[ref])
@@ -84,7 +84,7 @@ class AsCompleted(Generic[R]):
 
     async def __aiter__(self) -> AsyncGenerator[Handle[R], None]:
         patience, open = self._patience.again(), dict(self._handles)
-        async with aclosing(aends(self._store, open, patience)) as told:
+        async with aclosing(astream_ends(self._store, open, patience)) as told:
             async for some in told:
                 for ref in sorted(some, key=self._order.__getitem__):
                     yield with_end(open.pop(ref), some[ref])

@@ -13,7 +13,7 @@ from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Store
 
-__all__ = ["Patience", "aask", "aends", "ask", "ends", "refuse_in_loop"]
+__all__ = ["Patience", "aask", "ask", "astream_ends", "refuse_in_loop", "stream_ends"]
 
 R = TypeVar("R")
 
@@ -76,13 +76,13 @@ async def aask(patience: Patience, question: Callable[[], Awaitable[R]]) -> R:
             await asyncio.sleep(patience.pause(error))
 
 
-def ends(
+def stream_ends(
     store: Store, open: Collection[Ref], patience: Patience
 ) -> Generator[dict[Ref, Job | None], None, None]:
-    """Those of `open` that end, until it is empty or the wait is over; the caller takes them out."""
+    """Stream the ended jobs of `open` until it is empty or the wait is over; the caller removes them."""
     while open:
         try:
-            with closing(store.sync.ends(list(open), timeout=patience.left)) as told:
+            with closing(store.sync.stream_ends(list(open), timeout=patience.left)) as told:
                 yield from told
         except StoreUnavailable as error:
             time.sleep(patience.pause(error))
@@ -91,13 +91,13 @@ def ends(
             return
 
 
-async def aends(
+async def astream_ends(
     store: Store, open: Collection[Ref], patience: Patience
 ) -> AsyncGenerator[dict[Ref, Job | None], None]:
     """The same, without blocking the event loop."""
     while open:
         try:
-            async with aclosing(store.ends(list(open), timeout=patience.left)) as told:
+            async with aclosing(store.stream_ends(list(open), timeout=patience.left)) as told:
                 async for some in told:
                     yield some
         except StoreUnavailable as error:

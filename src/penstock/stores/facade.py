@@ -2,8 +2,8 @@
 
 A store fills in a `VerbTable`: every verb as an operation, which runs in an event loop (`run`) and, if the
 contract has a sync form of the verb, in the caller's thread (`run_sync`). `StoreFacade` and `SyncFacade` give
-these operations the signatures of the contract. Waiting (`wait`, `ended`, `ends`), `checkup` and the life of
-a store differ from store to store and are written there.
+these operations the signatures of the contract. Waiting (`wait`, `wait_for_end`, `stream_ends`), `checkup`
+and the life of a store differ from store to store and are written there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Waiting for the ends of jobs in one event loop: the store is asked once for all who wait, not for each.
+"""The result waiter: waits for the ends of jobs in one event loop, with one store query for all waits.
 
-Whoever begins to wait has his jobs looked at, together with those of all who begin at the same moment. From
-then on news comes from the store: it says of a job that it has ended (`tell`), or that something may have
-(`doubt`), and then all are looked at in one question. Now and then they are, whatever was heard.
+The jobs of a new wait are checked together with those of all waits that begin at the same moment. Then the
+store reports a job that has ended (`on_ended`), or that a job may have ended (`recheck`), and one query
+checks all that are due. All jobs are also checked at an interval, even if no report arrived.
 """
 
 from __future__ import annotations
@@ -16,65 +16,66 @@ from contextlib import AbstractContextManager
 from penstock.core.batcher import Batcher
 from penstock.core.job import Job, Ref
 
-__all__ = ["Ended", "Endings"]
+__all__ = ["EndedJobs", "ResultWaiter"]
 
-#: What a look finds: those that have ended, as they are, and None for each that is gone.
-Ended = dict[Ref, Job | None]
+#: What a check finds: the jobs that have ended; None for a job that does not exist.
+EndedJobs = dict[Ref, Job | None]
 
-#: Over so many queues a look comes at its usual pace ...
+#: Most queues that are checked at the usual interval ...
 _QUEUES = 5
-#: ... and for each further one this much later (seconds): a store may have to ask queue by queue.
+#: ... and seconds added to the interval per further queue: a store may have to query queue by queue.
 _PER_QUEUE = 1.0
-#: After a look that was large we rest as long as it took, at most this long (seconds).
-_REST = 0.1
+#: The pause after a check lasts as long as the check took, at most this (seconds).
+_LONGEST_PAUSE = 0.1
 
 
 class _Wait:
-    """One wait: for what it is, and what it has not yet been told."""
+    """One wait: the jobs that are still open, and the ends that were not yet yielded."""
 
     __slots__ = ("error", "event", "found", "open")
 
     def __init__(self, open: set[Ref]) -> None:
         self.event = asyncio.Event()
         self.open = open
-        self.found: Ended = {}
+        self.found: EndedJobs = {}
         self.error: Exception | None = None
 
 
-class Endings:
-    """Of one event loop and store object.
+class ResultWaiter:
+    """The result waiter of one event loop and store object.
 
-    `look(refs, seconds)` finds those of these jobs that have ended, and has the store tell of the others for
-    at least that long; `listening(heard)`, if the store tells by calls, is entered while anybody waits.
+    - `find_ended(refs, seconds)` returns the jobs that have ended, and has the store report the ends of the
+      others for at least `seconds`.
+    - `listening(call)`, for a store that reports by calls, is entered while there are waits.
     """
 
     def __init__(
         self,
-        look: Callable[[Sequence[Ref], float], Awaitable[Ended]],
+        find_ended: Callable[[Sequence[Ref], float], Awaitable[EndedJobs]],
         *,
         every: float,
         listening: Callable[[Callable[[], None]], AbstractContextManager[None]] | None = None,
     ) -> None:
-        self._look = look
+        self._find_ended = find_ended
         self._every = every
         self._listening = listening
-        self._ear: contextlib.ExitStack | None = None  # there is one while anybody waits
+        self._exit_stack: contextlib.ExitStack | None = None  # set while there are waits
         self._timer: asyncio.TimerHandle | None = None
         self._waits: dict[Ref, set[_Wait]] = {}
-        self._first_looks: Batcher[list[Ref], None] = Batcher(self._look_first)
-        self._doubted: set[Ref] = set()
-        self._all_doubted = False
+        self._first_checks: Batcher[list[Ref], None] = Batcher(self._check_first)
+        self._to_recheck: set[Ref] = set()
+        self._recheck_all = False
         self._task: asyncio.Task[None] | None = None
-        self._rests_until = 0.0
+        self._paused_until = 0.0
 
-    # ── who waits ────────────────────────────────────────────────────────────────────────────────
+    # ── waits ────────────────────────────────────────────────────────────────────────────────────
 
-    async def ends(self, refs: Iterable[Ref], timeout: int) -> AsyncGenerator[Ended, None]:
-        """As `Producing.ends`."""
+    async def stream_ends(self, refs: Iterable[Ref], timeout: int) -> AsyncGenerator[EndedJobs, None]:
+        """As `Producing.stream_ends`."""
         until = time.monotonic() + timeout / 1000
         with self._waiting(set(refs)) as wait:
             if wait.open:
-                await self._first_looks.put(list(wait.open))
+                await self._first_checks.put(list(wait.open))
             while True:
                 if wait.found:
                     found, wait.found = wait.found, {}
@@ -90,12 +91,12 @@ class Endings:
                     async with asyncio.timeout(left):
                         await wait.event.wait()
 
-    async def ended(
+    async def wait_for_end(
         self, refs: Sequence[Ref], timeout: int, get: Callable[[Sequence[Ref]], Awaitable[list[Job | None]]]
     ) -> list[Job | None]:
-        """As `Producing.ended`; `get` says how those are that have not ended by then."""
-        found: Ended = {}
-        async with contextlib.aclosing(self.ends(refs, timeout)) as ends:
+        """As `Producing.wait_for_end`; `get` returns the jobs that have not ended in time."""
+        found: EndedJobs = {}
+        async with contextlib.aclosing(self.stream_ends(refs, timeout)) as ends:
             async for some in ends:
                 found |= some
         if left := [ref for ref in refs if ref not in found]:
@@ -103,56 +104,56 @@ class Endings:
         return [found[ref] for ref in refs]
 
     def awaited(self, ref: Ref) -> bool:
-        """Whether anybody waits for this one."""
+        """Whether there is a wait for this job."""
         return ref in self._waits
 
-    # ── news ─────────────────────────────────────────────────────────────────────────────────────
+    # ── reports ──────────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, ended: Ended) -> None:
-        """These have ended."""
+    def on_ended(self, ended: EndedJobs) -> None:
+        """Give these ended jobs to the waits for them."""
         for ref, job in ended.items():
             for wait in self._waits.pop(ref, ()):
                 wait.open.discard(ref)
                 wait.found[ref] = job
                 wait.event.set()
         if not self._waits:
-            self._rest()
+            self._stop()
 
-    def doubt(self, ref: Ref | None = None) -> None:
-        """This one may have ended, or any: look."""
+    def recheck(self, ref: Ref | None = None) -> None:
+        """Check this job, or all of them, as it may have ended."""
         if ref is None:
-            self._all_doubted = True
+            self._recheck_all = True
         else:
-            self._doubted.add(ref)
+            self._to_recheck.add(ref)
         if self._task is None and self._waits:
-            self._task = asyncio.get_running_loop().create_task(self._look_again())
+            self._task = asyncio.get_running_loop().create_task(self._check_again())
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────
+    # ── checks ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _look_first(self, wanted: list[list[Ref]]) -> list[None]:
+    async def _check_first(self, wanted: list[list[Ref]]) -> list[None]:
         refs = dict.fromkeys(ref for some in wanted for ref in some)
-        self.tell(await self._look(list(refs), 2 * self._pause()))
+        self.on_ended(await self._find_ended(list(refs), 2 * self._pause()))
         return [None] * len(wanted)
 
-    async def _look_again(self) -> None:
+    async def _check_again(self) -> None:
         try:
-            while refs := self._to_look_at():
-                # what is rung for again and again must not keep the store busy with looks alone
-                if (rest := self._rests_until - time.monotonic()) > 0:
+            while refs := self._due_for_check():
+                # frequent reports must not keep the store busy with checks alone
+                if (rest := self._paused_until - time.monotonic()) > 0:
                     await asyncio.sleep(rest)
                 began = time.monotonic()
                 try:
-                    self.tell(await self._look(refs, 2 * self._pause()))
-                except Exception as error:  # noqa: BLE001  # boundary: who waits hears of it, whatever it is
+                    self.on_ended(await self._find_ended(refs, 2 * self._pause()))
+                except Exception as error:  # noqa: BLE001  # boundary: every wait gets the error
                     self._fail(refs, error)
                 now = time.monotonic()
-                self._rests_until = now + min(now - began, _REST)
+                self._paused_until = now + min(now - began, _LONGEST_PAUSE)
         finally:
             self._task = None
 
-    def _to_look_at(self) -> list[Ref]:
-        everybody, some = self._all_doubted, self._doubted
-        self._all_doubted, self._doubted = False, set()
+    def _due_for_check(self) -> list[Ref]:
+        everybody, some = self._recheck_all, self._to_recheck
+        self._recheck_all, self._to_recheck = False, set()
         return list(self._waits) if everybody else [ref for ref in some if ref in self._waits]
 
     def _fail(self, refs: Collection[Ref], error: Exception) -> None:
@@ -160,7 +161,7 @@ class Endings:
             wait.error = error
             wait.event.set()
 
-    # ── while anybody waits ──────────────────────────────────────────────────────────────────────
+    # ── while there are waits ────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
     def _waiting(self, open: set[Ref]) -> Iterator[_Wait]:
@@ -168,7 +169,7 @@ class Endings:
         for ref in open:
             self._waits.setdefault(ref, set()).add(wait)
         try:
-            if open and self._ear is None:
+            if open and self._exit_stack is None:
                 self._begin()
             yield wait
         finally:
@@ -178,28 +179,28 @@ class Endings:
                 if not waits:
                     del self._waits[ref]
             if not self._waits:
-                self._rest()
+                self._stop()
 
     def _begin(self) -> None:
-        self._ear = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         if self._listening is not None:
-            self._ear.enter_context(self._listening(self.doubt))
+            self._exit_stack.enter_context(self._listening(self.recheck))
         self._set_timer()
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._ear is not None:
-            self._ear.close()
-            self._ear = None
+        if self._exit_stack is not None:
+            self._exit_stack.close()
+            self._exit_stack = None
 
     def _set_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._pause(), self._time_to_look)
+        self._timer = asyncio.get_running_loop().call_later(self._pause(), self._on_timer)
 
-    def _time_to_look(self) -> None:
+    def _on_timer(self) -> None:
         self._set_timer()
-        self.doubt()
+        self.recheck()
 
     def _pause(self) -> float:
         queues = len({ref.queue for ref in self._waits})

@@ -19,7 +19,7 @@ __all__ = ["NothingRuns", "Recorder", "recording"]
 #: Jobs that nobody works on are waited for so long (real ms): another thread may be about to run them.
 _ALONE = 500
 
-Ended = dict[Ref, Job | None]
+EndedJobs = dict[Ref, Job | None]
 
 
 class NothingRuns(AssertionError):
@@ -101,21 +101,21 @@ class _Recorded:
         self._recorder.took(jobs, answers)
         return answers
 
-    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        jobs = await self._store.ended(refs, timeout=min(timeout, _ALONE))
+    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        jobs = await self._store.wait_for_end(refs, timeout=min(timeout, _ALONE))
         if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
             return jobs
         self._recorder.refuse_alone(await self._store.queues())
-        return await self._store.ended(refs, timeout=timeout - _ALONE)
+        return await self._store.wait_for_end(refs, timeout=timeout - _ALONE)
 
-    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[Ended, None]:
+    async def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[EndedJobs, None]:
         open = set(refs)
-        async for some in self._store.ends(refs, timeout=min(timeout, _ALONE)):
+        async for some in self._store.stream_ends(refs, timeout=min(timeout, _ALONE)):
             open -= some.keys()
             yield some
         if open and timeout > _ALONE:
             self._recorder.refuse_alone(await self._store.queues())
-            async for some in self._store.ends(list(open), timeout=timeout - _ALONE):
+            async for some in self._store.stream_ends(list(open), timeout=timeout - _ALONE):
                 yield some
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -137,18 +137,18 @@ class _RecordedSync:
         self._recorder.took(jobs, answers)
         return answers
 
-    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        jobs = self._sync.ended(refs, timeout=min(timeout, _ALONE))
+    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        jobs = self._sync.wait_for_end(refs, timeout=min(timeout, _ALONE))
         if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
             return jobs
         self._recorder.refuse_alone(self._sync.queues())
-        return self._sync.ended(refs, timeout=timeout - _ALONE)
+        return self._sync.wait_for_end(refs, timeout=timeout - _ALONE)
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[Ended, None, None]:
+    def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[EndedJobs, None, None]:
         open = set(refs)
-        for some in self._sync.ends(refs, timeout=min(timeout, _ALONE)):
+        for some in self._sync.stream_ends(refs, timeout=min(timeout, _ALONE)):
             open -= some.keys()
             yield some
         if open and timeout > _ALONE:
             self._recorder.refuse_alone(self._sync.queues())
-            yield from self._sync.ends(list(open), timeout=timeout - _ALONE)
+            yield from self._sync.stream_ends(list(open), timeout=timeout - _ALONE)

@@ -21,8 +21,8 @@ from penstock.stores.facade import VERBS
 
 __all__ = ["Boundary", "CrashPoints", "Point", "kill_here"]
 
-#: `ends` gives its news bit by bit and has no one moment at which it is done; `ended` has.
-_VERBS = tuple(name for name in VERBS if name != "ends")
+#: `stream_ends` answers bit by bit and has no one moment at which it is done; `wait_for_end` has one.
+_VERBS = tuple(name for name in VERBS if name != "stream_ends")
 _TURNS = 5
 
 

@@ -244,12 +244,12 @@ async def test_the_ends_of_the_others_are_told(place: Place, store: RedisStore, 
     refs = [lost.ref, ended.ref]
 
     def in_thread() -> dict[Ref, Job | None]:
-        return next(iter(store.sync.ends(refs, timeout=20_000)))
+        return next(iter(store.sync.stream_ends(refs, timeout=20_000)))
 
     if door == "sync":
         some = await asyncio.to_thread(in_thread)
     else:
-        some = await anext(aiter(store.ends(refs, timeout=20_000)))
+        some = await anext(aiter(store.stream_ends(refs, timeout=20_000)))
     assert list(some) == [ended.ref]
 
 

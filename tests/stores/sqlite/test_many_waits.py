@@ -33,7 +33,7 @@ async def test_a_thousand_waits_look_together(open_store: OpenStore, monkeypatch
     jobs = [new() for _ in range(1_000)]
     await store.enqueue(jobs)
     asked = Asked(store, monkeypatch)
-    waits = [asyncio.create_task(store.ended([job.ref], timeout=60_000)) for job in jobs]
+    waits = [asyncio.create_task(store.wait_for_end([job.ref], timeout=60_000)) for job in jobs]
     await asyncio.sleep(0.2)
     assert asked.questions <= 5, "who begins together is looked after together"
     await asyncio.sleep(1.5)
@@ -51,7 +51,7 @@ async def test_nobody_looks_when_nobody_waits(open_store: OpenStore, monkeypatch
     job = new()
     await store.enqueue([job])
     asked = Asked(store, monkeypatch)
-    await store.ended([job.ref], timeout=10)
+    await store.wait_for_end([job.ref], timeout=10)
     before = asked.questions
     await asyncio.sleep(1.2)
     assert asked.questions == before

@@ -125,7 +125,7 @@ def test_a_hundred_threads_that_wait_share_one_watch(open_store: OpenStore) -> N
     before = inotify_instances()
     with ThreadPoolExecutor(100) as threads:
         waits = [
-            threads.submit((store, second)[n % 2].sync.ended, [job.ref], timeout=60_000)
+            threads.submit((store, second)[n % 2].sync.wait_for_end, [job.ref], timeout=60_000)
             for n, job in enumerate(jobs)
         ]
         time.sleep(1.5)  # until all of them have looked, and are asleep
@@ -163,8 +163,8 @@ async def test_the_end_of_a_job_wakes_who_waits_for_it(open_store: OpenStore, wa
     job = new(retention=1_000)
     sleeper.sync.enqueue([job])
     leased = await take(worker)
-    in_loop = asyncio.create_task(sleeper.ended([job.ref], timeout=60_000))
-    in_thread = asyncio.create_task(asyncio.to_thread(sleeper.sync.ended, [job.ref], timeout=60_000))
+    in_loop = asyncio.create_task(sleeper.wait_for_end([job.ref], timeout=60_000))
+    in_thread = asyncio.create_task(asyncio.to_thread(sleeper.sync.wait_for_end, [job.ref], timeout=60_000))
     await asleep(sleeper)
     await worker.settle(settlements(leased, KEPT))
     async with asyncio.timeout(0.9):
@@ -177,7 +177,7 @@ async def test_a_job_that_is_not_kept_wakes_too(open_store: OpenStore, way: str)
     job = new()
     store.sync.enqueue([job])
     leased = await take(store)
-    waiting = asyncio.create_task(store.ended([job.ref], timeout=60_000))
+    waiting = asyncio.create_task(store.wait_for_end([job.ref], timeout=60_000))
     await asleep(store)
     await store.settle([Settlement(leased[0].lease, Transition(State.COMPLETED))])
     async with asyncio.timeout(0.9):

@@ -2,7 +2,7 @@
 
 | module | verbs | used by |
 |---|---|---|
-| `producing.py` | enqueue, get, cancel, ended, ends | clients |
+| `producing.py` | enqueue, get, cancel, wait_for_end, stream_ends | clients |
 | `consuming.py` | fetch, extend, settle, promote, reclaim, wait | workers |
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |

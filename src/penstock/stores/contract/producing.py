@@ -91,7 +91,7 @@ class Producing(Protocol):
         """
         ...
 
-    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         """Wait, without busy polling, until all jobs have ended or are gone.
 
         `timeout`: the longest wait in ms of real time, even if a test controls the store's clock.
@@ -99,7 +99,9 @@ class Producing(Protocol):
         """
         ...
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+    def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
         """Stream jobs as they end.
 
         - `timeout`: the longest wait in ms of real time.
@@ -129,10 +131,12 @@ class SyncProducing(Protocol):
         """As `Producing.cancel`."""
         ...
 
-    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        """As `Producing.ended`."""
+    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        """As `Producing.wait_for_end`."""
         ...
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
-        """As `Producing.ends`."""
+    def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> Generator[dict[Ref, Job | None], None, None]:
+        """As `Producing.stream_ends`."""
         ...

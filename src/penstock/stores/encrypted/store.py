@@ -61,11 +61,13 @@ class EncryptedStore(StoreFacade):
     async def checkup(self) -> list[Finding]:
         return await self._store.checkup()
 
-    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return self._cipher.decrypt_jobs(await self._store.ended(refs, timeout=timeout))
+    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        return self._cipher.decrypt_jobs(await self._store.wait_for_end(refs, timeout=timeout))
 
-    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
-        found = self._store.ends(refs, timeout=timeout)
+    async def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        found = self._store.stream_ends(refs, timeout=timeout)
         try:
             async for some in found:
                 yield dict(zip(some, self._cipher.decrypt_jobs(some.values()), strict=True))
@@ -93,11 +95,13 @@ class _SyncEncryptedStore(SyncFacade):
         self._store = store
         self._cipher = cipher
 
-    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return self._cipher.decrypt_jobs(self._store.sync.ended(refs, timeout=timeout))
+    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        return self._cipher.decrypt_jobs(self._store.sync.wait_for_end(refs, timeout=timeout))
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
-        found = self._store.sync.ends(refs, timeout=timeout)
+    def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> Generator[dict[Ref, Job | None], None, None]:
+        found = self._store.sync.stream_ends(refs, timeout=timeout)
         try:
             for some in found:
                 yield dict(zip(some, self._cipher.decrypt_jobs(some.values()), strict=True))

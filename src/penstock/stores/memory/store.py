@@ -54,7 +54,7 @@ class MemoryStore(StoreFacade):
     async def checkup(self) -> list[Finding]:
         return []
 
-    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
         while (watch := memory.run(waiting.watch_ends, refs, notifier, False)).open:
             try:
@@ -64,7 +64,9 @@ class MemoryStore(StoreFacade):
                 memory.run(waiting.unwatch_ends, watch)
         return memory.run(producing.get, refs)
 
-    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
+    async def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
         memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
         watch = memory.run(waiting.watch_ends, refs, notifier, True)
         try:
@@ -110,7 +112,7 @@ class _SyncMemoryStore(SyncFacade):
         super().__init__(verbs)
         self._owned = owned
 
-    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         memory, notifier, left = self._owned.memory, ThreadNotifier(), Countdown(timeout)
         while (watch := memory.run(waiting.watch_ends, refs, notifier, False)).open:
             try:
@@ -120,7 +122,9 @@ class _SyncMemoryStore(SyncFacade):
                 memory.run(waiting.unwatch_ends, watch)
         return memory.run(producing.get, refs)
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+    def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> Generator[dict[Ref, Job | None], None, None]:
         memory, notifier, left = self._owned.memory, ThreadNotifier(), Countdown(timeout)
         watch = memory.run(waiting.watch_ends, refs, notifier, True)
         try:

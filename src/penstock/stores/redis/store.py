@@ -33,7 +33,7 @@ from penstock.stores.redis.verbs import fetching, key_checks, known_queues, resu
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
 from penstock.stores.redis.worker_offer import StandingOffer, is_fresh
-from penstock.stores.result_waiter import Ended, Endings
+from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 
 __all__ = ["RedisStore"]
 
@@ -100,26 +100,28 @@ class RedisStore(StoreFacade):
             name for name, answer in zip(names, answers, strict=True) if not isinstance(answer, Exception)
         ]
 
-    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return await (await self._here_ends()).ended(refs, timeout, self.get)
+    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        return await (await self._loop_result_waiter()).wait_for_end(refs, timeout, self.get)
 
-    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
-        endings = await self._here_ends()
-        async with contextlib.aclosing(endings.ends(refs, timeout)) as ends:
+    async def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        result_waiter = await self._loop_result_waiter()
+        async with contextlib.aclosing(result_waiter.stream_ends(refs, timeout)) as ends:
             async for some in ends:
                 yield some
 
-    async def _here_ends(self) -> Endings:
-        """Who waits in this loop for the ends of jobs."""
+    async def _loop_result_waiter(self) -> ResultWaiter:
+        """The result waiter of this event loop."""
         subscriber = await self._subscriber()
-        if subscriber.endings is None:
+        if subscriber.result_waiter is None:
             context, channel = self._context, subscriber.channel
 
-            async def look(refs: Sequence[Ref], seconds: float) -> Ended:
-                return await self._plans.run(result_waiting.ended_ones(context, refs, channel, seconds))
+            async def look(refs: Sequence[Ref], seconds: float) -> EndedJobs:
+                return await self._plans.run(result_waiting.find_ended(context, refs, channel, seconds))
 
-            subscriber.endings = Endings(look, every=_SAFETY)
-        return subscriber.endings
+            subscriber.result_waiter = ResultWaiter(look, every=_SAFETY)
+        return subscriber.result_waiter
 
     async def fetch(
         self,

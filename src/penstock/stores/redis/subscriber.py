@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from penstock.core.job import Job, Ref
 from penstock.stores.redis.direct_dispatch import DirectDispatch, DispatchedJob, read_dispatched
 from penstock.stores.redis.keys import id_of
-from penstock.stores.result_waiter import Endings
+from penstock.stores.result_waiter import ResultWaiter
 
 __all__ = ["Subscriber", "Waiter", "read_end"]
 
@@ -57,8 +57,8 @@ class Subscriber:
         self._pass_on = pass_on
         self._read = read  # a job from its queue, stored id and record, if that needs no further question
         self._waiters: set[Waiter] = set()
-        #: Who waits here for the ends of jobs, once anybody has.
-        self.endings: Endings | None = None
+        #: Waits for results in this event loop; None before the first one.
+        self.result_waiter: ResultWaiter | None = None
 
     def on_message(self, message: bytes) -> None:
         """A message on the channel of this event loop."""
@@ -102,18 +102,18 @@ class Subscriber:
     def on_messages_lost(self) -> None:
         """Messages may have been missed: every wait checks."""
         self.on_news(b"")
-        if self.endings is not None:
-            self.endings.doubt()
+        if self.result_waiter is not None:
+            self.result_waiter.recheck()
 
     def _ended(self, message: bytes) -> None:
         ref, id, record = read_end(message)
-        if self.endings is None or not self.endings.awaited(ref):
+        if self.result_waiter is None or not self.result_waiter.awaited(ref):
             return
         job = self._read(ref.queue, id, record) if record else None
         if job is None and record != b"":  # it did not travel, or cannot be read without a question
-            self.endings.doubt(ref)
+            self.result_waiter.recheck(ref)
         else:
-            self.endings.tell({ref: job})
+            self.result_waiter.on_ended({ref: job})
 
     @contextmanager
     def waiting(self, queues: frozenset[str]) -> Iterator[Waiter]:

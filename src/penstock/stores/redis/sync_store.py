@@ -13,7 +13,7 @@ from penstock.stores.redis.reading import shown
 from penstock.stores.redis.subscriber import read_end
 from penstock.stores.redis.verbs import result_waiting
 from penstock.stores.redis.wire.async_runner import SyncRunner
-from penstock.stores.result_waiter import Ended
+from penstock.stores.result_waiter import EndedJobs
 
 __all__ = ["SyncRedisStore"]
 
@@ -30,15 +30,15 @@ class SyncRedisStore(SyncFacade):
         self._plans = plans
         self._context = plans.context
 
-    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        found: Ended = {}
-        for some in self.ends(refs, timeout=timeout):
+    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        found: EndedJobs = {}
+        for some in self.stream_ends(refs, timeout=timeout):
             found |= some
         if left := [ref for ref in refs if ref not in found]:
             found |= zip(left, self.get(left), strict=True)
         return [found[ref] for ref in refs]
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[Ended, None, None]:
+    def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[EndedJobs, None, None]:
         """The ends of these, until all have ended or the time is up."""
         until = time.monotonic() + timeout / 1000
         open = dict.fromkeys(refs)
@@ -50,7 +50,7 @@ class SyncRedisStore(SyncFacade):
             while open:
                 told_on = listener.channel.decode()
                 ended = self._plans.run_sync(
-                    result_waiting.ended_ones(self._context, list(open), told_on, 2 * _SAFETY)
+                    result_waiting.find_ended(self._context, list(open), told_on, 2 * _SAFETY)
                 )
                 untold |= open.keys() - ended.keys()
                 look_again = min(until, time.monotonic() + _SAFETY)
@@ -69,7 +69,7 @@ class SyncRedisStore(SyncFacade):
                 if until <= time.monotonic():
                     return
 
-    def _end_in(self, message: bytes, open: dict[Ref, None]) -> Ended:
+    def _end_in(self, message: bytes, open: dict[Ref, None]) -> EndedJobs:
         """Of what this message tells; nothing, if nobody waits for it any more."""
         ref, id, record = read_end(message)
         if ref not in open:

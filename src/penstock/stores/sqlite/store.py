@@ -22,7 +22,7 @@ from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import Finding, Level, Offer, SyncStore, Wake
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
-from penstock.stores.result_waiter import Ended, Endings
+from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.fair_write_lock import vulnerable
 from penstock.stores.sqlite.modes import open_to_others, read_mode
@@ -37,7 +37,7 @@ from penstock.stores.wake_counts import WakeCounts
 __all__ = ["SqliteStore"]
 
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
-_ENDED_ONES = Verb(producing.ended_ones, reads=True)
+_FIND_ENDED = Verb(producing.find_ended, reads=True)
 _LOOK = Verb(waiting.look, reads=True)
 _UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
 
@@ -91,7 +91,7 @@ class SqliteStore(StoreFacade):
             )
         )
         self._listeners: PerLoop[dict[str, LoopListener]] = PerLoop()
-        self._endings: PerLoop[Endings] = PerLoop()
+        self._result_waiters: PerLoop[ResultWaiter] = PerLoop()
         super().__init__(verb_table(self._runner))
         self._sync = _SyncSqliteStore(self._runner, self._verbs)
         self._closer = weakref.finalize(self, self._runner.close, 1.0)
@@ -115,30 +115,32 @@ class SqliteStore(StoreFacade):
 
     # ── producing ──
 
-    async def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return await (await self._here_ends()).ended(refs, timeout, self.get)
+    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+        return await (await self._loop_result_waiter()).wait_for_end(refs, timeout, self.get)
 
-    async def ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[dict[Ref, Job | None], None]:
-        endings = await self._here_ends()
-        async with contextlib.aclosing(endings.ends(refs, timeout)) as ends:
+    async def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        result_waiter = await self._loop_result_waiter()
+        async with contextlib.aclosing(result_waiter.stream_ends(refs, timeout)) as ends:
             async for some in ends:
                 yield some
 
-    async def _here_ends(self) -> Endings:
-        """Who waits in this loop for the ends of jobs."""
+    async def _loop_result_waiter(self) -> ResultWaiter:
+        """The result waiter of this event loop."""
         loop = asyncio.get_running_loop()
-        endings = self._endings.get(loop)
-        if endings is None:
+        result_waiter = self._result_waiters.get(loop)
+        if result_waiter is None:
             if self._news.heard is None:  # before it is opened there is no notifier to listen to
                 await self._runner.ask(_BASELINE, self._news)
             runner = self._runner  # not the store: it shall go when its last user does
 
-            async def look(refs: Sequence[Ref], _: float) -> Ended:
-                return await runner.ask(_ENDED_ONES, refs)
+            async def look(refs: Sequence[Ref], _: float) -> EndedJobs:
+                return await runner.ask(_FIND_ENDED, refs)
 
-            endings = Endings(look, every=_SAFETY, listening=self._listener(ENDED).calling)
-            endings = self._endings.put(loop, endings)
-        return endings
+            result_waiter = ResultWaiter(look, every=_SAFETY, listening=self._listener(ENDED).calling)
+            result_waiter = self._result_waiters.put(loop, result_waiter)
+        return result_waiter
 
     async def wait(
         self,
@@ -213,7 +215,7 @@ class _SyncSqliteStore(SyncFacade):
         super().__init__(verbs)
         self._runner = runner
 
-    def ended(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
+    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
         ends = time.monotonic() + timeout / 1000
         jobs = self._runner.do(_ALL_ENDED, refs)
         if jobs is not None:
@@ -226,7 +228,9 @@ class _SyncSqliteStore(SyncFacade):
                 waiter.wait(min(left, _SAFETY))
         return jobs
 
-    def ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[dict[Ref, Job | None], None, None]:
+    def stream_ends(
+        self, refs: Sequence[Ref], *, timeout: int
+    ) -> Generator[dict[Ref, Job | None], None, None]:
         until = time.monotonic() + timeout / 1000
         open, took = list(dict.fromkeys(refs)), 0.0
         waiter: ThreadListener | None = None
@@ -235,7 +239,7 @@ class _SyncSqliteStore(SyncFacade):
                 if took > _SHORT:  # a burst of notifications must not cause a burst of queries
                     time.sleep(min(took, _REST))
                 began = time.monotonic()
-                found = self._runner.do(_ENDED_ONES, open)
+                found = self._runner.do(_FIND_ENDED, open)
                 took = time.monotonic() - began
                 left = until - time.monotonic()
                 if found:

@@ -19,7 +19,7 @@ from penstock.core.job import Job
 from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, QueuePosition, starts_on_record, too_late
 from penstock.core.outcomes import Cancelled, Released, Unknown
 from penstock.stores.encrypted import unreadable_check
-from penstock.worker.executor.ending import Ending
+from penstock.worker.executor.outcome_reporter import OutcomeReporter
 from penstock.worker.executor.process_backlog import ProcessBacklog
 from penstock.worker.executor.recorded_start import RecordedStart
 from penstock.worker.executor.runners import Runners
@@ -48,7 +48,7 @@ class Admission:
         leased_jobs: LeasedJobs,
         slots: Slots,
         prefetch: ThreadPrefetch,
-        ending: Ending,
+        outcomes: OutcomeReporter,
         unknown_tasks: UnknownTasks,
         runners: Runners,
         recorded: RecordedStart,
@@ -63,7 +63,7 @@ class Admission:
         self._leased_jobs = leased_jobs
         self._slots = slots
         self._prefetch = prefetch
-        self._ending = ending
+        self._outcomes = outcomes
         self._unknown_tasks = unknown_tasks
         self._runners = runners
         self._recorded = recorded
@@ -98,14 +98,14 @@ class Admission:
         for leased in batch:
             leased.arrived = arrived
             if leased.plan is NO_PLAN:
-                self._ending.refuse(leased, Unknown())
+                self._outcomes.refuse(leased, Unknown())
                 self._unknown_tasks.tell(leased.job)
             elif (leased.job.spec.payload[2:3] == b"$" or leased.job.members) and self._is_closed(leased):
                 pass
             elif leased.job.cancel_asked:
-                self._ending.refuse(leased, Cancelled("cancelled while running"))
+                self._outcomes.refuse(leased, Cancelled("cancelled while running"))
             elif self.stopping:
-                self._ending.refuse(leased, Released())
+                self._outcomes.refuse(leased, Released())
             elif leased.starts:
                 self._slots.reserved.add(leased)
                 self._await_start(leased)
@@ -120,7 +120,7 @@ class Admission:
         why = self._why_unreadable(leased.job)
         if why is None:
             return False
-        self._ending.refuse(leased, Unknown(CANNOT_BE_READ + why))
+        self._outcomes.refuse(leased, Unknown(CANNOT_BE_READ + why))
         self._unknown_tasks.tell_closed(leased.job, why)
         return True
 
@@ -151,7 +151,7 @@ class Admission:
             leased = buffer.popleft()
             if leased.plan.run_in == "process" and self._process_room() <= 0:
                 if not self.backlog.put(leased, time.monotonic()):
-                    self._ending.refuse(leased, Released(QueuePosition.OWN))
+                    self._outcomes.refuse(leased, Released(QueuePosition.OWN))
                 continue
             if self._start(leased):
                 room -= 1
@@ -164,7 +164,7 @@ class Admission:
             if leased is None:
                 return
             if clock.lease_seconds() - leased.fetched > self._lease:
-                self._ending.refuse(leased, Released(QueuePosition.OWN))
+                self._outcomes.refuse(leased, Released(QueuePosition.OWN))
             elif self._start(leased):
                 room -= 1
 
@@ -176,7 +176,7 @@ class Admission:
         if job.expires_at is not None or job.spec.deadline is not None:
             late = too_late(job, leased.store_now())
             if late is not None:
-                self._ending.refuse(leased, late)
+                self._outcomes.refuse(leased, late)
                 return False
         if starts_on_record(job):
             self._slots.take(leased, False)
@@ -189,9 +189,9 @@ class Admission:
     def _drop(self, leased: LeasedJob) -> None:
         """End a job that was cancelled, or lost to another worker, before it could start."""
         if leased.interrupt is AttemptCancelled:
-            self._ending.refuse(leased, Cancelled(ASK_CANCELLED))
+            self._outcomes.refuse(leased, Cancelled(ASK_CANCELLED))
         else:
-            self._ending.forget(leased)
+            self._outcomes.forget(leased)
             self._leased_jobs.remove(leased)
 
     def _process_room(self) -> int:
@@ -223,7 +223,7 @@ class Admission:
                 if now - leased.arrived < self._slot_wait:
                     self._buffer.append(leased)
                 else:
-                    self._ending.refuse(leased, Released(QueuePosition.OWN))
+                    self._outcomes.refuse(leased, Released(QueuePosition.OWN))
         if self.backlog:
             self._put_back(self.backlog.overdue(now))
 
@@ -234,11 +234,11 @@ class Admission:
         self._slots.reserved.clear()
         self._buffer.extendleft(reversed(self.backlog.take_all()))
         while self._buffer:
-            self._ending.refuse(self._buffer.popleft(), Released())
+            self._outcomes.refuse(self._buffer.popleft(), Released())
 
     def _put_back(self, batch: Sequence[LeasedJob]) -> None:
         for leased in batch:
-            self._ending.refuse(leased, Released(QueuePosition.OWN))
+            self._outcomes.refuse(leased, Released(QueuePosition.OWN))
         if batch:
             self._slots.freed.set()  # another look is due soon
 
@@ -247,4 +247,4 @@ class Admission:
         run them."""
         overdue = clock.lease_seconds() - self._lease
         while self._buffer and self._buffer[0].fetched < overdue:
-            self._ending.refuse(self._buffer.popleft(), Released(QueuePosition.OWN))
+            self._outcomes.refuse(self._buffer.popleft(), Released(QueuePosition.OWN))

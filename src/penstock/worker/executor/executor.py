@@ -1,4 +1,4 @@
-"""Joins the parts that run attempts: admission, runners, interruption, ending."""
+"""Joins the parts that run attempts: admission, runners, interruption, outcome reporter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.core.errors import AttemptCancelled, AttemptLost, Interrupted
 from penstock.stores.contract import LeaseStatus
 from penstock.worker.executor.admission import Admission
 from penstock.worker.executor.attempt_start import Starter
-from penstock.worker.executor.ending import Ending, Settle
 from penstock.worker.executor.interruption import Interruption
+from penstock.worker.executor.outcome_reporter import OutcomeReporter, Settle
 from penstock.worker.executor.process_attempts import ProcessAttempts
 from penstock.worker.executor.recorded_start import RecordedStart
 from penstock.worker.executor.runners import Runners
@@ -32,7 +32,7 @@ _log = logging.getLogger("penstock.worker")
 class Executor:
     """Starts leased jobs as slots allow, and reports each end exactly once.
 
-    The way of a job: `admission` takes it in and starts it, `Runners` run it, `Ending` reports its end.
+    `Admission` takes a job in and starts it, `Runners` run it, `OutcomeReporter` reports its end.
     `supervised` tells whether children of this process get `config`; otherwise they read their own.
     """
 
@@ -50,7 +50,7 @@ class Executor:
         queue_slots: Mapping[str, int],
     ) -> None:
         self._slots = slots
-        self._ending = Ending(
+        self._outcomes = OutcomeReporter(
             app.events, leased_jobs, slots, unknown_tasks, settle=settle, keep_dead=config.keep_dead
         )
         starter = Starter(app.events, leased_jobs, config.lease / 1000)
@@ -60,7 +60,7 @@ class Executor:
         recorded = RecordedStart(
             app.store,
             slots,
-            self._ending,
+            self._outcomes,
             self._runners,
             start_ready=self._start_ready,
             lease=config.lease,
@@ -71,7 +71,7 @@ class Executor:
             leased_jobs,
             slots,
             self._prefetch,
-            self._ending,
+            self._outcomes,
             unknown_tasks,
             self._runners,
             recorded,
@@ -82,7 +82,7 @@ class Executor:
         )
         self._interruption = Interruption(
             slots,
-            self._ending,
+            self._outcomes,
             self._threads,
             self._processes,
             grace=config.thread_grace / 1000,
@@ -146,12 +146,12 @@ class Executor:
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
     def _ended(self, leased: LeasedJob, error: BaseException | None, result: bytes | None) -> None:
-        self._ending.end(leased, error, result)
+        self._outcomes.end(leased, error, result)
         if self._waiting or self._backlog:
             self.admission.start_ready()
 
     def _threads_done(self, batch: list[Done]) -> None:
-        slots, end = self._slots, self._ending.end
+        slots, end = self._slots, self._outcomes.end
         spent, ends = slots.busy_seconds, slots.ends
         for leased, value, error in batch:
             if error is None and leased.plan.encode is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.core.errors import AttemptLost, AttemptTimeout, Interrupted
 from penstock.core.job import AttemptError
 from penstock.core.outcomes import LeaseLost, Outcome, Released
-from penstock.worker.executor.ending import Ending
+from penstock.worker.executor.outcome_reporter import OutcomeReporter
 from penstock.worker.executor.process_attempts import ProcessAttempts
 from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_attempts import ThreadAttempts
@@ -36,7 +36,7 @@ class Interruption:
     def __init__(
         self,
         slots: Slots,
-        ending: Ending,
+        outcomes: OutcomeReporter,
         threads: ThreadAttempts,
         processes: ProcessAttempts,
         *,
@@ -45,7 +45,7 @@ class Interruption:
         on_slot_lost: Callable[[], None],
     ) -> None:
         self._slots = slots
-        self._ending = ending
+        self._outcomes = outcomes
         self._threads = threads
         self._processes = processes
         self._grace = grace
@@ -86,7 +86,7 @@ class Interruption:
             outcome: Outcome = (
                 LeaseLost(fact, started=started) if leased.job.spec.at_most_once else Released()
             )
-            self._ending.report(leased, outcome)
+            self._outcomes.report(leased, outcome)
             self.interrupt(leased, AttemptLost)
             if self._in_thread(leased):  # it has had its grace, and its job may start elsewhere any moment
                 self._threads.interrupt(leased, AttemptLost)

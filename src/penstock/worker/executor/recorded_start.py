@@ -11,7 +11,7 @@ from penstock.core.errors import AttemptCancelled, StoreError, StoreUnavailable
 from penstock.core.lifecycle import ASK_CANCELLED, too_late
 from penstock.core.outcomes import Cancelled, Released
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
-from penstock.worker.executor.ending import Ending
+from penstock.worker.executor.outcome_reporter import OutcomeReporter
 from penstock.worker.executor.runners import Runners
 from penstock.worker.executor.slots import Slots
 from penstock.worker.leased_jobs import LeasedJob
@@ -31,7 +31,7 @@ class RecordedStart:
         self,
         store: Store,
         slots: Slots,
-        ending: Ending,
+        outcomes: OutcomeReporter,
         runners: Runners,
         *,
         start_ready: Callable[[], None],
@@ -39,7 +39,7 @@ class RecordedStart:
     ) -> None:
         self._store = store
         self._slots = slots
-        self._ending = ending
+        self._outcomes = outcomes
         self._records: Batcher[HeartbeatRequest, LeaseStatus] = Batcher(self._record)
         self._runners = runners
         self._start_ready = start_ready
@@ -58,7 +58,7 @@ class RecordedStart:
             if not leased.over:
                 self._slots.leave(leased)
                 cancelled = leased.interrupt is AttemptCancelled
-                self._ending.report(leased, Cancelled(ASK_CANCELLED) if cancelled else Released())
+                self._outcomes.report(leased, Cancelled(ASK_CANCELLED) if cancelled else Released())
             if isinstance(error, StoreError):
                 _log.warning(
                     "job %s: its start could not be recorded, it goes back: %s", leased.job.id, error
@@ -67,13 +67,13 @@ class RecordedStart:
         leased.handle = None
         if status is LeaseStatus.LOST:
             self._slots.leave(leased)
-            self._ending.lost(leased)
+            self._outcomes.lost(leased)
         elif status is LeaseStatus.CANCEL_ASKED:
             self._slots.leave(leased)
-            self._ending.report(leased, Cancelled(ASK_CANCELLED))
+            self._outcomes.report(leased, Cancelled(ASK_CANCELLED))
         elif late := too_late(leased.job, leased.store_now()):  # the store took its time
             self._slots.leave(leased)
-            self._ending.report(leased, late)
+            self._outcomes.report(leased, late)
         else:
             self._runners.launch(leased)
         self._start_ready()

@@ -11,11 +11,11 @@ from penstock.stores.redis.isolation import AWAY, any_of, isolated
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.verbs.producing import MOST_QUEUES, Part, get
 
-__all__ = ["ended_ones"]
+__all__ = ["find_ended"]
 
 
 @isolated
-def ended_ones(
+def find_ended(
     context: Context, refs: Sequence[Ref], channel: str, seconds: float
 ) -> CallPlan[dict[Ref, Job | None]]:
     """Jobs that have ended or are gone, each once; the channel is notified of the others for `seconds`."""
@@ -36,7 +36,7 @@ def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int
         args: list[bytes | str | int] = [channel, timeout]
         for _, part in group:
             args += (len(part), *id_list(refs, part))
-        calls.append((group[0][0], context.call("ended", [queue for queue, _ in group], args)))
+        calls.append((group[0][0], context.call("watch_ends", [queue for queue, _ in group], args)))
     answers = yield from any_of(context, calls)
     open: set[Ref] = set()
     for group, answer in zip(groups, answers, strict=True):

@@ -1,4 +1,4 @@
-"""enqueue, get, cancel; and the look that `ended` takes between two notifications."""
+"""enqueue, get, cancel; and the check that `wait_for_end` makes after each notification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.stores.sqlite.verbs.limits import refusal
 from penstock.stores.sqlite.verbs.replacing import conflict
 from penstock.stores.text_encoding import asked_because
 
-__all__ = ["all_ended", "cancel", "ended_ones", "enqueue", "enqueue_one", "get", "is_open"]
+__all__ = ["all_ended", "cancel", "enqueue", "enqueue_one", "find_ended", "get", "is_open"]
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WITH_KEY = SQL["enqueue.insert_with_key"]
@@ -175,7 +175,7 @@ def all_ended(tx: TransactionContext, refs: Sequence[Ref]) -> list[Job | None] |
     return get(tx, refs)
 
 
-def ended_ones(tx: TransactionContext, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
+def find_ended(tx: TransactionContext, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
     """Those of them that have ended or are gone."""
     over = [ref for ref in refs if not is_open(tx, ref)]
     return dict(zip(over, get(tx, over), strict=True))

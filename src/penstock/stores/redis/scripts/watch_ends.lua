@@ -1,5 +1,5 @@
 -- Find the jobs that have not ended, and put a channel on their watchers.
--- KEYS: the queues.  ARGV: clock, channel, for how long (ms), then per queue how many, and their ids.
+-- KEYS: the queues.  ARGV: clock, channel, duration of the wait (ms), then per queue the number of jobs and their ids.
 -- Returns per queue the ids that are still open.
 -- include: size_check clock states queue record lanes places
 local MOST = 8192    -- bytes of channels for one job
@@ -16,13 +16,13 @@ local function still_open(queue, ids)
   local listed = redis.call('HMGET', watchers, unpack(ids))
   for i, id in ipairs(ids) do
     local channels = listed[i] or ''
-    -- an end takes its job off the list: who stands there asks again for next to nothing
+    -- the end of a job removes it from this hash, so a channel that is listed needs no further check
     if string.find(' ' .. channels .. ' ', ' ' .. channel .. ' ', 1, true) then
       open[#open + 1] = id
     elseif is_open(queue, id) then
       open[#open + 1] = id
       channels = channels == '' and channel or channels .. ' ' .. channel
-      -- of so many the oldest have long stopped waiting; who has not is on the list again in a few seconds
+      -- the oldest channels have mostly stopped waiting; one that has not is listed again within seconds
       while #channels > MOST do channels = string.match(channels, ' (.*)$') end
       redis.call('HSET', watchers, id, channels)
     end

@@ -1,4 +1,4 @@
-"""ends: the ends of several jobs, each told when it comes, to any number who wait."""
+"""stream_ends: the ends of several jobs, each when it comes, for any number of waits."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.store.facts import (
 )
 
 Ended = dict[Ref, Job | None]
-#: The ends of these jobs within this time, by whichever door.
+#: The ends of these jobs within this time, by one of the two doors.
 Ends = Callable[[Store, list[Ref], int], AsyncGenerator[Ended, None]]
 
 
 async def _by_loop(store: Store, refs: list[Ref], timeout: int) -> AsyncGenerator[Ended, None]:
-    async with contextlib.aclosing(store.ends(refs, timeout=timeout)) as ends:
+    async with contextlib.aclosing(store.stream_ends(refs, timeout=timeout)) as ends:
         async for told in ends:
             yield told
 
@@ -43,7 +43,7 @@ async def _by_loop(store: Store, refs: list[Ref], timeout: int) -> AsyncGenerato
 async def _by_thread(store: Store, refs: list[Ref], timeout: int) -> AsyncGenerator[Ended, None]:
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1) as thread:  # a generator of the sync door belongs to one thread
-        ends = store.sync.ends(refs, timeout=timeout)
+        ends = store.sync.stream_ends(refs, timeout=timeout)
         try:
             while (told := await loop.run_in_executor(thread, next, ends, None)) is not None:
                 yield told
@@ -151,11 +151,11 @@ async def test_a_wait_amid_another_takes_none_of_its_news(store: Store) -> None:
 
     def read() -> list[Ref]:
         seen: list[Ref] = []
-        for told in store.sync.ends(outer, timeout=MINUTE):
+        for told in store.sync.stream_ends(outer, timeout=MINUTE):
             seen += told
             if len(seen) == 1:
                 step.set()
-                store.sync.ended([inner], timeout=MINUTE)
+                store.sync.wait_for_end([inner], timeout=MINUTE)
         return seen
 
     reading = asyncio.create_task(asyncio.to_thread(read))
@@ -182,7 +182,7 @@ async def test_another_store_object_tells_too(open_store: OpenStore, ends: Ends)
 async def test_a_thousand_waits_at_once_all_hear_of_their_own(store: Store) -> None:
     specs = some(1_000)
     await store.enqueue(specs)
-    waits = [asyncio.create_task(store.ended([spec.ref], timeout=4 * MINUTE)) for spec in specs]
+    waits = [asyncio.create_task(store.wait_for_end([spec.ref], timeout=4 * MINUTE)) for spec in specs]
     await asleep(waits[-1])
     while taken := await take(store, 100):
         for job in taken[:3]:
@@ -201,12 +201,12 @@ async def test_waits_that_come_and_go_disturb_no_others(store: Store) -> None:
     specs: list[NewJob] = some(20)
     await add(store, *specs)
     refs = [spec.ref for spec in specs]
-    stays = asyncio.create_task(store.ended(refs, timeout=MINUTE))
+    stays = asyncio.create_task(store.wait_for_end(refs, timeout=MINUTE))
     await asleep(stays)
     for ref in refs:  # others wait for the same, and give up in all ways
-        brief = asyncio.create_task(store.ended([ref], timeout=MINUTE))
+        brief = asyncio.create_task(store.wait_for_end([ref], timeout=MINUTE))
         await asyncio.sleep(0)
-        await store.ended([ref], timeout=0)
+        await store.wait_for_end([ref], timeout=0)
         brief.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await brief

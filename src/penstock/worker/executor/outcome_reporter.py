@@ -14,16 +14,16 @@ from penstock.worker.executor.slots import Slots
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.unknown_tasks import UnknownTasks
 
-__all__ = ["Ending", "Settle"]
+__all__ = ["OutcomeReporter", "Settle"]
 
 _RETURNED = Returned()
 
-#: Where ends go: the leased job, what follows from its outcome, and its encoded result.
+#: Called for each end, with the leased job, its transition and its encoded result.
 Settle = Callable[[LeasedJob, Transition, bytes | None], None]
 
 
-class Ending:
-    """Ends leased jobs. Each is reported once, whoever ends it first: the attempt, an interrupt, a drain."""
+class OutcomeReporter:
+    """Ends leased jobs. Each end is reported once, by the attempt, an interrupt or a drain."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""ended: wait until all have ended or are gone, without busy polling."""
+"""wait_for_end: wait until all jobs have ended or are gone, without busy polling."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from tests.store.facts import (
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 async def test_what_has_ended_comes_back_at_once(store: Store, state: State) -> None:
     job = await in_state(store, state)
-    assert await asyncio.wait_for(store.ended([job.ref], timeout=MINUTE), SOON) == [job]
+    assert await asyncio.wait_for(store.wait_for_end([job.ref], timeout=MINUTE), SOON) == [job]
 
 
 async def test_who_is_not_there_comes_back_at_once(store: Store) -> None:
     refs = [Ref("default", "nobody"), Ref("nowhere", "x")]
-    assert await asyncio.wait_for(store.ended(refs, timeout=MINUTE), SOON) == [None, None]
-    assert await asyncio.wait_for(store.ended([], timeout=MINUTE), SOON) == []
+    assert await asyncio.wait_for(store.wait_for_end(refs, timeout=MINUTE), SOON) == [None, None]
+    assert await asyncio.wait_for(store.wait_for_end([], timeout=MINUTE), SOON) == []
 
 
 @pytest.mark.parametrize("timeout", [0, 30])
 async def test_the_time_is_up_and_they_come_back_as_they_are(store: Store, timeout: int) -> None:
     job = await running(store)
     began = time.monotonic()
-    assert await asyncio.wait_for(store.ended([job.ref], timeout=timeout), SOON) == [job]
+    assert await asyncio.wait_for(store.wait_for_end([job.ref], timeout=timeout), SOON) == [job]
     assert time.monotonic() - began >= timeout / 1000 - 0.005
 
 
 @pytest.mark.parametrize("ending", [COMPLETED, CANCELLED, DEAD], ids=lambda t: t.state)
 async def test_a_settlement_wakes_the_wait(store: Store, ending: Transition) -> None:
     job = await running(store)
-    wait = asyncio.create_task(store.ended([job.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([job.ref], timeout=MINUTE))
     await asleep(wait)
     await end(store, job, ending)
     (ended,) = await asyncio.wait_for(wait, SOON)
@@ -67,7 +67,7 @@ async def test_a_settlement_wakes_the_wait(store: Store, ending: Transition) -> 
 
 async def test_a_job_of_which_nothing_is_kept_wakes_the_wait_as_gone(store: Store) -> None:
     job = await running(store)
-    wait = asyncio.create_task(store.ended([job.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([job.ref], timeout=MINUTE))
     await asleep(wait)
     await end(store, job, Transition(State.COMPLETED))
     assert await asyncio.wait_for(wait, SOON) == [None]
@@ -101,7 +101,7 @@ async def test_every_end_of_a_queued_job_wakes_the_wait(
 ) -> None:
     spec = new(expires_in=MINUTE)
     await add(store, spec)
-    wait = asyncio.create_task(store.ended([spec.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([spec.ref], timeout=MINUTE))
     await asleep(wait)
     await way(store, clock, spec.ref)
     (ended,) = await asyncio.wait_for(wait, SOON)
@@ -111,7 +111,7 @@ async def test_every_end_of_a_queued_job_wakes_the_wait(
 async def test_an_expiry_met_by_promotion_wakes_the_wait(store: Store, clock: ManualClock) -> None:
     spec = new(delay=MINUTE, expires_in=MINUTE)
     await add(store, spec)
-    wait = asyncio.create_task(store.ended([spec.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([spec.ref], timeout=MINUTE))
     await asleep(wait)
     clock.advance(MINUTE)
     await store.promote(["default"], limit=9)
@@ -124,7 +124,7 @@ async def test_an_attempt_that_is_not_the_last_does_not_end_the_wait(
     store: Store, clock: ManualClock
 ) -> None:
     job = await running(store)
-    wait = asyncio.create_task(store.ended([job.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([job.ref], timeout=MINUTE))
     await end(store, job, retryable())
     clock.advance(DAY)
     await store.promote(["default"], limit=1)
@@ -141,7 +141,7 @@ async def test_a_wait_for_several_ends_with_the_last(store: Store) -> None:
     jobs = [await running(store) for _ in range(3)]
     done = await in_state(store, State.DEAD)
     refs = [done.ref, *(job.ref for job in jobs), Ref("default", "nobody"), jobs[0].ref]
-    wait = asyncio.create_task(store.ended(refs, timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end(refs, timeout=MINUTE))
     for job in reversed(jobs):
         await asleep(wait)
         await end(store, job)
@@ -156,7 +156,7 @@ async def test_a_wait_for_several_ends_with_the_last(store: Store) -> None:
 
 async def test_one_end_wakes_all_who_wait_for_it(store: Store) -> None:
     job = await running(store)
-    waits = [asyncio.create_task(store.ended([job.ref], timeout=MINUTE)) for _ in range(20)]
+    waits = [asyncio.create_task(store.wait_for_end([job.ref], timeout=MINUTE)) for _ in range(20)]
     await asleep(waits[-1])
     await end(store, job, result=b"42")
     found = await asyncio.wait_for(asyncio.gather(*waits), SOON)
@@ -165,19 +165,21 @@ async def test_one_end_wakes_all_who_wait_for_it(store: Store) -> None:
 
 async def test_a_wait_that_was_given_up_leaves_nothing_behind(store: Store) -> None:
     job = await running(store)
-    wait = asyncio.create_task(store.ended([job.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([job.ref], timeout=MINUTE))
     await asleep(wait)
     wait.cancel()
     with pytest.raises(asyncio.CancelledError):
         await wait
     await end(store, job)
-    assert await asyncio.wait_for(store.ended([job.ref], timeout=MINUTE), SOON) == await store.get([job.ref])
+    assert await asyncio.wait_for(store.wait_for_end([job.ref], timeout=MINUTE), SOON) == await store.get(
+        [job.ref]
+    )
 
 
 async def test_another_store_object_over_the_same_data_is_woken(open_store: OpenStore) -> None:
     here, there = open_store(), open_store()
     job = await running(here)
-    wait = asyncio.create_task(there.ended([job.ref], timeout=MINUTE))
+    wait = asyncio.create_task(there.wait_for_end([job.ref], timeout=MINUTE))
     await asleep(wait)
     await end(here, job, result=b"1")
     (ended,) = await asyncio.wait_for(wait, SOON)
@@ -188,7 +190,7 @@ async def test_another_store_object_over_the_same_data_is_woken(open_store: Open
 async def test_a_thread_may_end_what_a_loop_waits_for(store: Store) -> None:
     spec = new(delay=MINUTE)
     await add(store, spec)
-    wait = asyncio.create_task(store.ended([spec.ref], timeout=MINUTE))
+    wait = asyncio.create_task(store.wait_for_end([spec.ref], timeout=MINUTE))
     await asleep(wait)
     canceller = threading.Thread(target=lambda: store.sync.cancel([spec.ref]))
     canceller.start()
@@ -200,7 +202,7 @@ async def test_a_thread_may_end_what_a_loop_waits_for(store: Store) -> None:
 
 async def test_a_loop_may_end_what_a_thread_waits_for(store: Store) -> None:
     job = await running(store)
-    wait = asyncio.create_task(asyncio.to_thread(store.sync.ended, [job.ref], timeout=MINUTE))
+    wait = asyncio.create_task(asyncio.to_thread(store.sync.wait_for_end, [job.ref], timeout=MINUTE))
     await asleep(wait)
     await end(store, job, result=b"7")
     (ended,) = await asyncio.wait_for(wait, SOON)
@@ -214,7 +216,7 @@ def test_two_event_loops_may_wait_for_the_same_job(store: Store) -> None:
     found: list[object] = []
 
     async def wait() -> None:
-        task = asyncio.create_task(store.ended([job.ref], timeout=MINUTE))
+        task = asyncio.create_task(store.wait_for_end([job.ref], timeout=MINUTE))
         await asleep(task)
         await asyncio.to_thread(waiting.wait, SOON)
         found.append(await asyncio.wait_for(task, SOON))
