@@ -164,7 +164,7 @@ def test_a_bare_id_shows_the_jobs_of_all_queues(penstock, store):
 
 
 def test_a_job_that_is_not_there_is_not_found(penstock):
-    assert penstock.says(3, "jobs", "show", "nowhere") == "there is no job 'nowhere'"
+    assert penstock.says(3, "jobs", "show", "nowhere").startswith("there is no job 'nowhere': ")
 
 
 def test_an_id_that_can_be_none_is_a_usage_error(penstock):

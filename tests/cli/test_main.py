@@ -339,7 +339,7 @@ def test_config_with_a_wrong_file_fails_with_what_is_wrong(penstock, here):
 
 @pytest.mark.parametrize("words", [("worker", "tasks:app"), ("enqueue", "tasks:app", "tasks.greet")])
 def test_a_url_beside_an_app_that_works_on_its_own_store_is_refused(penstock, words):
-    assert "an app brings its own store: leave --url out" in penstock.says(2, *words)
+    assert "an app uses its own store: leave --url out" in penstock.says(2, *words)
 
 
 def test_at_a_terminal_an_id_is_whole_and_json_is_indented(here):

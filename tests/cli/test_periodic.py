@@ -109,11 +109,11 @@ def test_what_code_registers_is_changed_there(penstock, store):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("61 * * * *", "t"), "'61 * * * *' is no cron expression: bad minute"),
+        (("61 * * * *", "t"), "'61 * * * *' is not a cron expression: bad minute"),
         (("every -5s", "t"), "is negative"),
-        (("@daily", "t", "--tz", "Mars/Olympus"), "tz='Mars/Olympus' is no time zone"),
+        (("@daily", "t", "--tz", "Mars/Olympus"), "--tz='Mars/Olympus' is not a time zone"),
         (("@daily", "t", "--misfire", "al"), "misfire='al' is not one of skip, once, all"),
-        (("@daily", "t", "--catch-up", "0"), "catch_up=0 is not a whole number"),
+        (("@daily", "t", "--catch-up", "0"), "--catch-up=0 is not a whole number"),
         (("@daily", "t", "--jitter", "-1s"), "is negative"),
     ],
 )

@@ -130,7 +130,7 @@ def test_options_that_make_no_sense_are_one_line(penstock, served, words, says):
 
 
 def test_without_an_app_it_says_how_to_give_one(penstock, served):
-    assert "give module:attribute" in penstock.says(2, "worker", url=False)
+    assert "name one as MODULE:ATTRIBUTE" in penstock.says(2, "worker", url=False)
 
 
 # ── the real thing ───────────────────────────────────────────────────────────────────────────────

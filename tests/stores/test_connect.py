@@ -69,7 +69,7 @@ def test_a_scheme_may_be_written_in_capitals(tmp_path: Path) -> None:
         ("reddis://localhost", r"no store has the scheme 'reddis' \(did you mean 'redis'\?\)"),
         ("sqlite3:///jobs.db", r"'sqlite3' \(did you mean 'sqlite'\?\)"),
         ("postgres://localhost", r"'postgres' \(did you mean 'postgresql'\?\)"),
-        ("ftp://localhost", "'ftp'; there are memory://, sqlite://, redis://"),
+        ("ftp://localhost", "'ftp'; the schemes are memory://, sqlite://, redis://"),
     ],
 )
 def test_an_unknown_scheme_is_met_with_the_nearest_known_one(url: str, says: str) -> None:

@@ -30,8 +30,7 @@ def test_no_such_module(place, processes):
     code, says = _refused(place, "task:app", "--processes", processes)
     assert code == 2
     assert says == (
-        "there is no module 'task' (did you mean 'tasks'?): "
-        f"neither in {place.folder} nor among what is installed"
+        f"there is no module 'task' (did you mean 'tasks'?): it is neither in {place.folder} nor installed"
     )
 
 

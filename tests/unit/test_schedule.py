@@ -159,14 +159,14 @@ def test_every_is_written_in_one_way(every: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("61 * * * *", "'61 * * * *' is no cron expression: bad minute"),
+        ("61 * * * *", "'61 * * * *' is not a cron expression: bad minute"),
         ("* * * *", "wrong number of fields; write minute, hour"),
         ("", "wrong number of fields"),
         ("0 0 30 2 *", "bad day-of-month"),
         ("*/0 * * * *", "bad minute"),
         ("0 0 * * MON-", "bad day-of-week"),
         ("@dayly", "did you mean '@daily'"),
-        ("@", "there are @yearly"),
+        ("@", "the aliases are @yearly"),
         ("every", "is not a duration"),
         ("every 0s", "whole seconds, from 1s on"),
         ("every -5s", "is negative"),
@@ -183,7 +183,7 @@ def test_a_schedule_that_cannot_be_is_refused_in_one_line(text: str, says: str) 
 
 @pytest.mark.parametrize("tz", ["Europe/Berln", "Europe", "../etc/passwd", "", "/", 5])
 def test_an_unknown_time_zone_is_refused(tz: str) -> None:
-    with pytest.raises(ConfigError, match=r"tz=.* is no time zone"):
+    with pytest.raises(ConfigError, match=r"tz=.* is not a time zone"):
         Schedule.of("@daily", tz=tz)
 
 

@@ -51,7 +51,7 @@ def _import(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             near = did_you_mean(missing, _modules_here())
             raise ConfigError(
-                f"there is no module {missing!r}{near}: neither in {os.getcwd()} nor among what is installed"
+                f"there is no module {missing!r}{near}: it is neither in {os.getcwd()} nor installed"
             ) from None
         raise _broken(name, error) from error
     except (Exception, SystemExit) as error:  # boundary: the module is user code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.faults import CommandError
+from penstock.cli.faults import CommandError, code_of
+from penstock.core.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:  # not imported to print a help text
     from collections.abc import Iterator
@@ -50,11 +52,12 @@ class Session:
         """Name of the app: `given`, else from --app, the environment or the file."""
         for name in ("url", "namespace"):
             if name in self.options:
-                raise click.UsageError(f"an app brings its own store: leave --{name} out")
+                raise click.UsageError(f"an app uses its own store: leave --{name} out")
         spec = given or self.load().config.app
         if not spec:
             raise click.UsageError(
-                "no app: give module:attribute (tasks:app), or set PENSTOCK_APP or `app` in penstock.toml"
+                "no app: name one as MODULE:ATTRIBUTE, e.g. tasks:app, "
+                "or set PENSTOCK_APP or `app` in penstock.toml"
             )
         return spec
 
@@ -76,7 +79,7 @@ class Session:
             if path is not None and not create and not path.exists():
                 raise CommandError(
                     f"there is no store at {store.url}: nothing was enqueued there yet; "
-                    "give another with --url or --app, or set PENSTOCK_URL"
+                    "name another store with --url or --app, or set PENSTOCK_URL"
                 )
             yield store
         finally:
@@ -122,6 +125,33 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(shared_options())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Errors that name parameters of the API name the options instead."""
+        try:
+            return super().invoke(ctx)
+        except (ConfigError, ArgumentError) as error:
+            says = _with_option_names(str(error), ctx)
+            if says == str(error):
+                raise
+            raise CommandError(says, code_of(error)) from error
+
+
+_CALL = re.compile(r"\A\S+\.using\(\): ")
+_PARAMETER = re.compile(r"(?<![\w-])([a-z_]+)=(?=(\s|\Z)?)")
+
+
+def _with_option_names(message: str, ctx: click.Context) -> str:
+    """`--run-at='soon'` for `tasks.send.using(): run_at='soon'`, if the command has that option."""
+    options = {param.name: param.opts[0] for param in ctx.command.params if isinstance(param, click.Option)}
+    if ctx.params.get("unique_for") is not None:
+        options["unique"] = "--unique-for"
+
+    def named(match: re.Match[str]) -> str:
+        option = options.get(match[1])
+        return match[0] if option is None else f"{option}{'' if match[2] is not None else '='}"
+
+    return _PARAMETER.sub(named, _CALL.sub("", message))
 
 
 def shared_options() -> list[click.Parameter]:

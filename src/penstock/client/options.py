@@ -215,13 +215,13 @@ def _with_key(rule: Unique | None, given: Mapping[str, Any]) -> Unique:
 
 def _refuse_contradictions(options: Options, given: Mapping[str, Any]) -> None:
     if "delay" in given and "run_at" in given:
-        raise ConfigError("delay= and run_at= both say when it is due: give one of them")
+        raise ConfigError("delay= and run_at= both set when the job is due: give one of them")
     if options.expires_in is not None and options.run_at is None and options.expires_in <= options.delay:
         raise ConfigError(
-            "it would expire before it is due: expires= counts from the enqueue, as delay= does"
+            "the job would expire before it is due: expires= counts from the enqueue, as delay= does"
         )
     if options.run_at is not None and options.expires_at is not None and options.expires_at <= options.run_at:
-        raise ConfigError("it would expire before it is due: expires= is not after run_at=")
+        raise ConfigError("the job would expire before it is due: expires= is not after run_at=")
     if options.deadline is not None and options.run_at is not None and options.deadline <= options.run_at:
         raise ConfigError("its deadline= is not after its run_at=: no attempt could ever succeed")
     if options.at_most_once and given.get("max_attempts", 1) != 1:

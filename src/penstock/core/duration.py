@@ -60,7 +60,7 @@ def instant_ms(value: datetime, *, what: str = "run_at") -> int:
         raise ConfigError(f"{what}={value!r} is not a datetime; for a span of time use a duration option")
     if value.tzinfo is None or value.utcoffset() is None:
         raise ConfigError(
-            f"{what}={value!r} is naive: nobody knows which instant it means; "
+            f"{what}={value!r} is naive, without a time zone: "
             "use datetime.now(timezone.utc) or give it a tzinfo"
         )
     return math.ceil((value - _EPOCH) / timedelta(milliseconds=1) - 1e-6)

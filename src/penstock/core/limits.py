@@ -167,7 +167,7 @@ class LimitChange(msgspec.Struct, frozen=True):
         """From what a user wrote: numbers, durations, `rate="100/min"` with `burst=`. Raises ConfigError."""
         burst = given.pop("burst", None)
         if burst is not None and given.get("rate") is None:
-            raise ConfigError("burst= goes with a rate: say rate= too, as in rate='100/min', burst=10")
+            raise ConfigError("burst= needs a rate: give both, as in rate='100/min', burst=10")
         read: dict[str, Any] = {}
         for name, value in given.items():
             reader = _READERS.get(name)
@@ -194,14 +194,14 @@ def _whole(name: str, value: Any, least: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MOST:
-        raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more; None takes it away")
+        raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more, or None for no limit")
     return whole(value)
 
 
 def _from_one(name: str, value: Any) -> int | None:
     if value == 0 and not isinstance(value, bool):
         way = "close the queue" if name == "max_size" else "pause the queue"
-        raise ConfigError(f"{name}=0 would let nothing in or out: {way} instead; None takes the limit away")
+        raise ConfigError(f"{name}=0 would let nothing in or out: {way} instead, or give None for no limit")
     return _whole(name, value, 1)
 
 

@@ -51,7 +51,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
             assert text is not None
             return _of_text(text, tz)
         if tz is not None:
-            raise ConfigError(f"every= counts on whatever the clocks say: leave tz={tz!r} out")
+            raise ConfigError(f"every= does not depend on a time zone: leave tz={tz!r} out")
         return cls(_every_text(every))
 
     @property
@@ -189,11 +189,11 @@ def _check_cron(schedule: Schedule) -> None:
     except CronSimError as error:
         why = str(error)
         raise ConfigError(
-            f"{text!r} is no cron expression: {why[:1].lower()}{why[1:]}; write minute, hour, day of month, "
-            "month, day of week (or six fields, seconds first), as in '*/5 * * * *'"
+            f"{text!r} is not a cron expression: {why[:1].lower()}{why[1:]}; write minute, hour, "
+            "day of month, month, day of week (or six fields, seconds first), as in '*/5 * * * *'"
         ) from None
     if comes is None:
-        raise ConfigError(f"{text!r} never comes: no day is like that")
+        raise ConfigError(f"{text!r} never comes: no date matches it")
 
 
 def _expression(text: str) -> str:
@@ -202,7 +202,7 @@ def _expression(text: str) -> str:
     found = _ALIASES.get(text.lower())
     if found is None:
         near = did_you_mean(text, _ALIASES)
-        raise ConfigError(f"{text!r} is no schedule{near or '; there are ' + ', '.join(_ALIASES)}")
+        raise ConfigError(f"{text!r} is not a schedule{near or '; the aliases are ' + ', '.join(_ALIASES)}")
     return found
 
 
@@ -228,7 +228,7 @@ def zone(name: str) -> tzinfo:
     if not known:
         raise ConfigError(f"tz={name!r}: this machine knows no time zones; pip install tzdata")
     near = did_you_mean(name, known) if isinstance(name, str) else ""
-    raise ConfigError(f"tz={name!r} is no time zone{near or '; write one like Europe/Berlin, or UTC'}")
+    raise ConfigError(f"tz={name!r} is not a time zone{near or '; write one like Europe/Berlin, or UTC'}")
 
 
 # ── reckoning ────────────────────────────────────────────────────────────────────────────────────

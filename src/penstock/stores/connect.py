@@ -122,7 +122,7 @@ def _check_scheme(scheme: str) -> None:
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
         near = did_you_mean(scheme, (*_SCHEMES, *_TO_COME))
-        raise UnknownScheme(f"no store has the scheme {scheme!r}{near}; there are {known}")
+        raise UnknownScheme(f"no store has the scheme {scheme!r}{near}; the schemes are {known}")
     if scheme not in _DRIVERS:
         return
     package, extra = _DRIVERS[scheme]

@@ -65,7 +65,11 @@ def test_a_redirection_names_slot_and_node() -> None:
     [
         (ConnectionRefusedError(111, "no"), StoreUnavailable, r"\(connection refused\): is it running\?"),
         (TimeoutError(), StoreUnavailable, r"no connection within 2 s"),
-        (socket.gaierror(-2, "Name or service not known"), StoreUnavailable, "nobody knows this host"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            StoreUnavailable,
+            "the host name does not resolve",
+        ),
         (ConnectionResetError(104, "Connection reset by peer"), StoreUnavailable, "Connection reset by peer"),
         (PermissionError(13, "Permission denied"), StoreError, "check its permissions"),
         (FileNotFoundError(2, "no file"), StoreError, "a file of the TLS options"),

@@ -28,12 +28,16 @@ _APP = re.compile(r"[\w.]+:[\w.]+\Z")
 @click.command("enqueue", cls=Command)
 @click.argument("words", metavar="[MODULE:ATTRIBUTE] TASK [ARGUMENTS]", nargs=-1, required=True)
 @click.option(
-    "--raw", is_flag=True, help="Store ARGUMENTS as they are, unchecked, for any task name; needs --queue."
+    "--raw", is_flag=True, help="Store ARGUMENTS as they are, unchecked, under any task name; needs --queue."
 )
 @click.option(
-    "--queue", "-q", shell_complete=complete_queue, help="Queue of the job.  [default: the task's queue]"
+    "--queue",
+    "-q",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Queue of the job.  [default: the task's queue]",
 )
-@click.option("--delay", metavar="DURATION", help="Delay before the job may start, e.g. 5m.")
+@click.option("--delay", metavar="DURATION", help="Delay before the job may start, e.g. 5m.  [default: 0]")
 @click.option("--run-at", metavar="TIMESTAMP", help="Earliest start time, e.g. 2026-11-20T08:30:00Z.")
 @click.option(
     "--priority",
@@ -43,16 +47,21 @@ _APP = re.compile(r"[\w.]+:[\w.]+\Z")
 )
 @click.option("--id", "id", metavar="ID", help="Id of the job; refused if it is taken.  [default: generated]")
 @click.option(
-    "--unique", is_flag=True, default=None, help="Skip the enqueue if an identical job is unfinished."
+    "--unique",
+    is_flag=True,
+    default=None,
+    help="Skip the enqueue if an identical job (same task and arguments) is unfinished.",
 )
 @click.option(
     "--unique-for", metavar="DURATION", help="As --unique, for at most this long after the enqueue, e.g. 10m."
 )
 @click.option(
-    "--unique-key", metavar="TEXT", help="As --unique; jobs of the task with this key are identical."
+    "--unique-key", metavar="KEY", help="As --unique, but jobs of the task with this key are identical."
 )
 @click.option(
-    "--expires", metavar="DURATION", help="Cancel the job if it has not started this long after the enqueue."
+    "--expires",
+    metavar="DURATION",
+    help="Cancel the job if it has not started this long after the enqueue, e.g. 1h.",
 )
 @click.option(
     "--timeout",
@@ -100,7 +109,9 @@ def split_words(words: tuple[str, ...], raw: bool) -> tuple[str | None, str, byt
     if "app" not in session.options and _APP.match(rest[0]) and len(rest) > 1:
         spec = rest.pop(0)
     if len(rest) > 2:
-        raise click.UsageError(f"{len(rest) - 2} arguments too many: put the JSON into quotes")
+        raise click.UsageError(f"unexpected argument {rest[2]!r}: put the JSON into quotes")
+    if not raw and len(rest) == 1 and _APP.match(rest[0]) and not session.uses_app():
+        raise click.UsageError(f"no task: name one after the app, as in `{rest[0]} tasks.send_welcome`")
     text = rest[1] if len(rest) == 2 else "" if raw else "{}"
     payload = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
     return spec, rest[0], payload
@@ -116,17 +127,22 @@ def _options(given: dict[str, Any], headers: tuple[str, ...]) -> dict[str, Any]:
         options["timeout"] = None
     if headers:
         pairs = [header.partition("=") for header in headers]
-        if not all(equals for _, equals, _ in pairs):
-            raise click.UsageError("--header is NAME=VALUE")
+        if wrong := next((name for name, equals, _ in pairs if not equals), None):
+            raise click.UsageError(f"--header {wrong!r} has no '=': write NAME=VALUE")
         options["headers"] = {name: value for name, _, value in pairs}
     return options
 
 
 def _instant(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"--run-at={text!r} is not an instant: write 2026-11-20T08:30:00Z") from None
+        raise ConfigError(f"--run-at={text!r} is not a timestamp: write 2026-11-20T08:30:00Z") from None
+    if instant.utcoffset() is None:
+        raise ConfigError(
+            f"--run-at={text!r} has no time zone: write {text}Z for UTC, or an offset, as +01:00"
+        )
+    return instant
 
 
 def _enqueue(spec: str | None, name: str, payload: bytes, options: dict[str, Any]) -> Handle[Any]:
@@ -183,5 +199,5 @@ def refuse_memory(app: App) -> None:
     """Raise CommandError if the store is in memory: its jobs would be lost when this process exits."""
     if app.store_url.startswith("memory:"):
         raise CommandError(
-            f"{app.store_url} ends with this process, and the job with it: use a persistent store"
+            f"{app.store_url} ends with this process, and its jobs too: use a persistent store"
         )

@@ -23,7 +23,7 @@ def command() -> None:
 
 
 @command.command("list", cls=Command)
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Filter by queue.")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
 @click.option(
     "--limit",
     "-n",
@@ -53,7 +53,7 @@ def list_(queue: str | None, limit: int) -> None:
 @command.command("flush", cls=Command)
 @click.argument("queue", shell_complete=complete_queue)
 @click.argument("task")
-@click.option("--key", "-k", default="", help="Key of the group.  [default: the empty key]")
+@click.option("--key", "-k", metavar="KEY", default="", help="Key of the group.  [default: the empty key]")
 def flush(queue: str, task: str, key: str) -> None:
     """Make a group a batch now, even if it is neither full nor due."""
     session = Session.current()

@@ -43,7 +43,7 @@ def command() -> None:
 
 
 _FILTERS = (
-    click.option("--queue", "-q", shell_complete=complete_queue, help="Filter by queue."),
+    click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue."),
     click.option(
         "--state",
         "-s",
@@ -51,7 +51,7 @@ _FILTERS = (
         metavar="STATE",
         help=f"Filter by state: {', '.join(_STATES)}.",
     ),
-    click.option("--task", "-t", help="Filter by task name."),
+    click.option("--task", "-t", metavar="TASK", help="Filter by task name."),
 )
 
 
@@ -63,7 +63,7 @@ def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command.command("list", cls=Command)
 @_filters
-@click.option("--worker", "-w", metavar="ID", help="Filter by the worker that holds the job.")
+@click.option("--worker", "-w", metavar="ID", help="Filter by the worker that runs the job.")
 @click.option(
     "--limit",
     "-n",
@@ -73,7 +73,9 @@ def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Maximum number of jobs to show.",
 )
-@click.option("--after", metavar="CURSOR", help="Continue after a page: the value of its `next`.")
+@click.option(
+    "--after", metavar="CURSOR", help="Show the next page: the cursor that the page before printed."
+)
 def list_(
     queue: str | None, state: str | None, task: str | None, worker: str | None, limit: int, after: str | None
 ) -> None:
@@ -95,14 +97,16 @@ def list_(
 @command.command("show", cls=Command)
 @click.argument("address", metavar="ID")
 @click.option(
-    "--full", is_flag=True, help=f"Show payload and result in full, not only {_SHOWN:,} characters of each."
+    "--full",
+    is_flag=True,
+    help=f"Show the payload and the result in full, not only {_SHOWN:,} characters of each.",
 )
 def show(address: str, full: bool) -> None:
     """Show all details of a job."""
     session = Session.current()
     views = session.run(lambda i: i.job(address))
     if not views:
-        raise not_found(f"there is no job {address!r}")
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
     if session.json:
         emit({"jobs": views})
         return
@@ -124,18 +128,22 @@ def _act(name: str, says: str, unfiltered: str) -> None:
     @click.option("--all", "all_", is_flag=True, help="Select all jobs that match the filters.")
     @_filters
     @click.option(
-        "--limit", metavar="N", type=click.IntRange(min=1), help="Maximum number of jobs with --all."
+        "--limit",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Maximum number of jobs with --all.  [default: no limit]",
     )
     @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all.")
     def act(addresses: tuple[str, ...], all_: bool, queue: str | None, state: str | None, task: str | None,
             limit: int | None, yes: bool) -> Exit:  # fmt: skip
         filtered = any((queue, state, task))
-        if bool(addresses) == all_:
-            raise click.UsageError("give either ids, or --all")
         if not all_ and (filtered or limit):
             raise click.UsageError(
                 "--queue, --state, --task and --limit need --all; name a job of one queue as queue/id"
             )
+        if bool(addresses) == all_:
+            problem = "ids and --all exclude each other" if all_ else "no jobs given"
+            raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
         if all_:
             return _all(name, _filter(queue, state, task), limit, yes)
         return _some(name, addresses)

@@ -33,12 +33,12 @@ _ENTRIES = click.argument(
 def command() -> None:
     """List, create, change, pause and remove periodic entries.
 
-    ENTRY is queue/name, or the name alone.
+    A periodic entry is a schedule for jobs of one task. ENTRY is its queue/name, or the name alone.
     """
 
 
 @command.command("list", cls=Command)
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Filter by queue.")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
 def list_(queue: str | None) -> None:
     """List all entries with their schedules and next due times."""
     session = Session.current()
@@ -133,10 +133,14 @@ def next_(address: str, count: int) -> None:
     "--tz", metavar="ZONE", help="Time zone of a cron expression, e.g. Europe/Berlin.  [default: UTC]"
 )
 @click.option(
-    "--raw", is_flag=True, help="Store ARGUMENTS as they are, unchecked, for any task name; needs --queue."
+    "--raw", is_flag=True, help="Store ARGUMENTS as they are, unchecked, under any task name; needs --queue."
 )
 @click.option(
-    "--queue", "-q", shell_complete=complete_queue, help="Queue of the jobs.  [default: the task's queue]"
+    "--queue",
+    "-q",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Queue of the jobs.  [default: the task's queue]",
 )
 @click.option(
     "--misfire",
@@ -270,7 +274,8 @@ _switch("pause", "Pause entries. Jobs that are already enqueued stay.", "paused"
 _switch("resume", "Resume paused entries. Runs missed during the pause are not made up for.", "resumed")
 _switch(
     "remove",
-    "Remove entries. An entry of code returns when the next worker with that code starts: pause it instead.",
+    "Remove entries. An entry declared in code returns when a worker with that code starts: "
+    "pause it instead.",
     "removed",
 )
 
@@ -282,7 +287,8 @@ async def _some(
     found = await find(address)
     if not found:
         known = [entry.name for entry in await inspector.entries()]
-        raise not_found(f"there is no periodic entry {address!r}{did_you_mean(address, known)}")
+        near = did_you_mean(address, known) or "; `penstock periodic list` lists all"
+        raise not_found(f"there is no periodic entry {address!r}{near}")
     return found
 
 

@@ -158,7 +158,7 @@ _NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
     "--on-full",
     metavar="RULE",
     help="What an enqueue into a full queue does: reject (raise an error), "
-    "or wait (block until there is room, up to full_timeout).  [default: reject]",
+    "or wait (block until there is room, up to the app's full_timeout).  [default: reject]",
 )
 @click.option(
     "--max-running", type=_NUMBER, help="Maximum number of jobs running at the same time, across all workers."
@@ -187,7 +187,7 @@ _NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
 def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     """Set limits of queues, which apply to all workers at once.
 
-    Limits that are not given stay as they are; the value none removes a limit.
+    Limits that are not given stay as they are; the value none removes a limit. A new queue has no limits.
     """
     session = Session.current()
     # a limit comes in a tuple of one, which distinguishes (None,) from an option that is not given

@@ -53,12 +53,14 @@ __all__ = ["command", "parse_queues"]
     help="Replace a process-task child that uses more memory "
     "than this after a job, e.g. 500MB.  [default: 0, never]",
 )
-@click.option("--log-format", metavar="text|json", help="Log format.  [default: text; json with --json]")
+@click.option("--log-format", metavar="text|json", help="Log format.  [default: text, or json with --json]")
 @click.option(
     "--log-level", metavar="LEVEL", help="Log level: debug, info, warning or error.  [default: info]"
 )
 @click.option(
-    "--reload", is_flag=True, help="For development: restart when a .py file below this directory changes."
+    "--reload",
+    is_flag=True,
+    help="For development: restart when a .py file below the working directory changes.",
 )
 def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **knobs: Any) -> int:
     """Run the jobs of an app until stopped.

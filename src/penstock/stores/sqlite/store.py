@@ -186,7 +186,9 @@ class SqliteStore(StoreFacade):
         folder = self._path.with_name(self._path.name + "-penstock")
         found = list(open_to_others(self._path, folder, self._mode))
         if not found:
-            return Finding(Level.FINE, "permissions", f"nobody may do more than mode={self._mode:04o} says")
+            return Finding(
+                Level.FINE, "permissions", f"the files are not accessible beyond mode={self._mode:04o}"
+            )
         return Finding(
             Level.WARNING,
             "permissions",

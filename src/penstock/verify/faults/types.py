@@ -93,8 +93,8 @@ def choose(asked: Sequence[str], capabilities: Capabilities) -> list[str]:
 def _problems(asked: Iterable[str], capabilities: Capabilities) -> Iterable[str]:
     for name in asked:
         if name not in FAULT_TYPES:
-            near = did_you_mean(name, FAULT_TYPES)
-            yield f"--faults: there is no kind {name!r}{near or '; they are all, ' + ', '.join(FAULT_TYPES)}"
+            known = did_you_mean(name, FAULT_TYPES) or f"; the kinds are all, {', '.join(FAULT_TYPES)}"
+            yield f"--faults: there is no kind {name!r}{known}"
         elif refusal := _refusal(name, capabilities):
             yield f"--faults {name}: not possible here: {refusal}"
 

@@ -170,7 +170,9 @@ def cannot_connect(error: BaseException, where: str, *, waited: float) -> StoreE
                     f"{where} cannot be opened: {cause.strerror or cause}: check its permissions"
                 )
             case socket.gaierror():
-                return StoreUnavailable(f"{where}: nobody knows this host ({cause.strerror}): check its name")
+                return StoreUnavailable(
+                    f"{where}: the host name does not resolve ({cause.strerror}): check it"
+                )
             case TimeoutError():
                 return _no_answer(where, waited)
     for cause in reversed(chain):
