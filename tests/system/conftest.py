@@ -347,7 +347,7 @@ def begins_nothing_twice(place: Place, lease: dict[str, str]) -> tuple[Program, 
     second = place.lone(concurrency=1, **lease)
     place.until_ended(handles)
     stale.signal(signal.SIGCONT)
-    place.until(lambda: "its late outcome changed nothing" in stale.log, "the stale worker notices")
+    place.until(lambda: "late outcome ignored" in stale.log, "the stale worker notices")
     place.until(lambda: not place.counts().get(State.RUNNING), "nothing is left in its hands")
     assert in_hand > 1, "it had fetched nothing ahead: the test shows nothing"
     assert {job.state for job in place.jobs(handles)} == {State.COMPLETED}

@@ -221,7 +221,7 @@ def test_a_child_with_half_of_its_slots_in_threads_that_hang_is_replaced(place):
     jobs = place.until_ended(hung, within=15)
     assert {error.kind for job in jobs for error in job.errors} == {"Timeout"}
     assert {job.state for job in jobs} == {State.DEAD}
-    place.until(lambda: "it drains to be replaced" in worker.log, "half of its slots are lost")
+    place.until(lambda: "draining to be replaced" in worker.log, "half of its slots are lost")
     place.open("go")
     place.until(lambda: worker.log.count(" serves ") == 2, "another child")
     assert first not in worker.children()

@@ -157,8 +157,8 @@ def test_a_stop_is_said_with_what_runs_on_and_what_was_released(place):
     worker.signal(signal.SIGTERM)
     assert worker.wait(5) == 0
     said = [(line["logger"], line["message"]) for line in _lines(place)]
-    assert ("penstock.supervisor", "told to stop: 1 worker process(es) drain, for 300ms at most") in said
-    assert any("drains: 1 job(s) run on, for 300ms at most" in message for _, message in said)
+    assert ("penstock.supervisor", "stop signal: 1 worker process(es) drain, for up to 300ms") in said
+    assert any("drains: 1 job(s) may run for up to 300ms" in message for _, message in said)
     assert any("has stopped: 0 job(s) ended, 1 released" in message for _, message in said)
     assert said[-1] == ("penstock.supervisor", "stopped (exit code 0)")
 

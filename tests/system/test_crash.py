@@ -30,7 +30,7 @@ def test_after_a_segmentation_fault_the_next_job_starts_within_a_second(place, t
     (job,) = place.jobs([bad])
     assert (job.state, job.attempt) == (State.DEAD, 1)
     assert [(error.kind, error.message) for error in job.errors] == [("WorkerLost", "killed by SIGSEGV")]
-    assert f"(pid {line['pid']}) died: killed by SIGSEGV; 1 job(s) in hand" in worker.log
+    assert f"(pid {line['pid']}) died: killed by SIGSEGV; it held 1 job(s)" in worker.log
 
 
 def test_the_other_child_goes_on_at_once(place):

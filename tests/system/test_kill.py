@@ -71,7 +71,7 @@ def test_the_jobs_of_a_killed_child_run_again_at_once_on_another(place):
     assert errors == {("WorkerLost", "killed by SIGKILL")}
     assert set(place.runs().values()) == {2}
     log = place.programs[0].log
-    assert f"(pid {victim}) died: killed by SIGKILL; 100 job(s) in hand" in log
+    assert f"(pid {victim}) died: killed by SIGKILL; it held 100 job(s)" in log
 
 
 def test_the_ledger_of_a_killed_child_is_clean(place):

@@ -60,7 +60,7 @@ def _overtaken(place: Place, stale: Program) -> None:
     assert not {handle.result() for handle in handles} & firsts, "a stale worker's result took effect"
     assert {line["pid"] for line in seconds} & {second.pid}
     place.until(
-        lambda: "its lease is lost" in stale.log or "its late outcome changed nothing" in stale.log,
+        lambda: "its lease was lost" in stale.log or "late outcome ignored" in stale.log,
         "the stale worker notices",
     )
     assert set(place.runs().values()) == {2}
@@ -95,7 +95,7 @@ def test_a_stopped_child_keeps_its_leases_by_its_supervisor(place):
     (child,) = stale.children()
     place.lone(**_LEASE)
     os.kill(child, signal.SIGSTOP)
-    place.until(lambda: "its supervisor keeps its" in stale.log, "its supervisor speaks for it")
+    place.until(lambda: "the supervisor extends its" in stale.log, "its supervisor extends its leases")
     time.sleep(2.5)  # without a word its leases would run out
     os.kill(child, signal.SIGCONT)
     place.open("go")

@@ -72,6 +72,9 @@ async def test_a_store_that_does_not_let_itself_be_looked_at_is_left_alone(
     faulty.fail("checkup", error=StoreError("INFO is forbidden"))
     await asyncio.wait_for(Worker(App(store=faulty.store), ["q"], burst=True).run(), 20)
     assert said(caplog) == [
-        (logging.WARNING, "memory:// does not let us look how safe jobs are there: INFO is forbidden")
+        (
+            logging.WARNING,
+            "memory://: the store refused the checkup, so its settings are unknown: INFO is forbidden",
+        )
     ]
     assert faulty.calls["checkup"] == 1

@@ -19,7 +19,7 @@ from penstock.worker.exits import how_it_ended, oom_kills
         (-6, "killed by SIGABRT"),
         (-15, "killed by SIGTERM"),
         (-63, "killed by signal 63"),
-        (None, "gone, nobody knows how"),
+        (None, "ended, cause unknown"),
     ],
 )
 def test_a_death_is_named_as_what_it_was(code: int | None, cause: str) -> None:

@@ -80,7 +80,7 @@ async def test_a_store_that_says_nothing_is_away(app: App, monkeypatch: pytest.M
     door.open()
     async with at_work(app):
         await until(lambda: bool(told) and not told[-1].store_reachable, "it is told")
-        assert told[-1].store_error == "it has not answered for 0.1 s"
+        assert told[-1].store_error == "no answer for 0.1 s"
         door.open()
         await until(lambda: told[-1].store_reachable, "it is back")
 

@@ -239,7 +239,7 @@ async def test_an_app_that_cannot_start_is_told_once_and_starts_no_storm(
         ("segv", "killed by SIGSEGV"),
         ("exit", "exit code 3"),
         ("kill", "killed by SIGKILL"),
-        ("hang up", "killed by its worker: it had closed the socket between them"),
+        ("hang up", "killed by its worker: it had closed its socket"),
     ],
 )
 async def test_a_child_that_dies_is_told_at_once_and_why_and_the_next_job_runs(

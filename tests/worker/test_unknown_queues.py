@@ -26,7 +26,7 @@ def warnings(caplog):
     caplog.set_level(logging.WARNING, "penstock.worker")
 
     def found() -> list[str]:
-        return [one for one in caplog.messages if "nor the store knows" in one]
+        return [one for one in caplog.messages if "and to the store" in one]
 
     return found
 
@@ -42,7 +42,7 @@ async def test_a_queue_that_nobody_knows_is_warned_of_with_the_near_one(mail: Ap
     async with at_work(mail, ["mial", "default"]) as worker:
         await until(lambda: bool(warnings()), "it is said")
     assert warnings() == [
-        f"worker {worker.id} serves the queue 'mial', which neither a task of the app nor the store knows "
+        f"worker {worker.id} serves the queue 'mial', unknown to the app's tasks and to the store "
         "(did you mean 'mail'?): it waits there for jobs"
     ]
 

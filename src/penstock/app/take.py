@@ -155,7 +155,7 @@ class Take(AbstractAsyncContextManager[Some]):
         self._watch.stop()
         answer = await _to_the_end(self._settle(self._taken, self._outcome(self._taken.job, error)))
         if answer is not Settled.APPLIED and not isinstance(error, Interrupted):
-            _log.warning("job %s (%s): its late outcome changed nothing", self._taken.id, self._taken.task)
+            _log.warning("job %s (%s): late outcome ignored", self._taken.id, self._taken.task)
             if error is None:
                 raise AttemptLost(INTERRUPTED_BECAUSE[AttemptLost].format(self._taken.id))
         if error is None or isinstance(error, Steering):

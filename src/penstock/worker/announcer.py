@@ -18,7 +18,7 @@ _log = logging.getLogger("penstock.worker")
 class Announcer(Service):
     """Writes what `info` returns to the store every `every` seconds.
 
-    With `waits`, the first announcement waits for a store that is away; otherwise it raises.
+    `waits`: while the store is unreachable, the first announcement waits instead of raising.
     """
 
     name = "announcer"
@@ -35,11 +35,11 @@ class Announcer(Service):
         return self._every
 
     async def announce(self) -> None:
-        """Write it now."""
+        """Announce the worker now."""
         await self._store.announce(self._info())
 
     async def announce_first(self, stop: asyncio.Event) -> bool:
-        """Wait until the store knows of this worker, however long that takes. False: `stop` came first."""
+        """Announce the worker, waiting for the store as long as needed. False if `stop` was set first."""
         announcing = asyncio.ensure_future(self._announce_patiently())
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -60,6 +60,6 @@ class Announcer(Service):
             except StoreUnavailable as error:
                 if not self._waits:
                     raise
-                complaint.about("the worker waits for its store", error)
+                complaint.about("the worker waits for the store", error)
                 await asyncio.sleep(pause_after(failures))
                 failures += 1

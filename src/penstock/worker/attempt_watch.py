@@ -1,4 +1,4 @@
-"""Lets the executor look at its attempts in time: timeouts, grace periods, jobs that found no slot."""
+"""Checks running attempts at short intervals: timeouts, grace periods, jobs that found no slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROGRESS_EVERY = 0.25
 
 
 class AttemptWatch(Service):
-    """Watches while attempts run or jobs wait for a slot; sleeps otherwise."""
+    """Calls `executor.watch` while attempts run or jobs wait for a slot; sleeps otherwise."""
 
     name = "watch"
 

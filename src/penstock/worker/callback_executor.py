@@ -1,4 +1,4 @@
-"""Calls an app's callbacks beside the jobs: an `async def` on the loop, a `def` in a thread of their own."""
+"""Calls an app's callbacks: an `async def` on the event loop, a `def` in a thread pool for callbacks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _log = logging.getLogger("penstock.worker")
 
 
 class CallbackExecutor:
-    """`call` never raises what a callback does. One that is not back within `limit` seconds is stopped: a
-    coroutine is cancelled; in a thread an exception is raised, and the thread is waited for."""
+    """Calls callbacks and logs their exceptions; `call` never raises them.
+
+    A callback has `limit` seconds. After that a coroutine is cancelled; in a thread an exception is raised,
+    and `call` waits until the thread is free.
+    """
 
     def __init__(self, threads: int, *, limit: float = 30.0) -> None:
         self._threads = threads
@@ -27,7 +30,7 @@ class CallbackExecutor:
         self._pool: CallThreadPool | None = None
 
     async def call(self, function: Callable[..., object], *args: Any, about: str) -> None:
-        """Call it; what goes wrong is logged, with what it was `about`."""
+        """Call `function(*args)`. Errors are logged with the prefix `about`."""
         limit = asyncio.timeout(None)
         try:
             made: Any = None
@@ -44,9 +47,9 @@ class CallbackExecutor:
             if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
                 raise
             if limit.expired():
-                _log.error("%s: its callback %r took more than %g s", about, function, self._limit)
+                _log.error("%s: callback %r took longer than %g s", about, function, self._limit)
             else:
-                _log.error("%s: its callback %r failed", about, function, exc_info=error)
+                _log.error("%s: callback %r failed", about, function, exc_info=error)
 
     async def _in_thread(self, call: Callable[[], object], about: str) -> object:
         if self._pool is None:
@@ -56,18 +59,18 @@ class CallbackExecutor:
         ended = self._pool.run(ticket, call)
         done, _ = await asyncio.wait({ended}, timeout=self._limit)
         if not done:
-            _log.error("%s: a callback has not come back for %g s", about, self._limit)
+            _log.error("%s: callback still running after %g s", about, self._limit)
             self._pool.interrupt(ticket, AttemptTimeout)
-            await asyncio.wait({ended})  # the next one must not begin before there is a thread for it
+            await asyncio.wait({ended})  # the next callback needs this thread
         return ended.result()
 
     def close(self) -> None:
-        """Let go of the threads; one that still runs ends with the process."""
+        """Close the thread pool. A thread that still runs a callback ends with the process."""
         if self._pool is not None:
             self._pool.close(0.1)
 
 
 def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (not whether, but how it is called)
+        getattr(function, "__call__", None)  # noqa: B004 (its `__call__` is inspected, not called)
     )

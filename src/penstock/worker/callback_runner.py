@@ -1,7 +1,7 @@
-"""Calls `on_success`, `on_failure` and `on_dead`, once the store has put the outcome down.
+"""Calls `on_success`, `on_failure` and `on_dead` after the store has applied an outcome.
 
-It has its own few places and a queue of its own: no slot is held, no settlement waits. When too many
-wait, new ones are left out, and the log says how many.
+Callbacks have a queue of their own: they occupy no slot and delay no settlement. When the queue is full,
+further callbacks are dropped and counted in the log.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from penstock.worker.callback_executor import CallbackExecutor
 __all__ = ["CallbackRunner"]
 
 _log = logging.getLogger("penstock.worker")
-#: So many jobs are cared for at once; it is also the most threads that callbacks get.
+#: Maximum number of jobs whose callbacks run at the same time, and of callback threads.
 _AT_ONCE = 8
-#: So many may wait, as events may; then only failures are still taken, up to twice as many.
+#: Maximum number of waiting jobs. Beyond it, only failed jobs are accepted, up to twice this number.
 _MOST = 10_000
-#: Arguments and results of those that wait take no more memory than this (bytes), whatever their number.
+#: Maximum size of the arguments and results of waiting jobs (bytes).
 _MOST_BYTES = 64 * 1024 * 1024
-#: Those left out are told of when so many have been, and at the end.
+#: A log line is written for every this many dropped jobs, and one at the end.
 _SAY_EVERY = 1_000
 
 _Calls = Sequence[tuple[str, Callable[..., object]]]
 
 
 class CallbackRunner:
-    """What is called for one job is called in order: `on_failure` before `on_dead`, and the task's own
-    before the queue's before the app's. Jobs do not wait for each other."""
+    """Runs the callbacks of settled jobs.
+
+    The callbacks of one job run in order: `on_failure` before `on_dead`, and the task's before the queue's
+    before the app's. Callbacks of different jobs run concurrently.
+    """
 
     def __init__(self, app: App, executor: CallbackExecutor | None = None) -> None:
         self._app = app
@@ -46,16 +49,16 @@ class CallbackRunner:
         self._waiting: deque[tuple[Job, Transition, bytes | None, _Calls]] = deque()
         self._bytes = 0
         self._runners: set[asyncio.Task[None]] = set()
-        #: Outcomes whose callbacks were left out, because too many waited.
+        #: Number of outcomes whose callbacks were dropped because the queue was full.
         self.dropped = 0
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to call, and nothing being called."""
+        """Whether no callback waits or runs."""
         return not self._runners
 
     def take(self, job: Job, move: Transition, result: bytes | None = None) -> None:
-        """The store has applied this. To be called on the loop; calls nothing itself."""
+        """Queue the callbacks of an outcome that the store has applied. Call it on the event loop."""
         calls = self._calls_for(job, move)
         if not calls:
             return
@@ -68,20 +71,20 @@ class CallbackRunner:
             self._add_runner()
 
     async def drained(self, timeout: float) -> None:
-        """Wait until all is called, for so long (s) at most; the rest is left out."""
+        """Wait until all callbacks were called, for at most `timeout` seconds."""
         if self._runners:
             await asyncio.wait(set(self._runners), timeout=timeout)
 
     def close(self) -> None:
-        """Stop what is still being called."""
+        """Stop callbacks that still run, and drop those that wait."""
         left = len(self._waiting) + len(self._runners)
         self._waiting.clear()
         for runner in self._runners:
             runner.cancel()
         if left:
-            _log.error("the worker ends: callbacks of %d job(s) were not called to the end", left)
+            _log.error("worker stopped: callbacks of %d job(s) did not finish", left)
         if self.dropped:
-            _log.error("callbacks of %d job(s) were left out: too many waited", self.dropped)
+            _log.error("callbacks of %d job(s) were dropped: the callback queue was full", self.dropped)
         self._executor.close()
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
@@ -105,13 +108,13 @@ class CallbackRunner:
         self.dropped += 1
         if self.dropped % _SAY_EVERY == 1:
             _log.error(
-                "the callbacks of %d jobs wait: those of more are left out (%d so far)",
+                "callback queue full (%d jobs wait): callbacks of further jobs are dropped (%d so far)",
                 len(self._waiting),
                 self.dropped,
             )
 
     def _add_runner(self) -> None:
-        # in an empty context: what the attempt had set there is none of theirs
+        # in an empty context: callbacks do not see the attempt's context variables
         loop, context = asyncio.get_running_loop(), Context()
         runner = loop.create_task(self._run(), name="penstock-callbacks", context=context)
         self._runners.add(runner)
@@ -119,7 +122,7 @@ class CallbackRunner:
 
     def _gone(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
-        if self._waiting:  # a callback has cancelled it
+        if self._waiting:  # a callback cancelled this runner
             self._add_runner()
 
     async def _run(self) -> None:
@@ -129,16 +132,16 @@ class CallbackRunner:
             now = _as_it_is(job, move, result)
             try:
                 said = self._decoded(job, result) if move.state is State.COMPLETED else move.error
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # boundary: a type of the user's makes its value here
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # boundary: decoding may call the user's types
                 why = text_of(error, type(error).__name__)
                 _log.error("job %s: on_success of %s is not called: %s", job.id, job.task, why)
                 continue
             for name, call in calls:
                 await self._executor.call(call, now, said, about=f"job {job.id}: {name} of {job.task}")
-            await asyncio.sleep(0)  # callbacks that never wait must not keep the loop from the jobs
+            await asyncio.sleep(0)  # callbacks that never await must not block the event loop
 
     def _decoded(self, job: Job, result: bytes | None) -> Any:
-        """As `handle.result()` would give it; None for a task that says that it returns nothing."""
+        """The decoded result, as `handle.result()` returns it; None if the task keeps no result."""
         if result is None:
             return None
         handler, task = self._app.handlers.get(job.queue), self._app.tasks.get(job.task)
@@ -151,7 +154,7 @@ def _size(job: Job, result: bytes | None) -> int:
 
 
 def _as_it_is(job: Job, move: Transition, result: bytes | None) -> Job:
-    """The job after this transition; its instants are those of its lease."""
+    """The job after this transition. Its timestamps are those of its lease."""
     errors: tuple[AttemptError, ...] = job.errors
     if move.error is not None:
         errors = (*errors, move.error)[-MAX_ERRORS:]

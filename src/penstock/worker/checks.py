@@ -1,4 +1,4 @@
-"""Tells an app's health callbacks, now and then, how this worker is."""
+"""Calls an app's health callbacks at their interval with the health of this worker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from penstock.worker.callback_executor import CallbackExecutor
 
 __all__ = ["Check"]
 
-#: A store that has not answered for so long (s) is told of as away; the question stays open.
+#: The store counts as unreachable after this long without an answer (s); the same request stays pending.
 _PATIENCE = 5.0
 
 
 class Check(Service):
-    """One health callback. `ask` is any write to the store: one whose disk is full still answers questions.
-    `facts` makes the Health, given why the store is away, or None."""
+    """Runs one health callback every `every` seconds.
+
+    `ask` writes to the store: a store with a full disk still answers reads, so only a write shows it.
+    `facts` makes the Health from the reason why the store is unreachable (None if it answers).
+    """
 
     name = "check"
 
@@ -59,13 +62,13 @@ class Check(Service):
         return max(0.001, began + self._every - time.monotonic())
 
     async def _trouble(self) -> str | None:
-        """Why the store is away; None: it is not."""
+        """The reason why the store is unreachable; None if it answers."""
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._ask())
         asking = self._asking
         await self._or_stopped(asking, _PATIENCE)
         if not asking.done():
-            return f"it has not answered for {_PATIENCE:g} s"
+            return f"no answer for {_PATIENCE:g} s"
         self._asking = None
         try:
             asking.result()
@@ -74,7 +77,7 @@ class Check(Service):
         return None
 
     async def _or_stopped(self, work: asyncio.Future[None], timeout: float | None = None) -> None:
-        """Wait for this, but no longer than the worker lives."""
+        """Wait for `work`, at most until the service stops."""
         stopped = asyncio.ensure_future(self._woken.wait())
         try:
             both: set[asyncio.Future[Any]] = {work, stopped}

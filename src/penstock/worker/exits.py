@@ -1,4 +1,4 @@
-"""How a process died, in words that an operator understands: a signal, an exit code, no memory."""
+"""Describes how a process ended: a signal, an exit code, or out of memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _VMSTAT = "/proc/vmstat"
 
 
 def how_it_ended(returncode: int | None, oom_kills_before: int | None = None) -> str:
-    """What a process ended by: "killed by SIGSEGV", "exit code 3".
+    """How a process ended, such as "killed by SIGSEGV" or "exit code 3".
 
-    `returncode` is as `subprocess` has it: minus the signal's number, or the exit code; None where
-    nobody knows. `oom_kills_before` is what `oom_kills()` said when the process was started: a SIGKILL
-    that nobody here sent is then told from the kernel's own for want of memory.
+    `returncode` is that of `subprocess`: the exit code, minus the signal's number, or None if unknown.
+    `oom_kills_before` is the value of `oom_kills()` when the process was started. With it, a SIGKILL by the
+    kernel's out-of-memory killer is distinguished from other SIGKILLs.
     """
     if returncode is None:
-        return "gone, nobody knows how"
+        return "ended, cause unknown"
     if returncode >= 0:
         return f"exit code {returncode}"
     name = _signal_name(-returncode)
@@ -30,7 +30,7 @@ def how_it_ended(returncode: int | None, oom_kills_before: int | None = None) ->
 
 
 def oom_kills() -> int | None:
-    """How many processes this kernel has killed for want of memory, containers' own limits included."""
+    """Number of processes this kernel has killed for lack of memory, also over a container's limit."""
     try:
         with open(_VMSTAT, encoding="ascii") as lines:
             for line in lines:

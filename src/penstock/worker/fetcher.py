@@ -1,4 +1,4 @@
-"""Keeps the slots full: fetches as many jobs as can start now, and no more than will start in 50 ms."""
+"""Keeps the slots full: fetches jobs that can start now, and jobs expected to start within 50 ms."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from penstock.worker.settler import Settler
 
 __all__ = ["Fetcher"]
 
-#: A script on Redis may lease this many at once; no store gets asked for more.
+#: Maximum number of jobs per fetch, on every store: one Redis script may lease this many.
 _MOST = 2_000
-#: So long (s) short jobs may keep the loop from its next turn, in which a fetch could be sent.
+#: Upper bound of the time (s) for which short jobs keep the event loop from sending a fetch.
 _TURN = 0.006
-#: Outcomes that the store has not answered bound what is started (see settler.py).
+#: No job starts while this many outcomes wait for the store's answer (see settler.py).
 _UNSENT = 4_000
-#: While slots are free, queues at their own limit are asked again after this (s).
+#: While slots are free, queues at their own limit are checked again after this long (s).
 _LOOK_AGAIN = 1.0
-#: After so many waits that came back at once (within _AT_ONCE seconds) for work that no fetch finds, a worker
-#: pauses before it asks again, at most _PAUSE seconds, for another job may come meanwhile.
+#: A wait that returns within _AT_ONCE seconds without bringing a job is in vain. After _IN_VAIN of them in a
+#: row the fetcher pauses, at most _PAUSE seconds, before it asks again.
 _IN_VAIN, _PAUSE, _AT_ONCE = 8, 0.5, 0.005
 
 
 class Fetcher(Service):
-    """One fetch at a time. A repeated fetch after an error carries the same token, so that a lost reply
-    loses nothing: the store gives out the same leases again."""
+    """Fetches jobs, one fetch at a time.
+
+    A fetch that is repeated after an error carries the same token: if only the reply was lost, the store
+    returns the same leases again.
+    """
 
     name = "fetcher"
 
@@ -77,10 +80,10 @@ class Fetcher(Service):
         self._on_cancel = on_cancel
         self._on_settings = on_settings
         self._token = mint_token()
-        self._shown = False  # whether a store knows the token, and may have leased jobs under it
+        self._shown = False  # whether the store has seen the token and may have leased jobs under it
         self._rate = StartRate()
         self._waiting: asyncio.Task[Wake] | None = None
-        self._took = 0.0  # seconds that a fetch takes, of late
+        self._took = 0.0  # moving average of a fetch's duration (s)
         self._in_vain = Backoff(most=_PAUSE, free=_IN_VAIN)
         self.last_success = time.monotonic()
 
@@ -90,8 +93,10 @@ class Fetcher(Service):
             await self._last_words()
 
     async def _last_words(self) -> None:
-        """What was leased to us and has not arrived (its news crossed our leaving, or its reply was lost)
-        goes back at once, and need not wait for the end of its lease."""
+        """Fetch leases made under the current token that have not arrived, so that they are released at once.
+
+        Without this, a job whose reply or notification was lost would wait until its lease expires.
+        """
         asked = [Share(name, 0, 0) for name in self._names]
         sent = clock.lease_seconds()
         try:
@@ -107,7 +112,7 @@ class Fetcher(Service):
         await self._room()
         if self._stopping:
             return 0.0
-        self._slots.freed.clear()  # what comes free from here on, `_nothing` shall hear of
+        self._slots.freed.clear()  # a slot freed from here on ends the wait in `_wait_for_jobs`
         free = self._slots.free
         limit = min(_MOST, free + max(0, self._ahead() - self._slots.buffered))
         held = self._leased_jobs.per_queue
@@ -140,11 +145,11 @@ class Fetcher(Service):
         return await self._nothing(fetched, asked)
 
     async def _room(self) -> None:
-        """Wait until a job that is fetched now can start, or at least soon."""
+        """Wait until a job that is fetched now can start at once, or soon."""
         slots = self._slots
         while not self._stopping:
             if (slots.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
-                if self._settler.unsent and slots.free > 0:  # its write first, and both in one transaction
+                if self._settler.unsent and slots.free > 0:  # settle first, so that one transaction does both
                     self._settler.hurry()
                     await asyncio.sleep(0)
                 return
@@ -154,9 +159,9 @@ class Fetcher(Service):
             await slots.freed.wait()  # stop() sets it too
 
     def _runs_low(self) -> bool:
-        """Whether what is left will have started by the time that a fetch would bring more.
+        """Whether the buffered jobs will all have started by the time a fetch returns.
 
-        So that the slots do not stand idle while a fetch is under way.
+        Fetching then keeps the slots from being idle during the fetch.
         """
         buffered = self._slots.buffered
         if buffered == 0 or self._rate.per_second == 0.0:
@@ -164,28 +169,30 @@ class Fetcher(Service):
         return buffered <= self._rate.per_second * min(self._took + _TURN, self._look_ahead / 2)
 
     async def _slot_of_a_queue(self) -> float:
-        """Slots are free, but every queue is at its own limit."""
+        """Wait for a slot of a queue: slots are free, but every queue is at its own limit."""
         await self._freed_within(self._until_look())
         return 0.0
 
     def _until_look(self) -> float:
-        """Seconds until a queue may be asked again that is not asked now, whatever comes free meanwhile."""
+        """Seconds until a queue that is skipped now is checked again, even if no slot is freed."""
         return min(_LOOK_AGAIN, self._admission.backlog.next_look(time.monotonic()) or _LOOK_AGAIN)
 
     async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
-        """Sleep until there may be something."""
+        """Wait for a notification after an empty fetch, or until the next job is due."""
         if self._on_empty(fetched):
-            self.stop()  # not by a later drain: a store in memory never lets the loop turn meanwhile
+            self.stop()  # at once: with a store in memory the drain might not run before the next tick
             return 0.0
         timeout = self._safety_poll
         for instant in (fetched.due, fetched.opens):
             if instant is not None:
                 timeout = min(timeout, max(0.001, (instant - fetched.now) / 1000))
         tasks: set[asyncio.Task[Any]] = set()
-        if len(queues) < len(self._names):  # the others are full: they may have jobs when a slot is free
+        # the other queues are full: they may have jobs when a slot is freed
+        if len(queues) < len(self._names):
             tasks.add(asyncio.create_task(self._slots.freed.wait()))
             timeout = min(timeout, self._until_look())
-        # who knows when a queue opens makes no offer: with his last slot taken, nobody awake would know of it
+        # no offer while a queue opens at a known time: if its last slot is taken, no idle worker would know
+        # that time
         offer = self._offer() if fetched.opens is None else None
         waiting = asyncio.create_task(
             self._store.wait(queues, timeout=max(1, round(timeout * 1000)), offer=offer, parked=fetched.kept)
@@ -220,19 +227,25 @@ class Fetcher(Service):
             pass
 
     def _pass_on(self, news: Wake) -> None:
-        """A store tells its news once, and it was our wait that it told."""
+        """Act on cancellations and changed settings.
+
+        The store reports each once, and this wait received it.
+        """
         if Wake.CANCEL in news:
             self._on_cancel()
         if Wake.SETTINGS in news:
             self._on_settings()
 
     def _offer(self) -> Offer:
-        """The next fetch has this token."""
+        """Offer the store to lease jobs to this worker directly, under the token of the next fetch."""
         self._shown = True
         return Offer(self._worker, self._token, self._lease, self._take)
 
     def _take(self, handed: Fetched) -> Offer | None:
-        """A job came while we wait. Once it has begun we can wait on, if the same queues have room still."""
+        """Start a job that the store leased to this worker while it waited; returns the next offer, if any.
+
+        There is a next offer if slots are free and no served queue has a slot limit.
+        """
         self._new_token()
         self._admission.start_or_buffer(handed.jobs, clock.lease_seconds(), handed.now)
         if self._stopping or self._slotted or self._slots.free == 0:
@@ -244,9 +257,10 @@ class Fetcher(Service):
         self._shown = False
 
     def _ahead(self) -> int:
-        """How many jobs beyond the free slots will start within the look-ahead, as measured.
+        """How many jobs beyond the free slots will start within the look-ahead, at the measured rate.
 
-        In strict order none: a job of a lower queue must not start before one that comes meanwhile.
+        None in strict order: a job of a lower queue must not start before a job of a higher one that comes
+        in the meantime.
         """
         if self._slotted or self._strict:
             return 0
@@ -265,9 +279,9 @@ class Fetcher(Service):
 
 
 class StartRate:
-    """Starts per second while there was work, from what the executor counted since the last fetch.
+    """Starts per second while there was work, measured since the last fetch.
 
-    Zero while attempts take longer than the look-ahead: then a slot does not come free in time.
+    Zero while attempts take longer than `longest` seconds: then no slot is freed in time.
     """
 
     def __init__(self, longest: float = 0.05) -> None:
@@ -286,6 +300,6 @@ class StartRate:
             self.per_second = 0.0
         else:
             measured = n / max(passed, 0.0005)
-            # down at once, up by doubling: jobs that were short may be followed by long ones
+            # falls at once and rises by doubling: long jobs may follow short ones
             self.per_second = min(measured, max(2 * self.per_second, 20_000.0))
         return self.per_second

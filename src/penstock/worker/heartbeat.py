@@ -1,7 +1,7 @@
-"""Keeps this worker's leases from a thread of its own, whatever the event loop is doing.
+"""Extends this worker's leases from a thread of its own, even while the event loop is blocked.
 
-The thread has its own small event loop and talks to the store every `every` seconds. It also looks
-at the worker's main loop: one that has not come round for a while is reported with its stack.
+The thread has its own small event loop and calls the store every `every` seconds. It also checks the
+worker's main loop: if that is blocked for too long, its stack is logged.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _BATCH = 1_000
 
 
 class Heartbeat:
-    """Extends all leases in hand.
+    """Extends all leases of this worker.
 
-    `on_lease_status` is called on the main loop for each lease that is not simply held. `on_failed` is called
-    in the heartbeat's thread when the store was not there; then the next beat comes ten times as soon.
+    `on_lease_status` is called on the main loop for each lease whose status is not HELD. `on_failed` is
+    called in the heartbeat's thread when the store was unreachable; the next heartbeat then follows after a
+    tenth of the interval.
 
-    `beat_now` brings the next beat forward: for cancellations, progress, a recorded start.
+    `beat_now` sends the next heartbeat early: for cancellations, progress, or a recorded start.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Heartbeat:
         self._blocked_since = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
         self.complaint = Complaint(_log)
-        #: monotonic time of the last beat that the store answered.
+        #: Monotonic time of the last heartbeat that the store answered.
         self.last_beat = time.monotonic()
 
     def start(self) -> None:
@@ -77,11 +78,11 @@ class Heartbeat:
         self._thread.start()
 
     def beat_now(self) -> None:
-        """Do not wait for the interval."""
+        """Send the next heartbeat now."""
         self._wake.set()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End the thread, after the beat that is under way."""
+        """End the thread after the heartbeat that is in progress."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -90,13 +91,13 @@ class Heartbeat:
     # ── on the main loop ─────────────────────────────────────────────────────────────────────────
 
     def _tick(self) -> None:
-        """Proof, now and then, that the main loop comes round."""
+        """Record, a few times per `block_report`, that the main loop runs."""
         self.tick()
         if not self._stopping:
             self._main.call_later(self._block_report / 3, self._tick)
 
     def tick(self) -> None:
-        """Say, to our own thread and to the supervisor, that the loop is not blocked."""
+        """Record for the heartbeat thread and for the supervisor that the main loop is not blocked."""
         self._ticked = time.monotonic()
         if self._table is not None:
             self._table.tick()
@@ -116,8 +117,8 @@ class Heartbeat:
                     try:
                         if not runner.run(self._beat()):
                             next_beat = clock.lease_seconds() + self._every / 10
-                    except Exception:  # noqa: BLE001  # boundary: leases hang on this thread: it must not end
-                        _log.exception("a heartbeat failed; the next one comes all the same")
+                    except Exception:  # noqa: BLE001  # boundary: without this thread the leases expire
+                        _log.exception("heartbeat failed; the next one follows as usual")
 
     async def _beat(self) -> bool:
         in_hand = list(self._leased_jobs)
@@ -127,7 +128,7 @@ class Heartbeat:
             try:
                 statuses = await self._extended(part, requests)
             except StoreError as error:
-                self.complaint.about("a heartbeat found no store", error)
+                self.complaint.about("heartbeat failed: store unreachable", error)
                 self._on_failed()
                 return False
             for leased, request, status in zip(part, requests, statuses, strict=True):
@@ -147,16 +148,20 @@ class Heartbeat:
             return await self._store.extend(requests)
         except StoreError:
             raise
-        except Exception:  # noqa: BLE001  # boundary: what one attempt says of itself must not cost others their leases
+        except Exception:  # noqa: BLE001  # boundary: one attempt's progress must not cost the others their leases
             _log.exception(
-                "%d heartbeats together could not be sent; without words, then one by one", len(requests)
+                "sending %d heartbeats together failed; extending without progress, then each progress alone",
+                len(requests),
             )
             return await self._without_words(batch, requests)
 
     async def _without_words(
         self, batch: list[LeasedJob], requests: list[HeartbeatRequest]
     ) -> list[LeaseStatus]:
-        """Keep the leases first; then say what can be said. What cannot be is not tried again."""
+        """Extend all leases first, then store each attempt's progress alone.
+
+        A failed progress is not retried.
+        """
         statuses = await self._store.extend([replace(request, progress=None) for request in requests])
         for leased, request in zip(batch, requests, strict=True):
             if request.progress is None:
@@ -167,11 +172,11 @@ class Heartbeat:
                 raise
             except Exception as error:  # noqa: BLE001  # boundary: as above
                 leased.told = request.progress
-                _log.error("job %s: its progress cannot be stored: %s", leased.job.id, error)
+                _log.error("job %s: progress could not be stored: %s", leased.job.id, error)
         return statuses
 
     def _request_of(self, leased: LeasedJob) -> HeartbeatRequest:
-        # only remembered once it is stored; the attempt may say more at any moment
+        # remembered once it is stored; the attempt may report more at any moment
         progress = None if leased.progress is leased.told else leased.progress
         return HeartbeatRequest(
             leased.job.lease, self._lease, started=bool(leased.started), progress=progress
@@ -183,7 +188,7 @@ class Heartbeat:
             self._blocked_since = 0.0
             return
         if self._blocked_since == self._ticked:
-            return  # this block is reported already
+            return  # this block was reported before
         self._blocked_since = self._ticked
         frame = sys._current_frames().get(self._main_thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
@@ -192,7 +197,7 @@ class Heartbeat:
             logging.WARNING,
             stack,
             "the event loop has been blocked for %.1f s: a task does blocking work in an async function; "
-            'use run_in="thread" for it. It stands at:',
+            'use run_in="thread" for it. Its stack:',
             silent,
         )
         self._on_blocked(silent, stack)

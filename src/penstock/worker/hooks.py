@@ -22,7 +22,7 @@ async def call_hook(hook: Callable[..., Any], app: App) -> None:
 
 
 async def call_last_hooks(hooks: Sequence[Callable[..., Any]], app: App) -> None:
-    """Call the hooks of a worker's end. A hook that fails is logged; the others are called all the same."""
+    """Call the hooks of a worker's end. A hook that fails is logged, and the next one is called."""
     for hook in hooks:
         try:
             await call_hook(hook, app)

@@ -12,10 +12,10 @@ __all__ = ["Listener"]
 
 
 class Listener(Service):
-    """Looks five times a second, which is cheap, while attempts run.
+    """Checks the store five times a second while attempts run; a check is cheap.
 
-    A store tells its news once: settings that have changed are passed on by `on_settings`, cancellations by
-    `on_cancel`.
+    The store reports each change once. `on_settings` is called when settings changed, `on_cancel` when jobs
+    were cancelled.
     """
 
     name = "listener"

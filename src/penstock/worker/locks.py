@@ -1,9 +1,9 @@
-"""Proof of life: who holds the lock on a worker's file is that worker; who can take it has proof of death.
+"""Liveness locks: a worker holds the lock on its file while it lives, so a free lock proves that it is dead.
 
-The files lie in a directory of this host and this user, each named by a worker's random id. A file
-that is not there proves nothing: its worker may live on another host or in another container. So
-`is_dead` is True or "nobody knows", and without a usable directory nobody ever knows; then leases
-run out by their time.
+The files are in a directory of this host and this user, each named by a worker's random id. A missing
+file proves nothing: its worker may run on another host or in another container. So `is_dead` means
+"proven dead" or "unknown". Without a usable directory no death is ever proven, and leases end by
+their time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: nobody can prove anything
+except ImportError:  # not a POSIX system: no death can be proven
     fcntl = None  # type: ignore[assignment]
 
 from penstock.core.forks import begins_anew
@@ -33,10 +33,10 @@ _DAY = 86_400.0
 
 
 class LivenessLock:
-    """Held from its making until `release`, or until the process is gone, however it goes.
+    """Held from its creation until `release` or the end of the process.
 
-    Neither processes that are started nor those that are forked hold it on. Where it cannot be had
-    (a read-only file system, somebody else's directory) the log says so once, and `held` is False.
+    Child processes do not hold it, whether started or forked. If the lock cannot be taken (a read-only file
+    system, a directory of another user), that is logged once and `held` is False.
     """
 
     def __init__(self, worker_id: str, directory: Path | None = None) -> None:
@@ -47,13 +47,15 @@ class LivenessLock:
             self._fd = self._take()
         except OSError as error:
             _log.warning(
-                "worker %s: no proof of life (%s); if it dies, its leases run out by time", worker_id, error
+                "worker %s: no liveness lock (%s); if the worker dies, its leases expire by time",
+                worker_id,
+                error,
             )
         if self._fd >= 0:
             begins_anew(self)
 
     def begin_life(self) -> None:
-        """In a fork's child: while it kept the file open, its dead parent would seem to live."""
+        """Close the file in a forked child; otherwise the parent would seem alive after its death."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -63,7 +65,7 @@ class LivenessLock:
         return self._fd >= 0
 
     def release(self) -> None:
-        """Take the file away: this worker has ended and left nothing behind. Safe to call twice."""
+        """Delete the file: this worker has ended and holds no job. Safe to call twice."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
@@ -82,10 +84,10 @@ class LivenessLock:
         if fcntl is None:
             raise OSError("this platform has no flock")
         if not _NAME.match(self.worker_id):
-            raise OSError("its id cannot be a file's name")
+            raise OSError("the worker id is not a valid file name")
         with _open_directory(self._directory, create=True) as where:
             assert where is not None
-            # locked before it gets its name: nobody can find it and take the lock first
+            # locked before it gets its final name: no process can take the lock first
             name = f"{self.worker_id}.new"
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600, dir_fd=where)
             try:
@@ -99,10 +101,10 @@ class LivenessLock:
 
 
 def is_dead(worker_id: str, directory: Path | None = None) -> bool:
-    """Whether it is proven that this worker is dead. False: it lives, or nobody here knows.
+    """Whether this worker is proven dead. False: it lives, or its state is unknown here.
 
-    The answer stays the same until `remove_dead` or `sweep`, so that whoever is interrupted while it takes
-    back the dead worker's jobs, and everybody else, can ask again.
+    The answer stays the same until `remove_dead` or `sweep`: a process that is interrupted while it
+    reclaims the dead worker's jobs, and every other process, can ask again.
     """
     if not _NAME.match(worker_id):
         return False
@@ -114,10 +116,10 @@ def is_dead(worker_id: str, directory: Path | None = None) -> bool:
 
 
 def proven_dead(known: Set[str] = frozenset(), directory: Path | None = None) -> set[str]:
-    """All workers, of whatever store, that are proven dead and not removed: a look at this host alone.
+    """The ids of all workers on this host, of any store, that are proven dead and not removed.
 
-    Those `known` to be dead are so still: a host that has seen many workers of other stores die has a
-    file of each for a day, and to try a lock for each took 4 ms a second.
+    Workers in `known` are returned without a new check: on a host where many workers of other stores have
+    died, a file of each remains for a day, and trying each lock took 4 ms per second.
     """
     with _open_directory(directory, create=False) as where:
         if where is None:
@@ -136,7 +138,7 @@ def proven_dead(known: Set[str] = frozenset(), directory: Path | None = None) ->
 
 
 def remove_dead(worker_id: str, directory: Path | None = None) -> bool:
-    """Remove a dead worker's file, once its jobs are taken back; False if it is not proven dead."""
+    """Remove a dead worker's file after its jobs were reclaimed. False if the worker is not proven dead."""
     if not _NAME.match(worker_id):
         return False
     with _open_directory(directory, create=False) as where:
@@ -144,7 +146,7 @@ def remove_dead(worker_id: str, directory: Path | None = None) -> bool:
 
 
 def sweep(older_than: float = _DAY, directory: Path | None = None) -> int:
-    """Remove files of workers that are dead and began more than `older_than` seconds ago; how many."""
+    """Remove files of dead workers that started more than `older_than` seconds ago; returns how many."""
     swept = 0
     with _open_directory(directory, create=False) as where:
         if where is None:
@@ -162,26 +164,26 @@ def sweep(older_than: float = _DAY, directory: Path | None = None) -> int:
 
 
 def lock_directory() -> Path:
-    """Where the files are: XDG_RUNTIME_DIR/penstock if there is one, else /tmp/penstock-<uid>."""
+    """The directory of the files: XDG_RUNTIME_DIR/penstock if that is set, else /tmp/penstock-<uid>."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and os.access(runtime, os.W_OK | os.X_OK):
         return Path(runtime, "penstock")
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    return Path("/tmp", f"penstock-{user}")  # noqa: S108 (checked below: ours, and closed to others)
+    return Path("/tmp", f"penstock-{user}")  # noqa: S108 (checked below: owned by this user, closed to others)
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
-#: Never a symbolic link, never passed on to a program that is started.
+#: Flags: never follow a symbolic link, never pass the file on to a program that is started.
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 @contextlib.contextmanager
 def _open_directory(directory: Path | None, *, create: bool) -> Iterator[int | None]:
-    """The directory as an open file, so that nobody can put another in its place; None where there is none.
+    """Open the directory, so that it cannot be replaced by another; None if it is not usable.
 
-    It must be ours and closed to everybody else: anybody may make names in /tmp. With `create` an
-    OSError says what is wrong, without it that is as good as no directory.
+    It must be owned by this user and closed to all others, because anybody may create names in /tmp. With
+    `create` an OSError names the problem; without, an unusable directory counts as missing.
     """
     path = lock_directory() if directory is None else directory
     fd = -1
@@ -194,7 +196,7 @@ def _open_directory(directory: Path | None, *, create: bool) -> Iterator[int | N
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
         status = os.fstat(fd)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise PermissionError(f"{path} belongs to somebody else, or is open to others")
+            raise PermissionError(f"{path} belongs to another user, or is open to others")
     except OSError:
         if fd >= 0:
             os.close(fd)
@@ -210,22 +212,22 @@ def _open_directory(directory: Path | None, *, create: bool) -> Iterator[int | N
 
 @contextlib.contextmanager
 def _locked(name: str, where: int, *, shared: bool) -> Iterator[bool]:
-    """Whether the file is there and its lock could be taken; held inside the block.
+    """Whether the file exists and its lock was taken. The lock is held inside the block.
 
-    Those who only look share the lock, so that two of them do not take each other for the worker.
+    Checks use a shared lock, so that two checks at the same time do not take each other for the worker.
     """
-    assert fcntl is not None  # else there is no `where`
+    assert fcntl is not None  # without fcntl there is no `where`
     try:
         fd = os.open(name, os.O_RDWR | _SAFE, dir_fd=where)
-    except OSError:  # not there, or a link that somebody put there
+    except OSError:  # missing, or a symbolic link
         yield False
         return
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         mine, named = os.fstat(fd), os.stat(name, dir_fd=where, follow_symlinks=False)
-        # it may have been removed, and another made under its name, between our open and our lock
+        # the file may have been replaced by another of the same name between open and lock
         held = (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino)
-    except OSError:  # somebody has it; or it is gone
+    except OSError:  # the lock is held, or the file is gone
         held = False
     try:
         yield held
@@ -243,5 +245,5 @@ def _unlink_dead(name: str, where: int) -> bool:
 def _unlink(name: str, where: int) -> None:
     try:
         os.unlink(name, dir_fd=where)
-    except OSError:  # gone already, or the file system has become read-only: it is swept one day
+    except OSError:  # gone, or the file system has become read-only: a later sweep removes it
         pass

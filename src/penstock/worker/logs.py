@@ -1,7 +1,7 @@
-"""The log of a worker process: text for people, JSON lines for machines.
+"""The log of a worker process, as text or as JSON lines.
 
-What a task logs, by whatever logger, says for which job. Whatever was logged, a line is of bounded length and
-has no control characters; for people only a traceback has lines of its own, which stand to the right.
+Lines that a task logs name the job, with any logger. Every line has a bounded length and no control
+characters. In text only tracebacks span several lines, and these are indented.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from penstock.core.text import block, json_escaped, one_line, storable, text_of
 
 __all__ = ["complain", "configure_logs", "log_with_traceback"]
 
-#: So many characters are kept of a message, of a traceback (its end), and of a value that `extra=` names.
+#: Maximum characters of a message, of a traceback (its end is kept), and of a value given by `extra=`.
 _MESSAGE, _TRACEBACK, _VALUE = 10_000, 20_000, 4_000
-#: So many values of `extra=` are kept.
+#: Maximum number of `extra=` values per line.
 _VALUES = 50
-#: What a record has of its own; all else came by `extra=`.
+#: Attributes that every record has; all others come from `extra=`.
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
 def configure_logs(config: Config) -> None:
-    """Send the log of this process to stderr, as the configuration says."""
+    """Send the log of this process to stderr, in the configured format and level."""
     handler = logging.StreamHandler(sys.stderr)
     if config.log_format == "json":
         handler.setFormatter(_JsonLines())
@@ -42,7 +42,7 @@ def configure_logs(config: Config) -> None:
 
 
 def complain(config: Config, why: str) -> None:
-    """Say why a worker cannot work: as every command does, or in the log if machines read it."""
+    """Print why a worker cannot work, like every command's errors, or log it if the log is JSON."""
     for line in why.split("\n"):
         if config.log_format == "json":
             logging.getLogger("penstock.worker").error("%s", line)
@@ -58,7 +58,7 @@ def log_with_traceback(
     *args: object,
     extra: Mapping[str, object] | None = None,
 ) -> None:
-    """Log a message with the traceback of an error that is at hand as text only."""
+    """Log a message with the traceback of an error, given as text."""
     if logger.isEnabledFor(level):
         file, line, function, _ = logger.findCaller(stacklevel=2)
         record = logger.makeRecord(
@@ -72,7 +72,7 @@ def log_with_traceback(
 
 
 class _JsonLines(logging.Formatter):
-    """One object a line, with the job's facts and what `extra=` named as keys of their own."""
+    """One JSON object per line, with the job's facts and the `extra=` values as keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -93,7 +93,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _Text(logging.Formatter):
-    """One line a message, and below it the traceback."""
+    """One line per message, followed by its traceback, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = _cut(_message(record), _MESSAGE)
@@ -107,19 +107,19 @@ class _Text(logging.Formatter):
         return f"{line}\n{indent(block(traceback), '  ')}" if traceback else line
 
 
-#: The keys of a line that `extra=` must not change; those of the job it may.
+#: Keys of a JSON line that `extra=` must not change; the keys of the job it may change.
 _LINE = frozenset({"at", "level", "logger", "message", "pid", "traceback"})
 
 
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001  # boundary: arguments that do not fit the message, or have no words
+    except Exception:  # noqa: BLE001  # boundary: arguments that do not fit the message, or cannot be formatted
         return f"{text_of(record.msg)} {_words(record.args)}"
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """Its end, where the error is, if it is too long."""
+    """The record's traceback; if it is too long, its end, where the error is."""
     parts = [record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else "")]
     if record.stack_info:
         parts.append(formatter.formatStack(record.stack_info))
@@ -128,7 +128,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _job_that_spoke(record: logging.LogRecord) -> dict[str, object]:
-    """The facts of the attempt that runs where this was logged. Our own lines name their job themselves."""
+    """The facts of the attempt that logged this; empty for Penstock's own lines, which name their job."""
     if record.name.partition(".")[0] == "penstock":
         return {}
     attempt = running.get(None)
@@ -149,12 +149,12 @@ def _extra(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 
 def _value(value: object) -> Any:
-    """The value as JSON, if that is possible and short; else its words."""
+    """The value as JSON if that is possible and short, else its `repr`."""
     if type(value) is str:
         return storable(_cut(value, _VALUE))
     try:
         encoded = msgspec.json.encode(value, enc_hook=_words)
-    except Exception:  # noqa: BLE001  # boundary: a value of the user's that is no JSON, or whose own code raises
+    except Exception:  # noqa: BLE001  # boundary: a user's value that is not JSON, or whose code raises
         return _words(value)
     return msgspec.Raw(encoded) if len(encoded) <= _VALUE else storable(_cut(encoded.decode(), _VALUE))
 
@@ -162,7 +162,7 @@ def _value(value: object) -> Any:
 def _words(value: object) -> str:
     try:
         return text_of(repr(value), most=_VALUE)
-    except Exception:  # noqa: BLE001  # boundary: a value of the user's whose own __repr__ raises
+    except Exception:  # noqa: BLE001  # boundary: a user's value whose __repr__ raises
         return f"({type(value).__name__})"
 
 

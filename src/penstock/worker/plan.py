@@ -1,4 +1,4 @@
-"""How a job of one task is run here: all that can be looked up once per task instead of once per job."""
+"""How to run the jobs of one task: everything that is looked up once per task instead of once per job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Plan", "Plans", "decoder", "wants_result"]
 
 
 class Plan:
-    """A task or raw handler, ready to run."""
+    """How to run the jobs of one task or raw handler."""
 
     __slots__ = (
         "around",
@@ -45,16 +45,16 @@ class Plan:
         self.name = name
         self.function = function
         self.run_in = run_in
-        self.in_thread = run_in == "thread" and not around  # a plain call there, with nothing around it
+        self.in_thread = run_in == "thread" and not around  # a plain thread call, without middleware
         self.decode = decode
-        self.encode = encode  # None: the task says that it returns nothing
+        self.encode = encode  # None: the result is not kept
         self.around = around
         self.options = options
         self.reference = reference
 
 
 class Plans:
-    """Finds the plan for a job; None for a task that nobody here knows."""
+    """Finds the plan for a job; None if this worker does not know its task."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -92,7 +92,7 @@ class Plans:
 def decoder(
     decode: Callable[[bytes], tuple[tuple[Any, ...], dict[str, Any]]],
 ) -> Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What reads a job's arguments, and says whose they are if they do not fit."""
+    """Make a function that decodes a job's arguments; a SignatureMismatch it raises names the job."""
 
     def decode_job(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
@@ -105,7 +105,7 @@ def decoder(
 
 
 def wants_result(app: App, queue: str, task: str, result: ResultCodec, kept: bool) -> bool:
-    """Whether anybody asks for what a job returns: its store, or a callback."""
+    """Whether a job's result is needed: by its store or by an `on_success` callback."""
     return result.keeps and (kept or bool(app.callbacks.of(queue, task).on_success))
 
 

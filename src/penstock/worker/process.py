@@ -1,9 +1,9 @@
 """One worker process under a supervisor: `python -m penstock.worker.process`.
 
-It gets its orders as JSON in the environment, its lease table and a control socket as open files. Over
-the socket it says hello, so that the supervisor, which never imports user code, knows the store; or why
-it cannot work, for several children are one worker to whoever started it, and say so once.
-When the socket closes its supervisor is dead: it drains.
+It receives its orders as JSON in the environment, and its lease table and a control socket as open files.
+Over the socket it sends `Hello` with the address of its store, because the supervisor never imports
+user code, or `Refusal` with the reason why it cannot work; the supervisor reports the same reason only once
+for several children. When the socket closes, the supervisor is dead and the process drains.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ __all__ = [
 ]
 
 ORDERS = "PENSTOCK_CHILD_ORDERS"
-#: Exit code of a child that cannot work at all (no such module, bad option): no use in restarting it.
+#: Exit code of a child that can never work (no such module, bad option): it is not restarted.
 REFUSED = 78
-#: Exit codes of a child that found its store unusable, or away for the moment, when it began.
+#: Exit codes of a child that found its store unusable, or unreachable for now, when it started.
 UNUSABLE, AWAY = 74, 75
-#: Exit code of a child that has drained because too many of its threads hang.
+#: Exit code of a child that has drained because too many of its threads are stuck.
 REPLACE = 79
 
 _log = logging.getLogger("penstock.worker")
 
-#: The garbage collector looks at new objects when there are so many more of them; Python's 700 are less
-#: than one fetch brings. An app that sets thresholds of its own has its way.
+#: Thresholds of the garbage collector: Python's 700 new objects are fewer than one fetch makes. An app may
+#: set other thresholds when it is imported.
 _COLLECT_AFTER = (5_000, 10, 10)
 
 
 class Death(msgspec.Struct):
-    """The end of the worker whose place a child takes: who, how, how many jobs it held, and those (queue, id)
-    that are dead by it. Of these there are few: it travels in the environment."""
+    """The end of the worker that this child replaces: its id, the cause, how many jobs it held, and the jobs
+    (queue, id) that are dead because of it. The list is short: it is passed in the environment."""
 
     worker: str
     cause: str
@@ -67,7 +67,7 @@ class Death(msgspec.Struct):
 
 
 class Orders(msgspec.Struct):
-    """What the supervisor tells a child."""
+    """What the supervisor passes to a child when it starts it."""
 
     app: str
     config: Config
@@ -81,8 +81,11 @@ class Orders(msgspec.Struct):
 
 
 class ChildHello(msgspec.Struct, tag=True):
-    """A child listens to signals, and has this store. `tells`: its app has listeners or callbacks, which want
-    to know of each death. Like all that it tells its supervisor, a line of JSON."""
+    """Sent by a child that is ready for signals, with the address of its store.
+
+    `tells`: its app has listeners or callbacks, which need to know of each death. Messages of a child are
+    lines of JSON.
+    """
 
     url: str | None
     namespace: str
@@ -90,7 +93,7 @@ class ChildHello(msgspec.Struct, tag=True):
 
 
 class Refusal(msgspec.Struct, tag=True):
-    """A child ends, for it cannot work."""
+    """Sent by a child that ends because it cannot work."""
 
     why: str
 
@@ -99,7 +102,7 @@ Said = ChildHello | Refusal
 
 
 def main() -> int:
-    """Work until told to stop; the exit code."""
+    """Work until stopped; returns the exit code."""
     orders = msgspec.json.decode(os.environ.pop(ORDERS), type=Orders)
     ignore_interrupts()
     dump_stacks_on_request()
@@ -109,7 +112,7 @@ def main() -> int:
         gc.set_threshold(*_COLLECT_AFTER)
         app = load_app(orders.app)
         gc.collect()
-        gc.freeze()  # what is there now stays: a full collection need not go through it
+        gc.freeze()  # what is imported now stays: full collections skip it
         runner = _runner()
         with runner:
             return runner.run(_serve(orders, app, control))
@@ -128,7 +131,7 @@ def _refuse(control: socket.socket, config: Config, why: str) -> None:
     control.setblocking(True)
     try:
         _say(control, Refusal(why))
-    except OSError:  # nobody is there to say it for us
+    except OSError:  # the supervisor is gone: report it here
         complain(config, why)
 
 
@@ -154,11 +157,10 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         supervisor=orders.supervisor,
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
-    _say(
-        control, ChildHello(app.connect_url, app.namespace, worker.tells)
-    )  # from now on it may be sent signals
+    # from now on the supervisor may send signals
+    _say(control, ChildHello(app.connect_url, app.namespace, worker.tells))
     _watch_supervisor(control, worker)
-    if orders.death is not None:  # its supervisor has no listeners, for it has no app
+    if orders.death is not None:  # the supervisor has no app, so no listeners
         worker.report_lost_worker(orders.death.worker, orders.death.cause, orders.death.jobs)
         worker.adopt_callbacks(orders.death.dead)
     await worker.run()
@@ -166,13 +168,13 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
 
 
 def _watch_supervisor(control: socket.socket, worker: Worker) -> None:
-    """The supervisor never writes: readable means that it is gone."""
+    """Drain when the control socket becomes readable: the supervisor never writes, so it is gone."""
     loop = asyncio.get_running_loop()
     control.setblocking(False)
 
     def gone() -> None:
         loop.remove_reader(control)
-        _log.warning("worker %s: its supervisor is gone; it drains", worker.id)
+        _log.warning("worker %s: the supervisor is gone; draining", worker.id)
         worker.stop()
 
     loop.add_reader(control, gone)

@@ -1,4 +1,4 @@
-"""Which queue's turn it is: strict order, or by weight, and never more than a queue's slots."""
+"""Decides how many jobs to fetch from which queue: in strict order or by weight, within its slots."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ __all__ = ["Queue", "WeightedRoundRobin", "as_queues", "is_count", "spread"]
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue that a worker serves. `weight`: its share of starts while all queues are full.
-    `slots`: never more of its jobs at once in this worker process."""
+    """A queue that a worker serves.
+
+    `weight`: share of job starts while all queues have jobs. `slots`: maximum number of its jobs running at
+    the same time in this worker process (default: no limit of its own).
+    """
 
     name: str
     weight: int = 1
@@ -33,12 +36,12 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a number of things of which there is at least one."""
+    """Whether the value is a whole number of 1 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def as_queues(queues: Sequence[Queue | str]) -> tuple[Queue, ...]:
-    """Queues from what a user wrote; a name given twice is refused."""
+    """Queues from names and `Queue`s. Raises ConfigError for a name given twice."""
     if isinstance(queues, (str, Queue)) or not isinstance(queues, Iterable):
         raise ConfigError(f"queues={queues!r} is not a list of queues: write queues=['mail'] for one")
     made = tuple(q if isinstance(q, Queue) else Queue(q) for q in queues)
@@ -50,9 +53,10 @@ def as_queues(queues: Sequence[Queue | str]) -> tuple[Queue, ...]:
 
 
 def spread(jobs: list[Job], got: Mapping[str, int]) -> list[Job]:
-    """Jobs of one fetch in the order of their start: each queue's own order, the queues evenly mixed.
+    """The jobs of one fetch in the order in which to start them: queues evenly mixed, each in its own order.
 
-    A fetch brings them queue by queue, which would let all of one queue start before any of the next.
+    A fetch returns them queue by queue; without mixing, all jobs of one queue would start before the next
+    queue's.
     """
     if len(got) <= 1:
         return jobs
@@ -69,10 +73,10 @@ def spread(jobs: list[Job], got: Mapping[str, int]) -> list[Job]:
 class WeightedRoundRobin:
     """Splits a fetch between queues.
 
-    By weight: each queue saves up credit for its share of what is asked, and pays for what it gets
-    (smooth weighted round robin), so the shares hold for a limit of 1 as for 1 000. A queue that had
-    less than its quota is empty and loses its credit: what it did not use it cannot claim later.
-    Strict: the first queue gives all it has before the second is asked.
+    By weight: each queue earns credit for its share of each fetch and spends it on the jobs it gets (smooth
+    weighted round robin), so the shares hold for a limit of 1 as for 1 000. A queue that gave less than its
+    quota is empty and loses its credit: an unused share is not saved for later.
+    Strict: the first queue is emptied before the second is asked.
     """
 
     def __init__(self, queues: Sequence[Queue], *, strict: bool = False) -> None:
@@ -83,8 +87,8 @@ class WeightedRoundRobin:
     def plan(self, limit: int, free: int, held: Mapping[str, int], closed: Mapping[str, int]) -> list[Share]:
         """The shares of one fetch of up to `limit` jobs.
 
-        `free`: slots free now, which bounds queues that have a limit of their own (no look-ahead there).
-        `held`: jobs in hand per queue. `closed`: queues of which at most so many are wanted now.
+        `free`: free slots now; they bound queues that have a limit of their own (no look-ahead there).
+        `held`: leased jobs per queue. `closed`: maximum number of jobs to fetch now, per queue.
         """
         caps: dict[str, int] = {}
         for q in self._queues:
@@ -107,7 +111,7 @@ class WeightedRoundRobin:
         for q in ranked:
             quotas[q.name] = max(0, min(left, caps[q.name], int(self._credit[q.name])))
             left -= quotas[q.name]
-        while left > 0:  # what rounding left over goes to whoever is owed most
+        while left > 0:  # what rounding leaves over goes to the queue with the most credit left
             needy = max(
                 (q for q in ranked if quotas[q.name] < caps[q.name]),
                 key=lambda q: self._credit[q.name] - quotas[q.name],
@@ -120,7 +124,7 @@ class WeightedRoundRobin:
         return [Share(q.name, quotas[q.name], caps[q.name], free) for q in ranked]
 
     def paid(self, shares: Sequence[Share], got: Mapping[str, int]) -> None:
-        """What the fetch of these shares brought, per queue."""
+        """Charge each queue for the jobs that the fetch of these shares brought."""
         for share in shares:
             n = got.get(share.queue, 0)
             credit = self._credit[share.queue] - n

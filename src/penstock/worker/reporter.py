@@ -1,4 +1,4 @@
-"""Reports to the log, to listeners and to callbacks what happened besides the worker's own attempts."""
+"""Reports to the log, to listeners and to callbacks what happened apart from the worker's own attempts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("penstock.worker")
 
 
 class Reporter:
-    """Reports for one worker. Events are made only if somebody listens."""
+    """Reports for one worker. Events are made only if there are listeners."""
 
     def __init__(self, app: App, worker: str, callback_runner: CallbackRunner) -> None:
         self._app = app
@@ -31,7 +31,7 @@ class Reporter:
         self._callback_runner = callback_runner
 
     def judged(self, job: Job, move: Transition) -> None:
-        """A job of a dead worker was decided here: report it, and call its callbacks."""
+        """Report the outcome of a dead worker's job that was decided here, and call its callbacks."""
         if move.state is State.DEAD:
             _log.error("job %s (%s, attempt %d) is dead: %s", job.id, job.task, job.attempt, move.reason)
         if self._app.callbacks.active:
@@ -45,7 +45,7 @@ class Reporter:
         try:
             jobs = await self._app.store.get([Ref(*one) for one in dead])
         except StoreError as error:
-            _log.error("nobody is told of %d dead job(s), and no callback is called: %s", len(dead), error)
+            _log.error("%d dead job(s) are not reported to listeners and callbacks: %s", len(dead), error)
             return
         for job in jobs:
             if job is not None and job.state is State.DEAD and job.errors:
@@ -53,24 +53,24 @@ class Reporter:
                 self.judged(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
 
     def set_aside(self, found: Sequence[SetAside]) -> None:
-        """The store has met records that cannot be read."""
+        """Report records that the store cannot read and has set aside."""
         log_set_aside(found)
         tell_set_aside(self._app.events, found)
 
     def periodic_enqueued(self, job: NewJob) -> None:
-        """A job of a periodic entry is stored."""
+        """Report that a job of a periodic entry was stored."""
         self._emit(lambda now: JobEnqueued(now, job.id, job.queue, job.task, 0))
 
     def blocked(self, seconds: float, stack: str) -> None:
-        """The event loop has been blocked for so long, at this stack."""
+        """Report that the event loop has been blocked for `seconds`, at this stack."""
         self._emit(lambda now: LoopBlocked(now, self._worker, seconds, stack))
 
     def lost_worker(self, worker: str, cause: str, jobs: int) -> None:
-        """Another worker is proven dead; it held so many jobs."""
+        """Report that another worker is proven dead and how many jobs it held."""
         self._emit(lambda now: WorkerLost(now, worker, cause, jobs))
 
     def life(self, kind: Callable[[int, str], Event]) -> None:
-        """This worker has started or stopped."""
+        """Report that this worker has started or stopped."""
         self._emit(lambda now: kind(now, self._worker))
 
     def _emit(self, made: Callable[[int], Event]) -> None:

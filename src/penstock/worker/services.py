@@ -37,12 +37,12 @@ from penstock.worker.unknown_tasks import UnknownTasks
 __all__ = ["Maintenance", "Services"]
 
 _log = logging.getLogger("penstock.worker")
-#: How long a worker that ends waits for the store's last answers (s).
+#: Maximum wait (s) of a stopping worker for the store's last answers.
 _LAST_ANSWERS = 5.0
 
 
 class Maintenance(NamedTuple):
-    """Services that look after the store for all workers."""
+    """Services that maintain the store on behalf of all workers."""
 
     promoter: Promoter
     reclaimer: Reclaimer
@@ -72,7 +72,7 @@ class Services:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run all services inside; at the end they are stopped in the order that loses nothing."""
+        """Run all services inside the block, then stop them in an order that loses no job."""
         services = self._background()
         self._share_complaints(services)
         self.heartbeat.start()
@@ -96,26 +96,28 @@ class Services:
             self.executor.close()
             try:
                 await self.setup.app.store.retire(self.setup.id)
-            except StoreError as error:  # it falls off the list by itself
-                _log.warning("worker %s could not sign off: %s", self.setup.id, error)
+            except StoreError as error:  # its announcement expires
+                _log.warning(
+                    "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
+                )
 
     async def last_fetch(self) -> None:
-        """Wait for the fetch under way: what it still brings goes back at once."""
+        """Wait for the fetch in flight: jobs that it still brings are released at once."""
         if self.fetching is not None:
             await asyncio.wait({self.fetching}, timeout=_LAST_ANSWERS)
 
     async def last_outcomes(self, seconds: float = 0.0) -> bool:
-        """Wait for the answers to all outcomes, for `seconds` or five if that is more; whether all came."""
+        """Wait for the answers to all outcomes, for `seconds` or five, if that is more. True if all came."""
         return await self.settler.drained(timeout=max(_LAST_ANSWERS, seconds))
 
     async def last_callbacks(self) -> None:
-        """Wait until all callbacks of ended jobs have been called, for five seconds at most."""
+        """Wait until all callbacks of ended jobs were called, for at most five seconds."""
         await self.callback_runner.drained(timeout=_LAST_ANSWERS)
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
     def _background(self) -> list[Service]:
-        """All but the fetcher, which stops first, and the heartbeat, which is a thread."""
+        """All services except the fetcher, which stops first, and the heartbeat, which is a thread."""
         setup, store = self.setup, self.setup.app.store
         services: list[Service] = [
             self.announcer,
@@ -139,14 +141,16 @@ class Services:
         return services
 
     def _share_complaints(self, services: list[Service]) -> None:
-        """One outage of the store is not logged by each service."""
+        """Let all services share one complaint, so that an outage of the store is logged once."""
         complaint = Complaint(_log)
         for service in (self.fetcher, *services):
             service.complaint, service.on_set_aside = complaint, self.reporter.set_aside
         self.settler.complaint = self.heartbeat.complaint = complaint
 
     async def _release_all(self) -> None:
-        _log.info("worker %s is cancelled: %d job(s) are released", self.setup.id, self.slots.running)
+        _log.info(
+            "worker %s was cancelled: %d running job(s) are released", self.setup.id, self.slots.running
+        )
         self.fetcher.stop()
         self.executor.stop_starting()
         self.executor.release_running()
@@ -155,7 +159,7 @@ class Services:
         await self.last_callbacks()
 
     def _health(self, trouble: str | None) -> Health:
-        """This worker's health. `trouble`: why the store is away, None if it answers."""
+        """This worker's health. `trouble`: why the store is unreachable; None if it answers."""
         now = time.monotonic()
         return Health(
             at=int(time.time() * 1000),

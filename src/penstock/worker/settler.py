@@ -1,8 +1,8 @@
-"""Puts outcomes into the store, together, and does not rest until each is answered.
+"""Writes outcomes to the store in batches, and repeats each until the store has answered.
 
-While the loop still has jobs to start, outcomes wait for each other, at most `_PATIENCE`: a write in
-the middle of a burst of short jobs would only contend with them. An outcome that the store could not
-take is kept and sent again; the fetcher starts nothing more while too many wait.
+While the event loop has jobs to start, outcomes are collected for at most `_PATIENCE`: writing in the middle
+of a burst of short jobs would slow the burst down. If the store is unreachable, outcomes are kept and sent
+again; the fetcher starts no jobs while too many wait.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from penstock.worker.logs import log_with_traceback
 __all__ = ["Settler"]
 
 _log = logging.getLogger("penstock.worker")
-#: How long an outcome may wait for company while the worker is busy starting jobs (s).
+#: Maximum time for which an outcome is collected while the worker is busy starting jobs (s).
 _PATIENCE = 0.005
-#: ... and its attempts are shorter than this (s): what has ended but is not written down runs again if we
-#: die.
+#: Outcomes of attempts longer than this (s) are written at once: if the worker dies before the write, the
+#: job runs again.
 _SHORT = 0.0005
 _BATCH = 2_000
 
@@ -56,16 +56,16 @@ class Settler:
         self._store = store
         self._app = app
         self._leased_jobs = leased_jobs
-        self._busy = busy  # whether jobs are ready to start at once
-        self._on_answer = on_answer  # what waits is fewer
-        self._on_applied = on_applied  # only if the app has callbacks
+        self._busy = busy  # whether jobs wait to start
+        self._on_answer = on_answer  # called when fewer outcomes wait
+        self._on_applied = on_applied  # called only if the app has callbacks
         self._keep_dead = keep_dead
         self._lease = lease
         self._waiting: list[LeasedJob] = []
-        self._endings: list[Settlement] = []  # theirs: pairs would be work for the garbage collector
+        self._endings: list[Settlement] = []  # parallel to `_waiting`: pairs would cost garbage collection
         self._oldest = 0.0
         self._flight: asyncio.Task[None] | None = None
-        self._put_off: list[tuple[LeasedJob, Settlement]] = []  # their part of the store is away
+        self._put_off: list[tuple[LeasedJob, Settlement]] = []  # their part of the store is unreachable
         self._repetition: asyncio.Task[None] | None = None
         self._go = asyncio.Event()
         self.complaint = Complaint(_log)
@@ -78,11 +78,11 @@ class Settler:
 
     @property
     def put_off(self) -> int:
-        """Outcomes whose part of the store is away, while others can be settled."""
+        """Number of outcomes whose part of the store is unreachable while others can be settled."""
         return len(self._put_off)
 
     def settle(self, leased: LeasedJob, move: Transition, result: bytes | None) -> None:
-        """Write this end down with the next batch."""
+        """Write this outcome with the next batch."""
         if not self._waiting:
             self._oldest = time.monotonic()
         self._waiting.append(leased)
@@ -91,11 +91,11 @@ class Settler:
             self._flight = asyncio.get_running_loop().create_task(self._fly(), name="penstock-settler")
 
     def hurry(self) -> None:
-        """The loop has nothing left to start: what waits may go."""
+        """Write collected outcomes now: the event loop has no job left to start."""
         self._go.set()
 
     async def drained(self, timeout: float | None = None) -> bool:
-        """Wait until all is answered; False if the store did not answer within the timeout (s)."""
+        """Wait until all outcomes are answered. False if that took longer than `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while (under_way := self._flight or self._repetition) is not None:
@@ -167,7 +167,7 @@ class Settler:
             if tell:
                 self._tell(leased, settlement.transition, answer)
 
-    # ── outcomes whose part of the store is away ─────────────────────────────────────────────────
+    # ── outcomes whose part of the store is unreachable ──────────────────────────────────────────
 
     def _repeat_later(
         self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
@@ -178,7 +178,7 @@ class Settler:
             self._repetition = asyncio.get_running_loop().create_task(self._repeat(), name="penstock-settler")
 
     async def _repeat(self) -> None:
-        """Settle these again and again, apart from the others, which need not wait for them."""
+        """Repeat these outcomes until they are answered. Other outcomes do not wait for them."""
         failures = 0
         try:
             while self._put_off:
@@ -202,9 +202,9 @@ class Settler:
     async def _reconsidered(
         self, batch: list[LeasedJob], answers: Sequence[Settled | None]
     ) -> Sequence[Settled | None]:
-        """A store that did not answer may have done all the same what it refuses to do again.
+        """Correct refusals of a repeated settlement that the store had applied the first time.
 
-        That nobody has taken the job from us in between shows by its count of losses.
+        An unchanged count of losses shows that no other worker has had the job in between.
         """
         sure = (Settled.APPLIED, Settled.UNKNOWN)
         refused = [place for place, answer in enumerate(answers) if answer not in sure]
@@ -219,7 +219,7 @@ class Settler:
         return found
 
     async def _say_last_words(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
-        """Put down what attempts said after their last heartbeat, if their jobs stay in the store."""
+        """Store progress reported after the last heartbeat, for jobs that stay in the store."""
         for leased, one in zip(batch, settlements, strict=True):
             said = leased.progress
             if said is None or said is leased.told or one.transition.keep <= 0:
@@ -227,23 +227,23 @@ class Settler:
             request = HeartbeatRequest(leased.job.lease, self._lease, started=True, progress=said)
             try:
                 if await self._store.extend([request]) == [LeaseStatus.UNKNOWN]:
-                    continue  # its part of the store is away: again before its settlement is repeated
+                    continue  # its part of the store is unreachable: repeated before its settlement is
             except StoreError:
                 raise
-            except Exception as error:  # noqa: BLE001  # boundary: what it said must not keep it from its end
-                _log.error("job %s: its progress cannot be stored: %s", leased.job.id, text_of(error))
+            except Exception as error:  # noqa: BLE001  # boundary: progress that cannot be stored must not block its outcome
+                _log.error("job %s: progress could not be stored: %s", leased.job.id, text_of(error))
             leased.told = said
 
     async def _stored(
         self, batch: list[LeasedJob], settlements: list[Settlement]
     ) -> Sequence[Settled | None]:
-        """All together. Where that fails, and not for the store, each on its own."""
+        """Settle all together. If that fails for a reason other than the store, settle each alone."""
         try:
             return await self._store.settle(settlements)
         except StoreError:
             raise
-        except Exception:  # noqa: BLE001  # boundary: one outcome that no store can take must not hold up the others
-            _log.exception("%d outcome(s) together could not be stored; each on its own", len(batch))
+        except Exception:  # noqa: BLE001  # boundary: one outcome that cannot be stored must not block the others
+            _log.exception("storing %d outcome(s) together failed; storing each alone", len(batch))
             return [
                 await self._stored_alone(leased, settlements, place) for place, leased in enumerate(batch)
             ]
@@ -251,9 +251,9 @@ class Settler:
     async def _stored_alone(
         self, leased: LeasedJob, settlements: list[Settlement], place: int
     ) -> Settled | None:
-        """One outcome; in the place of one that no store can take, a failed attempt that says why.
+        """Settle one outcome. If the store cannot take it, settle a failed attempt with the reason instead.
 
-        If not even that can be stored it is let go: its lease runs out, and the reclaimer judges it.
+        If even that cannot be stored, the outcome is dropped: the lease expires and the job is reclaimed.
         """
         try:
             return (await self._store.settle([settlements[place]]))[0]
@@ -266,7 +266,7 @@ class Settler:
         except StoreError:
             raise
         except Exception:  # noqa: BLE001  # boundary: as above
-            _log.exception("job %s: its outcome cannot be stored", leased.job.id, extra=_facts(leased))
+            _log.exception("job %s: the outcome could not be stored", leased.job.id, extra=_facts(leased))
             return None
 
     def _not_stored(self, leased: LeasedJob, error: Exception) -> Settlement:
@@ -277,10 +277,10 @@ class Settler:
 
     def _refused(self, leased: LeasedJob, answer: Settled) -> None:
         if not leased.started:
-            return  # given back too late, and never begun: there is no outcome that could be missed
-        why = "another worker has it now" if answer is Settled.STALE else "it is gone"
+            return  # released too late and never started: no outcome is lost
+        why = "another worker has the job" if answer is Settled.STALE else "the job is gone"
         _log.warning(
-            "job %s (%s, attempt %d): its late outcome changed nothing, %s",
+            "job %s (%s, attempt %d): late outcome ignored: %s",
             leased.job.id,
             leased.job.task,
             leased.job.attempt,

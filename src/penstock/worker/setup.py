@@ -1,4 +1,4 @@
-"""What a worker was asked to be: its app, queues and options, as given or as configured."""
+"""The configuration of one worker: its app, queues and options, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class WorkerSetup:
     queues: tuple[Queue, ...]
     concurrency: int
     strict: bool
-    #: End when nothing is left to do.
+    #: Whether the worker stops when nothing is left to do.
     burst: bool
-    #: Enqueue the jobs of periodic entries.
+    #: Whether it enqueues the jobs of periodic entries.
     periodic: bool
-    #: The supervisor's pid, and the memory that it shares with this process; None: there is no supervisor.
+    #: The supervisor's pid, and the lease table shared with it; None without a supervisor.
     supervisor: int | None
     table: LeaseTable | None
 
@@ -51,9 +51,9 @@ def worker_setup(
     supervisor: int | None,
     periodic: bool,
 ) -> WorkerSetup:
-    """Check a worker's options and fill in those not given. Raises ConfigError for one that cannot be."""
+    """Check a worker's options and fill in the missing ones. Raises ConfigError for an invalid option."""
     if not isinstance(app, App):
-        raise ConfigError(f"Worker({app!r:.60}) takes the app itself, imported from its module")
+        raise ConfigError(f"Worker({app!r:.60}) needs the App object itself, imported from its module")
     config = config or load().config
     served = as_queues(queues if queues is not None else app.queues())
     if not served:

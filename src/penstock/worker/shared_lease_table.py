@@ -1,8 +1,7 @@
-"""What a worker process has in hand, in shared memory: its supervisor reads it when the process cannot speak.
+"""A table in shared memory of the jobs a worker process has leased, for its supervisor to read.
 
-The process writes, its supervisor reads; nobody locks, nobody waits. The one word that the supervisor
-writes is an entry's `revoked`. The memory outlives the process, so after a crash it says which jobs had
-begun.
+The process writes and the supervisor reads, without locks. The only word that the supervisor writes is an
+entry's `revoked`. The memory outlives the process, so after a crash it shows which jobs had started.
 
     header   magic, capacity, pid, heartbeats, state, worker id
     marks    three columns, a 4-byte word per slot each: started, revoked, ended
@@ -10,12 +9,12 @@ begun.
     names    a row per slot: number, lengths, generation, id + queue + token, the number again
 
 Each job that is put into a slot gets the slot's next **number**, and a mark is set by writing that number
-into it: so no mark needs to be cleared, and what was meant for a slot's last job cannot hit its next.
-The number stands before and after the names; the reader reads the last one first, so that names that
-are just being written, or never were to the end, show as two numbers that differ.
+into it. So marks are never cleared, and a mark for a slot's last job cannot affect its next job.
+The number stands before and after the names, and the reader reads the last one first: names that are
+being written, or whose writer died, show two different numbers.
 
-All instants are `time.monotonic_ns()`, which all processes of a machine share; "leased until" is by
-`clock.lease_seconds()`, which runs on through suspend.
+All instants are `time.monotonic_ns()`, which all processes of a machine share. Only "leased until" is by
+`clock.lease_seconds()`, which keeps running while the machine is suspended.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from penstock.core.job import Job, Lease
 
 __all__ = ["ChildState", "Header", "LeaseEntry", "LeaseTable"]
 
-#: Room beyond the slots of the worker: what is fetched ahead, and what has ended but is not settled yet.
-#: Memory that is never touched costs nothing.
+#: Rows beyond the worker's slots: for jobs fetched ahead, and jobs that have ended but are not settled yet.
+#: Untouched memory costs nothing.
 _BEYOND = 8_192
 
 _MAGIC = b"PENLEAS1"  # the last digit is the version of the layout
@@ -66,17 +65,17 @@ class ChildState(enum.IntEnum):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a worker process says of itself. `pid` is 0 until it has said anything."""
+    """The state of a worker process. `pid` is 0 until the process has announced itself."""
 
     pid: int
     worker: str
     state: ChildState
-    beat_ns: int  # its heartbeat thread last reached the store
-    loop_ns: int  # its event loop last came round
+    beat_ns: int  # when its heartbeat last reached the store
+    loop_ns: int  # when its event loop last ran
 
 
 class LeaseEntry(msgspec.Struct, frozen=True):
-    """A job in hand. `number` tells it from others that had, or will have, the same slot."""
+    """A leased job. `number` distinguishes it from earlier and later jobs in the same slot."""
 
     slot: int
     number: int
@@ -96,9 +95,9 @@ class LeaseEntry(msgspec.Struct, frozen=True):
 
 
 class LeaseTable:
-    """One worker process's leases. Made by the supervisor, or by a worker that has none.
+    """One worker process's leases. Created by the supervisor, or by a worker without one.
 
-    The writer's methods (`put` to `tick`) belong to one thread, but `beat`, which may be called from any.
+    The writer's methods (`put` to `tick`) must be called from one thread; only `beat` may be called from any.
     """
 
     def __init__(self, fd: int, *, fresh: bool) -> None:
@@ -119,20 +118,20 @@ class LeaseTable:
             self._u32[marks + i * n : marks + (i + 1) * n] for i in range(3)
         )
         self._names_at = _HEADER + n * (_TIMES + _MARKS)
-        # the writer's own memory
+        # private to the writer
         self._numbers: list[int] = []
         self._free: list[int] = []
 
     @classmethod
     def create(cls, concurrency: int) -> LeaseTable:
-        """A new table for a worker with so many slots. Pass `fileno()` on to its process."""
-        slots = (concurrency + _BEYOND + 1) // 2 * 2  # even, so that all rows lie on 8 bytes
+        """Create a table for a worker with `concurrency` slots. Pass `fileno()` to its process."""
+        slots = (concurrency + _BEYOND + 1) // 2 * 2  # even, so that all rows are aligned to 8 bytes
         size = _HEADER + slots * (_MARKS + _TIMES + _NAMES)
         fd = _anonymous_file()
         try:
             os.ftruncate(fd, size)
             table = cls(fd, fresh=True)
-        except BaseException:  # boundary: nothing is caught, only tidied up
+        except BaseException:  # boundary: only closes the file, then raises again
             os.close(fd)
             raise
         table._fd = fd
@@ -140,7 +139,7 @@ class LeaseTable:
 
     @classmethod
     def attach(cls, fd: int) -> LeaseTable:
-        """The table behind a file descriptor that the supervisor passed on; the descriptor is closed."""
+        """The table behind a file descriptor that the supervisor passed; the descriptor is closed."""
         try:
             return cls(fd, fresh=False)
         finally:
@@ -149,7 +148,7 @@ class LeaseTable:
     _fd = _NOWHERE
 
     def fileno(self) -> int:
-        """The file behind it; only where it was created."""
+        """The file descriptor of the table; only in the process that created it, else -1."""
         return self._fd
 
     def close(self) -> None:
@@ -172,7 +171,7 @@ class LeaseTable:
     # ── the worker process writes ────────────────────────────────────────────────────────────────
 
     def announce(self, worker: str, state: ChildState = ChildState.RUNNING) -> None:
-        """Say who writes here."""
+        """Write the worker's id and pid."""
         text = worker.encode()[:128]
         self._map[_ID_AT : _ID_AT + len(text)] = text
         self._u64[_ID_LENGTH] = len(text)
@@ -185,15 +184,15 @@ class LeaseTable:
         self._u64[_STATE] = state
 
     def beat(self) -> None:
-        """The heartbeat has just reached the store."""
+        """Record that a heartbeat has just reached the store."""
         self._u64[_BEAT] = time.monotonic_ns()
 
     def tick(self) -> None:
-        """The event loop comes round."""
+        """Record that the event loop runs."""
         self._u64[_LOOP] = time.monotonic_ns()
 
     def put(self, job: Job, until_ns: int) -> int:
-        """Enter a leased job; its slot, or -1 where there is no room: then nobody else knows of it."""
+        """Enter a leased job and return its slot; -1 if there is no room (the supervisor does not see it)."""
         return self.put_many((job,), until_ns)[0]
 
     def put_many(self, jobs: Iterable[Job], until_ns: int) -> list[int]:
@@ -232,34 +231,34 @@ class LeaseTable:
         return slot
 
     def try_start(self, slot: int, deadline_ns: int = 0) -> bool:
-        """Mark the job as begun, unless the supervisor wants it back: then False, and it must not begin.
+        """Mark the job as started. False if the supervisor has revoked it: then it must not start.
 
-        Whoever gets False gives the job back to the store itself. The supervisor may have done so
-        already: then the store says STALE, and all is well.
+        On False the caller releases the job itself. If the supervisor has done so before, the store
+        answers STALE, which is harmless.
         """
         if slot < 0:
             return True
         number = self._numbers[slot]
         self._started_ns[slot] = time.monotonic_ns()
         self._deadline[slot] = deadline_ns
-        self._started[slot] = number  # first this mark, then a look at the other: see `revoke`
+        self._started[slot] = number  # write this mark first, then read the other: see `revoke`
         if self._revoked[slot] != number:
             return True
         self._started[slot] = 0
         return False
 
     def set_deadline(self, slot: int, deadline_ns: int) -> None:
-        """The function has begun only now (in a thread or process): its time runs out then."""
+        """Set the deadline of a function that starts only now (in a thread or process)."""
         if slot >= 0:
             self._deadline[slot] = deadline_ns
 
     def renew(self, slot: int, until_ns: int) -> None:
-        """The store has prolonged the lease."""
+        """Record that the store has extended the lease."""
         if slot >= 0:
             self._until[slot] = until_ns
 
     def free(self, slot: int) -> None:
-        """The job is out of our hands."""
+        """Free the slot: its job is settled."""
         if slot >= 0:
             self._ended[slot] = self._numbers[slot]
             self._free.append(slot)
@@ -278,17 +277,17 @@ class LeaseTable:
         )
 
     def entries(self) -> list[LeaseEntry]:
-        """All jobs in hand. One that is just being entered may be missing."""
+        """All leased jobs. One that is being entered at this moment may be missing."""
         read = (self._read(slot) for slot in range(min(self._u64[_HIGH], self.capacity)))
         return [entry for entry in read if entry is not None]
 
     def revoke(self, entries: Sequence[LeaseEntry]) -> list[LeaseEntry]:
-        """Take back jobs that have not begun: those that come back will not begin, and are the caller's.
+        """Revoke jobs that have not started. Those returned will not start and belong to the caller.
 
-        Both sides write their own mark first and look at the other's then, so at least one of them sees
-        both; where the process does, it does not begin. A processor may keep a write to itself for some
-        nanoseconds while it reads on; hence a millisecond between the supervisor's write and its look,
-        and none in the process, which starts a thousand jobs for each that is revoked.
+        Both sides write their own mark first and then read the other's, so at least one of them sees both
+        marks; if the process does, it does not start the job. A processor may delay a write by some
+        nanoseconds while it reads on. So the supervisor waits a millisecond between its write and its read;
+        the process does not wait, because it starts a thousand jobs for each one that is revoked.
         """
         if not entries:
             return []
@@ -307,7 +306,7 @@ class LeaseTable:
 
     def _read(self, slot: int) -> LeaseEntry | None:
         at = self._names_at + slot * _NAMES
-        for _ in range(5):  # again, if it was written meanwhile; what its writer left half done stays so
+        for _ in range(5):  # read again if it was written in the meantime; a half-written row stays invalid
             tail = self._u32[at + _TAIL >> 2]
             raw = self._map[at : at + _names.size]
             started, revoked, ended = self._started[slot], self._revoked[slot], self._ended[slot]
@@ -337,7 +336,7 @@ class LeaseTable:
 
 
 def _anonymous_file() -> int:
-    """A file that nobody else can find, in memory where the platform has it so."""
+    """Create an anonymous file, in memory if the platform supports that."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("penstock-leases")
     with tempfile.TemporaryFile() as file:

@@ -1,6 +1,6 @@
-"""What a worker does when the operating system speaks to it.
+"""Signal handlers of a worker.
 
-INT and TERM drain, a second one stops at once; TSTP and USR1 stop fetching; TTIN dumps all stacks.
+INT and TERM drain, a second one stops at once. TSTP and USR1 stop fetching. TTIN dumps all stacks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def listen(stop: Callable[[], None], quiet: Callable[[], None], *, drain: tuple[
     for number, act in [*((s, stop) for s in drain), *((s, quiet) for s in QUIET)]:
         try:
             loop.add_signal_handler(number, act)
-        except NotImplementedError:  # Windows: the loop cannot; a plain handler reaches it
+        except NotImplementedError:  # Windows: the loop cannot do this; a plain handler calls into the loop
             signal.signal(number, lambda *_, act=act: loop.call_soon_threadsafe(act))
 
 
@@ -40,7 +40,7 @@ def dump_stacks_on_request() -> None:
 
 
 def listen_for_stacks(tell: Callable[[], None]) -> None:
-    """TTIN prints the stacks of this process, and then calls `tell`: to pass it on."""
+    """On TTIN, print the stacks of this process, then call `tell`, which passes the signal on."""
     loop = asyncio.get_running_loop()
     for number in _STACKS:
         loop.add_signal_handler(number, tell)
@@ -48,5 +48,5 @@ def listen_for_stacks(tell: Callable[[], None]) -> None:
 
 
 def ignore_interrupts() -> None:
-    """A terminal's ctrl-C reaches the whole group: a child leaves the decision to its supervisor."""
+    """Ignore SIGINT: ctrl-C in a terminal signals all processes of the group, and the supervisor decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Logs once which settings of the store put jobs at risk, when the store first answers."""
+"""Logs settings of the store that put jobs at risk, once, when the store first answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("penstock.worker")
 
 
 class StoreCheckup(Service):
-    """Asks the store for its checkup and logs each finding that is not fine."""
+    """Runs the store's checkup and logs each finding whose level is not FINE."""
 
     name = "checkup"
 
@@ -26,9 +26,11 @@ class StoreCheckup(Service):
         try:
             findings = await self._store.checkup()
         except StoreUnavailable:
-            raise  # later
-        except StoreError as error:  # it may still do all that matters here
-            _log.warning("%s does not let us look how safe jobs are there: %s", self._store.url, error)
+            raise  # retried later
+        except StoreError as error:  # the store may refuse only the checkup
+            _log.warning(
+                "%s: the store refused the checkup, so its settings are unknown: %s", self._store.url, error
+            )
             findings = []
         for finding in findings:
             if finding.level is not Level.FINE:

@@ -1,4 +1,4 @@
-"""Says once that nobody knows a queue which this worker serves: mostly its name is a slip of the pen."""
+"""Warns once about served queues that neither the app nor the store knows: often a typing error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from penstock.stores.contract import Store
 __all__ = ["UnknownQueues"]
 
 _log = logging.getLogger("penstock.worker")
-#: So many are named.
+#: Maximum number of queues named in the warning.
 _NAMED = 10
 
 
 class UnknownQueues(Service):
-    """Compares the served queues with those of the app's tasks and of the store. An unknown one is no error:
-    jobs of other languages, or of a newer app, may come to it."""
+    """Compares the served queues with those of the app's tasks and of the store.
+
+    An unknown queue is not an error: jobs from other languages or from a newer app may arrive in it.
+    """
 
     name = "unknown-queues"
 
@@ -34,8 +36,8 @@ class UnknownQueues(Service):
             try:
                 known = {*self._of_tasks, *(queue.name for queue in await self._store.queues())}
             except StoreUnavailable:
-                raise  # later
-            except StoreError:  # it does not say; nobody waits for this
+                raise  # retried later
+            except StoreError:  # the queues are unknown; the warning is optional
                 known = set(self._strange)
             self._say([name for name in self._strange if name not in known], known)
         self.stop()
@@ -49,7 +51,7 @@ class UnknownQueues(Service):
         near = did_you_mean(names[0], known) if len(names) == 1 else ""
         which = "the queue" if len(names) == 1 else "the queues"
         _log.warning(
-            "worker %s serves %s %s%s, which neither a task of the app nor the store knows%s: "
+            "worker %s serves %s %s%s, unknown to the app's tasks and to the store%s: "
             "it waits there for jobs",
             self._worker,
             which,

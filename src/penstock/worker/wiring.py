@@ -1,4 +1,4 @@
-"""Makes the services of a worker and connects them: each gets what it calls when it is made."""
+"""Creates and connects the services of a worker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def wire(
     on_empty: Callable[[Fetched], bool],
     on_slot_lost: Callable[[], None],
 ) -> Services:
-    """Make the services of one worker, on the running event loop; nothing of them runs yet.
+    """Create the services of one worker on the running event loop, without starting them.
 
-    `info` is what the worker announces, `on_empty` hears of a fetch that found nothing and tells whether the
-    worker ends, `on_slot_lost` hears that a slot was given up.
+    `info` returns what the worker announces. `on_empty` is called after a fetch without jobs and returns
+    whether the worker stops. `on_slot_lost` is called when a slot was given up.
     """
     app, config, store = setup.app, setup.config, setup.app.store
     leased_jobs = LeasedJobs(setup.table)

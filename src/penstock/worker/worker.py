@@ -1,4 +1,4 @@
-"""Takes jobs and runs them: the services around one pipeline, fetch → run → settle."""
+"""The worker: fetches jobs, runs them and settles their outcomes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Worker:
 
     `await worker.run()` returns when the worker has drained: after `stop()`, or with `burst=True` when
     nothing is available, running, or due within a second. `concurrency` is the number of slots. Queues
-    are served by weight, or in strict order; without `queues`, all queues of the app's tasks. What is not
-    said here is as the environment and penstock.toml have it, unless a `config` is given. `periodic=False`:
-    leave the enqueueing of periodic jobs to others, as a burst does.
+    are served by weight, or in strict order with `strict=True`; without `queues`, all queues of the app's
+    tasks are served. Missing options come from the environment and penstock.toml, unless a `config` is given.
+    `periodic=False`: do not enqueue periodic jobs; a burst never does.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Worker:
         self._state = "running"
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
-        #: So many threads hang that a new process should take this one's place.
+        #: Whether too many threads are stuck, so that a new process should replace this one.
         self.wants_replacement = False
         self._begun = False
         self._services: Services | None = None
@@ -80,10 +80,10 @@ class Worker:
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Serve until stopped. If the caller is cancelled, what runs is released and goes on elsewhere."""
+        """Serve until stopped. If the caller is cancelled, running jobs are released to other workers."""
         refuse_while_importing()
         if self._begun:
-            raise RuntimeError("this worker has run, or runs: a Worker serves once, make another one")
+            raise RuntimeError("this Worker has been run before: make another one for each run")
         self._begun = True
         sweep()
         lock = LivenessLock(self.id)
@@ -115,27 +115,27 @@ class Worker:
                 lock.release()
 
     def stop(self, *, now: bool = False) -> None:
-        """Drain and end: start nothing more, give running attempts the drain time, then release them.
+        """Drain and end: start no more jobs, give running attempts the drain time, then release them.
 
-        With `now` (or a second call) the drain time is over at once.
+        With `now`, or at a second call, the drain time ends at once.
         """
         if now or self._stop.is_set():
             self._now.set()
-            _log.info("worker %s is told to stop at once", self.id)
+            _log.info("worker %s stops at once", self.id)
         self._state = "draining"
         self._stop.set()
         if self._services is not None:
             self._services.announcer.wake()
 
     def quiet(self) -> None:
-        """Fetch nothing more, but stay: what runs goes on, `stop` comes later."""
+        """Stop fetching. Running jobs continue, and the worker stays until `stop`."""
         self._state = "quiet"
         if self._services is not None:
             self._services.fetcher.stop()
             self._services.executor.stop_starting()
             self._services.announcer.wake()
             _log.info(
-                "worker %s fetches nothing more; %d job(s) run on", self.id, self._services.slots.running
+                "worker %s has stopped fetching; %d job(s) still run", self.id, self._services.slots.running
             )
 
     async def _drain(self, services: Services) -> None:
@@ -143,7 +143,7 @@ class Worker:
         running, waiting = slots.running, slots.buffered
         if services.fetching is not None:  # it had begun
             _log.info(
-                "worker %s drains: %d job(s) run on, for %s at most; %d that had not begun go back",
+                "worker %s drains: %d job(s) may run for up to %s; %d that had not started are released",
                 self.id,
                 running,
                 format_ms(drain),
@@ -154,7 +154,9 @@ class Worker:
         await services.last_fetch()
         await self._wait_for_the_last(services, drain / 1000)
         if released := slots.running:
-            _log.warning("worker %s: %d job(s) did not end in time and are released", self.id, released)
+            _log.warning(
+                "worker %s: %d job(s) did not end within the drain time and are released", self.id, released
+            )
             services.executor.release_running()
         if not await services.last_outcomes(drain / 1000):
             left = len(services.leased_jobs)
@@ -165,7 +167,7 @@ class Worker:
             _log.info("worker %s has stopped: %d job(s) ended, %d released", self.id, ended, released)
 
     async def _wait_for_the_last(self, services: Services, seconds: float) -> None:
-        """Wait until nothing runs, the time is over, or the worker is told to stop at once."""
+        """Wait until nothing runs, the time is over, or the worker is to stop at once."""
         settled = asyncio.ensure_future(self._last_ones(services))
         hurried = asyncio.ensure_future(self._now.wait())
         try:
@@ -179,7 +181,7 @@ class Worker:
         await services.executor.idle()
 
     def _ends_burst(self, fetched: Fetched) -> bool:
-        """A fetch found nothing: end a burst that has nothing left to do. True: it ends."""
+        """End a burst that has nothing left to do, after a fetch without jobs. True if it ends."""
         services = self._services
         if not self._setup.burst or services is None or services.leased_jobs or self.calls_back:
             return False
@@ -190,35 +192,35 @@ class Worker:
         return True
 
     def _slot_lost(self) -> None:
-        """A slot was given up. Under a supervisor the worker is replaced when half of its slots are lost.
+        """Stop the worker if too many slots were given up.
 
-        Without a supervisor it goes on with the slots that are left, and ends when the last is lost: to wait
-        would look like work.
+        Under a supervisor the worker is replaced when half of its slots are lost. Without one it continues
+        with the remaining slots and stops when the last is lost: without a slot it could run nothing.
         """
         assert self._services is not None
         concurrency, lost = self._setup.concurrency, self._services.slots.lost
         bearable = concurrency - 1 if self._setup.supervisor is None else (concurrency - 1) // 2
         if lost > bearable and not self.wants_replacement:
             _log.error(
-                "worker %s: %d of its %d slots hang; it drains to be replaced", self.id, lost, concurrency
+                "worker %s: %d of %d slots are stuck; draining to be replaced", self.id, lost, concurrency
             )
             self.wants_replacement = True
             self.stop()
 
-    # ── what others ask ──────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def calls_back(self) -> bool:
-        """Whether callbacks of ended jobs are being called: they may enqueue more."""
+        """Whether callbacks of ended jobs are still being called: they may enqueue more jobs."""
         return self._services is not None and not self._services.callback_runner.idle
 
     @property
     def tells(self) -> bool:
-        """Whether anybody here wants to know how jobs end: listeners, or callbacks."""
+        """Whether the app has listeners or callbacks that need to know how jobs end."""
         return self._app.callbacks.active or self._app.events.active
 
     def info(self) -> WorkerInfo:
-        """This worker, as it announces itself."""
+        """The facts that this worker announces to the store."""
         running = 0 if self._services is None else self._services.slots.running
         tasks, handled = tuple(self._app.tasks), tuple(self._app.handlers)
         if self._services is not None and self._services.unknown_tasks.closed_tasks:
@@ -241,12 +243,12 @@ class Worker:
         )
 
     def report_lost_worker(self, worker: str, cause: str, jobs: int) -> None:
-        """Another worker is proven dead: let listeners hear of it."""
+        """Report to listeners that another worker is proven dead."""
         if self._app.events.active:
             self._app.events.emit(WorkerLost(int(time.time() * 1000), worker, cause, jobs))
 
     def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
-        """These jobs (queue, id) died with the worker before this one: their callbacks are ours to call."""
+        """Take over the callbacks of jobs (queue, id) that died with the previous worker."""
         self._inherited = dead
 
     def _emit(self, kind: Callable[[int, str], Any]) -> None:

@@ -1,8 +1,8 @@
 """Decides which leased jobs start, when, and which go back.
 
-A leased job waits until it has a slot. A process task that finds no process slot waits in the process
-backlog, so that the jobs behind it can start. A job that waits for too long goes back to its own place in
-its queue: another worker may be idle.
+A leased job waits until it has a slot. A process task without a free process slot waits in the process
+backlog, so that the jobs behind it can start. A job that waits too long is released to its own position in
+its queue, because another worker may be idle.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NO_PLAN = Plan("?", lambda: None, "async", lambda _: ((), {}), None, (), Options
 
 
 class Admission:
-    """Takes leased jobs in and starts them as slots come free.
+    """Accepts leased jobs and starts them as slots are freed.
 
-    `lease` and `slot_wait` are in seconds, `queue_slots` limits the jobs of a queue that run at once, and
-    `no_child` tells whether the system has no room for a child process at the moment.
+    `lease` and `slot_wait` are in seconds. `queue_slots` limits the jobs of a queue that run at the same
+    time. `no_child` returns whether the system has no resources for another child process at the moment.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Admission:
         self._lease = lease
         self._slot_wait = slot_wait
         self._queue_slots = queue_slots
-        #: Whether nothing more starts: the worker drains.
+        #: Whether no more jobs start, because the worker drains.
         self.stopping = False
         self._buffer = slots.waiting
         #: Process tasks that wait for a process slot.
@@ -81,7 +81,7 @@ class Admission:
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
     def start_or_buffer(self, jobs: Sequence[Job], fetched: float, now: int) -> None:
-        """Start leased jobs that have a slot, and buffer the others until they have.
+        """Start leased jobs that have a slot, and buffer the others.
 
         `fetched` is `clock.lease_seconds()` before the fetch was sent, `now` the store's clock at the fetch.
         """
@@ -90,7 +90,7 @@ class Admission:
             plan = self._plans.of(job)
             leased = LeasedJob(job, plan or NO_PLAN, fetched, now)
             if job.fetched_at is not None and job.fetched_at > now:
-                # reckoned from now on, when the store's clock says at least that
+                # counted from now, when the store's clock is at least `now`
                 leased.starts = time.monotonic() + (job.fetched_at - now) / 1000
             batch.append(leased)
         self._leased_jobs.add(batch, fetched + self._lease)
@@ -116,7 +116,7 @@ class Admission:
         self.start_ready()
 
     def _is_closed(self, leased: LeasedJob) -> bool:
-        """Whether the job's contents cannot be read here; then it is parked for another worker."""
+        """Whether the job's contents cannot be read here; if so, it is parked for another worker."""
         why = self._why_unreadable(leased.job)
         if why is None:
             return False
@@ -125,7 +125,7 @@ class Admission:
         return True
 
     def _await_start(self, leased: LeasedJob) -> None:
-        """Start the job at its instant, not before: timers may be early by their resolution."""
+        """Start the job at its time, not before: timers may fire early by their resolution."""
         left = leased.starts - time.monotonic()
         if left > 0:
             asyncio.get_running_loop().call_later(max(0.001, left), self._await_start, leased)
@@ -157,7 +157,10 @@ class Admission:
                 room -= 1
 
     def _start_backlog(self) -> None:
-        """Start process tasks of the backlog while there are process slots. They came first."""
+        """Start process tasks of the backlog while there are process slots.
+
+        They are older than the buffer.
+        """
         backlog, room = self.backlog, self._slots.room() - len(self._slots.reserved)
         while backlog and room > 0 and self._process_room() > 0:
             leased = backlog.take(self._leased_jobs.per_queue, self._queue_slots)
@@ -170,7 +173,7 @@ class Admission:
 
     def _start(self, leased: LeasedJob) -> bool:
         job = leased.job
-        if leased.interrupt is not None:  # a heartbeat brought news of it while it waited here
+        if leased.interrupt is not None:  # a heartbeat found it cancelled or lost while it waited
             self._drop(leased)
             return False
         if job.expires_at is not None or job.spec.deadline is not None:
@@ -187,7 +190,7 @@ class Admission:
         return True
 
     def _drop(self, leased: LeasedJob) -> None:
-        """End a job that was cancelled, or lost to another worker, before it could start."""
+        """End a job that was cancelled, or lost to another worker, before it started."""
         if leased.interrupt is AttemptCancelled:
             self._outcomes.refuse(leased, Cancelled(ASK_CANCELLED))
         else:
@@ -195,7 +198,7 @@ class Admission:
             self._leased_jobs.remove(leased)
 
     def _process_room(self) -> int:
-        """Free process slots; none while the system has no room for a child."""
+        """Free process slots; 0 while the system has no resources for a child."""
         return 0 if self._no_child() else self._slots.process_slots - self._slots.process_busy
 
     # ── back ─────────────────────────────────────────────────────────────────────────────────────
@@ -210,12 +213,12 @@ class Admission:
         return self.backlog.caps(self._process_room(), time.monotonic())
 
     def nothing_behind(self, queues: Iterable[str]) -> None:
-        """A fetch from these queues brought nothing: their process tasks need not wait here."""
+        """Release process tasks of queues whose last fetch brought nothing else to start."""
         if self.backlog:
             self._put_back(self.backlog.nothing_behind(queues, time.monotonic()))
 
     def give_back_late(self, now: float) -> None:
-        """Give back jobs that have waited for a slot for `slot_wait`. `now` is monotonic."""
+        """Release jobs that have waited for a slot for `slot_wait`. `now` is monotonic."""
         if self._buffer and now - self._buffer[0].arrived >= self._slot_wait:
             batch = list(self._buffer)
             self._buffer.clear()
@@ -228,7 +231,7 @@ class Admission:
             self._put_back(self.backlog.overdue(now))
 
     def stop(self) -> None:
-        """Start nothing more: what has not started goes back at once."""
+        """Start no more jobs, and release those that have not started."""
         self.stopping = True
         self._buffer.extendleft(self._slots.reserved)
         self._slots.reserved.clear()
@@ -240,10 +243,10 @@ class Admission:
         for leased in batch:
             self._outcomes.refuse(leased, Released(QueuePosition.OWN))
         if batch:
-            self._slots.freed.set()  # another look is due soon
+            self._slots.freed.set()  # the fetcher may ask these queues again soon
 
     def _give_back_overdue(self) -> None:
-        """Give back jobs whose lease may have run out while this process stood still: another worker may have
+        """Release jobs whose lease may have expired while this process was suspended: other workers may have
         run them."""
         overdue = clock.lease_seconds() - self._lease
         while self._buffer and self._buffer[0].fetched < overdue:

@@ -14,22 +14,22 @@ __all__ = ["run_async", "run_in_middleware"]
 
 
 async def run_async(leased: LeasedJob) -> Any:
-    """Run the job's async function, inside its middleware; what it returns."""
+    """Run the job's async function inside its middleware and return its result."""
     plan = leased.plan
     args, kwargs = plan.decode(leased.job)
     if plan.around:
         return await run_in_middleware(leased, lambda: plan.function(*args, **kwargs))
-    context = copy_context()  # what a job sets there, the next one does not see
+    context = copy_context()  # context variables that a job sets are not visible to the next one
     coroutine = context.run(plan.function, *args, **kwargs)
     try:
         awaited = context.run(coroutine.send, None)
-    except StopIteration as end:  # it never waited: the generator below would cost 0.4 us for nothing
+    except StopIteration as end:  # it never awaited: this saves the generator below (0.4 us)
         return end.value
     return await _rest_in_context(context, coroutine, awaited)
 
 
 def run_in_middleware(leased: LeasedJob, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-    """Await `call` with the middleware of its task around it; what the outermost one returns."""
+    """Await `call` with its task's middleware around it, and return the result of the outermost one."""
     context = copy_context()
     return _in_context(context, context.run(_awaited, wrap(leased.plan.around, leased.job, call)))
 
@@ -51,7 +51,7 @@ async def _in_context(context: Context, coroutine: Coroutine[Any, Any, Any]) -> 
 def _rest_in_context(
     context: Context, coroutine: Coroutine[Any, Any, Any], awaited: Any
 ) -> Generator[Any, Any, Any]:
-    """All steps but the first, which awaits this."""
+    """Run all steps after the first, whose awaitable is `awaited`."""
     while True:
         try:
             value = yield awaited
@@ -59,7 +59,7 @@ def _rest_in_context(
         except GeneratorExit:
             coroutine.close()
             raise
-        except BaseException as error:  # noqa: BLE001  # boundary: a cancellation, or what the awaited raised
+        except BaseException as error:  # noqa: BLE001  # boundary: a cancellation, or an error of the awaited
             value, step = error, coroutine.throw
         try:
             awaited = context.run(step, value)

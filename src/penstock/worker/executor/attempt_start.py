@@ -1,4 +1,4 @@
-"""The moment in which an attempt begins, just before its function is called: on the loop or in a thread."""
+"""Starts attempts: the step just before the function is called, on the event loop or in a thread."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["LeaseRevoked", "Starter"]
 
 
 class LeaseRevoked(Exception):
-    """The job is somebody else's by now: its function was not called."""
+    """The supervisor has revoked the job's lease: its function was not called."""
 
 
 class Starter:
-    """Begins attempts. Its methods may be called from any thread."""
+    """Starts attempts. Its methods may be called from any thread."""
 
     def __init__(self, events: EventBus, leased_jobs: LeasedJobs, lease: float) -> None:
         self._events = events
         self._leased_jobs = leased_jobs
-        #: For how long (s) a fetched job is surely ours.
+        #: Time (s) for which a fetched job's lease is certain.
         self.lease = lease
 
     def begin(self, leased: LeasedJob) -> Attempt:
-        """The attempt's clock starts here. NotBegun if its supervisor has taken the job back.
+        """Start the attempt and its clock. Raises LeaseRevoked if the supervisor has revoked the job.
 
-        Until now it could, as it does while something else blocks us, and if we die it is known that
-        the function had not begun.
+        Until now the supervisor could revoke it, as it does while this process is blocked. If the process
+        dies before this point, the lease table shows that the function had not started.
         """
         if not self._leased_jobs.try_start(leased):
             raise LeaseRevoked
@@ -38,7 +38,7 @@ class Starter:
         return self.clock(leased)
 
     def clock(self, leased: LeasedJob) -> Attempt:
-        """Reckon its time from now on: for a process task once more when its child begins."""
+        """Start the attempt's clock; for a process task once more when its child starts."""
         leased.started = now = time.monotonic()
         spec = leased.job.spec
         if spec.timeout is not None:
@@ -48,6 +48,6 @@ class Starter:
             leased.ends = left if leased.ends is None else min(leased.ends, left)
         self._leased_jobs.clock_starts(leased)
         leased.attempt = attempt = Attempt(leased.job, leased.report, leased.ends)
-        if leased.interrupt is not None:  # meanwhile, and who did that saw no attempt to tell
+        if leased.interrupt is not None:  # interrupted before the attempt existed
             attempt.ask_to_stop()
         return attempt

@@ -32,8 +32,8 @@ _log = logging.getLogger("penstock.worker")
 class Executor:
     """Starts leased jobs as slots allow, and reports each end exactly once.
 
-    `Admission` takes a job in and starts it, `Runners` run it, `OutcomeReporter` reports its end.
-    `supervised` tells whether children of this process get `config`; otherwise they read their own.
+    `admission` accepts and starts a job, `Runners` run it, `OutcomeReporter` reports its end.
+    `supervised`: whether child processes get `config`; otherwise they read their own.
     """
 
     def __init__(
@@ -96,49 +96,49 @@ class Executor:
         self._interruption.interrupt(leased, why)
 
     def on_lease_status(self, leased: LeasedJob, status: LeaseStatus) -> None:
-        """A heartbeat found that a lease is lost, or that its job is to stop."""
+        """React to a heartbeat that found a lease lost, or a cancellation of its job."""
         if status is LeaseStatus.LOST:
             if not leased.over:
-                _log.warning("job %s: its lease is lost; what it still does will not count", leased.job.id)
+                _log.warning("job %s: its lease was lost; its outcome will be ignored", leased.job.id)
             self.interrupt(leased, AttemptLost)
         else:
             self.interrupt(leased, AttemptCancelled)
 
     def has_progress(self) -> bool:
-        """Whether an attempt has reported progress that is not in the store yet."""
+        """Whether an attempt has reported progress that is not stored yet."""
         return any(leased.progress is not leased.told for leased in self._slots.attempts)
 
     def watch(self) -> float:
-        """Interrupt attempts that are over their time, give back jobs that wait too long; seconds until the
-        next look."""
+        """Interrupt attempts past their time and release jobs that wait too long; returns the seconds until
+        the next check."""
         now = time.monotonic()
         self._interruption.watch(now)
         if self._prefetch.is_stuck(now):
             self._return_prefetched()
             if not self.admission.stopping:
-                self._start_ready()  # those that have a slot
+                self._start_ready()  # those of them that have a slot
         self.admission.give_back_late(now)
         return 0.02 if self.admission.waiting else 0.05
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────
 
     def stop_starting(self) -> None:
-        """Drain: jobs that have not started go back at once."""
+        """Start no more jobs, and release those that have not started."""
         self._return_prefetched()
         self.admission.stop()
 
     async def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until no attempt runs."""
         while self._slots.attempts:
             self._slots.freed.clear()
             await self._slots.freed.wait()
 
     def release_running(self) -> None:
-        """The drain time is over: give back what still runs, and stop it; its result will not count."""
+        """Release and stop all running attempts, at the end of the drain time. Their results are ignored."""
         self._interruption.release_all()
 
     def close(self) -> None:
-        """Let go of runners, threads and children; call it when nothing runs any more."""
+        """Close runners, threads and child processes. Call it when no attempt runs."""
         self._runners.close()
         self._threads.close()
         self._processes.close()
@@ -165,6 +165,6 @@ class Executor:
         self.admission.start_ready()
 
     def _return_prefetched(self) -> None:
-        """Thread calls that have not begun are as if they had only been fetched."""
+        """Move thread calls that have not started back to the buffer."""
         self._prefetch.depth = 0
         self._slots.take_back(self._threads.take_back())

@@ -1,7 +1,8 @@
-"""Stops attempts: timeouts, cancellations, lost leases, and attempts that do not react.
+"""Stops attempts: on timeouts, cancellations and lost leases, also attempts that do not react.
 
-An interrupt is pressed in steps. An async attempt is cancelled, a thread gets an exception after its grace, a
-child process is killed. An attempt that outlasts all that is given up together with its thread or slot.
+An interrupt escalates in steps. An async attempt is cancelled, a thread gets an exception after its grace
+period, a child process is killed. An attempt that does not react to any of these is given up with its thread
+or slot.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from penstock.worker.leased_jobs import LeasedJob
 __all__ = ["Interruption"]
 
 _log = logging.getLogger("penstock.worker")
-#: How long what is raised into an attempt may take to have effect, besides its grace (s): see GIVES_UP_AFTER.
+#: Time that an attempt has to react to a raised exception, after its grace (s): see GIVES_UP_AFTER.
 _STUBBORN = 1.0
 
 
 class Interruption:
     """Interrupts attempts that have a slot.
 
-    `grace` is the time (s) that a thread has to react by itself. `ended` is called with the end of an attempt
-    that is given up, `on_slot_lost` after it.
+    `grace` is the time (s) that a thread has to stop by itself. `ended` is called with the end of an attempt
+    that is given up, and `on_slot_lost` after it.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Interruption:
         self._on_slot_lost = on_slot_lost
 
     def watch(self, now: float) -> None:
-        """Interrupt attempts that are over their time, and press those that have not reacted."""
+        """Interrupt attempts past their time, and escalate for those that have not reacted."""
         for leased in list(self._slots.attempts):
             if leased.interrupt is not None:
                 self._press(leased, now)
@@ -61,7 +62,7 @@ class Interruption:
                 self.interrupt(leased, AttemptTimeout)
 
     def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
-        """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
+        """Stop a leased job with AttemptTimeout, AttemptCancelled or AttemptLost."""
         if leased.over or leased.interrupt is not None:
             return
         if why is AttemptTimeout and self._has_returned(leased):
@@ -77,10 +78,13 @@ class Interruption:
             leased.handle.cancel()
 
     def release_all(self) -> None:
-        """Give back all attempts and stop them; their results will not count."""
+        """Release all attempts and stop them; their results are ignored."""
         for leased in list(self._slots.attempts):
             fact = AttemptError.bounded(
-                leased.job.attempt, leased.store_now(), "WorkerStopped", "its worker stopped before it ended"
+                leased.job.attempt,
+                leased.store_now(),
+                "WorkerStopped",
+                "the worker stopped before the attempt ended",
             )
             started = bool(leased.started)
             outcome: Outcome = (
@@ -88,12 +92,12 @@ class Interruption:
             )
             self._outcomes.report(leased, outcome)
             self.interrupt(leased, AttemptLost)
-            if self._in_thread(leased):  # it has had its grace, and its job may start elsewhere any moment
+            if self._in_thread(leased):  # no further grace: its job may start elsewhere at any time
                 self._threads.interrupt(leased, AttemptLost)
             self._slots.leave(leased)
 
     def _has_returned(self, leased: LeasedJob) -> bool:
-        """Whether the function has ended in time, and only this loop has not got to it yet."""
+        """Whether the function has ended in time and only the event loop has not processed its end yet."""
         if leased.plan.around or leased.plan.run_in == "async":
             return False
         if leased.plan.run_in == "thread":
@@ -104,21 +108,21 @@ class Interruption:
         return leased.plan.run_in == "thread" and self._threads.is_in_thread(leased)
 
     def _press(self, leased: LeasedJob, now: float) -> None:
-        """Take the next step against an attempt that was interrupted and has not ended."""
+        """Take the next step against an interrupted attempt that has not ended."""
         waited, grace = now - leased.interrupted_at, self._grace
         in_thread = self._in_thread(leased)
         if in_thread and grace <= waited < grace + _STUBBORN:
             self._threads.interrupt(leased, leased.interrupt or AttemptLost)
         elif leased.plan.run_in == "process" and not leased.plan.around:
-            return  # it is killed; its end is on the way
+            return  # its child was killed; the end follows
         elif waited >= 3 * grace + 2 * _STUBBORN:
             self._give_up(leased, in_thread)
         elif waited >= 3 * grace + _STUBBORN and leased.handle is not None and not in_thread:
-            leased.handle.cancel()  # it swallowed the first one
+            leased.handle.cancel()  # the first cancellation was swallowed
 
     def _give_up(self, leased: LeasedJob, in_thread: bool) -> None:
         if in_thread and not self._threads.abandon(leased):
-            return  # it has just ended after all
+            return  # it has just ended
         _log.error(
             "job %s (%s, attempt %d) does not react to its %s: its %s is given up",
             leased.job.id,

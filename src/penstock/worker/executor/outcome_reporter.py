@@ -1,4 +1,4 @@
-"""Reports how each leased job ended: to the settler, to listeners, and to the count of unknown tasks."""
+"""Reports the end of each leased job: to the settler, to listeners, and to the count of unknown tasks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ __all__ = ["OutcomeReporter", "Settle"]
 
 _RETURNED = Returned()
 
-#: Called for each end, with the leased job, its transition and its encoded result.
+#: Called with each end: the leased job, the transition that follows from its transition, and its encoded
+#: result.
 Settle = Callable[[LeasedJob, Transition, bytes | None], None]
 
 
 class OutcomeReporter:
-    """Ends leased jobs. Each end is reported once, by the attempt, an interrupt or a drain."""
+    """Ends leased jobs. Each end is reported once: by the attempt, by an interrupt, or by a drain."""
 
     def __init__(
         self,
@@ -43,12 +44,12 @@ class OutcomeReporter:
         self._keep_dead = keep_dead
 
     def end(self, leased: LeasedJob, error: BaseException | None, result: bytes | None = None) -> None:
-        """End an attempt: free its slot and report its outcome. The caller starts what comes next."""
+        """End an attempt: free its slot and report its outcome. The caller starts the next job."""
         if leased.over:
-            return  # its slot was given up before; the settlement went out then
+            return  # its slot was given up, and it was settled then
         self._slots.leave(leased)
         if error is None and leased.interrupt is not None:
-            error = leased.interrupt()  # a return after the interrupt is too late
+            error = leased.interrupt()  # a return after the interrupt does not count
         if leased.interrupt is AttemptLost:
             self.lost(leased)
         elif error is None:
@@ -60,22 +61,22 @@ class OutcomeReporter:
                 self._unknown_tasks.tell_misfit(leased.job, outcome.why or "")
 
     def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
-        """End a leased job that was never started here."""
+        """End a leased job that was never started here, with this outcome."""
         self.forget(leased)
         self.report(leased, outcome)
 
     def report(self, leased: LeasedJob, outcome: Outcome) -> None:
-        """Settle this outcome."""
+        """Settle the job with this outcome."""
         now, luck = leased.store_now(), random.random()  # noqa: S311 (jitter, no secret)
         self._settle(leased, decide(leased.job, outcome, now, luck, keep_dead=self._keep_dead), None)
 
     def forget(self, leased: LeasedJob) -> None:
-        """Count a leased job as ended that was never started here; it is not settled."""
+        """Count a leased job that was never started here as ended, without settling it."""
         leased.over = True
         self._leased_jobs.ended(leased)
 
     def lost(self, leased: LeasedJob) -> None:
-        """Drop a leased job whose lease another worker has: a settlement would not count."""
+        """Drop a leased job whose lease another worker has, without settling it."""
         self._leased_jobs.remove(leased)
         if leased.started and self._events.active:
             spec = leased.job.spec

@@ -1,4 +1,4 @@
-"""Says how an attempt ended: by what the worker did to it, otherwise by its exception."""
+"""Finds the outcome of an attempt: by the worker's interrupt, otherwise by its exception."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
         if isinstance(error, ChildDied):
             return _child_died(leased, error)
         return _raised(leased, error)
-    except BaseException as wrong:  # noqa: BLE001  # boundary: the attempt has ended, whatever is wrong with its error
+    except BaseException as wrong:  # noqa: BLE001  # boundary: the attempt has ended, even if its error cannot be read
         return unjudged(leased.job, leased.store_now(), error, wrong)
 
 
 def _raised(leased: LeasedJob, error: BaseException) -> Outcome:
-    if leased.interrupt is AttemptCancelled:  # whatever the task makes of that, nobody wants it tried again
+    if leased.interrupt is AttemptCancelled:  # even if the task raised something else: no retry
         return Cancelled("cancelled while running")
     stopped = isinstance(error, (asyncio.CancelledError, AttemptTimeout, AttemptCancelled))
     if stopped and leased.interrupt is AttemptTimeout:
@@ -41,7 +41,7 @@ def _raised(leased: LeasedJob, error: BaseException) -> Outcome:
 
 
 def _timed_out(leased: LeasedJob) -> Outcome:
-    """The attempt reached its timeout or deadline."""
+    """The outcome of an attempt that reached its timeout or deadline."""
     spent = "" if leased.ends is None else f" after {number(leased.ends - leased.started)} s"
     fact = AttemptError.bounded(
         leased.job.attempt, leased.store_now(), "Timeout", f"the attempt timed out{spent}"

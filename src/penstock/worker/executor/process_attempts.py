@@ -12,7 +12,7 @@ __all__ = ["ProcessAttempts"]
 
 
 class ProcessAttempts:
-    """Attempts of process tasks. The process pool is made for the first of them.
+    """Runs attempts of process tasks. The process pool is made for the first attempt.
 
     Under a supervisor the children get `config`; otherwise they read their own.
     """
@@ -34,11 +34,11 @@ class ProcessAttempts:
         self._pool: ProcessPool | None = None
 
     def is_short(self) -> bool:
-        """Whether the system has no room for a child at the moment."""
+        """Whether the system has no resources for another child at the moment."""
         return self._pool is not None and self._pool.short
 
     async def run(self, leased: LeasedJob) -> EncodedResult:
-        """Run the attempt in a child. Its clock starts anew when the child begins."""
+        """Run the attempt in a child. Its clock restarts when the child starts the function."""
         limit = None if leased.ends is None else leased.ends - leased.started
         leased.ends = None
         pool = self._pool or self._open()

@@ -1,9 +1,9 @@
-"""Process tasks that wait for a process slot, so that the jobs behind them can start.
+"""Holds process tasks that wait for a process slot, so that the jobs behind them can start.
 
-A worker without a free process slot looks past the process tasks at the head of a queue: it leases them and
-holds a few of them here while it fetches what stands behind them. Nothing is kept for long: after a moment
-all go back to their own places, where workers with free process slots find them. The next look is later if
-this one has found nothing else to start.
+A worker without a free process slot looks past the process tasks at the head of a queue: it leases up to
+MOST_WAITING of them, keeps them here, and fetches the jobs behind them. After a moment all are released to
+their own positions, where workers with free process slots find them. If a look has found nothing else to
+start, the next look is later.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from penstock.worker.leased_jobs import LeasedJob
 
 __all__ = ["MOST_WAITING", "ProcessBacklog"]
 
-#: Most process tasks that wait here.
+#: Maximum number of process tasks that wait here.
 MOST_WAITING = 32
-#: They are held so long (s) while there is something to start behind them ...
+#: Time (s) for which they are kept while there are other jobs to start behind them.
 _HELD = 0.25
-#: ... and others have so long (s) to take them before the next look.
+#: Pause (s) before the next look, in which other workers can take them.
 _OTHERS_TURN = 0.05
-#: After a look that has found nothing else the next one waits so long (s), doubling.
+#: Pause (s) after a look that has found nothing else, doubled each time.
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 0.5
 
 
 class _Look:
-    """How a queue with process tasks at its head is looked at."""
+    """One look past the process tasks at the head of a queue, and when the next one may be."""
 
     __slots__ = ("began", "found", "next", "pause")
 
     def __init__(self, now: float) -> None:
         self.began: float | None = now  # None: none of its jobs wait here
-        self.found = False  # whether it had something else
-        self.next = 0.0  # when it may be looked at again
+        self.found = False  # whether the queue had other jobs to start
+        self.next = 0.0  # monotonic time of the next look
         self.pause = _FIRST_PAUSE / 2
 
     def end(self, now: float) -> None:
@@ -42,20 +42,20 @@ class _Look:
 
 
 class ProcessBacklog:
-    """Leased jobs without a process slot, in the order in which they came."""
+    """Leased jobs without a process slot, in order of arrival."""
 
     def __init__(self) -> None:
-        #: Always the same deque: whether it is empty is asked for each job.
+        #: Always the same deque: its emptiness is checked for each job.
         self.jobs: deque[LeasedJob] = deque()
         self._looks: dict[str, _Look] = {}
-        #: How many of each queue wait here.
+        #: Number of waiting jobs per queue.
         self.per_queue: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     def put(self, leased: LeasedJob, now: float) -> bool:
-        """Let this job wait here; False: there is no room."""
+        """Add a job; False if there is no room."""
         queue = leased.job.spec.queue
         look = self._looks.get(queue)
         if look is None:
@@ -69,14 +69,14 @@ class ProcessBacklog:
         return True
 
     def passed(self, queue: str) -> None:
-        """A job of another kind has come from this queue."""
+        """Note that another kind of job has come from this queue."""
         if (look := self._looks.get(queue)) is not None:
             look.found = True
 
     def take(self, held: Mapping[str, int], slots: Mapping[str, int]) -> LeasedJob | None:
-        """The first that may start now that a process slot is free.
+        """Remove and return the first job that may start now that a process slot is free.
 
-        `held`: jobs in hand per queue, `slots`: how many of a queue may run at once.
+        `held`: leased jobs per queue. `slots`: maximum number of a queue's jobs running at the same time.
         """
         for place, leased in enumerate(self.jobs):
             queue = leased.job.spec.queue
@@ -87,7 +87,7 @@ class ProcessBacklog:
         return None
 
     def take_all(self) -> list[LeasedJob]:
-        """All of them, as the worker stops."""
+        """Remove and return all jobs, when the worker stops."""
         batch = list(self.jobs)
         self.jobs.clear()
         self._looks.clear()
@@ -95,11 +95,11 @@ class ProcessBacklog:
         return batch
 
     def nothing_behind(self, queues: Iterable[str], now: float) -> list[LeasedJob]:
-        """These queues gave nothing more: what must go back, as nothing else was found in them."""
+        """Remove and return the jobs to release because nothing else was found in their queues."""
         return self._end([queue for queue in queues if self._is_vain(queue)], now)
 
     def overdue(self, now: float) -> list[LeasedJob]:
-        """What has been held for as long as it may."""
+        """Remove and return the jobs that were kept for their maximum time."""
         full = len(self.jobs) >= MOST_WAITING
         over = []
         for queue, look in self._looks.items():
@@ -123,7 +123,7 @@ class ProcessBacklog:
         return caps
 
     def next_look(self, now: float) -> float | None:
-        """Seconds until a queue may be looked at again that is not looked at now."""
+        """Seconds until the next look at a queue that is skipped now; None if no queue is skipped."""
         waits = [look.next - now for look in self._looks.values() if look.began is None]
         return max(0.001, min(waits)) if waits else None
 
@@ -138,7 +138,7 @@ class ProcessBacklog:
         self.per_queue[queue] -= 1
         if not self.per_queue[queue]:
             del self.per_queue[queue]
-            self._looks.pop(queue, None)  # all of it had a slot after all
+            self._looks.pop(queue, None)  # all its jobs have got a slot
 
     def _end(self, queues: list[str], now: float) -> list[LeasedJob]:
         if not queues:

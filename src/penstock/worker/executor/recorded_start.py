@@ -1,4 +1,4 @@
-"""Starts attempts whose start must first be in the store: last attempts, and at-most-once ones."""
+"""Starts attempts whose start must be stored first: last attempts and at-most-once ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _log = logging.getLogger("penstock.worker")
 
 
 class RecordedStart:
-    """Writes starts to the store, those that come together in one call, then launches the attempts.
+    """Stores starts, batched into one call when they come together, then launches the attempts.
 
-    `lease` is in milliseconds. `start_ready` is called after each, as its slot may be free again.
+    `lease` is in milliseconds. `start_ready` is called after each start, because its slot may be free again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RecordedStart:
         self._lease = lease
 
     def start(self, leased: LeasedJob) -> None:
-        """Record the start of this job, which has its slot, and launch it unless it may not run any more."""
+        """Store the start of this job, which has a slot, and launch it unless it may no longer run."""
         leased.handle = asyncio.create_task(self._start(leased))
 
     async def _start(self, leased: LeasedJob) -> None:
@@ -61,7 +61,7 @@ class RecordedStart:
                 self._outcomes.report(leased, Cancelled(ASK_CANCELLED) if cancelled else Released())
             if isinstance(error, StoreError):
                 _log.warning(
-                    "job %s: its start could not be recorded, it goes back: %s", leased.job.id, error
+                    "job %s: its start could not be stored; it is released: %s", leased.job.id, error
                 )
             return
         leased.handle = None
@@ -71,7 +71,7 @@ class RecordedStart:
         elif status is LeaseStatus.CANCEL_ASKED:
             self._slots.leave(leased)
             self._outcomes.report(leased, Cancelled(ASK_CANCELLED))
-        elif late := too_late(leased.job, leased.store_now()):  # the store took its time
+        elif late := too_late(leased.job, leased.store_now()):  # the store was slow
             self._slots.leave(leased)
             self._outcomes.report(leased, late)
         else:
@@ -79,8 +79,8 @@ class RecordedStart:
         self._start_ready()
 
     async def _record(self, requests: list[HeartbeatRequest]) -> Sequence[LeaseStatus | BaseException]:
-        """The store's answers; an error for a lease whose part of the store is away."""
-        away = StoreUnavailable("the part of the store that has its queue is away")
+        """The store's answers; StoreUnavailable for a lease whose part of the store is unreachable."""
+        away = StoreUnavailable("the part of the store that holds its queue is unreachable")
         return [
             away if status is LeaseStatus.UNKNOWN else status for status in await self._store.extend(requests)
         ]

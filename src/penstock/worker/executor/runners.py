@@ -1,7 +1,7 @@
-"""Gives each started attempt to what runs it: a thread, or a runner task on the event loop.
+"""Runs each started attempt: in a thread, or in a runner task on the event loop.
 
-A runner is an asyncio task that serves one attempt after the other. A task for each attempt would cost
-3 us more per job, and one turn of the event loop; a context for each job costs 0.4 us.
+A runner is an asyncio task that runs one attempt after the other. A new task for each attempt would cost 3 us
+more per job and one more iteration of the event loop; a context for each job costs 0.4 us.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from penstock.worker.pools import EncodedResult
 
 __all__ = ["Runners"]
 
-#: A runner whose jobs never wait lets the rest of the event loop run after this long (s).
+#: A runner whose jobs never await yields to the event loop after this long (s).
 _TURN = 0.005
 
 
 class Runners:
-    """Runs attempts that have a slot. `ended` gets the end of each that a runner task has served."""
+    """Runs attempts that have a slot. `ended` is called with the end of each attempt of a runner task."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Runners:
         self._threads = threads
         self._processes = processes
         self._ended = ended
-        self._ready: deque[LeasedJob] = deque()  # started, on their way to a runner
+        self._ready: deque[LeasedJob] = deque()  # started, waiting for a runner
         self._runners: set[asyncio.Task[None]] = set()
         self._resting: list[asyncio.Future[None]] = []
         self._turned_at = 0.0
@@ -84,7 +84,7 @@ class Runners:
         while True:
             while ready:
                 leased = ready.popleft()
-                if leased.over:  # given back before a runner came to it
+                if leased.over:  # released before a runner took it
                     continue
                 if leased.interrupt is not None:
                     self._ended(leased, leased.interrupt(), None)
@@ -97,15 +97,17 @@ class Runners:
                 if slots.last_end - self._turned_at > _TURN:
                     self._await_turn(loop)
                     await asyncio.sleep(0)
-            if self._closed:  # its attempt took the cancellation that was meant for the runner
+            if self._closed:  # its attempt swallowed the runner's cancellation
                 return
             rest = loop.create_future()
             self._resting.append(rest)
             await rest
 
     def _await_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note when the rest of the loop has run. Until then each runner yields after one job: if each took
-        its 5 ms, twenty of them would keep the fetcher from sending for the next jobs for 100 ms."""
+        """Note when the event loop has run its other callbacks; until then each runner yields after one job.
+
+        If each of twenty runners used its 5 ms, the fetcher could not fetch for 100 ms.
+        """
         if not self._turning:
             self._turning = True
             loop.call_soon(self._turned)
@@ -127,7 +129,7 @@ class Runners:
             else:
                 value = await self._run_elsewhere(leased, attempt)
             result = None if plan.encode is None else _encoded(plan, value)
-        except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
+        except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
             self._ended(leased, error, None)
         else:
             self._ended(leased, None, result)
@@ -146,9 +148,9 @@ def _encoded(plan: Plan, value: Any) -> bytes | None:
 
 
 async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:
-    """Keep a cancellation that was meant for the attempt that has just ended from hitting the next one."""
+    """Keep a cancellation meant for the attempt that has just ended from hitting the next one."""
     try:
-        await asyncio.sleep(0)  # before 3.13 `uncancel` leaves a pending one pending: let it come out here
+        await asyncio.sleep(0)  # before 3.13 `uncancel` leaves a cancellation pending: it is raised here
     except asyncio.CancelledError:
         pass
     while task.cancelling():

@@ -1,4 +1,4 @@
-"""Counts slots: which attempts have one, which leased jobs wait for one, and what ended attempts took."""
+"""Counts slots: attempts that have one, leased jobs that wait for one, and the time ended attempts took."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Slots"]
 class Slots:
     """The slots of one worker.
 
-    An attempt takes a slot when it starts and leaves it when it ends or is given up. Thread prefetch starts
+    An attempt takes a slot when it starts and frees it when it ends or is given up. Thread prefetch starts
     more thread calls than there are slots: those beyond `concurrency` count as buffered.
     """
 
@@ -22,15 +22,15 @@ class Slots:
         self.concurrency = concurrency
         self.process_slots = process_slots
         self._leased_jobs = leased_jobs
-        #: Leased jobs without a slot, next to start first. Always the same deque: it is read for each job.
+        #: Leased jobs without a slot, first to start first. Always the same deque: it is read for each job.
         self.waiting: deque[LeasedJob] = deque()
-        #: Leased jobs that start within milliseconds, at the instant that their queue's rate allows.
+        #: Leased jobs that start within milliseconds, at the time that their queue's rate limit allows.
         self.reserved: set[LeasedJob] = set()
         #: Attempts that have been started and have not ended.
         self.attempts: set[LeasedJob] = set()
         #: Process slots in use.
         self.process_busy = 0
-        #: Attempts that are something else than a plain thread call.
+        #: Attempts that are not plain thread calls.
         self.not_plain = 0
         #: Slots given up because their attempt does not react.
         self.lost = 0
@@ -69,7 +69,7 @@ class Slots:
         return self.buffered > 0
 
     def take(self, leased: LeasedJob, plain: bool) -> None:
-        """Start counting this attempt. `plain`: it is a call in a thread with nothing around it."""
+        """Count this attempt as started. `plain`: it is a thread call without middleware."""
         self.attempts.add(leased)
         if not plain:
             leased.elsewhere = True
@@ -81,7 +81,7 @@ class Slots:
         self.started.set()
 
     def take_back(self, batch: list[LeasedJob]) -> None:
-        """Undo `take` for thread calls that have not begun: they wait for a slot again, first in line."""
+        """Undo `take` for thread calls that have not started: they wait for a slot again, first in line."""
         for leased in batch:
             self.attempts.discard(leased)
             if leased.elsewhere:
@@ -91,9 +91,9 @@ class Slots:
         self.waiting.extendleft(reversed(batch))
 
     def leave(self, leased: LeasedJob) -> None:
-        """End this attempt's use of its slot."""
+        """Free this attempt's slot."""
         leased.over = True
-        leased.attempt = None  # else each job, in a cycle, would wait for the garbage collector
+        leased.attempt = None  # breaks a reference cycle that only the garbage collector would free
         self.attempts.discard(leased)
         if leased.elsewhere:
             leased.elsewhere = False

@@ -1,4 +1,4 @@
-"""Runs attempts in threads: plain thread calls, and those of tasks with middleware."""
+"""Runs attempts in threads: plain thread calls, and calls of tasks with middleware."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ThreadAttempts", "ThreadCall"]
 
 
 class ThreadAttempts:
-    """Attempts of thread tasks. The thread pool is made for the first of them.
+    """Runs attempts of thread tasks. The thread pool is made for the first attempt.
 
     `on_done` is called on the event loop with each batch of plain calls that have ended.
     """
@@ -31,12 +31,12 @@ class ThreadAttempts:
         self._pool: CallThreadPool | None = None
 
     def submit(self, leased: LeasedJob) -> None:
-        """Run a plain call: it needs neither an asyncio task nor a future."""
+        """Run a plain call, without an asyncio task or a future."""
         pool = self._pool or self._open()
         pool.submit(leased, ThreadCall(self._starter, leased))
 
     def run(self, leased: LeasedJob, attempt: Attempt) -> asyncio.Future[Any]:
-        """Run a call that middleware awaits, in a copy of the context that the middleware has set up."""
+        """Run a call that middleware awaits, in a copy of the middleware's context."""
         pool = self._pool or self._open()
         return pool.run(leased, ThreadCall(self._starter, leased, attempt), copy_context())
 
@@ -45,7 +45,7 @@ class ThreadAttempts:
         return self._pool is not None and self._pool.started_at(leased) is not None
 
     def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
-        """Raise `why` inside the attempt's thread, if one runs it and has not been interrupted before."""
+        """Raise `why` inside the attempt's thread, if it runs in one and was not interrupted before."""
         if self._pool is not None:
             self._pool.interrupt(leased, why)
 
@@ -54,11 +54,11 @@ class ThreadAttempts:
         return self._pool is not None and self._pool.abandon(leased)
 
     def take_back(self) -> list[LeasedJob]:
-        """Plain calls that no thread has begun, in order; they will not begin."""
+        """Remove and return plain calls that no thread has started, in order."""
         return [] if self._pool is None else self._pool.take_back()
 
     def close(self) -> None:
-        """Let the threads end, waiting half a second at most."""
+        """End the threads, waiting for at most half a second."""
         if self._pool is not None:
             self._pool.close(0.5)
 
@@ -69,14 +69,14 @@ class ThreadAttempts:
 
 
 class ThreadCall:
-    """One attempt as a callable for a thread: begin, decode, run, encode, all off the event loop."""
+    """One attempt as a callable for a thread: start, decode, run and encode, all off the event loop."""
 
     __slots__ = ("attempt", "leased", "starter")
 
     def __init__(self, starter: Starter, leased: LeasedJob, attempt: Attempt | None = None) -> None:
         self.starter = starter
         self.leased = leased
-        self.attempt = attempt  # None: it begins when a thread takes it
+        self.attempt = attempt  # None: the attempt starts when a thread takes the call
 
     def __call__(self) -> Any:
         leased = self.leased
@@ -85,12 +85,12 @@ class ThreadCall:
         try:
             args, kwargs = plan.decode(leased.job)
             value = plan.function(*args, **kwargs)
-            if plan.encode is None or plan.around:  # with middleware the result is encoded when all is done
+            if plan.encode is None or plan.around:  # with middleware the runner encodes the result
                 return value
             return plan.encode(value)
         finally:
             running.reset(token)
-            if self.attempt is None:  # else middleware is still to come
+            if self.attempt is None:  # with middleware the attempt is not over yet
                 leased.took = time.monotonic() - leased.started
 
     def _begin(self) -> Attempt:

@@ -1,4 +1,4 @@
-"""Where tasks run that must not run on the event loop: threads, and processes that can be killed."""
+"""Pools for tasks that must not run on the event loop: threads, and processes that can be killed."""
 
 from penstock.worker.pools.processes import (
     ChildBroken,

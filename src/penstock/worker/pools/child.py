@@ -1,7 +1,7 @@
 """A child process that runs a worker's process tasks, one at a time, in its main thread.
 
-It ends when the worker hangs up, and is killed when the worker dies. The worker may kill it at any
-instant; nothing here needs to be tidied up then. Its stdout and stderr are the worker's.
+It ends when the worker closes the socket, and is killed when the worker dies. The worker may kill it at any
+time, so nothing here needs a clean-up. Its stdout and stderr are the worker's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(fd: int) -> None:
-    """Serve the worker at the other end of this socket until it hangs up."""
+    """Serve the worker at the other end of this socket until the worker closes it."""
     os.set_inheritable(fd, False)
     line = _WorkerSocket(socket.socket(fileno=fd))
     _leave_signals_to_the_worker()
@@ -35,7 +35,7 @@ def main(fd: int) -> None:
     host = Host(hello, line.send)
     try:
         host.open()
-    except BaseException as error:  # noqa: BLE001  # boundary: whatever the user's modules and hooks raise
+    except BaseException as error:  # noqa: BLE001  # boundary: any error of the user's modules and hooks
         text = "".join(traceback.format_exception(error, limit=-30))
         line.send(Broken(f"{type(error).__qualname__}: {error}", text))
         return
@@ -58,7 +58,7 @@ class _WorkerSocket:
         try:
             with self._lock:
                 self._line.sendall(data)
-        except OSError:  # the worker has hung up: the next receive says so
+        except OSError:  # the worker has closed the socket: the next receive shows it
             pass
 
     def receive(self) -> WorkerHello | RunJob | None:
@@ -72,14 +72,14 @@ class _WorkerSocket:
 
 
 def _leave_signals_to_the_worker() -> None:
-    """A terminal, and systemd, signal all processes of a service; the worker decides what becomes of its own.
+    """Ignore SIGINT and SIGTERM: terminals and systemd signal all processes, and the worker decides.
 
-    Handlers that do nothing, not SIG_IGN: programs that a task starts would inherit that.
+    Handlers that do nothing are used instead of SIG_IGN, which programs started by a task would inherit.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     try:
-        faulthandler.enable()  # a crash in C shows where
+        faulthandler.enable()  # a crash in C prints its stack
     except (OSError, ValueError, AttributeError):  # no stderr
         pass
     for stream in (sys.stdout, sys.stderr):
@@ -92,12 +92,12 @@ def _leave_signals_to_the_worker() -> None:
 def _die_with(parent: int) -> None:
     if not _ask_the_kernel():
         threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
-    if os.getppid() != parent:  # it died before we could ask
+    if os.getppid() != parent:  # the parent died before the request
         os._exit(1)
 
 
 def _ask_the_kernel() -> bool:
-    """Linux kills us when the worker's thread that started us ends: its event loop's."""
+    """Have Linux kill this process when the worker's thread that started it ends (its event loop's)."""
     if sys.platform != "linux":
         return False
     try:
@@ -118,5 +118,5 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # the task closed it
+        except (AttributeError, OSError, ValueError):  # the task has closed it
             pass

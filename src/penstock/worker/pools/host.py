@@ -1,4 +1,4 @@
-"""The user's code in a child process: found, called with its arguments, its end told."""
+"""Runs user code in a child process: imports it, calls it with its arguments, and reports its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Send = Callable[[FromChild], None]
 
 
 class _Plan:
-    """How a job of one task is run here."""
+    """How to run the jobs of one task in this child."""
 
     __slots__ = ("decode", "encode", "function", "options")
 
@@ -72,7 +72,7 @@ class Host:
         self._loop: asyncio.Runner | None = None
 
     def open(self) -> None:
-        """Become like the worker: its path, its log, its app."""
+        """Set up this process like the worker: its import path, its log, its app."""
         hello = self._hello
         sys.path[:] = hello.path
         sys.argv[:] = hello.argv
@@ -107,7 +107,7 @@ class Host:
             finally:
                 reporter.close()
             return FunctionReturned(order.number, None if plan.encode is None else plan.encode(value))
-        except BaseException as error:  # noqa: BLE001  # boundary: whatever user code raises is its outcome
+        except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
             now = order.now + int((time.monotonic() - received) * 1000)
             options = Options() if plan is None else plan.options
             return _failed(order.number, job, now, error, options)
@@ -178,12 +178,12 @@ def _failed(number: int, job: Job, now: int, error: BaseException, options: Opti
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next  # without our own frame
         return Failed.of(number, outcome_of(job, now, error, options))
-    except BaseException as wrong:  # noqa: BLE001  # boundary: whatever the error is made of, the worker hears of the end
+    except BaseException as wrong:  # noqa: BLE001  # boundary: the worker gets an end even if the error cannot be read
         return Failed.of(number, unjudged(job, now, error, wrong))
 
 
 class _Reporter:
-    """Sends progress on, at most every 50 ms: what is said in between waits, and only the last counts."""
+    """Sends progress to the worker at most every 50 ms; of several reports only the last is sent."""
 
     def __init__(self, send: Send, number: int) -> None:
         self._send = send
@@ -209,7 +209,7 @@ class _Reporter:
                 self._timer.start()
 
     def close(self) -> None:
-        """The attempt is over; what still waits goes out before its end does."""
+        """Stop reporting; progress that still waits is sent before the attempt's end."""
         with self._lock:
             self._closed = True
             if self._timer is not None:

@@ -1,6 +1,6 @@
-"""What a worker and the child processes that run its process tasks say to each other.
+"""Messages between a worker and the child processes that run its process tasks.
 
-Each message is a frame: its length in 4 bytes, big end first, and then the message in MessagePack.
+Each message is a frame: its length in 4 bytes, big-endian, then the message in MessagePack.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class WorkerHello(_Message, frozen=True):
-    """The first one: who the worker is, and how to become like it."""
+    """The first message: the worker's pid, and how to set up the child like the worker."""
 
     parent: int
     path: list[str]
     argv: list[str]
-    main_module: str | None  # what the worker ran as `python -m …`
-    main_file: str | None  # or as `python …`
+    main_module: str | None  # the module, if the worker was started as `python -m …`
+    main_file: str | None  # the file, if it was started as `python …`
     app: str | None
     config: Config | None
 
@@ -58,7 +58,7 @@ class RunJob(_Message, frozen=True):
     module: str
     qualname: str
     now: int
-    seconds: float | None  # its limit, for the function to know
+    seconds: float | None  # the attempt's time limit, for `current_job().remaining()`
 
 
 ToChild = WorkerHello | RunJob
@@ -71,7 +71,7 @@ class Ready(_Message, frozen=True):
 
 
 class Broken(_Message, frozen=True):
-    """They have not; the child ends."""
+    """The import or a start-up hook has failed; the child ends."""
 
     cause: str
     traceback: str
@@ -84,21 +84,21 @@ class FunctionStarted(_Message, frozen=True):
 
 
 class Progressed(_Message, frozen=True):
-    """The function says how far it is."""
+    """The function has reported progress."""
 
     number: int
     progress: Progress
 
 
 class FunctionReturned(_Message, frozen=True):
-    """It came back; `result` is encoded, None if the task keeps none."""
+    """The function has returned; `result` is encoded, None if the task keeps none."""
 
     number: int
     result: bytes | None
 
 
 class Failed(_Message, frozen=True):
-    """It did not. `kind` is the name of the lifecycle's outcome, `outcome` its fields."""
+    """The function has failed. `kind` is the class name of the outcome, `outcome` its fields."""
 
     number: int
     kind: str
@@ -123,13 +123,13 @@ _from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromCh
 
 
 def frame(message: ToChild | FromChild) -> bytes:
-    """The message as it goes over the wire."""
+    """The message as a frame."""
     body = _encoder.encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
 class Frames:
-    """The worker's side: bytes in as they come, messages out as they are whole."""
+    """The worker's side: takes bytes as they arrive, returns complete messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -150,7 +150,7 @@ class Frames:
 
 
 def receive(line: socket.socket) -> ToChild | None:
-    """The child's side: wait for the next message; None when the worker has hung up."""
+    """The child's side: wait for the next message; None when the worker has closed the socket."""
     head = _exactly(line, 4)
     body = None if head is None else _exactly(line, int.from_bytes(head, "big"))
     return None if body is None else _to_child.decode(body)

@@ -1,4 +1,4 @@
-"""One child process as its worker sees it: started, spoken to, killed, and its death explained."""
+"""One child process as seen by its worker: start, messages, kill, and the cause of its death."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _BOOT = (
 
 
 class EncodedResult(msgspec.Struct, frozen=True):
-    """What a process task returned, encoded in the child; None: its task keeps nothing."""
+    """The encoded result of a process task; None if the task keeps no result."""
 
     result: bytes | None
 
 
 class ChildFailed(Exception):
-    """The function raised, in its child; `outcome` is what follows from it."""
+    """The function raised in its child; `outcome` is the attempt's outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(_words(outcome))
@@ -61,7 +61,7 @@ class ChildFailed(Exception):
 
 
 class ChildDied(Exception):
-    """The child's process ended during the job; `cause` says how. `killed`: the worker did it."""
+    """The child's process ended during the job. `cause` says how; `killed`: by the worker."""
 
     def __init__(self, cause: str, *, killed: bool = False) -> None:
         super().__init__(cause)
@@ -70,7 +70,7 @@ class ChildDied(Exception):
 
 
 class ChildBroken(ChildDied):
-    """The child could not even start: its app cannot be imported, or a start-up hook fails."""
+    """The child could not start: its app cannot be imported, or a start-up hook fails."""
 
     def __init__(self, why: str, traceback: str = "") -> None:
         super().__init__(f"could not start: {why}")
@@ -78,11 +78,11 @@ class ChildBroken(ChildDied):
 
 
 class NoChild(ChildBroken):
-    """The system has no descriptors, processes, threads or memory for a child: not the job's fault."""
+    """The system has no descriptors, processes, threads or memory for a child; the job is not to blame."""
 
 
 class Work:
-    """One job on its way to a child and back."""
+    """One job given to the pool, until its end."""
 
     __slots__ = ("child", "end", "made", "on_progress", "on_start", "order", "started", "ticket")
 
@@ -96,7 +96,7 @@ class Work:
     ) -> None:
         self.ticket = ticket
         self.order = order
-        self.made = time.monotonic()  # when its order said what time it is
+        self.made = time.monotonic()  # when `order.now` was read
         self.end = end
         self.on_start = on_start
         self.on_progress = on_progress
@@ -111,8 +111,8 @@ class Work:
 class ChildProcess(asyncio.Protocol):
     """One process and the socket to it.
 
-    `on_free(child)` is called when it is ready for a job, but for the first time, `on_death(child, error)`
-    once when it is gone, whatever it went by.
+    `on_free(child)` is called each time it becomes ready for a job, except the first time.
+    `on_death(child, error)` is called once when the process has ended.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class ChildProcess(asyncio.Protocol):
         on_death: Callable[[ChildProcess, ChildDied], None],
     ) -> None:
         self.pid = 0
-        #: Jobs it was given.
+        #: Number of jobs it was given.
         self.jobs = 0
-        #: The one it has now.
+        #: The job it has now.
         self.work: Work | None = None
         self._on_free = on_free
         self._on_death = on_death
@@ -134,13 +134,16 @@ class ChildProcess(asyncio.Protocol):
         self._line: socket.socket | None = None
         self._transport: asyncio.Transport | None = None
         self._ooms = oom_kills()
-        self._killed: str | None = None  # why we killed it
-        self._cause: str | None = None  # how it ended, until that is told
+        self._killed: str | None = None  # why the worker killed it
+        self._cause: str | None = None  # how it ended, until that is reported
         self._gone = False
-        self._silent = False  # its end of the socket is closed
+        self._silent = False  # whether its end of the socket is closed
 
     async def open(self, hello: WorkerHello) -> None:
-        """Start the process; returns when it is ready for jobs. Raises ChildBroken if it never is."""
+        """Start the process and wait until it is ready for jobs.
+
+        Raises ChildBroken if it does not get ready.
+        """
         ours, theirs = socket.socketpair()
         try:
             self._process = _spawn(theirs.fileno())
@@ -169,17 +172,17 @@ class ChildProcess(asyncio.Protocol):
         self._send(msgspec.structs.replace(work.order, now=work.order.now + waited))
 
     def kill(self) -> None:
-        """End it now, and what it has started along with it."""
+        """Kill the process and its own children now."""
         self._kill("killed by its worker")
 
     def hang_up(self) -> None:
-        """Tell it to end, once it has done what it is doing."""
+        """Close the sending side of the socket: the child ends after its current job."""
         if self._line is not None:
-            with contextlib.suppress(OSError):  # it has hung up itself
+            with contextlib.suppress(OSError):  # the child has closed it
                 self._line.shutdown(socket.SHUT_WR)
 
     def end(self, timeout: float) -> None:
-        """See to it that it ends, within `timeout` seconds by itself; blocks that long at most."""
+        """Wait up to `timeout` seconds for the process to end, then kill it. Blocks for that time."""
         self.hang_up()
         if self._process is not None and not self._gone:
             try:
@@ -198,7 +201,7 @@ class ChildProcess(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(frame(message))
 
-    # ── what comes from it ───────────────────────────────────────────────────────────────────────
+    # ── messages from the child ──────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by inheritance
@@ -225,7 +228,7 @@ class ChildProcess(asyncio.Protocol):
             case FunctionReturned() | Failed() if work is not None and self._killed is None:
                 self._ended(work, message)
             case _:
-                pass  # the end of a job after the decision to kill it: too late
+                pass  # the end of a job after the worker decided to kill it
 
     def _ended(self, work: Work, message: FunctionReturned | Failed) -> None:
         self.work = None
@@ -235,16 +238,16 @@ class ChildProcess(asyncio.Protocol):
             work.end.set_result(EncodedResult(message.result))
         self._on_free(self)
 
-    # ── its death ────────────────────────────────────────────────────────────────────────────────
+    # ── the end of the process ───────────────────────────────────────────────────────────────────
 
     def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
-        """In a thread of its own. Waits without reaping: until somebody reaps it, its pid is its own."""
+        """Wait for the exit, in a thread. The process is not reaped here, so that its pid stays its own."""
         try:
             if hasattr(os, "waitid"):
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             else:
                 process.wait()
-        except ChildProcessError:  # reaped by `end`, or by somebody who waits for all children
+        except ChildProcessError:  # reaped by `end`, or by code that waits for all children
             pass
         try:
             self._loop.call_soon_threadsafe(self._exited)
@@ -252,24 +255,24 @@ class ChildProcess(asyncio.Protocol):
             pass
 
     def _exited(self) -> None:
-        """The process has ended; what it said last may still be on its way through the socket."""
+        """Note that the process has ended; its last messages may still be in the socket."""
         if self._gone or self._process is None:
             return
-        self._kill_group()  # what it started does not outlive it, or a job might run twice at a time
+        self._kill_group()  # its own children must not outlive it: a job could run twice at a time
         code = self._process.wait()
         self._gone = True
         self._cause = self._killed or how_it_ended(code, self._ooms)
         if self._silent or self._transport is None:
             self._tell()
         else:
-            self._loop.call_later(0.5, self._tell)  # if somebody else still holds the socket open
+            self._loop.call_later(0.5, self._tell)  # in case another process keeps the socket open
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._silent = True
         if self._cause is not None:
             self._tell()
-        elif not self._gone:  # mostly it is just ending
-            closed = "killed by its worker: it had closed the socket between them"
+        elif not self._gone:  # usually the process is about to end
+            closed = "killed by its worker: it had closed its socket"
             self._loop.call_later(1.0, self._kill, closed)
 
     def _tell(self) -> None:
@@ -301,18 +304,18 @@ class ChildProcess(asyncio.Protocol):
     def _kill_group(self) -> None:
         try:
             os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # nobody left
+        except (ProcessLookupError, PermissionError):  # no process left
             pass
 
 
 def _spawn(fd: int) -> subprocess.Popen[bytes]:
-    """A fresh interpreter with our flags, in a process group of its own: the terminal's ^C passes it by."""
+    """Start an interpreter with the same flags, in its own process group, out of reach of a terminal's ^C."""
     if not sys.executable:
-        raise ChildBroken("sys.executable is empty: nobody knows which Python to start")
+        raise ChildBroken("sys.executable is empty: it is unknown which Python to start")
     flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
-    # where to find ourselves; the user's own path comes with the hello
+    # where to import Penstock from; the user's own path comes with Hello
     homes = dict.fromkeys([str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])])
-    return subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
+    return subprocess.Popen(  # noqa: S603 (our own program, fixed arguments)
         [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Child processes for tasks that are to be killable, or need a core of their own."""
+"""A pool of child processes, for tasks that must be killable or need a core of their own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("penstock.worker")
 #: After a child that could not start, the next one waits this long, doubling (s).
 _FIRST_BACKOFF = 0.5
 _LAST_BACKOFF = 30.0
-#: After a child for which the system had no room, the next one waits this long (s).
+#: After a child for which the system had no resources, the next one waits this long (s).
 AGAIN = 0.5
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS}
 
@@ -45,11 +45,11 @@ _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUF
 class ProcessPool:
     """Runs jobs in up to `size` child processes, each one job at a time and many jobs in its life.
 
-    `app` is the app's "module:attribute" where it is known; else a job's function is looked for in its
-    own module. Children start when they are needed, and are replaced after so many jobs, or when they are
-    larger (bytes) after a job; None or 0: never for that. A ticket is whatever the caller knows a job by
-    (compared by identity). To be used on one event loop, in the thread that lives as long as the pool:
-    on Linux a child dies with the thread that started it.
+    `app` is the app's "module:attribute", if known; else a job's function is looked up in its own module.
+    Children start when they are needed. They are replaced after `max_jobs_per_child` jobs, or when they are
+    larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's key
+    for a job, compared by identity. Use the pool on one event loop, in a thread that lives as long as the
+    pool: on Linux a child dies with the thread that started it.
     """
 
     Encoded = EncodedResult
@@ -88,18 +88,18 @@ class ProcessPool:
 
     @property
     def busy(self) -> int:
-        """Jobs that were given to the pool and have not ended."""
+        """Number of jobs that were given to the pool and have not ended."""
         return len(self._works)
 
     @property
     def short(self) -> bool:
-        """Whether the system had no room for a child just now, and there is none."""
+        """Whether the system had no resources for a child just now, and no child is left."""
         lacking = isinstance(self._broken, NoChild) and not self._children
         return lacking and time.monotonic() < self._not_before
 
     @property
     def pids(self) -> list[int]:
-        """The child processes."""
+        """The pids of the child processes."""
         return [child.pid for child in self._children]
 
     async def run(
@@ -115,10 +115,10 @@ class ProcessPool:
     ) -> EncodedResult:
         """Run the job in a child and wait for its end.
 
-        `reference` is the module and the qualified name of its function, `now` the store's clock,
-        `seconds` what `current_job().remaining()` counts down from. `on_start` is called when the function
-        starts. Raises ChildFailed when the function raised, ChildDied when the child is gone. If the
-        caller is cancelled, the child is killed.
+        `reference` is the module and qualified name of its function, `now` the store's clock, and
+        `current_job().remaining()` counts down from `seconds`. `on_start` is called when the function
+        starts. Raises ChildFailed if the function raised, ChildDied if the child ended. If the caller is
+        cancelled, the child is killed.
         """
         self._numbers += 1
         clock = int(time.time() * 1000) if now is None else now
@@ -136,7 +136,7 @@ class ProcessPool:
             self._works.remove(work)
 
     def kill(self, ticket: Any) -> bool:
-        """End the job's process at once; `run` raises ChildDied when it is gone. False: the job has ended."""
+        """Kill the job's process; `run` raises ChildDied when it has ended. False: the job has ended."""
         work = self._work_of(ticket)
         if work is None:
             return False
@@ -144,12 +144,12 @@ class ProcessPool:
         return True
 
     def started_at(self, ticket: Any) -> float | None:
-        """When (`time.monotonic()`) the function began; None while it waits for its child."""
+        """When (`time.monotonic()`) the function started; None while it waits for its child."""
         work = self._work_of(ticket)
         return None if work is None else work.started
 
     async def prestart(self, n: int = 1) -> int:
-        """Have up to `n` children ready before they are needed; how many there are then."""
+        """Start children until `n` are ready; returns how many there are then (at most `size`)."""
         for _ in range(min(n, self.size) - len(self._children)):
             self._start_child()
         if self._starting:
@@ -157,7 +157,7 @@ class ProcessPool:
         return len(self._children)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Kill what runs; let idle children end by themselves for `timeout` seconds, then kill them too."""
+        """Kill running jobs; give idle children `timeout` seconds to end, then kill them too."""
         self._closed = True
         for starting in self._starting:
             starting.cancel()
@@ -171,10 +171,10 @@ class ProcessPool:
             child.end(max(0.0, until - time.monotonic()))
         self._children, self._idle, self._retired = [], [], []
 
-    # ── who does what ────────────────────────────────────────────────────────────────────────────
+    # ── dispatch ─────────────────────────────────────────────────────────────────────────────────
 
     def _dispatch(self) -> None:
-        """Give waiting jobs to idle children; start children for the rest."""
+        """Give waiting jobs to idle children; start children for the other jobs."""
         while self._waiting and self._idle:
             self._idle.pop().take(self._waiting.popleft())
         missing = min(len(self._waiting) - len(self._starting), self.size - self._alive())
@@ -219,13 +219,13 @@ class ProcessPool:
         return ChildBroken(str(error))
 
     def _no_longer_starting(self) -> None:
-        """Before anybody hears of it: who asks for a child then must not think that one is coming."""
+        """Remove the current start from `_starting` before its end is reported, so that it is not counted."""
         self._starting = {task for task in self._starting if task is not asyncio.current_task()}
 
     def _could_not_start(self, error: ChildBroken) -> None:
         if isinstance(error, NoChild):
             if not isinstance(self._broken, NoChild):
-                _log.error("a child process %s; its jobs go back, it is tried again", error.cause)
+                _log.error("a child process %s; its jobs are released, and the start is retried", error.cause)
             self._broken, self._not_before = error, time.monotonic() + AGAIN
             self._refuse(error)
             return
@@ -237,7 +237,7 @@ class ProcessPool:
         self._refuse(error)
 
     def _refuse(self, error: ChildBroken) -> None:
-        """No child can start now: jobs that no living child will come to fail with the reason."""
+        """Fail the waiting jobs because no child can start, unless a living child can take them."""
         if not self._children:
             while self._waiting:
                 self._waiting.popleft().fail(error)
@@ -264,10 +264,10 @@ class ProcessPool:
     def _work_of(self, ticket: Any) -> Work | None:
         return next((work for work in self._works if work.ticket is ticket and not work.end.done()), None)
 
-    # ── what children tell ───────────────────────────────────────────────────────────────────────
+    # ── events of children ───────────────────────────────────────────────────────────────────────
 
     def _freed(self, child: ChildProcess) -> None:
-        """The child is ready for a job."""
+        """Give a child that is ready for a job the next one, or retire it at its limits."""
         if child.jobs and self._limits.is_reached(child.jobs, child.pid):
             self._retire(child)
         else:
@@ -275,7 +275,7 @@ class ProcessPool:
             self._dispatch()
 
     def _retire(self, child: ChildProcess) -> None:
-        """Let it end, now that it has no job. The next job shall not have to wait for imports."""
+        """End an idle child, and start its successor, so that the next job need not wait for imports."""
         self._children.remove(child)
         self._retired.append(child)
         child.hang_up()
@@ -284,7 +284,7 @@ class ProcessPool:
             self._start_child()
 
     def _died(self, child: ChildProcess, error: ChildDied) -> None:
-        """The child is gone; a job that it had knows already."""
+        """Remove a child that has ended; its job, if any, has failed already."""
         if child in self._retired:
             self._retired.remove(child)
         if child not in self._children:
@@ -297,4 +297,4 @@ class ProcessPool:
             return
         self._dispatch()
         if child.jobs and self._alive() < self.size and not self._starting and not self._idle:
-            self._start_child()  # the next job shall not have to wait for imports
+            self._start_child()  # so that the next job need not wait for imports

@@ -1,4 +1,4 @@
-"""Threads for tasks that are plain functions: one hand-over in, one wake-up of the loop per batch out."""
+"""A thread pool for plain functions: one queue put per call, one loop wake-up per batch of ends."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ __all__ = ["CallThreadPool", "Done"]
 
 _log = logging.getLogger("penstock.worker")
 
-#: Where the system gives no more threads, it is asked again after so long (s).
+#: When the system gives no more threads, the pool tries again after this long (s).
 AGAIN = 0.5
 
-#: A job that has ended: its ticket, what it returned, what it raised.
+#: A call that has ended: its ticket, its result, its exception.
 Done = tuple[Any, Any, BaseException | None]
 
 
 class CallThreadPool:
-    """Runs calls in up to `size` threads and gives their ends to `on_done`, on the loop, in batches.
+    """Runs calls in up to `size` threads and passes their ends to `on_done`, on the event loop, in batches.
 
-    A ticket is whatever the caller knows its call by (compared by identity). All methods are called
-    on the loop that `start` was called on. Threads start when they are needed and are daemons: a call
-    that never comes back does not keep the process alive. While the system gives no more of them, calls wait
-    for those there are.
+    A ticket is the caller's key for a call, compared by identity. All methods must be called on the loop that
+    `start` was called on. Threads start when they are needed and are daemons: a call that never returns does
+    not keep the process alive. While the system gives no more threads, calls wait for those that exist.
     """
 
     def __init__(
@@ -41,22 +40,22 @@ class CallThreadPool:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
         self.size = size
-        #: Threads that were given up because their call did not end; each was replaced.
+        #: Threads given up because their call did not end; each was replaced.
         self.lost = 0
-        #: Calls of such threads that ended after all; their results were dropped.
+        #: Calls of given-up threads that ended later; their results were dropped.
         self.late = 0
-        #: Calls that were submitted and have not been reported.
+        #: Calls submitted and not reported yet.
         self.busy = 0
         self._on_done = on_done
         self._name = name
-        self._started = 0  # threads ever, for their names
+        self._started = 0  # threads started so far, for their names
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._ended: deque[Done] = deque()
         self._woken = False
         self._seats: list[_Seat] = []
         self._dropped: list[Any] = []
-        self._short = self._told = False  # there are too few threads, and that was said
+        self._short = self._told = False  # too few threads; and whether that was logged
         self._closed = False
 
     def start(self) -> None:
@@ -66,7 +65,7 @@ class CallThreadPool:
     def submit(
         self, ticket: Any, call: Callable[[], Any], context: contextvars.Context | None = None
     ) -> None:
-        """Run `call` in a thread, inside `context` (None: an empty one, so that no job sees another's)."""
+        """Run `call` in a thread, inside `context` (None: an empty one, so that jobs share no variables)."""
         if self._loop is None:
             raise ConfigError("the thread pool has not been started: call start() on the event loop first")
         self.busy += 1
@@ -79,7 +78,7 @@ class CallThreadPool:
     def run(
         self, ticket: Any, call: Callable[[], Any], context: contextvars.Context | None = None
     ) -> asyncio.Future[Any]:
-        """`submit` for one who waits: the end goes to the future that is returned, not to `on_done`.
+        """Run `call` like `submit`, but return a future that gets its end instead of `on_done`.
 
         Cancelling the future does not stop the call; `interrupt` may.
         """
@@ -88,7 +87,7 @@ class CallThreadPool:
         return awaited.future
 
     def started_at(self, ticket: Any) -> float | None:
-        """When (`time.monotonic()`) the call began to run; None while it waits and once it has ended."""
+        """When (`time.monotonic()`) the call started; None while it waits and after it has ended."""
         seat = self._seat_of(ticket)
         if seat is None:
             return None
@@ -99,7 +98,7 @@ class CallThreadPool:
     def interrupt(self, ticket: Any, error: type[Interrupted]) -> bool:
         """Raise `error` inside the running call, as soon as it runs Python code again.
 
-        False if it does not run (any more) or was interrupted before: a call is interrupted once. The
+        False if the call does not run, or was interrupted before: a call is interrupted at most once. The
         exception never reaches another call of that thread, nor the pool's own code.
         """
         seat = self._seat_of(ticket)
@@ -119,9 +118,9 @@ class CallThreadPool:
         return hit
 
     def abandon(self, ticket: Any) -> bool:
-        """Give up the thread that runs the call and put a new one in its place; its late end is dropped.
+        """Give up the thread that runs the call and replace it; the call's late end is dropped.
 
-        False if the call has ended meanwhile: then its end comes, or has come, the usual way.
+        False if the call has ended in the meantime: then its end is reported as usual.
         """
         seat = self._seat_of(ticket)
         if seat is None or any(_is(done[0], ticket) for done in self._ended):
@@ -136,7 +135,7 @@ class CallThreadPool:
         return True
 
     def take_back(self) -> list[Any]:
-        """The tickets of `submit` whose calls have not begun, in order; they will not begin any more."""
+        """Remove calls of `submit` that have not started, and return their tickets in order."""
         calls: list[_Call | None] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -151,7 +150,7 @@ class CallThreadPool:
         return tickets
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Let each thread end after what it runs, wait for that up to `timeout` seconds: whether all have."""
+        """End each thread after its call, waiting up to `timeout` seconds. True if all have ended."""
         self._closed = True
         until = time.monotonic() + timeout
         for _ in range(self._started):
@@ -162,7 +161,7 @@ class CallThreadPool:
         self._seats.clear()
         return not alive
 
-    # ── on the loop ──────────────────────────────────────────────────────────────────────────────
+    # ── on the event loop ────────────────────────────────────────────────────────────────────────
 
     def _add_thread(self) -> None:
         seat, name = _Seat(), f"{self._name}-{self._started + 1}"
@@ -177,11 +176,14 @@ class CallThreadPool:
         self._told = False
 
     def _lacks_threads(self, error: RuntimeError) -> None:
-        """A limit of the user or the container is reached, or Python's hooks are broken. That may pass,
-        and our caller could do no more about it than give the job back and fetch it again."""
+        """Log that no thread could be started, and try again later.
+
+        A limit of the user or the container is reached, or Python's thread hooks are broken; either may pass.
+        The caller could only release the job and fetch it again.
+        """
         if not self._told:
             have = f"{len(self._seats)} of {self.size}"
-            _log.error("%s: there are %s threads, and no more can be had: %s", self._name, have, error)
+            _log.error("%s: only %s threads could be started: %s", self._name, have, error)
         self._told = self._short = True
         assert self._loop is not None
         self._loop.call_later(AGAIN, self._try_again)
@@ -199,7 +201,7 @@ class CallThreadPool:
         return None
 
     def _deliver(self) -> None:
-        self._woken = False  # before taking: who adds from here on wakes the loop again
+        self._woken = False  # reset before taking: a thread that adds an end later wakes the loop again
         ended = self._ended
         batch = [ended.popleft() for _ in range(len(ended))]
         if self._dropped:
@@ -224,7 +226,7 @@ class CallThreadPool:
     # ── in a thread ──────────────────────────────────────────────────────────────────────────────
 
     def _serve(self, seat: _Seat) -> None:
-        """One thread's life. An interrupt can be raised between START and END, once a call."""
+        """Run calls in one thread. An interrupt can be raised between START and END, once per call."""
         loop, inbox, ended, monotonic = self._loop, self._inbox, self._ended, time.monotonic
         assert loop is not None
         seat.ident = threading.get_ident()
@@ -237,10 +239,10 @@ class CallThreadPool:
                 try:
                     seat.call = call  # START
                     value = context.run(function)
-                except BaseException as caught:  # noqa: BLE001  # boundary: the end of a job, whatever it is
+                except BaseException as caught:  # noqa: BLE001  # boundary: any exception is the end of a job
                     error = caught
                 _close(right)  # END
-            except Interrupted as caught:  # it arrived after the function had come to its end
+            except Interrupted as caught:  # it arrived after the function had ended
                 if value is _UNFINISHED and error is None:
                     error = caught
             seat.call = None
@@ -249,16 +251,16 @@ class CallThreadPool:
                 self._woken = True
                 try:
                     loop.call_soon_threadsafe(self._deliver)
-                except RuntimeError:  # the loop is closed: nobody is left to be told
+                except RuntimeError:  # the loop is closed: nothing is left to report to
                     return
             if seat.leaving:
                 return
-            # an idle thread must not keep alive what its last job made
+            # an idle thread must not keep its last job's objects alive
             del call, value, error, ticket, context, function, right
 
 
 class _Seat:
-    """A thread and what it runs now."""
+    """A thread and the call it runs now."""
 
     __slots__ = ("call", "ident", "leaving", "started", "thread")
 
@@ -271,7 +273,7 @@ class _Seat:
 
 
 class _Awaited:
-    """The ticket of a call that somebody awaits."""
+    """The ticket of a call that is awaited."""
 
     __slots__ = ("future", "ticket")
 
@@ -284,7 +286,7 @@ class _Awaited:
             return
         if error is None:
             self.future.set_result(value)
-        elif isinstance(error, StopIteration):  # a future refuses it
+        elif isinstance(error, StopIteration):  # a future does not accept StopIteration
             self.future.set_exception(RuntimeError(f"the call raised {error!r}"))
         else:
             self.future.set_exception(error)
@@ -294,12 +296,12 @@ def _is(held: Any, ticket: Any) -> bool:
     return held is ticket or (type(held) is _Awaited and held.ticket is ticket)
 
 
-# ── the guard ────────────────────────────────────────────────────────────────────────────────────
+# ── the interrupt guard ──────────────────────────────────────────────────────────────────────────
 #
-# Each call carries a list with one token in it: the right to interrupt it. `list.pop` is atomic, so
-# either the interrupter gets the token, and with it the sole right to raise in that thread, or the
-# thread gets it when the call ends, and nobody can raise any more. A lock would do the same but for
-# one thing: an exception raised between acquiring it and entering its `with` would leave it locked.
+# Each call carries a list with one token in it: the right to interrupt the call. `list.pop` is atomic, so
+# either the interrupter gets the token and may raise in that thread, or the thread gets it when the call ends
+# and no interrupt is possible any more. A lock would not do: an exception raised between acquiring the lock
+# and entering its `with` would leave it locked.
 
 _RIGHT: Final = object()
 _RAISED: Final = object()
@@ -309,19 +311,22 @@ _Call = tuple[Any, contextvars.Context, Callable[[], Any], list[object]]
 
 
 def _close(right: list[object]) -> None:
-    """End a call so that no interrupt of it is, or ever will be, pending. One that is may raise here."""
+    """End a call so that no interrupt of it is pending or can follow.
+
+    A pending interrupt may be raised here.
+    """
     try:
         token = right.pop()
-    except IndexError:  # the interrupter has it and is about to raise
+    except IndexError:  # the interrupter has the token and is about to raise
         while not right:
             time.sleep(0.0001)
         token = _RAISED
     if token is _RAISED and _raise_in is not None:
-        _raise_in(threading.get_ident(), None)  # take it back in case the function never met it
+        _raise_in(threading.get_ident(), None)  # withdraw the exception in case it was not raised yet
 
 
 def _asynchronous_raise() -> Callable[[int, type[BaseException] | None], bool] | None:
-    """How an exception is raised in another thread (None takes it back); no such thing outside CPython."""
+    """Make a function that raises an error in another thread (None withdraws it); None outside CPython."""
     try:
         import ctypes
 

@@ -1,4 +1,4 @@
-"""Keeps worker processes alive, keeps leases for those that cannot, and takes back the work of dead ones."""
+"""Restarts worker processes, extends leases for blocked ones, and reclaims the jobs of dead ones."""
 
 from penstock.worker.supervisor.supervisor import supervise
 

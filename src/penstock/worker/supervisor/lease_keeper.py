@@ -1,4 +1,4 @@
-"""Keeps leases for worker processes that cannot do so, and kills processes that are past a deadline."""
+"""Extends leases for worker processes that cannot do so, and kills processes that are past a deadline."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from penstock.worker.supervisor.worker_process import WorkerProcess
 __all__ = ["LeaseKeeper"]
 
 _log = logging.getLogger("penstock.supervisor")
-#: How often a child's table is read while its event loop comes round (ns).
+#: How often a child's table is read while its event loop runs (ns).
 _LOOK_NS = 1_000_000_000
-#: A child is killed this much later than it may be (ns): it may just be giving up what does not react.
+#: Additional time (ns) before a child is killed: it may be about to give up an attempt that does not react.
 _SLACK_NS = 250_000_000
 
 
 class LeaseKeeper:
-    """Looks after worker processes by their shared lease tables.
+    """Watches worker processes through their shared lease tables.
 
     - A child that has sent no heartbeat for 1.4 intervals: its leases are extended for it.
-    - A child whose event loop is blocked: what it has leased and not begun goes back to its queue.
+    - A child whose event loop is blocked: jobs that it has leased and not started are released.
     - A child with an attempt past its deadline by `kill_grace`: it is killed.
     """
 
     def __init__(self, config: Config, complaint: Complaint) -> None:
         self._config = config
         self._complaint = complaint
-        #: A child's loop that is silent for longer does not start what it has fetched ahead (s). Its loop
-        #: says so every 20 ms while something waits, and every third of `block_report` otherwise.
+        #: A child whose event loop has not run for this long (s) does not start its prefetched jobs. The loop
+        #: marks that it runs every 20 ms while a job waits, else every third of `block_report`.
         self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
 
     def look_after(self, store: Store, child: WorkerProcess, group: asyncio.TaskGroup) -> None:
-        """Do what this child needs now. Never waits for the store: what asks it is a task in `group`."""
+        """Check this child once. Never waits for the store: store calls are tasks in `group`."""
         now = time.monotonic_ns()
         header = child.table.header()
         if header.pid == 0:
@@ -53,7 +53,7 @@ class LeaseKeeper:
         held = child.table.entries()
         self._kill_the_overdue(child, held, now)
         if child.keeping is not None and not child.keeping.done():
-            return  # the store takes its time
+            return  # the last call to the store is still pending
         silent = (now - header.beat_ns) / 1e9
         every = self._config.heartbeat / 1000
         beats = held if silent > every * 1.4 and (now - child.extended_ns) / 1e9 > every else []
@@ -74,16 +74,16 @@ class LeaseKeeper:
         silent: float,
         back: list[LeaseEntry],
     ) -> None:
-        """Keep its leases, and let run elsewhere what it has leased but not begun."""
+        """Extend its leases, and release jobs that it has leased but not started."""
         try:
             if beats:
                 await self._extend(store, child, beats, silent)
             if back:
                 await self._give_back(store, back)
         except StoreError as error:
-            self._complaint.about("the supervisor found no store", error)
-        except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
-            self._complaint.about(f"worker {child.id} cannot be looked after", error)
+            self._complaint.about("the supervisor cannot reach the store", error)
+        except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
+            self._complaint.about(f"worker {child.id} cannot be checked", error)
 
     async def _extend(
         self, store: Store, child: WorkerProcess, held: list[LeaseEntry], silent: float
@@ -91,12 +91,12 @@ class LeaseKeeper:
         requests = [HeartbeatRequest(e.lease, self._config.lease, started=e.started) for e in held]
         lost = (await store.extend(requests)).count(LeaseStatus.LOST)
         _log.warning(
-            "worker %s (pid %d) has not beaten for %.1f s: its supervisor keeps its %d lease(s)%s",
+            "worker %s (pid %d) has sent no heartbeat for %.1f s: the supervisor extends its %d lease(s)%s",
             child.id,
             child.pid,
             silent,
             len(requests) - lost,
-            f"; {lost} had run out" if lost else "",
+            f"; {lost} had expired" if lost else "",
         )
 
     async def _give_back(self, store: Store, taken: list[LeaseEntry]) -> None:

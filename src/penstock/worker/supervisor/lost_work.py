@@ -1,4 +1,4 @@
-"""Takes back what a worker process had in hand when it died."""
+"""Reclaims the jobs that a worker process had leased when it died."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ __all__ = ["LostWork"]
 
 
 class LostWork:
-    """The work of one dead worker process.
+    """Reclaims the jobs of one dead worker process.
 
-    `held` are the entries of its lease table, `overdue` the jobs that it was killed for with how they had
-    timed out, `by` is the supervisor's id. `can_tell` returns how many deaths the next worker process can be
-    told of, None if the app has no listeners and no callbacks. Deaths beyond that are left to other workers.
+    `held` are the entries of its lease table. `overdue` maps the jobs that it was killed for to their timeout
+    messages. `by` is the supervisor's id. `can_tell` returns how many deaths can be reported to the next
+    worker process; None if the app has no listeners and no callbacks. Further deaths are left to other
+    workers.
     """
 
     def __init__(
@@ -48,21 +49,21 @@ class LostWork:
         self._complaint = complaint
         self._own: dict[Ref, Lease] = {}
         self._deaths = 0
-        #: Jobs (queue, id) that are dead by this; the next worker process reports them.
+        #: Jobs (queue, id) that became dead here; the next worker process reports them.
         self.dead: list[tuple[str, str]] = []
 
     async def take_back(self, store: Store) -> None:
-        """Reclaim and judge all its jobs, trying again for some seconds if the store does not answer."""
+        """Reclaim and decide all its jobs, retrying for some seconds if the store does not answer."""
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
                 return await self._reclaim(store)
             except StoreError as error:
-                self._complaint.about(f"the work of worker {self._worker} cannot be taken back yet", error)
+                self._complaint.about(f"the jobs of worker {self._worker} cannot be reclaimed yet", error)
                 if pause is None:
-                    return  # its leases run out by themselves
+                    return  # its leases expire by themselves
                 await asyncio.sleep(pause)
-            except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
-                self._complaint.about(f"the work of worker {self._worker} cannot be taken back", error)
+            except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
+                self._complaint.about(f"the jobs of worker {self._worker} cannot be reclaimed", error)
                 return
 
     async def _reclaim(self, store: Store) -> None:
@@ -83,12 +84,12 @@ class LostWork:
         await store.retire(self._worker)
         remove_dead(self._worker)
 
-    # ── how its jobs are judged ──────────────────────────────────────────────────────────────────
+    # ── how its jobs are decided ─────────────────────────────────────────────────────────────────
 
     def _started(self, job: Job) -> bool:
         lease = self._own.get(job.ref)
         if lease is None:
-            return True  # it was to judge another's attempt, of which its table knows nothing
+            return True  # it had reclaimed another worker's attempt, which its table does not list
         return self._begun.get(lease, job.started)
 
     def _overdue(self, job: Job) -> str | None:
@@ -99,8 +100,8 @@ class LostWork:
             self.dead.append((job.queue, job.id))
 
     def _leave(self, move: Transition) -> bool:
-        """Whether to leave this judgement to a worker: listeners and callbacks are the app's, and nobody here
-        could call them."""
+        """Whether to leave this death to a worker, which can call the app's listeners and callbacks; the
+        supervisor cannot."""
         most = self._can_tell()
         if move.state is not State.DEAD or most is None:
             return False
@@ -109,7 +110,7 @@ class LostWork:
 
 
 async def _own_attempts(store: Store, worker: str) -> dict[Ref, Lease]:
-    """The leases that it had fetched, without those that it had reclaimed from others."""
+    """The leases that the worker had fetched, without those that it had reclaimed from others."""
     found: dict[Ref, Lease] = {}
     after: str | None = None
     while True:

@@ -1,7 +1,7 @@
-"""Starts worker processes, starts them again when they die, and passes signals on to them.
+"""Starts worker processes, restarts them when they die, and passes signals on to them.
 
-The supervisor never imports user code: each child does, and says where its store is. What a child has in
-hand stands in a table of shared memory, which outlives the child.
+The supervisor never imports user code: each child does, and sends the address of its store. The jobs that a
+child has leased are in a table of shared memory, which outlives the child.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["supervise"]
 
 _log = logging.getLogger("penstock.supervisor")
 _TICK = 0.05
-#: A child that lived this long was healthy: its next death is not part of a series (s).
+#: A child that lived this long was healthy: its death does not lengthen the pause before a restart (s).
 _HEALTHY = 30.0
-#: A second signal means at once; a child that is still there after this long does not hear it (s).
+#: After a second signal, a child that has not ended within this time is killed (s).
 _AT_ONCE = 3.0
-#: How long a supervisor that is told to stop waits for a store that does not answer (s).
+#: How long a stopping supervisor waits for a store that does not answer (s).
 _LAST_WORDS = 3.0
-#: A child is told of at most this many jobs that died with the one before it: they travel in its environment.
+#: Maximum number of dead jobs that are reported to the next child: they are passed in its environment.
 _TOLD_OF = 200
 _NO_STORE = (UNUSABLE, AWAY)
 
@@ -51,10 +51,10 @@ def supervise(
     queues: Sequence[Queue] | None = None,
     burst: bool = False,
 ) -> int:
-    """Run `config.processes` workers of the app until told to stop; the exit code.
+    """Run `config.processes` workers of the app until stopped; returns the exit code.
 
-    0: all ended as asked. 1: a child had to be killed or died at the end. 78: the app cannot be served.
-    74, 75: it could not be begun, for its store cannot be used, or is away for the moment.
+    0: all ended as requested. 1: a child died, or had to be killed, at the end. 78: the app cannot be served.
+    74: the store is unusable. 75: the store was unreachable at the start.
     """
     supervisor = Supervisor(app, config, queues, burst)
     return asyncio.run(supervisor.run())
@@ -78,7 +78,7 @@ class Supervisor:
         self._told: set[str] = set()
         self._tells = False  # whether the app has listeners or callbacks
         self._store: Store | None = None
-        self._store_hangs = False  # it was waited for in vain, and so it would be when it is closed
+        self._store_hangs = False  # it did not answer in time, so closing it could hang too
         self._complaint = Complaint(_log)
         self._keeper = LeaseKeeper(config, self._complaint)
 
@@ -96,14 +96,14 @@ class Supervisor:
             lock.release()
             if self._store is not None and not self._store_hangs:
                 self._store.close()
-        if self._code in (0, 1):  # else it never began, and has said why
+        if self._code in (0, 1):  # else it never began, and the reason was printed
             _log.info("stopped (exit code %d)", self._code)
         return self._code
 
-    # ── life and death of children ───────────────────────────────────────────────────────────────
+    # ── start and end of children ────────────────────────────────────────────────────────────────
 
     async def _keep_alive(self) -> None:
-        """One place for a child: start it, and start it again when it dies."""
+        """Keep one child running: start it, and restart it when it dies."""
         failures, began = 0, False
         death: Death | None = None
         while not self._stopping:
@@ -130,7 +130,7 @@ class Supervisor:
                 await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
 
     def _complain(self, why: str) -> None:
-        """All children have the same trouble: it is told once."""
+        """Report why children cannot work; the same reason is reported once."""
         if why not in self._told:
             self._told.add(why)
             complain(self._config, why)
@@ -148,12 +148,12 @@ class Supervisor:
             self._store = connect(hello.url, namespace=hello.namespace)
 
     async def _buried(self, child: WorkerProcess, code: int) -> Death | None:
-        """Take back at once what the dead child had in hand."""
+        """Reclaim the dead child's jobs at once; returns the death to report to the next child."""
         held = child.table.entries()
         cause = child.cause or how_it_ended(code, child.ooms_before)
         if child.refusal is not None and not held:
             return None
-        _log.error("worker %s (pid %d) died: %s; %d job(s) in hand", child.id, child.pid, cause, len(held))
+        _log.error("worker %s (pid %d) died: %s; it held %d job(s)", child.id, child.pid, cause, len(held))
         lost = LostWork(
             child.id,
             held,
@@ -166,18 +166,18 @@ class Supervisor:
         )
         if self._store is not None:
             await self._while_it_can(lost.take_back(self._store))
-        if self._stopping:  # also where it was told to stop while it waited for the store
+        if self._stopping:  # also if the stop came while the store was waited for
             self._code = self._code or 1
         return Death(child.id, cause, len(held), tuple(lost.dead[:_TOLD_OF]))
 
     def _can_tell(self) -> int | None:
-        """How many deaths the next child can be told of; None: the app has no listeners and no callbacks."""
+        """How many deaths the next child can report; None if the app has no listeners or callbacks."""
         if not self._tells:
             return None
         return 0 if self._stopping or self._resting else _TOLD_OF
 
     async def _while_it_can(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this; once we are to stop, only for so long: leases run out by themselves."""
+        """Run `work`; after a stop only for _LAST_WORDS seconds, because leases expire by themselves."""
         doing, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,10 +187,10 @@ class Supervisor:
             doing.cancel()
             stopped.cancel()
 
-    # ── while a child cannot speak for itself ────────────────────────────────────────────────────
+    # ── while a child cannot act itself ──────────────────────────────────────────────────────────
 
     async def _watch(self) -> None:
-        """Kill in time what must be killed. It waits for no store: what asks one is a task of its own."""
+        """Watch the children and kill them when they must be. Store calls are tasks, so this never waits."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(_TICK)
@@ -198,8 +198,8 @@ class Supervisor:
                     try:
                         if self._store is not None:
                             self._keeper.look_after(self._store, child, group)
-                    except Exception as error:  # noqa: BLE001  # boundary: our fault is not the children's
-                        self._complaint.about(f"worker {child.id} cannot be looked after", error)
+                    except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
+                        self._complaint.about(f"worker {child.id} cannot be checked", error)
                 if time.monotonic() > self._stop_by:
                     self._kill_all("it did not end within the drain time")
 
@@ -208,9 +208,9 @@ class Supervisor:
     def _told_to_stop(self) -> None:
         count, drain = len(self._children), format_ms(self._config.drain_timeout)
         if self._stopping:
-            _log.info("told again to stop: %d worker process(es) end at once", count)
+            _log.info("second stop signal: %d worker process(es) end at once", count)
         else:
-            _log.info("told to stop: %d worker process(es) drain, for %s at most", count, drain)
+            _log.info("stop signal: %d worker process(es) drain, for up to %s", count, drain)
         self._stop()
 
     def _stop(self) -> None:
@@ -222,19 +222,20 @@ class Supervisor:
         self._stopping = True
         self._stopped.set()
         for child in self._children:
-            child.signal(signal.SIGTERM)  # a second one: at once
+            child.signal(signal.SIGTERM)  # a second SIGTERM stops a child at once
 
     def _quiet(self) -> None:
-        """What runs goes on. Who is just starting has nothing to go on with, and would not hear it."""
+        """Stop fetching; running jobs continue. A child that is still starting is stopped: it has no jobs."""
         self._resting = True
-        _log.info("%d worker process(es) fetch nothing more; what runs goes on", len(self._children))
+        _log.info("%d worker process(es) stop fetching; running jobs continue", len(self._children))
         for child in self._children:
             child.signal(signal.SIGUSR1 if child.greeted else signal.SIGTERM)
 
     def _show_stacks(self) -> None:
-        """Ours are shown already; one child after the other, for what is written at once is mixed.
+        """Let each child print its stacks, one after the other, so that their output does not mix.
 
-        Who has just started cannot show its own: the signal would stop it.
+        This process has printed its own. Children that are still starting are skipped: the signal would stop
+        them.
         """
         loop = asyncio.get_running_loop()
         for nth, child in enumerate(child for child in self._children if child.greeted):

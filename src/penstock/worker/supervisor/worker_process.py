@@ -29,25 +29,26 @@ _log = logging.getLogger("penstock.supervisor")
 
 
 class WorkerProcess:
-    """One worker process, its table, and the socket that tells each of the other's death."""
+    """One worker process, its lease table, and a socket by which each notices the other's death."""
 
     def __init__(
         self, app: str, config: Config, queues: tuple[Queue, ...] | None, burst: bool, death: Death | None
     ) -> None:
         self.id = mint()
         self.cause: str | None = None
-        #: The jobs (queue, id) that it was killed for, with how they had timed out.
+        #: The jobs (queue, id) that it was killed for, with their timeout messages.
         self.overdue: dict[tuple[str, str], str] = {}
         self.refusal: str | None = None
-        self.greeted = False  # it listens to signals
+        self.greeted = False  # whether it is ready for signals
         self._told_to_end = False
         self.extended_ns = 0  # when its leases were last extended for it
         self.looked_ns = 0  # when its table was last read
-        self.keeping: asyncio.Task[None] | None = None  # keeps its leases
+        self.keeping: asyncio.Task[None] | None = None  # the task that extends its leases
         self.ooms_before = oom_kills()
         self.table = LeaseTable.create(config.concurrency)
         self._mine, theirs = socket.socketpair()
-        # a key the child finds where we did: what it is told stands in its environment
+        # orders are visible in the environment, so without the encryption key: the child reads its own
+        # configuration
         told = dataclasses.replace(config, key="")
         orders = Orders(
             app, told, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno(), death
@@ -66,11 +67,14 @@ class WorkerProcess:
         return self._process.pid
 
     async def wait(self, said_hello: Callable[[ChildHello], None]) -> int:
-        """Until the process has ended; its exit code, negative for a signal. Its hello is passed on."""
+        """Wait until the process has ended; returns its exit code, negative for a signal.
+
+        Passes its hello on.
+        """
         hearing = asyncio.create_task(self._hear(said_hello))
         try:
             code = await self._exit()
-            # it is in the socket or never comes; who else still holds the other end is not waited for
+            # its last message is in the socket, or none comes; another holder of the socket is not waited for
             await asyncio.wait({hearing}, timeout=0.1)
             return code
         finally:
@@ -91,7 +95,7 @@ class WorkerProcess:
                     said_hello(said)
 
     async def _exit(self) -> int:
-        """In a thread of its own: the loop's shared ones are few, and children may be many."""
+        """Wait for the exit in a separate thread: the loop's shared threads are few, children may be many."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[int] = loop.create_future()
 
@@ -108,10 +112,10 @@ class WorkerProcess:
         return await ended
 
     def ended_as_asked(self, code: int) -> bool:
-        """Whether it came to its end as a worker should, and left nothing behind."""
+        """Whether it ended as a worker should and holds no job."""
         if self.table.entries():
             return False
-        # before its loop runs, and after that, nobody is there to hear the signal, which ends it then
+        # before and after its event loop runs, no handler catches SIGTERM, which then ends the process
         return code in (0, REPLACE) or (self._told_to_end and code == -signal.SIGTERM)
 
     def signal(self, number: signal.Signals) -> None:
