@@ -79,7 +79,7 @@ def _milliseconds(ctx: click.Context, param: click.Parameter, value: str | None)
     "delays",
     callback=_milliseconds,
     metavar="A,B",
-    help="Also with Redis behind a wire that makes each round trip so much longer (0: the relay alone).",
+    help="Also with Redis behind a wire that makes each round trip so much longer (0: the proxy alone).",
 )
 @click.option("--only", "groups", callback=_chosen, metavar="A,B", help=f"{', '.join(GROUPS)}.  [all]")
 @click.option("--reps", default=3, show_default=True, help="Repetitions; tables show the median (min–max).")

@@ -56,8 +56,8 @@ class Left(msgspec.Struct, frozen=True):
 class Server:
     """One server on a free port: without persistence, or with an append-only file synced every second.
 
-    `delay_ms`: what a round trip takes longer, by a relay in between (0: the relay alone); `port` is then
-    the relay's, and what is asked here still goes straight to the server.
+    `delay_ms`: what a round trip takes longer, by a proxy in between (0: the proxy alone); `port` is then
+    the proxy's, and what is asked here still goes straight to the server.
     """
 
     def __init__(self, folder: Path, *, appendonly: bool = False, delay_ms: float | None = None) -> None:
@@ -69,16 +69,16 @@ class Server:
         self._start, self._free_port = start_process, free_port
         self._server = redis_server(folder=folder, appendonly=appendonly)
         self.port = self._server.port
-        self._relay: subprocess.Popen[bytes] | None = None
+        self._proxy: subprocess.Popen[bytes] | None = None
         if delay_ms is not None:
-            self._relay, self.port = self._relayed(delay_ms)
+            self._proxy, self.port = self._proxied(delay_ms)
 
-    def _relayed(self, delay_ms: float) -> tuple[subprocess.Popen[bytes], int]:
+    def _proxied(self, delay_ms: float) -> tuple[subprocess.Popen[bytes], int]:
         port = self._free_port()
-        program = [sys.executable, str(_HERE / "relay.py")]
-        relay = self._start([*program, str(port), str(self._server.port), str(delay_ms)])
+        program = [sys.executable, str(_HERE / "delay_proxy.py")]
+        proxy = self._start([*program, str(port), str(self._server.port), str(delay_ms)])
         _until_open(port)
-        return relay, port
+        return proxy, port
 
     @property
     def url(self) -> str:
@@ -118,7 +118,7 @@ class Server:
 
     def keys(self) -> list[Left]:
         """All of them, by name."""
-        with self._server.asked() as client:
+        with self._server.patient_client() as client:
             return [
                 Left(
                     key.decode("utf-8", "replace"),
@@ -142,9 +142,9 @@ class Server:
         return sum(b" lua] " not in line for line in lines)
 
     def close(self) -> None:
-        if self._relay is not None:
-            self._relay.kill()
-            self._relay.wait()
+        if self._proxy is not None:
+            self._proxy.kill()
+            self._proxy.wait()
         self._server.close()
 
     def _info(self, section: str) -> dict[str, Any]:

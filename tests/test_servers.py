@@ -30,14 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_a_server_answers(redis: RedisServer) -> None:
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         assert client.ping()
     assert redis.url == f"redis://127.0.0.1:{redis.port}"
 
 
 def test_a_server_obeys_its_settings(new_redis: Callable[..., RedisServer]) -> None:
     server = new_redis("maxmemory 2mb", password="quiet", unixsocket=True)
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert client.config_get("maxmemory") == {"maxmemory": str(2 * 1024 * 1024)}
     with driver.Redis.from_url(server.unix_url) as client:
         assert client.ping()
@@ -48,22 +48,22 @@ def test_a_server_obeys_its_settings(new_redis: Callable[..., RedisServer]) -> N
 def test_an_append_only_file_survives_a_kill(new_redis: Callable[..., RedisServer]) -> None:
     server = new_redis(appendonly=True)
     before = server.pid
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.set("kept", "yes")
     server.kill()
     assert not server.running
     server.start_again()
     assert server.pid != before
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert client.get("kept") == b"yes"
 
 
 def test_without_one_a_kill_loses_everything(new_redis: Callable[..., RedisServer]) -> None:
     server = new_redis()
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.set("kept", "no")
     server.kill()
-    with server.start_again().asked() as client:
+    with server.start_again().patient_client() as client:
         assert client.dbsize() == 0
 
 
@@ -75,7 +75,7 @@ def test_a_paused_server_says_nothing_until_it_goes_on(new_redis: Callable[..., 
         with pytest.raises(driver.TimeoutError):
             client.ping()
         server.resume()
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert client.ping()
 
 
@@ -95,9 +95,9 @@ def test_a_paused_server_can_be_stopped(new_redis: Callable[..., RedisServer]) -
 
 
 def test_a_folder_of_the_tests_stays(tmp_path: Path) -> None:
-    with redis_server(folder=tmp_path, appendonly=True) as server, server.asked() as client:
+    with redis_server(folder=tmp_path, appendonly=True) as server, server.patient_client() as client:
         client.set("kept", "yes")
-    with redis_server(folder=tmp_path, appendonly=True) as server, server.asked() as client:
+    with redis_server(folder=tmp_path, appendonly=True) as server, server.patient_client() as client:
         assert client.get("kept") == b"yes"
 
 
@@ -109,7 +109,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
 def test_tls_is_spoken_and_a_client_shows_its_certificate(new_tls_redis: Callable[..., RedisServer]) -> None:
     server = new_tls_redis(client_certificates=True)
     assert server.url.startswith("rediss://")
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert client.ping()
     with (
         server.client(ssl_certfile=None, ssl_keyfile=None) as stranger,
@@ -131,13 +131,13 @@ def test_tls_is_not_trusted_by_others(new_tls_redis: Callable[..., RedisServer])
 def test_sentinels_make_the_replica_the_master(new_sentinels: Callable[..., Sentinels]) -> None:
     sentinels = new_sentinels(appendonly=True)
     first = sentinels.master()
-    with first.asked() as client:
+    with first.patient_client() as client:
         client.set("kept", "yes")
         assert client.wait(1, 5_000) == 1
     first.kill()
     second = sentinels.wait_failover(first)
     assert second is not first
-    with second.asked() as client:
+    with second.patient_client() as client:
         assert client.get("kept") == b"yes"
 
 
@@ -146,13 +146,13 @@ def test_a_replica_takes_over_in_a_cluster(new_cluster: Callable[..., Cluster]) 
     cluster = new_cluster(appendonly=True)
     assert len(cluster.masters()) == 3
     first = cluster.holder("kept")
-    with first.asked() as client:
+    with first.patient_client() as client:
         client.set("kept", "yes")
         assert client.wait(1, 5_000) == 1
     first.kill()
     until(lambda: cluster.holder("kept") is not first, "another holder")
     cluster.wait_ready()
-    with cluster.holder("kept").asked() as client:
+    with cluster.holder("kept").patient_client() as client:
         assert client.get("kept") == b"yes"
     first.start_again()
     cluster.wait_ready()
@@ -162,14 +162,14 @@ def test_a_replica_takes_over_in_a_cluster(new_cluster: Callable[..., Cluster]) 
 @pytest.mark.slow
 def test_a_cluster_that_was_killed_whole_comes_back() -> None:
     with redis_cluster(masters=3, replicas=0, appendonly=True) as cluster:
-        with cluster.holder("kept").asked() as client:
+        with cluster.holder("kept").patient_client() as client:
             client.set("kept", "yes")
         for server in cluster.servers:
             server.kill()
         for server in cluster.servers:
             server.start_again()
         cluster.wait_ready()
-        with cluster.holder("kept").asked() as client:
+        with cluster.holder("kept").patient_client() as client:
             assert client.get("kept") == b"yes"
 
 

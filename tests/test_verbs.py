@@ -25,7 +25,7 @@ from penstock.stores.redis.store import RedisStore
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing import FaultyStore
 from penstock.verify.crash_points import CrashPoints
-from penstock.verify.ledger.recording.recorded_store import watched
+from penstock.verify.ledger.recording.recorded_store import recorded_store
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
@@ -133,7 +133,7 @@ def called_in(folder: Path) -> set[str]:
     }
 
 
-class Pen:
+class FactWriter:
     def write_all(self, facts: object) -> None:
         raise AssertionError(facts)
 
@@ -151,7 +151,7 @@ def forgotten(
         *without_facade(verbs, StoreFacade, [MemoryStore, SqliteStore, RedisStore]),
         *(name for name in sync_verbs if name not in WAITS and name not in vars(SyncFacade)),
     ]
-    noted = watched(MemoryStore(), Pen())
+    noted = recorded_store(MemoryStore(), FactWriter())
     found["src/penstock/verify/ledger/recording/recorded_store.py"] = [
         *(verbs.keys() - vars(type(noted)).keys() - NOT_IN_THE_LEDGER),
         *(sync_verbs.keys() - vars(type(noted.sync)).keys() - NOT_IN_THE_LEDGER_SYNC),

@@ -176,7 +176,7 @@ def test_the_demo_runs_on_a_redis_in_a_namespace_of_its_own(redis: RedisServer, 
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     said = json.loads(ran.stdout)
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         left = [key for key in client.keys(f"*{said['namespace']}*") if client.ttl(key) < 0]
     assert left == []
     assert said["good"] is True

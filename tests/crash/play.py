@@ -20,7 +20,7 @@ from penstock.stores.contract import Store
 from penstock.stores.memory.state import _states
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
 from penstock.verify.ledger import Ledger
-from penstock.verify.ledger.check import judge, snapshot
+from penstock.verify.ledger.check import snapshot, verdict_on
 from penstock.verify.ledger.reading.history import History, read
 from penstock.worker import Worker
 from tests.crash.lives import QUEUE, Life, Producer, left_behind
@@ -185,7 +185,7 @@ class Scene:
         history = read(self.ledger.directory)
         jobs = {job.id: job for job in await all_jobs(self.observer)}
         seen = await snapshot(self.observer, history)
-        judge(history, seen, exclusive=self.life.counted, slack=self.clock.ahead).require()
+        verdict_on(history, seen, exclusive=self.life.counted, slack=self.clock.ahead).require()
         self._ended(history, jobs)
         self._told()
         await left_behind(self.observer, jobs)

@@ -83,5 +83,5 @@ async def test_an_at_most_once_job_that_is_tried_again(
     harms: Sequence[Sequence[Harm]] = at("settle:1:before")
     await memory.play(LIFE, harms, ENDS["cut off"].befalls)
     monkeypatch.setattr(judging, "decide", forgets)
-    with pytest.raises(AssertionError, match="at most once: job payment in life: it started again"):
+    with pytest.raises(AssertionError, match="at most once: job payment in life: the job started again"):
         await memory.play(LIFE, harms, ENDS["cut off"].befalls)

@@ -31,10 +31,10 @@ class Cluster(Fleet):
 
     def holder(self, key: str) -> RedisServer:
         """The master that has this key's slot now, by what most of its peers say."""
-        return clusters.holder(self.servers, key_slot(key.encode()))
+        return clusters.master_of_slot(self.servers, key_slot(key.encode()))
 
     def replicas_of(self, master: RedisServer) -> list[RedisServer]:
-        return clusters.followers(self.servers, master)
+        return clusters.replicas_of(self.servers, master)
 
     def wait_ready(self, *, timeout: float = READY) -> Self:
         """Until every running node says that all slots are served."""

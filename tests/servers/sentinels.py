@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from penstock.verify.servers.sentinels import MASTER_NAME, agreed, master_port, sentinel_settings
+from penstock.verify.servers.sentinels import MASTER_NAME, agreed_master, master_port, sentinel_settings
 from tests.servers.fleet import Fleet, hosts
 from tests.servers.programs import HOST, READY, free_port, until
 from tests.servers.single import RedisServer, all_or_none, data_server
@@ -37,7 +37,9 @@ class Sentinels(Fleet):
 
     def wait_ready(self) -> Self:
         """Until every sentinel knows the replicas, which are in step, and the other sentinels."""
-        until(lambda: agreed(self.data, self.sentinels) is not None, "the sentinels to know each other")
+        until(
+            lambda: agreed_master(self.data, self.sentinels) is not None, "the sentinels to know each other"
+        )
         return self
 
     def wait_failover(self, before: RedisServer, *, timeout: float = READY) -> RedisServer:
@@ -63,17 +65,17 @@ def redis_sentinels(
     facts: dict[str, Any] = {"appendonly": appendonly, "password": password}
     with all_or_none():
         master = data_server(*settings, **facts)
-        servants = [
+        replica_nodes = [
             data_server(f"replicaof {HOST} {master.port}", *settings, **facts) for _ in range(replicas)
         ]
-        for server in (master, *servants):
+        for server in (master, *replica_nodes):
             server.wait_ready()
-        for servant in servants:
-            servant.wait_in_step()
+        for replica in replica_nodes:
+            replica.wait_synced()
         watchers = [_sentinel(master, password) for _ in range(sentinels)]
         for watcher in watchers:
             watcher.wait_ready()
-        return Sentinels([master, *servants], watchers).wait_ready()
+        return Sentinels([master, *replica_nodes], watchers).wait_ready()
 
 
 def _sentinel(master: RedisServer, password: str) -> RedisServer:

@@ -38,6 +38,6 @@ SHARED_CLUSTER = Shared(lambda: redis_cluster(replicas=0, node_timeout=15_000))
 def remove_keys(servers: Iterable[RedisServer], having: str) -> None:
     """Every key whose name has this in it."""
     for server in servers:
-        with server.asked() as client:
+        with server.patient_client() as client:
             for key in client.scan_iter(match=f"*{having}*", count=1_000):
                 client.unlink(key)

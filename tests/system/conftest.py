@@ -279,7 +279,7 @@ class Program:
 
     def signal_all(self, number: int) -> None:
         """Everybody, supervisor first."""
-        for pid in [self.pid, *sorted(self.family() - {self.pid})]:
+        for pid in [self.pid, *sorted(self.session_processes() - {self.pid})]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -287,14 +287,14 @@ class Program:
         """Its worker processes, if it is a supervisor."""
         return processes.children(self.pid)
 
-    def family(self) -> set[int]:
+    def session_processes(self) -> set[int]:
         """It and all that it started, parents dead or alive: who is in its session, and not a zombie."""
-        return set(processes.family(self.pid))
+        return set(processes.session_processes(self.pid))
 
     def close(self) -> None:
         """End it and whatever is left of what it started."""
         for _ in range(3):  # who is just being started is seen the next time
-            for pid in self.family():
+            for pid in self.session_processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait(PATIENCE)

@@ -17,7 +17,7 @@ def _refused(place: Place, *arguments: str, **env: str) -> tuple[int, str]:
     said = [line for line in program.log.splitlines() if "penstock.stores: SQLite" not in line]
     assert len(said) == 1, f"not one clear line but {said}"
     assert said[0].startswith("penstock: error: ")
-    assert not program.family()
+    assert not program.session_processes()
     return code, said[0].removeprefix("penstock: error: ")
 
 

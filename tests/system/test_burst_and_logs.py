@@ -28,7 +28,7 @@ def test_a_burst_ends_when_all_is_done(place, processes):
     handles = tasks.app.enqueue_many([function.job(n) for n in range(20) for function in functions])
     assert _burst(place, "--processes", processes) == 0
     assert {(job.state, job.attempt) for job in place.jobs(handles)} == {(State.COMPLETED, 1)}
-    assert not place.programs[0].family()
+    assert not place.programs[0].session_processes()
     assert place.workers() == []
 
 

@@ -151,7 +151,7 @@ def test_children_of_a_killed_supervisor_finish_what_they_have_and_end(place):
     place.open("go")
     jobs = place.until_ended(running)
     assert {(job.state, job.attempt) for job in jobs} == {(State.COMPLETED, 1)}
-    place.until(lambda: not worker.family(), "no process is left")
+    place.until(lambda: not worker.session_processes(), "no process is left")
     assert place.counts()[State.AVAILABLE] == 50
     assert place.workers() == []
     place.worker("--burst", ready=0).wait()
@@ -179,7 +179,7 @@ def test_what_runs_too_long_under_a_dead_supervisor_is_released(place):
     handles = [tasks.held.enqueue("go"), tasks.held_thread.enqueue("go"), tasks.held_process.enqueue("go")]
     place.until_started(3)
     worker.signal(signal.SIGKILL)
-    place.until(lambda: not worker.family(), "no process is left", within=10)
+    place.until(lambda: not worker.session_processes(), "no process is left", within=10)
     assert place.counts() == {State.AVAILABLE: 3}
     assert {job.attempt for job in place.jobs(handles)} == {0}
 
@@ -191,7 +191,7 @@ def test_tasks_in_processes_die_with_their_worker(place):
     for child in worker.children():
         os.kill(child, signal.SIGKILL)
     place.until_started(4)
-    left = worker.family() & {line["pid"] for line in lines}
+    left = worker.session_processes() & {line["pid"] for line in lines}
     assert not left, "it outlived its worker, and its job runs twice at a time"
     place.open("go")
     jobs = place.until_ended(handles)
@@ -207,6 +207,6 @@ def test_everybody_killed_at_once_loses_nothing(place: Place) -> None:
     place.until_started(50)
     worker.signal_all(signal.SIGKILL)
     worker.wait()
-    place.until(lambda: not worker.family(), "no process is left")
+    place.until(lambda: not worker.session_processes(), "no process is left")
     place.worker("--burst", "--concurrency", "50", ready=0).wait()
     assert {job.state for job in place.jobs(handles)} == {State.COMPLETED}

@@ -178,7 +178,7 @@ def test_a_child_is_not_told_the_key(place: Place) -> None:
     at = Silence(place, place.url, new_key())
     worker = place.start("-m", "penstock", "worker", "tasks:app", PENSTOCK_URL=place.url)
     place.until(lambda: " serves " in worker.log, "the worker serves")
-    for pid in worker.family():
+    for pid in worker.session_processes():
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         assert at.key.encode() not in environment + command

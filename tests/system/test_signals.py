@@ -20,7 +20,7 @@ def _stop(place: Place, program: Program, within: float) -> int:
     code = program.wait(within + 5)
     took = time.monotonic() - began
     assert took < within, f"it took {took:.1f} s to stop"
-    assert not program.family(), "it left processes behind"
+    assert not program.session_processes(), "it left processes behind"
     return code
 
 
@@ -70,7 +70,7 @@ def test_what_takes_longer_than_the_drain_time_is_released_and_runs_elsewhere(pl
     assert worker.wait(10) == 0
     ended = time.monotonic() - stopped
     assert ended < 4.0, f"the worker ended after {ended:.2f} s"
-    assert not worker.family()
+    assert not worker.session_processes()
     place.open("go")
     jobs = place.until_ended(handles)
     assert {(job.state, job.attempt, job.lost) for job in jobs} == {(State.COMPLETED, 1, 0)}
@@ -128,7 +128,7 @@ def test_ctrl_c_reaches_the_whole_group_and_drains(place):
     assert {(job.state, job.attempt) for job in place.jobs(handles)} == {(State.COMPLETED, 1)}
     assert "Traceback" not in worker.log
     assert "KeyboardInterrupt" not in worker.log
-    assert not worker.family()
+    assert not worker.session_processes()
 
 
 def test_ctrl_c_twice_stops_at_once(place):
@@ -154,12 +154,12 @@ def test_a_worker_under_nohup_outlives_its_terminal_and_drains_on_term(place):
     tasks = place.tasks
     handles = [function.enqueue("go") for function in (tasks.held, tasks.held_thread, tasks.held_process)]
     place.until_started(3)
-    before = worker.family()
+    before = worker.session_processes()
     worker.signal_all(signal.SIGHUP)
     place.open("go")
     jobs = place.until_ended([*handles, tasks.quick.enqueue(1)])
     assert {(job.state, job.attempt) for job in jobs} == {(State.COMPLETED, 1)}
-    assert before <= worker.family()
+    assert before <= worker.session_processes()
     assert _stop(place, worker, 5) == 0
     assert "ERROR" not in worker.log
 

@@ -138,7 +138,7 @@ def make(folder: Path, mutant: str = "none") -> tuple[App, Any]:
 
 async def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    power.watch()
+    power.track_syncs()
     app, _ = make(Path(sys.argv[1]), sys.argv[2])
     worker = Worker(app, concurrency=int(sys.argv[3]), config=load().config)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)

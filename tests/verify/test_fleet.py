@@ -19,12 +19,12 @@ def test_who_ends_at_once_again_and_again_is_started_later_each_time_and_then_no
     place.make()
     starts: dict[int, float] = {}
     with contextlib.closing(Fleet(place, seed=1, workers=0, rate=1)) as fleet:
-        fleet.employ("lone", version="1")
+        fleet.add_worker("lone", version="1")
         (member,) = fleet.workers
 
         def keep() -> bool:
-            starts[member.pid] = member.since
-            fleet.keep()
+            starts[member.pid] = member.started_at
+            fleet.replace_dead()
             return False
 
         with pytest.raises(VerifyFailed, match=r"lone 1 does not stay alive: 001-lone\.log"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.verify.interrupts import interruptible, undisturbed
+from penstock.verify.interrupts import interruptible, without_interrupts
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,7 +41,7 @@ def test_who_asks_twice_waits_until_all_is_cleaned_up(number: int) -> None:
 
 def test_cleaning_up_is_not_disturbed_even_by_the_first() -> None:
     with interruptible():
-        with undisturbed():
+        with without_interrupts():
             for one in _ENDS:
                 os.kill(os.getpid(), one)
         with pytest.raises(KeyboardInterrupt):

@@ -48,7 +48,7 @@ def test_a_run_in_which_a_shard_is_lost_keeps_all_promises(tmp_path: Path) -> No
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PrivateCluster]:
     redis_program()
-    with PrivateCluster(tmp_path / "cluster", relayed=True, full_coverage=request.param) as cluster:
+    with PrivateCluster(tmp_path / "cluster", proxied=True, full_coverage=request.param) as cluster:
         yield cluster
 
 
@@ -72,16 +72,16 @@ def _run(cluster: PrivateCluster, folder: Path) -> Report:
     """With another shard lost first than that of the queue which most of its jobs are in."""
     request = RunRequest(12.0, ["lost-shard"], seed=5)
     environment = Environment(
-        Capabilities("redis-cluster", private=True, relay=True),
+        Capabilities("redis-cluster", private=True, proxy=True),
         cluster.url,
         server=cluster,
-        proxies=Proxies(cluster.relays),
+        proxies=Proxies(cluster.proxies),
     )
-    lost = int(next(plan(request.seed, "store", request.asked)).luck[0] * cluster.shards)
-    homes: dict[str, int] = {"main": lost}
-    while homes["main"] == lost or lost not in homes.values():
+    lost = int(next(plan(request.seed, "store", request.asked)).random_values[0] * cluster.shards)
+    shards_by_queue: dict[str, int] = {"main": lost}
+    while shards_by_queue["main"] == lost or lost not in shards_by_queue.values():
         namespace = f"{PREFIX}{secrets.token_hex(4)}"
-        homes = cluster.homes(namespace, QUEUES)
+        shards_by_queue = cluster.shards_by_queue(namespace, QUEUES)
     place = RunFolder(folder / "run", environment.url, namespace, settings=settings_of_run())
     return conduct(place, environment, request, lambda progress: None)
 

@@ -52,7 +52,7 @@ def test_a_store_that_acknowledges_before_the_run_is_found(place: Place) -> None
     verdict = chaos(place, "ack before run", forgets=JOBS)
     assert promises(verdict.findings) == {"fencing"}
     says = {finding.says for finding in verdict.findings}
-    assert says == {"it is completed, and none of its holders said so"}
+    assert says == {"the job is completed, and no lease holder settled it so"}
 
 
 def test_a_store_that_settles_without_a_token_is_found(place: Place) -> None:
@@ -77,8 +77,8 @@ def test_a_reclaim_that_forgets_one_job_is_found(place: Place) -> None:
 def test_a_start_that_is_not_on_the_disk_is_found_by_a_power_cut(
     place: Place, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "connection_class", power.WatchedConnection)
-    power.begin(place.folder / "jobs.db")
+    monkeypatch.setattr(file, "connection_class", power.SyncTrackingConnection)
+    power.start_tracking(place.folder / "jobs.db")
     (place.folder / "ledger").mkdir()
     (place.folder / "at most once").touch()
     ledger = Ledger(place.folder / "ledger", note="chaos")

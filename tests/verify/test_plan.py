@@ -55,8 +55,8 @@ def test_a_kind_draws_the_same_whatever_is_asked_of_others() -> None:
 
 
 def test_every_shape_of_load_is_drawn_and_every_order_can_be_stored() -> None:
-    dice = random.Random(7)
-    orders = [draw(dice, tasks) for _ in range(2_000)]
+    rng = random.Random(7)
+    orders = [draw(rng, tasks) for _ in range(2_000)]
     assert len({(order.call.template.task, order.verb) for order in orders}) >= len(SHAPES)
     again = random.Random(7)
     assert [order.verb for order in orders] == [draw(again, tasks).verb for _ in range(2_000)]
@@ -69,7 +69,7 @@ def test_all_means_all_that_is_possible_there() -> None:
     own = choose(["all"], Capabilities("sqlite"))
     assert {"kill-worker", "restart-store", "segfault"} <= set(own)
     assert not {"stop-store", "reset", "failover", "lost-shard", "script-flush", "disk-full"} & set(own)
-    assert set(possible(Capabilities("redis-cluster", private=True, relay=True))) == set(FAULT_TYPES) - {
+    assert set(possible(Capabilities("redis-cluster", private=True, proxy=True))) == set(FAULT_TYPES) - {
         "power-cut"
     }
     unwired = {"power-cut", "reset", "half-open", "latency", "lost-shard"}
@@ -82,7 +82,7 @@ def test_each_kind_that_is_not_possible_says_why() -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert "redis-cluster" in lines[0]
-    assert "relay" in lines[1]
+    assert "proxy" in lines[1]
     assert "'wrath'" in lines[2]
 
 
@@ -95,7 +95,7 @@ def test_a_lost_shard_is_a_harm_of_a_private_cluster_alone() -> None:
     with pytest.raises(ConfigError, match=r"with --private redis-cluster$"):
         choose(["lost-shard"], Capabilities("redis-cluster"))
     with pytest.raises(ConfigError, match=r"it needs redis-cluster, and this is redis$"):
-        choose(["lost-shard"], Capabilities("redis", private=True, relay=True))
+        choose(["lost-shard"], Capabilities("redis", private=True, proxy=True))
 
 
 # ── what a failover undoes ───────────────────────────────────────────────────────────────────────
@@ -107,7 +107,7 @@ class _Reigns:
     def __init__(self) -> None:
         self.epoch = 1
 
-    def reign(self) -> int:
+    def masters_and_epochs(self) -> int:
         return self.epoch
 
 
@@ -115,15 +115,15 @@ def test_a_failover_is_seen_also_when_nobody_asked_for_it(tmp_path: Path) -> Non
     run, server = _run(tmp_path), _Reigns()
     run.server = server
     injector = FaultInjector(run)
-    injector.look_for_failovers()
-    injector.look_for_failovers()
+    injector.detect_failovers()
+    injector.detect_failovers()
     assert run.undone == []
     began = time.time_ns() // 1_000_000
     server.epoch += 1
-    injector.look_for_failovers()
+    injector.detect_failovers()
     ((since, until),) = run.undone
     assert since < began <= until
-    injector.look_for_failovers()
+    injector.detect_failovers()
     assert run.undone == [(since, until)]
 
 
@@ -142,9 +142,9 @@ class _Shards:
 
 def test_a_lost_shard_names_its_own_queues_and_those_that_must_go_on(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    run.homes = {"main": 0, "keys": 1, "slow": 1}
+    run.shards_by_queue = {"main": 0, "keys": 1, "slow": 1}
     run.server, run.over = _Shards(), _Skipped()
-    FaultInjector(run).do(PlannedFault(0.0, "lost-shard", (0.9, 0.5, 0.5), first=True))
+    FaultInjector(run).inject(PlannedFault(0.0, "lost-shard", (0.9, 0.5, 0.5), first=True))
     (fault,) = read(tmp_path / "ledger").faults
     assert (fault.cause, fault.target, fault.queues) == ("lost-shard", 0, ("keys", "slow"))
     assert run.server.lost == 1

@@ -10,8 +10,8 @@ def _jobs(seed: str, *beats: int) -> list[tuple[str, str]]:
     producer = Producer(seed, 100.0)
     found = []
     for n in beats:
-        orders = producer.next_orders(n)
-        producer.place(orders)
+        orders = producer.next_jobs(n)
+        producer.enqueue(orders)
         found += [(repr(order.call).partition('{"until')[0], order.verb) for order in orders]
     return found
 

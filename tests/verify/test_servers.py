@@ -87,7 +87,7 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
     slowly = ["appendonly yes", "key-load-delay 100"]  # µs per command; it hears clients every 1 024
     with RedisNode(redis_program(), tmp_path, [f"port {port}", *slowly], port=port) as node:
         node.launch()
-        with node.wait_ready().asked() as client:
+        with node.wait_ready().patient_client() as client:
             pipeline = client.pipeline(transaction=False)
             for i in range(16_000):
                 pipeline.set(f"key-{i}", "v")
@@ -96,7 +96,7 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
         node.kill()
         node.launch()
         until(lambda: _loads(node), "it to load its data")
-        with node.asked() as client:
+        with node.patient_client() as client:
             assert client.dbsize() == 16_000
 
 
@@ -152,7 +152,7 @@ def test_a_full_disk_refuses_writes_and_keeps_what_there_is(open_redis: Callable
         stored = [task.enqueue()]
         with meanwhile(lambda: server.fill_disk(2.0)) as said, pytest.raises(StoreFull, match="MISCONF"):
             enqueue_on(task, stored)
-        assert said == ["it refused to write (MISCONF)"]
+        assert said == ["the server refused writes (MISCONF)"]
         stored.append(task.enqueue())
         with asked(server) as client:
             wait_written(client)
@@ -170,7 +170,7 @@ def test_a_full_disk_ends_a_server_that_always_syncs_and_it_comes_back(
         stored = [task.enqueue()]
         with meanwhile(lambda: server.fill_disk(2.0)) as said, pytest.raises(PenstockError):
             enqueue_on(task, stored)
-        assert said == ["it ended itself at the first write, as it does with appendfsync always"]
+        assert said == ["the server exited at its first write, as it does with appendfsync always"]
         stored.append(task.enqueue())
         assert {job.status() for job in stored} == {"available"}
 
@@ -196,7 +196,7 @@ def test_a_missing_server_is_named_with_its_package(tmp_path: Path, monkeypatch:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCluster]:
     redis_program()
-    with PrivateCluster(tmp_path_factory.mktemp("cluster"), relayed=True) as cluster:
+    with PrivateCluster(tmp_path_factory.mktemp("cluster"), proxied=True) as cluster:
         yield cluster
 
 
@@ -218,7 +218,7 @@ def jobs(cluster: PrivateCluster) -> Iterator[Callable[[], set[str]]]:
 
 def _wait_all_written(cluster: PrivateCluster) -> None:
     for shard in range(cluster.shards):
-        with cluster.master(shard).asked() as client:
+        with cluster.master(shard).patient_client() as client:
             wait_written(client)
 
 
@@ -226,10 +226,14 @@ def _wait_all_written(cluster: PrivateCluster) -> None:
 def test_a_replica_takes_over_and_the_master_comes_back_as_its_replica(
     cluster: PrivateCluster, jobs: Callable[[], set[str]]
 ) -> None:
-    first, reign = cluster.master(1), cluster.reign()
+    first, masters = cluster.master(1), cluster.masters_and_epochs()
     before = first.pid
     took = cluster.failover(1)
-    assert [one != other for one, other in zip(cluster.reign(), reign, strict=True)] == [False, True, False]
+    assert [one != other for one, other in zip(cluster.masters_and_epochs(), masters, strict=True)] == [
+        False,
+        True,
+        False,
+    ]
     assert 0 < took < 60
     assert cluster.master(1) is not first
     assert first.pid != before
@@ -253,9 +257,9 @@ def test_a_master_that_is_stopped_for_long_is_replaced(
 def test_a_shard_that_is_lost_leaves_the_others_and_comes_back_with_everything(
     cluster: PrivateCluster, jobs: Callable[[], set[str]]
 ) -> None:
-    homes = cluster.homes("", [f"q{n}" for n in range(20)])
+    homes = cluster.shards_by_queue("", [f"q{n}" for n in range(20)])
     assert set(homes.values()) == {0, 1, 2}
-    first, reign = cluster.master(1), cluster.reign()
+    first, masters = cluster.master(1), cluster.masters_and_epochs()
     seen: dict[str, bool] = {}
 
     def look() -> None:
@@ -271,7 +275,7 @@ def test_a_shard_that_is_lost_leaves_the_others_and_comes_back_with_everything(
     cluster.lose(1, look)
     assert seen == {queue: home != 1 for queue, home in homes.items()}
     assert cluster.master(1) is first
-    assert cluster.reign() == reign
+    assert cluster.masters_and_epochs() == masters
     assert jobs() == {"available"}
 
 
@@ -290,13 +294,13 @@ def test_a_cluster_that_is_killed_whole_comes_back_with_everything(
 def test_a_full_disk_of_one_master_is_got_over(cluster: PrivateCluster, jobs: Callable[[], set[str]]) -> None:
     with meanwhile(lambda: cluster.fill_disk(2.0, 1)) as said:
         until(lambda: not _takes(cluster, 1), "writes are refused")
-    assert said == ["it refused to write (MISCONF)"]
+    assert said == ["the server refused writes (MISCONF)"]
     assert jobs() == {"available"}
 
 
 def _takes(cluster: PrivateCluster, shard: int) -> bool:
     """Whether this master can write to its file; keys enough for one of its own slots try it."""
-    with cluster.master(shard).asked() as client:
+    with cluster.master(shard).patient_client() as client:
         for n in range(20):
             with contextlib.suppress(driver.ResponseError):
                 client.set(f"try-{n}", 1)
@@ -308,13 +312,13 @@ def test_clients_of_a_cluster_come_by_its_relays(
     cluster: PrivateCluster, jobs: Callable[[], set[str]]
 ) -> None:
     assert jobs() == {"available"}
-    assert {relay.port for relay in cluster.relays} >= {
+    assert {proxy.port for proxy in cluster.proxies} >= {
         int(host.rpartition(":")[2]) for host in cluster.url.partition("?")[0].rpartition("/")[2].split(",")
     }
-    connections = [relay.connections for relay in cluster.relays]
-    assert sum(relay.reset() for relay in cluster.relays) > 0
+    connections = [proxy.connections for proxy in cluster.proxies]
+    assert sum(proxy.reset() for proxy in cluster.proxies) > 0
     assert jobs() == {"available"}
-    assert sum(relay.connections for relay in cluster.relays) > sum(connections)
+    assert sum(proxy.connections for proxy in cluster.proxies) > sum(connections)
 
 
 @pytest.mark.slow

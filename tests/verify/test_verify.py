@@ -19,7 +19,7 @@ from penstock import App
 from penstock.cli.main import cli
 from penstock.verify.environment import environment_on
 from penstock.verify.ledger.reading.history import read
-from penstock.verify.processes import family
+from penstock.verify.processes import session_processes
 from tests.servers import RedisServer
 
 _PATIENCE = 240
@@ -117,7 +117,7 @@ def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
 ) -> None:
     server = new_redis("appendfsync always", appendonly=True)
     app = _somebody_elses(server.url)
-    with server.asked() as client:
+    with server.patient_client() as client:
         before = sorted(client.keys())
     kinds = "kill-worker,two-versions,reset,latency,hang,block-loop,poison-payload"
     report = _report(tmp_path, "--url", server.url, "--minutes", "0.15", "--faults", kinds)
@@ -125,7 +125,7 @@ def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
     assert report["store"] == "redis"
     assert report["duplicated"] == len(report["duplicates"])
     assert all(one["leased_from"] <= one["leased_until"] for one in report["duplicates"])
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert sorted(client.keys()) == before
     assert _still_there(app)
 
@@ -159,7 +159,7 @@ def test_who_interrupts_it_is_left_with_no_process_and_no_row(tmp_path: Path) ->
     assert "Traceback" not in err
     pids = set(read(tmp_path / "run" / "ledger").parents) - {os.getpid()}
     assert len(pids) >= 3
-    assert [pid for pid in pids if family(pid)] == []
+    assert [pid for pid in pids if session_processes(pid)] == []
     assert _still_there(app)
     assert _namespaces(tmp_path / "jobs.db") == {"shop"}
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     pids = set(read(tmp_path / "run" / "ledger").parents)
     assert len(pids) >= 4
     ends = time.monotonic() + _PATIENCE
-    while left := [pid for pid in pids if family(pid)]:
+    while left := [pid for pid in pids if session_processes(pid)]:
         assert time.monotonic() < ends, f"{left} live on"
         time.sleep(0.1)
 
@@ -200,7 +200,7 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
     [
         (["--url", "memory://"], 2, "processes that can be killed"),
         (["--faults", "kill-workers"], 2, "did you mean 'kill-worker'"),
-        (["--faults", "reset"], 2, "--faults reset: not possible here: it needs a relay"),
+        (["--faults", "reset"], 2, "--faults reset: not possible here: it needs a proxy"),
         (["--faults", "stop-store"], 2, "--private sqlite"),
         (["--faults", "failover"], 2, "it needs redis-sentinel or redis-cluster, and this is sqlite"),
         (["--url", "redis://localhost:1", "--faults", "restart-store"], 2, "--private redis"),

@@ -80,7 +80,7 @@ def test_of_a_cluster(cluster: Cluster) -> None:
 def test_a_namespace_that_is_no_runs_own_is_never_emptied(tmp_path: Path, namespace: str) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     _fill(url, OTHERS).close()
-    with pytest.raises(ConfigError, match="not one of verify's own"):
+    with pytest.raises(ConfigError, match="does not belong to a verify run"):
         environment_on(url).wipe(namespace)
     assert environment_on(url).left(OTHERS) > 10
 

@@ -52,7 +52,7 @@ class FaultyStore:
     @property
     def sync(self) -> Any:
         """The door for callers without an event loop, with the same faults."""
-        return _FaultyDoor(self._store.sync, self)
+        return _SyncFaultyStore(self._store.sync, self)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -96,11 +96,11 @@ class FaultyStore:
         return guarded
 
 
-class _FaultyDoor:
+class _SyncFaultyStore:
     def __init__(self, door: Any, faults: FaultyStore) -> None:
-        self._door = door
+        self._store = door
         self._faults = faults
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._door, name)
+        found = getattr(self._store, name)
         return self._faults._guarded(name, found) if name in VERBS else found

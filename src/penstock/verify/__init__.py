@@ -1,1 +1,1 @@
-"""Does a store keep what we promise, on this server and with these settings? See `penstock verify`."""
+"""The chaos test of `penstock verify`: does a store keep Penstock's guarantees on this server?"""

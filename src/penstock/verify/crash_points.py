@@ -1,4 +1,4 @@
-"""Counts the places at which the life of a job can break off, and does harm at the one that a test names."""
+"""Crash points: records where a run may be interrupted, and injects a fault at a chosen point."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from penstock.stores.facade import VERBS
 
 __all__ = ["Boundary", "CrashPoints", "Point", "kill_here"]
 
-#: `stream_ends` answers bit by bit and has no one moment at which it is done; `wait_for_end` has one.
+#: All verbs but `stream_ends`, which yields results one by one and so has no single moment of completion.
 _VERBS = tuple(name for name in VERBS if name != "stream_ends")
-_TURNS = 5
+_LOOP_ROUNDS = 5
 
 
 class Boundary(enum.StrEnum):
-    """Where in a call."""
+    """The moment of a store call at which a fault happens."""
 
     BEFORE = "before"  # nothing has been sent
-    LOST = "lost"  # it is done, and the caller does not know
-    AFTER = "after"  # the caller has its answer, and has gone on to where it waits next
+    LOST = "lost"  # the store has done it, and the reply is lost
+    AFTER = "after"  # the caller has the reply, and has continued to its next await
 
     __hash__ = str.__hash__
 
 
 class Point(msgspec.Struct, frozen=True, order=True):
-    """One boundary of one call: `Point("settle", 2, Boundary.LOST)`; written `settle:2:lost`."""
+    """One boundary of one store call: `Point("settle", 2, Boundary.LOST)`, as text `settle:2:lost`."""
 
     verb: str
     call: int  # from 1, per verb
@@ -48,7 +48,7 @@ class Point(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, text: str) -> Point:
-        """The point that is written so."""
+        """Parse a point such as `settle:2:lost`. Raises ConfigError."""
         verb, _, rest = text.partition(":")
         call, _, boundary = rest.partition(":")
         if not call.isdecimal() or boundary not in set(Boundary):
@@ -57,13 +57,15 @@ class Point(msgspec.Struct, frozen=True, order=True):
 
 
 class CrashPoints:
-    """Another store, that notes each boundary which is passed: `app.use_store(CrashPoints(app.store).store)`.
+    """A wrapper around a store that records every crash point: `app.use_store(CrashPoints(app.store).store)`.
 
-    A run without harm leaves in `passed` all the points that there are. The next run, on a new store, does
-    harm at one or two of them: `at(point)` fails there as a store does that cannot be reached, or, behind
-    the send, whose reply is lost; after the answer nothing is left to fail. `at(point, act)` calls a
-    function of yours, in whatever thread the call is made, which may raise, or kill (`kill_here`), or cancel
-    somebody: who is cancelled there feels it there.
+    A run without faults lists all crash points in `passed`. A later run, on a new store, injects a fault at
+    one or two of them:
+
+    - `at(point)` raises what an unreachable store raises (`before`), or what a lost reply raises (`lost`).
+      `after` injects nothing: the caller has its reply.
+    - `at(point, act)` calls your function in the thread of the store call. It may raise, kill the process
+      (`kill_here`) or cancel a task; a cancellation takes effect at that point.
     """
 
     def __init__(self, store: Store) -> None:
@@ -72,33 +74,33 @@ class CrashPoints:
         self._lock = threading.Lock()  # heartbeats come from a thread of their own
         self._calls: dict[str, int] = defaultdict(int)
         self._cut = False
-        #: Every boundary that was passed, in order.
+        #: Every point that was passed, in order.
         self.passed: list[Point] = []
-        #: Those at which harm was done.
+        #: The points at which a fault was injected.
         self.struck: list[Point] = []
 
     @property
     def store(self) -> Store:
-        """This, as the type that everybody takes."""
+        """This wrapper, typed as a store."""
         return cast(Store, self)
 
     @property
     def sync(self) -> Any:
-        """The door for callers without an event loop. It has the same points, but none `after`."""
-        return _CrashingDoor(self._store.sync, self)
+        """The synchronous store, with the same points but no `after`."""
+        return _SyncCrashPoints(self._store.sync, self)
 
     def at(self, point: Point | str, act: Callable[[], object] | None = None) -> None:
-        """Do harm there, once."""
+        """Inject a fault at this point, once."""
         point = Point.of(point) if isinstance(point, str) else point
         _verb(point.verb)
         self._acts[point] = act
 
     def cut_off(self) -> None:
-        """From now on no call gets through: for the store this process is as good as dead."""
+        """Refuse every later call, as if this process were dead for the store."""
         self._cut = True
 
     def calls(self, verb: str) -> int:
-        """How often a verb was called."""
+        """The number of calls of a verb."""
         return self._calls[_verb(verb)]
 
     def __getattr__(self, name: str) -> Any:
@@ -111,10 +113,10 @@ class CrashPoints:
         async def guarded(*args: Any, **options: Any) -> Any:
             number = self._begin(verb)
             if self._pass(Point(verb, number, Boundary.BEFORE), args):
-                await _let_it_strike()
+                await _let_cancellation_arrive()
             answer = await call(*args, **options)
             if self._pass(Point(verb, number, Boundary.LOST), args):
-                await _let_it_strike()
+                await _let_cancellation_arrive()
             asyncio.get_running_loop().call_soon(self._pass, Point(verb, number, Boundary.AFTER), args)
             return answer
 
@@ -128,13 +130,13 @@ class CrashPoints:
             return self._calls[verb]
 
     def _pass(self, point: Point, args: Sequence[Any]) -> bool:
-        """Note it, and do what is to be done there; True if something was."""
+        """Record the point, and inject its fault. Returns True if a function was called."""
         self.passed.append(point)
         if point not in self._acts:
             return False
         act = self._acts.pop(point)
         if act is None and point.boundary is Boundary.AFTER:
-            return False  # the caller has its answer: nothing is left that could fail
+            return False  # the caller has its reply: nothing is left that could fail
         self.struck.append(point)
         if act is None:
             raise _failure(point, args)
@@ -142,13 +144,13 @@ class CrashPoints:
         return True
 
 
-class _CrashingDoor:
-    def __init__(self, door: Any, points: CrashPoints) -> None:
-        self._door = door
+class _SyncCrashPoints:
+    def __init__(self, store: Any, points: CrashPoints) -> None:
+        self._store = store
         self._points = points
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._door, name)
+        found = getattr(self._store, name)
         if name not in _VERBS:
             return found
         points = self._points
@@ -163,23 +165,23 @@ class _CrashingDoor:
         return guarded
 
 
-async def _let_it_strike() -> None:
-    """A cancellation goes down from task to task, a turn of the loop each, and has to arrive here."""
-    for _ in range(_TURNS):
+async def _let_cancellation_arrive() -> None:
+    """Wait until a cancellation has reached this coroutine: it takes one loop iteration per nested task."""
+    for _ in range(_LOOP_ROUNDS):
         await asyncio.sleep(0)
 
 
 def kill_here() -> None:
-    """SIGKILL this process: nothing of it runs on, no `finally`, no `atexit`."""
+    """Send SIGKILL to this process: no `finally` and no `atexit` runs."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _failure(point: Point, args: Sequence[Any]) -> Exception:
-    """As a real store fails there: who enqueues is told whether the jobs may be stored."""
+    """The exception of a real store at this point: EnqueueUnknown if an enqueue's reply is lost."""
     if point.verb == "enqueue" and point.boundary is Boundary.LOST:
         jobs = cast(Sequence[NewJob], args[0])
         return EnqueueUnknown([job.id for job in jobs], f"a test loses the reply at {point}")
-    return StoreUnavailable(f"a test lets the store fail at {point}")
+    return StoreUnavailable(f"a test makes the store fail at {point}")
 
 
 def _verb(name: str) -> str:

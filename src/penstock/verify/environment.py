@@ -1,4 +1,4 @@
-"""The store of a run: the user's own, or one that is started for it; and how it is left as it was found."""
+"""The store of a run: the user's own or one started for the run. Afterwards the run's data is removed."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ from penstock.stores.contract import Store
 from penstock.verify import wiping
 from penstock.verify.run_folder import QUEUES
 from penstock.verify.servers.disks import SmallDisk
-from penstock.verify.servers.proxy import Relay
+from penstock.verify.servers.proxy import Proxy
 
 __all__ = ["Capabilities", "Environment", "Proxies", "environment_on", "private_environment"]
 
-#: Room for the file of a run, where there may be a disk of its own (MB).
+#: Size of the disk that is mounted for the file of a run (MB).
 _DISK = 512
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a run can do to its store: which it is, whether it is its own, whether a relay is before it."""
+    """What a run can do to its store.
+
+    `private`: the run started the store itself. `proxy`: clients reach the store through a proxy.
+    `small_disk`: the file is on a disk that can be filled.
+    """
 
     store: str  # sqlite, redis, redis-sentinel or redis-cluster
     private: bool = False
-    relay: bool = False
+    proxy: bool = False
     small_disk: bool = False
 
 
 @dataclass
 class Environment:
-    """A store, what can be done to it, and the traces that a run leaves in it.
+    """The store of a run, its capabilities, and the removal of the run's data.
 
-    `url` is the conductor's way, `worker_url` that of workers and producers. `fresh`: a file that was not
-    there before the run, and shall not be there after it, unless somebody else has begun to use it.
+    `url` is the URL for the conductor, `worker_url` the one for workers and producers. `fresh`: the file did
+    not exist before the run; it is removed afterwards, unless another program has begun to use it.
     """
 
     capabilities: Capabilities
@@ -57,24 +61,24 @@ class Environment:
         return connect(self.url, namespace=namespace)
 
     def check(self) -> None:
-        """A store that does not answer is an error at once, not one in each process. Raises StoreError."""
+        """Check that the store answers, before each process of the run finds out. Raises StoreError."""
         with contextlib.closing(self.open("")) as store:
             asyncio.run(store.workers())
 
     def new_namespace(self) -> str:
-        """For the run alone; on a Cluster of its own one in which each master has some of the queues."""
+        """A new namespace for the run; on a private cluster every shard gets some of its queues."""
         while True:
             namespace = f"{wiping.PREFIX}{secrets.token_hex(4)}"
-            if len(set(self.homes(namespace).values())) in (0, getattr(self.server, "shards", 0)):
+            if len(set(self.shards_by_queue(namespace).values())) in (0, getattr(self.server, "shards", 0)):
                 return namespace
 
-    def homes(self, namespace: str) -> dict[str, int]:
-        """The shard of each queue of the run, on a Cluster of its own; else nothing."""
-        find = getattr(self.server, "homes", None)
+    def shards_by_queue(self, namespace: str) -> dict[str, int]:
+        """The shard of each queue of the run on a private cluster; else empty."""
+        find = getattr(self.server, "shards_by_queue", None)
         return {} if find is None else find(namespace, QUEUES)
 
     def wipe(self, namespace: str) -> int:
-        """Take all of the run out of the store again; how many keys or rows there were."""
+        """Remove the run's data from the store. Returns the number of keys or rows."""
         if self.file is None:
             from penstock.verify.wiping_redis import wipe_redis
 
@@ -87,7 +91,7 @@ class Environment:
         return gone
 
     def left(self, namespace: str) -> int:
-        """How many keys or rows of the run there are."""
+        """The number of keys or rows of the run."""
         if self.file is None:
             from penstock.verify.wiping_redis import left_on_redis
 
@@ -95,7 +99,7 @@ class Environment:
         return wiping.left_in_file(self.file, namespace) if self.file.exists() else 0
 
     def close(self) -> None:
-        """End what was started for the run alone."""
+        """Stop the proxies and servers that were started for the run."""
         for part in (self.proxies, self.server):
             if part is not None:
                 with contextlib.suppress(OSError):
@@ -103,13 +107,13 @@ class Environment:
 
 
 def environment_on(url: str) -> Environment:
-    """The user's own store; raises ConfigError for one that other processes cannot share."""
+    """The environment of the user's own store. Raises ConfigError for a store that processes cannot share."""
     check_url(url)
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         raise ConfigError(
-            f"{url} lives in one process, and a run needs processes that can be killed: name a store "
-            "that they share, as sqlite:///jobs.db or redis://localhost"
+            f"{url} exists in one process only, and a run needs several processes: use a store that "
+            "processes can share, e.g. sqlite:///jobs.db or redis://localhost"
         )
     if scheme == "sqlite":
         return _on_file(url)
@@ -117,10 +121,10 @@ def environment_on(url: str) -> Environment:
     if mode:
         return Environment(Capabilities(f"redis-{mode}"), url)
     try:
-        relay = Relay.before(url)
-    except ConfigError:  # over TLS, or by a socket: without a relay, then
+        proxy = Proxy.before(url)
+    except ConfigError:  # TLS or a Unix socket: run without a proxy
         return Environment(Capabilities("redis"), url)
-    return Environment(Capabilities("redis", relay=True), url, relay.url, proxies=Proxies([relay]))
+    return Environment(Capabilities("redis", proxy=True), url, proxy.url, proxies=Proxies([proxy]))
 
 
 def _on_file(url: str) -> Environment:
@@ -128,33 +132,33 @@ def _on_file(url: str) -> Environment:
     query = urlsplit(url).query
     absolute = f"sqlite:///{quote(str(path))}" + (f"?{query}" if query else "")
     if not path.parent.is_dir():
-        raise ConfigError(f"{url}: there is no directory {path.parent}: make it, or name another file")
+        raise ConfigError(f"{url}: there is no directory {path.parent}: create it, or name another file")
     return Environment(Capabilities("sqlite"), absolute, file=path, fresh=not path.exists())
 
 
 def private_environment(kind: str, folder: Path) -> Environment:
-    """A store of the run's own, in this folder; `kind` is what `--private` may name."""
+    """Start a store for the run in this folder; `kind` is the value of `--private`."""
     if kind == "sqlite":
         return _private_file(folder)
-    check_url("redis://localhost")  # names the extra that is missing
+    check_url("redis://localhost")  # raises if the extra `redis` is not installed
     from penstock.verify.servers.sentinels import PrivateSentinels
     from penstock.verify.servers.servers import PrivateCluster, PrivateRedis
 
     if kind == "redis-cluster":
-        cluster = PrivateCluster(folder / "cluster", relayed=True)
-        capabilities = Capabilities("redis-cluster", private=True, relay=True)
-        return Environment(capabilities, cluster.url, server=cluster, proxies=Proxies(cluster.relays))
+        cluster = PrivateCluster(folder / "cluster", proxied=True)
+        capabilities = Capabilities("redis-cluster", private=True, proxy=True)
+        return Environment(capabilities, cluster.url, server=cluster, proxies=Proxies(cluster.proxies))
     if kind == "redis-sentinel":
         watched = PrivateSentinels(folder / "sentinels")
         return Environment(Capabilities("redis-sentinel", private=True), watched.url, server=watched)
     server = PrivateRedis(folder / "redis", "always" if kind == "redis-always" else "everysec")
-    relay = Relay.before(server.url)
-    capabilities = Capabilities("redis", private=True, relay=True)
-    return Environment(capabilities, server.url, relay.url, server=server, proxies=Proxies([relay]))
+    proxy = Proxy.before(server.url)
+    capabilities = Capabilities("redis", private=True, proxy=True)
+    return Environment(capabilities, server.url, proxy.url, server=server, proxies=Proxies([proxy]))
 
 
 def _private_file(folder: Path) -> Environment:
-    """On a disk that can be filled, where such a one can be had."""
+    """A SQLite file, on a small disk if one can be mounted."""
     disk = None
     with contextlib.suppress(ConfigError):
         disk = SmallDisk(folder / "disk", _DISK)
@@ -165,25 +169,25 @@ def _private_file(folder: Path) -> Environment:
 
 
 class Proxies:
-    """One relay, or one before each node of a cluster, as one."""
+    """The proxies of a run (one per node of a cluster) as one."""
 
-    def __init__(self, relays: Sequence[Relay]) -> None:
-        self._relays = relays
+    def __init__(self, proxies: Sequence[Proxy]) -> None:
+        self._proxies = proxies
 
     def reset(self) -> None:
-        for relay in self._relays:
-            relay.reset()
+        for proxy in self._proxies:
+            proxy.reset()
 
     def half_open(self, seconds: float) -> None:
-        self._all(lambda relay: relay.half_open(seconds))
+        self._all(lambda proxy: proxy.half_open(seconds))
 
     def latency(self, ms: float, seconds: float) -> None:
-        self._all(lambda relay: relay.latency(ms, seconds))
+        self._all(lambda proxy: proxy.latency(ms, seconds))
 
     def close(self) -> None:
-        for relay in self._relays:
-            relay.close()
+        for proxy in self._proxies:
+            proxy.close()
 
-    def _all(self, act: Callable[[Relay], None]) -> None:
-        with ThreadPoolExecutor(len(self._relays)) as threads:
-            list(threads.map(act, self._relays))
+    def _all(self, act: Callable[[Proxy], None]) -> None:
+        with ThreadPoolExecutor(len(self._proxies)) as threads:
+            list(threads.map(act, self._proxies))

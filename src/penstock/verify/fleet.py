@@ -1,4 +1,4 @@
-"""The workers and producers of a run: started, replaced when they have died, ended."""
+"""The worker and producer processes of a run: starts them, replaces dead ones, ends them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.verify.processes import children, family
+from penstock.verify.processes import children, session_processes
 from penstock.verify.run_folder import ROLE, VERSION, RunFolder, VerifyFailed
 
 __all__ = ["Fleet", "Member"]
 
-#: Who ends sooner than this after its start (s), and has not begun to work, so often in a row, will not live.
-_BRIEF, _OFTEN = 3.0, 6
+#: A process is given up after this many consecutive exits within this time (s) of its start.
+_QUICK_EXIT, _MOST_QUICK_EXITS = 3.0, 6
 
 
 @dataclass
 class Member:
-    """A process of the run with all that it started: `role` is supervised, lone or producer."""
+    """A process of the run with its child processes; `role` is supervised, lone or producer."""
 
     role: str
     number: int
@@ -32,11 +32,11 @@ class Member:
     log: Path
     version: str = "1"
     process: subprocess.Popen[bytes] = field(init=False)
-    since: float = 0.0
-    told: int = 0  # how long its log was at its start (bytes)
-    brief: int = 0  # how often in a row it ended at once, had not begun to work, and nobody had harmed it
-    due: float | None = None  # when it is to be started again (monotonic, s), once it has ended
-    harmed: bool = False
+    started_at: float = 0.0
+    log_start: int = 0  # size of the log when the process started (bytes)
+    quick_exits: int = 0  # consecutive exits right after the start, without serving and without a fault
+    restart_at: float | None = None  # after an exit: when to start it again (monotonic, s)
+    faulted: bool = False  # a fault has hit the process since its start
 
     @property
     def name(self) -> str:
@@ -56,10 +56,10 @@ class Member:
         return children(self.pid) if self.role == "supervised" else []
 
     @property
-    def serves(self) -> bool:
-        """Whether it has begun its work since its start, by its log."""
+    def is_serving(self) -> bool:
+        """Whether the process has begun its work since its last start, according to its log."""
         with contextlib.suppress(OSError), self.log.open("rb") as log:
-            log.seek(self.told)
+            log.seek(self.log_start)
             return b" serves " in log.read()
         return False
 
@@ -68,37 +68,39 @@ class Member:
             self.process.send_signal(number)
 
     def signal_all(self, number: int) -> None:
-        """It and all that it started."""
-        for pid in family(self.pid):
+        """Send a signal to the process and all its descendants."""
+        for pid in session_processes(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
 class Fleet:
-    """The processes of a run. `keep`, from any thread, starts those anew that should be there and are not."""
+    """The processes of a run. Any thread may call `replace_dead`."""
 
-    def __init__(self, place: RunFolder, *, seed: int, workers: int, rate: float, producers: int = 2) -> None:
-        self._place = place
+    def __init__(
+        self, folder: RunFolder, *, seed: int, workers: int, rate: float, producers: int = 2
+    ) -> None:
+        self._folder = folder
         self._seed = seed
         self._lock = threading.RLock()
         self._closed = False
         self._started = 0
         self.workers: list[Member] = []
         self.producers: list[Member] = []
-        self._guests: list[Member] = []
-        self._orphaned: list[int] = []  # sessions of the dead in which somebody still drains
-        self._lives = 0  # of producers: each draws its load from a seed of its own
+        self._temporary: list[Member] = []
+        self._orphaned: list[int] = []  # sessions of dead processes in which a child still drains
+        self._producer_starts = 0  # each start of a producer draws its load from its own seed
         self._rate = rate / producers
         self._wanted = (workers, producers)
 
     @property
     def all(self) -> list[Member]:
-        """Whoever is there at this moment, guests too."""
+        """All processes at this moment, including the temporary ones."""
         with self._lock:
-            return [*self.workers, *self.producers, *self._guests]
+            return [*self.workers, *self.producers, *self._temporary]
 
     def start(self) -> None:
-        """The workers, every other with a supervisor and two processes; then who gives them work."""
+        """Start the workers (every second one a supervisor with two processes), then the producers."""
         workers, producers = self._wanted
         with self._lock:
             self.workers = [
@@ -106,15 +108,15 @@ class Fleet:
             ]
             self.producers = [self._producer(i + 1) for i in range(producers)]
 
-    def guest(self, role: str, *, version: str = "1", ahead: int = 0) -> Member:
-        """One more worker, which nobody replaces; `ahead`: by how many seconds its clock is wrong."""
-        with self._lock:  # all of it: who closes the fleet must know of whoever has been started
+    def add_temporary(self, role: str, *, version: str = "1", ahead: int = 0) -> Member:
+        """Start one more worker, which is not replaced when it dies; its clock is `ahead` seconds ahead."""
+        with self._lock:  # held throughout, so that `close` knows every process that was started
             member = self._worker(role, 0, version, ahead)
-            self._guests.append(member)
+            self._temporary.append(member)
             return member
 
-    def employ(self, role: str, *, version: str) -> None:
-        """One more worker, which is replaced when it dies, as those from the start are."""
+    def add_worker(self, role: str, *, version: str) -> None:
+        """Start one more worker, which is replaced when it dies."""
         with self._lock:
             self.workers.append(self._worker(role, len(self.workers) + 1, version, 0))
 
@@ -132,15 +134,20 @@ class Fleet:
         return self._begin(role, number, command, version)
 
     def _producer(self, number: int) -> Member:
-        return self._begin("producer", number, self._produce(), "1")
+        return self._begin("producer", number, self._producer_command(), "1")
 
-    def _produce(self) -> list[str]:
-        self._lives += 1
-        return ["-m", "penstock.verify.workload.producer", f"{self._seed}/{self._lives}", str(self._rate)]
+    def _producer_command(self) -> list[str]:
+        self._producer_starts += 1
+        return [
+            "-m",
+            "penstock.verify.workload.producer",
+            f"{self._seed}/{self._producer_starts}",
+            str(self._rate),
+        ]
 
     def _begin(self, role: str, number: int, command: Sequence[str], version: str) -> Member:
         self._started += 1
-        log = self._place.logs / f"{self._started:03}-{role}.log"
+        log = self._folder.logs / f"{self._started:03}-{role}.log"
         member = Member(role, number or self._started, (sys.executable, *command), log, version)
         self._launch(member)
         return member
@@ -148,90 +155,93 @@ class Fleet:
     def _launch(self, member: Member) -> None:
         with self._lock:
             if self._closed:
-                raise VerifyFailed("the run is over: nothing is started any more")
+                raise VerifyFailed("the run is over: no process is started any more")
             with member.log.open("ab") as log:
-                member.told = log.tell()
+                member.log_start = log.tell()
                 member.process = subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
                     member.command,
-                    env=self._place.env(**{ROLE: member.role, VERSION: member.version}),
+                    env=self._folder.env(**{ROLE: member.role, VERSION: member.version}),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # Ctrl-C at the terminal is for us, and pids can be told apart
+                    start_new_session=True,  # Ctrl-C goes to the conductor alone
                 )
-            member.since, member.due, member.harmed = time.monotonic(), None, False
+            member.started_at, member.restart_at, member.faulted = time.monotonic(), None, False
 
     def wait_ready(self, timeout: float) -> None:
-        """Until all workers serve; raises VerifyFailed."""
-        ends = time.monotonic() + timeout
-        while waiting := [member for member in self.workers if not member.serves]:
+        """Wait until all workers serve. Raises VerifyFailed."""
+        deadline = time.monotonic() + timeout
+        while waiting := [member for member in self.workers if not member.is_serving]:
             dead = [member for member in waiting if not member.alive]
-            if dead or time.monotonic() > ends:
+            if dead or time.monotonic() > deadline:
                 what = "ended at once" if dead else f"did not begin to work within {timeout:.0f} s"
                 names = ", ".join(member.name for member in dead or waiting)
-                raise VerifyFailed(f"{names} {what}: {self._place.log_tail()}")
+                raise VerifyFailed(f"{names} {what}: {self._folder.log_tail()}")
             time.sleep(0.05)
 
-    def keep(self) -> None:
-        """Replace who has died, a second later each time that one ends at once and by itself: what it could
-        not bear, as a full disk, may pass. Raises VerifyFailed for one that goes on like that."""
+    def replace_dead(self) -> None:
+        """Replace dead workers and producers.
+
+        A process that exits right after its start is restarted a second later each time, because its cause
+        (e.g. a full disk) may pass. After six such exits in a row: raises VerifyFailed.
+        """
         with self._lock:
             if self._closed:
                 return
-            self._orphaned = [pid for pid in self._orphaned if family(pid)]
-            self._guests = [one for one in self._guests if one.alive or family(one.pid)]
+            self._orphaned = [pid for pid in self._orphaned if session_processes(pid)]
+            self._temporary = [one for one in self._temporary if one.alive or session_processes(one.pid)]
             for member in (*self.workers, *self.producers):
                 if not member.alive and self._is_due(member):
                     self._replace(member)
 
     def _is_due(self, member: Member) -> bool:
         now = time.monotonic()
-        if member.due is None:
-            at_once = now - member.since < _BRIEF and not (member.harmed or member.serves)
-            member.brief = member.brief + 1 if at_once else 0
-            if member.brief >= _OFTEN:
-                raise VerifyFailed(f"{member.name} does not stay alive: {self._place.log_tail()}")
-            member.due = now + max(0, member.brief - 1)
-        return now >= member.due
+        if member.restart_at is None:
+            at_once = now - member.started_at < _QUICK_EXIT and not (member.faulted or member.is_serving)
+            member.quick_exits = member.quick_exits + 1 if at_once else 0
+            if member.quick_exits >= _MOST_QUICK_EXITS:
+                raise VerifyFailed(f"{member.name} does not stay alive: {self._folder.log_tail()}")
+            member.restart_at = now + max(0, member.quick_exits - 1)
+        return now >= member.restart_at
 
     def _replace(self, member: Member) -> None:
-        self._orphaned.append(member.pid)  # the children of a killed supervisor drain by themselves
+        self._orphaned.append(member.pid)  # the children of a killed supervisor still drain
         if member.role == "producer":
-            member.command = (sys.executable, *self._produce())
+            member.command = (sys.executable, *self._producer_command())
         self._launch(member)
 
     @contextlib.contextmanager
-    def standstill(self) -> Iterator[Callable[[], list[int]]]:
-        """Start nobody meanwhile. Yields what finds all living processes, also those of dead parents."""
+    def without_starts(self) -> Iterator[Callable[[], list[int]]]:
+        """Start no process meanwhile. Yields a function that lists all living processes, orphans included."""
         with self._lock:
             leaders = [*(member.pid for member in self.all), *self._orphaned]
-            yield lambda: [pid for leader in leaders for pid in family(leader)]
+            yield lambda: [pid for leader in leaders for pid in session_processes(leader)]
 
     def end_producers(self, timeout: float = 20.0) -> None:
-        """No more jobs."""
+        """Stop the producers."""
         with self._lock:
             leaving, self.producers = self.producers, []
             self._orphaned += [member.pid for member in leaving]
         _end(leaving, timeout)
 
     def end_workers(self, timeout: float = 40.0) -> list[Member]:
-        """All workers drain and end; those come back that had to be killed."""
+        """Drain and stop all workers. Returns those that had to be killed."""
         with self._lock:
-            leaving, self.workers, self._guests = [*self.workers, *self._guests], [], []
+            leaving, self.workers, self._temporary = [*self.workers, *self._temporary], [], []
             self._orphaned += [member.pid for member in leaving]
         late = _end(leaving, timeout)
-        with self._lock:  # whose number it is later on is none of our business
-            self._orphaned = [pid for pid in self._orphaned if family(pid)]
+        with self._lock:  # the system may reuse the number of a finished session
+            self._orphaned = [pid for pid in self._orphaned if session_processes(pid)]
         return late
 
     def close(self) -> None:
-        """Nobody is left."""
+        """Kill every process that is left."""
         with self._lock:
             self._closed = True
-            ours = [*self.workers, *self.producers, *self._guests]
+            ours = [*self.workers, *self.producers, *self._temporary]
         sessions = {*self._orphaned, *(member.pid for member in ours)}
-        for _ in range(2):  # who was just being started is seen the second time
-            for pid in [pid for leader in sessions for pid in family(leader)]:
+        for _ in range(2):  # the second round finds a child that was just being started
+            for pid in [pid for leader in sessions for pid in session_processes(leader)]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         for member in ours:
@@ -243,11 +253,11 @@ def _end(members: Sequence[Member], timeout: float) -> list[Member]:
     for member in members:
         member.signal_all(signal.SIGCONT)
         member.signal(signal.SIGTERM)
-    ends = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     late = []
     for member in members:
         try:
-            member.process.wait(max(0.1, ends - time.monotonic()))
+            member.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             late.append(member)
             member.signal_all(signal.SIGKILL)

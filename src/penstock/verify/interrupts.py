@@ -1,4 +1,4 @@
-"""Who ends a run early: the first Ctrl-C, TERM or hang-up ends it in order, and nothing disturbs that."""
+"""Interrupts of a run: the first SIGINT, SIGTERM or SIGHUP ends it in order; later ones are ignored."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["interruptible", "undisturbed"]
+__all__ = ["interruptible", "without_interrupts"]
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _unheard(*_: Any) -> None:
-    """Not SIG_IGN: Python complains of a signal that has come already and that nobody handles any more."""
+def _ignore(*_: Any) -> None:
+    """Do nothing. Used in place of SIG_IGN, which makes Python complain about a pending signal."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Each of them ends the run as Ctrl-C does. Who is impatient, and asks again, has to wait: what would be
-    cut short is the cleaning up."""
+    """End the block at the first signal with KeyboardInterrupt, and ignore the next: they would cut the
+    clean-up short."""
 
     def interrupt(*_: Any) -> None:
-        for number in heeded:
-            signal.signal(number, _unheard)
+        for number in handled:
+            signal.signal(number, _ignore)
         raise KeyboardInterrupt
 
-    heeded = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
-    with _handled(heeded, interrupt):
+    handled = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+    with _handled(handled, interrupt):
         yield
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Until it is done none of them counts."""
-    with _handled(_ENDS, _unheard):
+def without_interrupts() -> Iterator[None]:
+    """Ignore these signals until the block has ended."""
+    with _handled(_ENDS, _ignore):
         yield
 
 
 @contextmanager
 def _handled(numbers: Any, handler: Any) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # no other may say what signals mean
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     before = {number: signal.signal(number, handler) for number in numbers}

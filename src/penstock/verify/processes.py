@@ -1,4 +1,4 @@
-"""Who runs on this machine: the processes of a session, and the children of a process."""
+"""Lists processes of this machine: those of a session, and the children of a process."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["children", "family"]
+__all__ = ["children", "session_processes"]
 
 
 def children(pid: int) -> list[int]:
-    """The living processes that this one has started itself."""
+    """The living direct children of this process."""
     return [child for child, parent, state in _all() if parent == pid and state != "Z"]
 
 
-def family(leader: int) -> list[int]:
-    """The living processes of the session that this one leads, itself first; parents dead or alive."""
+def session_processes(leader: int) -> list[int]:
+    """The living processes of this leader's session, the leader first; also those whose parent is dead."""
     found = {pid for pid, _, state in _all() if state != "Z" and _session(pid) == leader}
     return sorted(found, key=lambda pid: (pid != leader, pid))
 
 
 def _all() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent, state) of all."""
+    """(pid, parent, state) of every process."""
     if not Path("/proc/self/stat").exists():
         said = subprocess.run(
             ["ps", "-A", "-o", "pid=,ppid=,stat="],  # noqa: S607 (found on the path, as a shell would)
@@ -36,8 +36,8 @@ def _all() -> Iterator[tuple[int, int, str]]:
             yield int(pid), int(parent), state[0]
         return
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            facts = path.read_text().rpartition(")")[2].split()  # its name may contain anything
+        with contextlib.suppress(OSError):  # the process has just ended
+            facts = path.read_text().rpartition(")")[2].split()  # a process name may contain spaces and ")"
             yield int(path.parent.name), int(facts[1]), facts[0]
 
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its things, and how its processes are told."""
+"""The folder of a run, and the environment variables that its processes get."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = [
     "settings_of_run",
 ]
 
-# not PENSTOCK_…: those are settings, and unknown ones are refused
+# without the prefix PENSTOCK_: unknown settings are refused
 URL = "_PENSTOCK_VERIFY_URL"
 NAMESPACE = "_PENSTOCK_VERIFY_NAMESPACE"
 LEDGER = "_PENSTOCK_VERIFY_LEDGER"
-#: The process whose run this is; who is of it ends when that one is gone.
+#: Process id of the conductor. Workers and producers end when that process has ended.
 OWNER = "_PENSTOCK_VERIFY_OWNER"
-#: Whether a worker has a supervisor, which then ends with it.
+#: Role of the process: supervised, lone or producer. A supervised worker also ends its supervisor.
 ROLE = "_PENSTOCK_VERIFY_ROLE"
-#: Which version of the tasks: 1, or 2, which lacks one and has renamed another.
+#: Version of the tasks: 1 or 2. Version 2 lacks one task and has renamed another.
 VERSION = "_PENSTOCK_VERIFY_VERSION"
 
 QUEUES = ("main", "keys", "batches", "slow", "harm")
 
 
-#: Leases of a run, unless the settings say otherwise: short, so that minutes show what takes hours.
+#: Default lease of a run: short, so that minutes show what otherwise takes hours.
 _LEASE = "3s"
-#: What a run cannot do without: it goes by what logs say, and compares all ended jobs in the end.
+#: Settings that a run depends on: it reads the logs, and compares all ended jobs at the end.
 _NEEDED = {
     "PENSTOCK_LOG_LEVEL": "info",
     "PENSTOCK_LOG_FORMAT": "text",
@@ -51,21 +51,21 @@ _NEEDED = {
 
 
 def settings_of_run() -> dict[str, str]:
-    """The PENSTOCK_… of a run that go before the user's own."""
+    """The PENSTOCK_… variables of a run that override the user's."""
     loaded = load()
     leases = {loaded.source("lease"), loaded.source("heartbeat")}
     return {**_NEEDED, "PENSTOCK_LEASE": _LEASE} if leases == {"default"} else dict(_NEEDED)
 
 
 class VerifyFailed(PenstockError):
-    """The run could not be carried to its end; the message says why, and where the logs are."""
+    """The run could not be completed; the message says why, and where the logs are."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, the store that is put to the test, and the namespace that is the run's own.
+    """The folder of a run, the store under test, and the run's own namespace.
 
-    `worker_url`: how workers and producers reach the store, if that is another way, as through a relay.
+    `worker_url`: the URL of the store for workers and producers, if it differs (e.g. through a proxy).
     """
 
     folder: Path
@@ -83,12 +83,12 @@ class RunFolder:
         return self.folder / "logs"
 
     def make(self) -> None:
-        """The folders, for us alone: a log may quote what a store says."""
+        """Create the folders, readable by this user alone: a log may quote the store's errors."""
         for folder in (self.ledger, self.logs, self.folder / "run"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def env(self, **more: str) -> dict[str, str]:
-        """The environment of a process of this run: the user's own, and what it must know."""
+        """The environment of a process of this run: the user's environment and the run's variables."""
         return {
             **os.environ,
             **self.settings,
@@ -96,12 +96,12 @@ class RunFolder:
             NAMESPACE: self.namespace,
             LEDGER: str(self.ledger),
             OWNER: str(os.getpid()),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"),  # proofs of life, apart from those of other workers
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),  # keeps liveness locks apart from other workers'
             **more,
         }
 
     def log_tail(self) -> str:
-        """The last line of each log that has one, for a message."""
+        """The last line of each log that is not empty, for an error message."""
         return "; ".join(_last_lines(self.logs))
 
 

@@ -1,4 +1,4 @@
-"""Takes everything of one namespace out of a file, and nothing else."""
+"""Removes one run's namespace from a SQLite file, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ from penstock.stores.sqlite.transactions import Transactions
 
 __all__ = ["PREFIX", "is_used", "left_in_file", "refuse_others", "remove_file", "wipe_file"]
 
-#: What the names of a run's namespaces begin with; no other one is ever emptied.
+#: Prefix of the namespaces of runs; a namespace without it is never emptied.
 PREFIX = "verify-"
 _PATIENCE = 30_000
 
 
 def refuse_others(namespace: str) -> None:
-    """Raise ConfigError for a namespace that is not of a run."""
+    """Raise ConfigError if this namespace does not belong to a run."""
     if not namespace.startswith(PREFIX):
-        raise ConfigError(f"namespace={namespace!r} is not one of verify's own: nothing is removed there")
+        raise ConfigError(
+            f"namespace={namespace!r} does not belong to a verify run: nothing is removed from it"
+        )
 
 
 def wipe_file(path: Path, namespace: str) -> int:
-    """Remove all rows of this namespace, in one transaction; how many there were."""
+    """Remove all rows of this namespace in one transaction. Returns their number."""
     refuse_others(namespace)
     return _ask_file(path, _WIPE, namespace)
 
 
 def left_in_file(path: Path, namespace: str) -> int:
-    """How many rows of this namespace there are."""
+    """The number of rows of this namespace."""
     return _ask_file(path, _COUNT, namespace)
 
 
 def is_used(path: Path) -> bool:
-    """Whether there is something in this file: of any namespace, or a table that is no store's."""
+    """Whether this file has rows of any namespace, or tables that do not belong to Penstock."""
     return _ask_file(path, _USED, "") > 0
 
 
 def remove_file(path: Path) -> None:
-    """A store that was not there before the run, with all that lies beside it."""
+    """Remove a store file with its -wal, -shm and -penstock companions."""
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
         path.with_name(name).unlink(missing_ok=True)
     shutil.rmtree(path.with_name(f"{path.name}-penstock"), ignore_errors=True)
@@ -67,7 +69,7 @@ def _ask_file(path: Path, verb: Verb[[], int], namespace: str) -> int:
 
 
 def _wipe(tx: TransactionContext) -> int:
-    """A table has the queue of each row, or the namespace; that of the queues goes last."""
+    """Delete the namespace's rows table by table, the table of the queues last: others refer to it."""
     gone = 0
     for table, where in _tables(tx):
         removed = tx.execute(f"DELETE FROM {table} WHERE {where}", (tx.namespace,))  # noqa: S608 (our own names)
@@ -84,7 +86,7 @@ def _count(tx: TransactionContext) -> int:
 
 
 def _used(tx: TransactionContext) -> int:
-    """A queue with the number 0 or below is the file's own."""
+    """Count user tables and rows; queues with a number of 0 or below belong to the file itself."""
     (n,) = tx.execute(
         "SELECT count(*) FROM sqlite_master WHERE type = 'table' "
         "AND name NOT LIKE 'penstock\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"

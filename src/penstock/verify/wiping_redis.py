@@ -1,4 +1,4 @@
-"""Takes everything of one namespace out of a Redis, and nothing else."""
+"""Removes one run's namespace from Redis, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _PAGE = 1_000
 
 
 def wipe_redis(url: str, namespace: str) -> int:
-    """Remove all keys of this namespace, on each master; how many there were."""
+    """Remove all keys of this namespace on each master. Returns their number."""
     refuse_others(namespace)
     return asyncio.run(_walk(url, namespace, _unlink))
 
 
 def left_on_redis(url: str, namespace: str) -> int:
-    """How many keys of this namespace there are."""
+    """The number of keys of this namespace."""
     return asyncio.run(_walk(url, namespace, _number))
 
 
-#: What is done with some keys that a master has; how many count.
+#: Acts on some keys of a master. Returns how many of them count.
 _Act = Callable[[AsyncRunner, Node, Sequence[bytes]], Awaitable[int]]
 
 
 async def _walk(url: str, namespace: str, act: _Act) -> int:
-    """Over the keys of the namespace, some at a time, master by master: each has a cursor of its own."""
+    """Apply `act` to the namespace's keys in pages, master by master, and return the sum."""
     address = Address.from_url(url)
     runner = AsyncRunner(address)
     pattern = f"{address.prefix}:{{{namespace}/*"
@@ -53,7 +53,7 @@ async def _walk(url: str, namespace: str, act: _Act) -> int:
 
 
 async def _unlink(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
-    # one by one: keys of one command would have to lie in one slot of a cluster
+    # one command per key: in a cluster the keys of one command must be in the same slot
     return sum(_sure(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
 
 

@@ -143,7 +143,7 @@ async def test_a_late_settlement_brings_no_dropped_queue_back(store: RedisStore,
     await store.settle([Settlement(job.lease, Transition(State.COMPLETED))])
     assert await store.drop("default")
     assert await store.settle([Settlement(job.lease, RELEASED)]) == [Settled.GONE]
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         assert client.keys(f"{prefix_of(store)}*") == []
 
 
@@ -157,7 +157,7 @@ async def test_a_fetch_comes_to_an_end_whatever_key_is_gone(
     await add(store, *some(3))
     (job,) = await take(store, 1)
     await store.settle([Settlement(job.lease, RELEASED)])
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         for key in client.keys(f"{prefix_of(store)}*{lost.replace('/*', '/0/*')}"):
             client.delete(key)
     async with asyncio.timeout(5):
@@ -175,7 +175,7 @@ async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
     other = another(store)
     waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
     await asleep(waiter)
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.zadd(f"{prefix_of(store)}:{{/default}}:waiters", {"nobody": (time.time() + 50) * 1000})
     await add(store, new(delay=40_000))
     async with asyncio.timeout(3):
@@ -218,7 +218,7 @@ async def test_a_wait_that_had_its_answer_passes_nothing_on() -> None:
 
 async def test_those_who_have_waited_in_vain_are_forgotten(store: RedisStore, redis: RedisServer) -> None:
     key = f"{prefix_of(store)}:{{/default}}:waiters"
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.zadd(key, {f"gone-{n}": (time.time() - 120) * 1000 for n in range(50)})
         client.hset(key.replace("waiters", "offers"), mapping={f"gone-{n}": "" for n in range(50)})
         assert await store.wait(["default"], timeout=10) is Wake.NOTHING
@@ -315,7 +315,7 @@ async def test_attempts_end_on_a_full_server(new_redis: Any, end: Transition) ->
     store = RedisStore(server.url)
     await store.enqueue([new(payload=b"x" * 1_000) for _ in range(100)])
     jobs = await take(store, 10)
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.config_set("maxmemory", 1_000_000)
     full = await asyncio.gather(store.enqueue([new()]), return_exceptions=True)
     assert isinstance(full[0], Exception)
@@ -367,7 +367,7 @@ async def test_a_queue_whose_slot_is_on_the_move_is_never_two(new_cluster: Any) 
     key = "penstock:{/default}"
     slot, source = key_slot(key.encode()), cluster.holder(key)
     target = next(server for server in cluster.masters() if server is not source)
-    with source.asked() as old, target.asked() as there:
+    with source.patient_client() as old, target.patient_client() as there:
         names = {
             one: client.execute_command("CLUSTER MYID") for one, client in ((source, old), (target, there))
         }

@@ -16,7 +16,7 @@ from penstock.stores.contract import EnqueueStatus, HeartbeatRequest, Settled, S
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.wire import request_batch
 from penstock.stores.redis.wire.calls import Call
-from penstock.verify.servers.proxy import Relay
+from penstock.verify.servers.proxy import Proxy
 from tests.servers import RedisServer, remove_keys
 from tests.store.facts import KEEP, LEASE, RELEASED, ids
 
@@ -124,7 +124,7 @@ async def test_many_large_jobs_are_looked_at_in_parts(store: RedisStore, sent: d
 
 async def test_a_connection_lost_midway_leaves_only_its_own_part_in_doubt(redis: RedisServer) -> None:
     prefix = f"bytes-{mint()}"
-    with Relay(redis.port, bytes_per_second=10 * MB) as wire:
+    with Proxy(redis.port, bytes_per_second=10 * MB) as wire:
         store = RedisStore(f"redis://127.0.0.1:{wire.port}/0?prefix={prefix}")
         await store.enqueue(large(1, 10))
         jobs = large(20, MB)

@@ -67,7 +67,7 @@ def judged(
 
 def looked_at(server: RedisServer, *, mode: str = "single", wait_replicas: int = 0) -> list[Finding]:
     """As a store does it."""
-    with server.asked() as client:
+    with server.patient_client() as client:
         seconds, micros = client.time()
         return findings(
             read_info(client.info()),
@@ -118,17 +118,17 @@ def test_snapshots_alone_are_a_warning() -> None:
 def test_an_eviction_policy_is_worse_with_a_limit_than_without() -> None:
     with redis_server("maxmemory-policy allkeys-lru", appendonly=True) as server:
         assert bad(looked_at(server)) == {"eviction": Level.WARNING}
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.config_set("maxmemory", "100mb")
         assert bad(looked_at(server)) == {"eviction": Level.ERROR}
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.config_set("maxmemory-policy", "volatile-ttl")
         assert bad(looked_at(server)) == {"eviction": Level.WARNING}
 
 
 def test_a_file_that_is_never_synced_is_a_warning() -> None:
     with redis_server(appendonly=True) as server:
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.config_set("appendfsync", "no")
             client.config_set("no-appendfsync-on-rewrite", "yes")
         warnings = [f.why for f in looked_at(server) if f.level is Level.WARNING]
@@ -139,12 +139,12 @@ def test_a_file_that_is_never_synced_is_a_warning() -> None:
 
 def test_memory_that_is_nearly_full_is_a_warning() -> None:
     with redis_server(appendonly=True) as server:
-        with server.asked() as client:  # so much that what a connection takes does not count
+        with server.patient_client() as client:  # so much that what a connection takes does not count
             client.eval("for i = 1, 200 do redis.call('SET', 'k' .. i, string.rep('x', 100000)) end", 0)
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.config_set("maxmemory", int(client.info()["used_memory"] / 0.93))
         assert of("memory", looked_at(server)).level is Level.WARNING
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.config_set("maxmemory", int(client.info()["used_memory"] / 2))
         assert of("memory", looked_at(server)).level is Level.ERROR
 
@@ -160,7 +160,7 @@ def test_a_master_and_its_replica_are_told_apart() -> None:
             assert cut_off.level is Level.WARNING
             assert "min-replicas-to-write is off" in cut_off.why
 
-            with master.asked() as client:
+            with master.patient_client() as client:
                 client.config_set("min-replicas-to-write", 1)
             assert bad(looked_at(master, wait_replicas=1)) == {}
             assert "an enqueue waits for 1" in of("replicas", looked_at(master, wait_replicas=1)).why
@@ -170,7 +170,7 @@ def test_a_master_and_its_replica_are_told_apart() -> None:
             assert role.level is Level.ERROR
             assert f"a replica of 127.0.0.1:{master.port}" in role.why
             assert "refuses new jobs" in role.why
-            with replica.asked() as client:
+            with replica.patient_client() as client:
                 client.config_set("replica-read-only", "no")
             assert "its next synchronisation erases them" in of("role", looked_at(replica)).why
 
@@ -209,7 +209,7 @@ async def test_our_own_connections_ask_the_same() -> None:
         assert bad(await asked_of(server.url)) == {}
         ours, theirs = await asked_of(server.url), looked_at(server)
         assert [f for f in ours if f.what != "memory"] == [f for f in theirs if f.what != "memory"]
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.config_set("appendonly", "no")
         assert bad(await asked_of(server.url)) == {"persistence": Level.ERROR}
 
@@ -323,7 +323,7 @@ def test_without_config_only_what_is_known_is_said() -> None:
 
 
 def test_an_answer_as_text_says_the_same_as_a_parsed_one() -> None:
-    with redis_server("maxmemory 100mb", appendonly=True) as server, server.asked() as client:
+    with redis_server("maxmemory 100mb", appendonly=True) as server, server.patient_client() as client:
         text = client.execute_command("INFO", NEVER_DECODE=True)
         parsed = client.info()
     raw = read_info(text) if isinstance(text, bytes) else read_info(dict(text))

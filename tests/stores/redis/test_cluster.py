@@ -72,7 +72,7 @@ async def test_a_slot_on_the_move_is_followed(ask: Asker, new_cluster: NewCluste
     assert await ask([push(key, 0)]) == [1]
     source = cluster.holder(key)
     target = next(server for server in cluster.masters() if server is not source)
-    with source.asked() as old, target.asked() as new:
+    with source.patient_client() as old, target.patient_client() as new:
         ids = {server: client.cluster("MYID").decode() for server, client in ((source, old), (target, new))}
         new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
         old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
@@ -94,7 +94,7 @@ async def test_a_killed_master_is_followed_by_its_replica(ask: Asker, new_cluste
     cluster.holder(key).kill()
     answers = await asyncio.gather(*(ask([push(key, n)]) for n in range(1, 10)))
     assert all(isinstance(answer, int) for (answer,) in answers)
-    with cluster.holder(key).asked() as client:
+    with cluster.holder(key).patient_client() as client:
         assert {int(n) for n in client.lrange(key, 0, -1)} == set(range(10))
 
 
@@ -117,7 +117,7 @@ async def test_messages_are_heard_whatever_node_they_come_from(cluster: Cluster)
     heard: asyncio.Queue[bytes] = asyncio.Queue()
     await runner.listen(b"all", heard.put_nowait, lambda: None)
     for server in cluster.masters():
-        with server.asked() as client:
+        with server.patient_client() as client:
             client.publish("all", str(server.port))
     ports = {int(await heard.get()) for _ in cluster.masters()}
     assert ports == {server.port for server in cluster.masters()}

@@ -108,7 +108,7 @@ async def test_a_thousand_waits_begin_with_a_few_questions(new_redis: Callable[.
     task = app.task(name="answer")(answer)
     handles = await app.aenqueue_many([task.job(n) for n in range(1_000)])
     waiting = [asyncio.create_task(handle.aresult()) for handle in handles]
-    with server.asked() as client:
+    with server.patient_client() as client:
         deadline = time.monotonic() + 10
         while (
             time.monotonic() < deadline

@@ -22,7 +22,7 @@ from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.redis.wire.handshake import Server
 from tests.servers import Cluster, RedisServer
 from tests.stores.redis.asking import ECHO, Asker, plain, push
-from tests.stores.redis.relay import Relay
+from tests.stores.redis.faulty_proxy import FaultyProxy
 
 NewRedis = Callable[..., RedisServer]
 
@@ -48,7 +48,7 @@ async def test_an_error_is_the_answer_of_its_call_alone(ask: Asker, redis: Redis
 async def test_a_forgotten_script_is_loaded_again(ask: Asker, redis: RedisServer) -> None:
     ask.to(redis.url)
     assert await ask([Call(ECHO, (b"k",), [1])]) == [[b"k", b"1"]]
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.script_flush()
     other = Script("other", "return 7")
     answers = await ask([Call(ECHO, (b"k",), [1]), plain("PING"), Call(other), Call(ECHO, (b"k",), [2])])
@@ -61,7 +61,7 @@ async def test_calls_of_one_script_keep_their_order_when_it_must_be_loaded(
     server = new_redis()
     ask.to(server.url)
     await ask([push("list", n) for n in range(100)])
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert client.lrange("list", 0, -1) == [b"%d" % n for n in range(100)]
 
 
@@ -77,51 +77,51 @@ async def test_without_replicas_the_count_says_so(ask: Asker, redis: RedisServer
     ask.to(redis.url + "?wait_timeout=50ms")
     (answer,) = await ask([push("alone", 1, replicas=1)])
     assert answer.replicas == 0
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.delete("alone")
 
 
 async def test_a_lost_reply_of_a_repeatable_call_is_asked_for_again(ask: Asker, redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        ask.to(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        ask.to(proxy.address)
         await ask([push("other", 1)])  # the script is known from here on
-        relay.lose_reply_to = b"twice"
+        proxy.lose_reply_to = b"twice"
         (answer,) = await ask([push("twice", "twice")])
     assert answer == 2
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.delete("twice", "other")
 
 
 async def test_a_lost_reply_of_any_other_is_said(ask: Asker, redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        ask.to(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        ask.to(proxy.address)
         await ask([push("other", 1)])  # the script is known from here on
-        relay.lose_reply_to = b"once"
+        proxy.lose_reply_to = b"once"
         lost, fine = await ask([push("once", "once", repeatable=False), plain("PING")])
     assert isinstance(lost, ReplyLost)
     assert "may have been carried out" in str(lost)
     assert fine == b"PONG"
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         assert client.llen("once") == 1
         client.delete("once", "other")
 
 
 async def test_a_connection_that_was_cut_while_idle_is_not_noticed(ask: Asker, redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        ask.to(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        ask.to(proxy.address)
         await ask([plain("PING")])
-        relay.cut()
+        proxy.cut()
         await asyncio.sleep(0.05)  # so that the cut arrives
         assert await ask([push("cut", 1, repeatable=False)]) == [1]
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.delete("cut")
 
 
 async def test_a_dead_wire_is_given_up_at_the_deadline(ask: Asker, redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        ask.to(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        ask.to(proxy.address)
         await ask([plain("PING")])
-        relay.dead = True
+        proxy.dead = True
         began = time.monotonic()
         (answer,) = await ask([plain("PING")], within=400)
         assert isinstance(answer, StoreUnavailable)
@@ -130,13 +130,13 @@ async def test_a_dead_wire_is_given_up_at_the_deadline(ask: Asker, redis: RedisS
 
 
 async def test_a_half_open_connection_is_replaced_within_the_deadline(ask: Asker, redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        ask.to(Address(mode="single", nodes=relay.address.nodes, timeout=1_000))
+    with FaultyProxy(redis.port) as proxy:
+        ask.to(Address(mode="single", nodes=proxy.address.nodes, timeout=1_000))
         await ask([plain("PING")])
-        relay.dead = True
-        threading.Timer(0.4, lambda: setattr(relay, "dead", False)).start()
+        proxy.dead = True
+        threading.Timer(0.4, lambda: setattr(proxy, "dead", False)).start()
         assert await ask([plain("PING")], within=3_000) == [b"PONG"]
-        assert relay.connections == 2
+        assert proxy.connections == 2
 
 
 async def test_a_server_that_comes_back_in_time_is_waited_for(ask: Asker, new_redis: NewRedis) -> None:
@@ -177,7 +177,7 @@ async def test_a_replica_takes_no_writes_and_says_so(ask: Asker, new_redis: NewR
 
 async def test_a_full_server_refuses_and_nothing_is_written(ask: Asker, new_redis: NewRedis) -> None:
     server = new_redis()
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.config_set("maxmemory", "1")
         (answer,) = await ask.to(server.url)([push("list", 1)])
         assert isinstance(answer, StoreFull)
@@ -188,7 +188,7 @@ async def test_a_server_busy_with_a_script_is_waited_for(ask: Asker, new_redis: 
     server = new_redis()
     ask.to(server.url)
     await ask([plain("PING")])
-    with server.asked() as client, server.asked() as killer:
+    with server.patient_client() as client, server.patient_client() as killer:
         client.config_set("busy-reply-threshold", 10)
 
         def hog() -> None:
@@ -203,7 +203,7 @@ async def test_a_server_busy_with_a_script_is_waited_for(ask: Asker, new_redis: 
 
 
 async def test_a_key_of_another_kind_is_said(ask: Asker, redis: RedisServer) -> None:
-    with redis.asked() as client:
+    with redis.patient_client() as client:
         client.set("text", "x")
         (answer,) = await ask.to(redis.url)([push("text", 1)])
         client.delete("text")
@@ -212,7 +212,7 @@ async def test_a_key_of_another_kind_is_said(ask: Asker, redis: RedisServer) -> 
 
 async def test_a_user_without_rights_is_told_what_he_lacks(ask: Asker, new_redis: NewRedis) -> None:
     server = new_redis()
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.execute_command("ACL", "SETUSER", "small", "on", ">word", "+ping", "~*")
     ask.to(f"redis://small:word@127.0.0.1:{server.port}")
     fine, denied = await ask([plain("PING"), push("list", 1)])
@@ -239,7 +239,7 @@ async def test_a_password_and_a_database_are_used(ask: Asker, new_redis: NewRedi
     server = new_redis(password="s3cret")
     ask.to(f"{server.url}/3")
     await ask([push("list", 1)])
-    with server.asked() as client:
+    with server.patient_client() as client:
         assert client.llen("list") == 0
         client.select(3)
         assert client.llen("list") == 1
@@ -308,7 +308,7 @@ async def test_a_server_says_who_it_is_on_each_connection(ask: Asker, redis: Red
 
 async def test_no_room_for_another_client_is_waited_for(ask: Asker, new_redis: NewRedis) -> None:
     server = new_redis()
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.config_set("maxclients", 1)
         threading.Timer(0.3, lambda: client.config_set("maxclients", 100)).start()
         assert await ask.to(server.url)([plain("PING")]) == [b"PONG"]
@@ -420,11 +420,11 @@ async def test_messages_are_heard_on_every_channel(redis: RedisServer) -> None:
 
 
 async def test_a_listener_comes_back_and_says_that_it_was_away(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = AsyncRunner(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        runner = AsyncRunner(proxy.address)
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         await runner.listen(b"back", heard.put_nowait, lambda: heard.put_nowait(b"LOST"))
-        relay.cut()
+        proxy.cut()
         assert await heard.get() == b"LOST"
         assert await runner.run([plain("PUBLISH", "back", "1")]) == [1]
         assert await heard.get() == b"1"
@@ -432,27 +432,27 @@ async def test_a_listener_comes_back_and_says_that_it_was_away(redis: RedisServe
 
 
 async def test_a_listener_on_a_dead_wire_makes_a_new_one(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = AsyncRunner(Address(mode="single", nodes=relay.address.nodes, timeout=300))
+    with FaultyProxy(redis.port) as proxy:
+        runner = AsyncRunner(Address(mode="single", nodes=proxy.address.nodes, timeout=300))
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         await runner.listen(b"dead", heard.put_nowait, lambda: heard.put_nowait(b"LOST"))
-        relay.dead = True
+        proxy.dead = True
         await asyncio.sleep(0.2)
-        relay.dead = False
-        connections = relay.connections
-        relay.dead = True
-        asyncio.get_running_loop().call_later(1.0, setattr, relay, "dead", False)
+        proxy.dead = False
+        connections = proxy.connections
+        proxy.dead = True
+        asyncio.get_running_loop().call_later(1.0, setattr, proxy, "dead", False)
         assert await heard.get() == b"LOST"
-        assert relay.connections > connections
+        assert proxy.connections > connections
         runner.close()
 
 
 async def test_a_healthy_silent_listener_is_left_alone(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = AsyncRunner(Address(mode="single", nodes=relay.address.nodes, timeout=200))
+    with FaultyProxy(redis.port) as proxy:
+        runner = AsyncRunner(Address(mode="single", nodes=proxy.address.nodes, timeout=200))
         await runner.listen(b"quiet", lambda _: None, lambda: None)
         await asyncio.sleep(1)
-        assert relay.connections == 1
+        assert proxy.connections == 1
         runner.close()
 
 
@@ -477,14 +477,14 @@ def test_a_thread_listens(redis: RedisServer) -> None:
 
 
 def test_a_listening_connection_is_used_again(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = SyncRunner(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        runner = SyncRunner(proxy.address)
         for channel in (b"first", b"second", b"third"):
             with runner.listener(channel) as ear:
                 runner.run([plain("PUBLISH", "first", "old"), plain("PUBLISH", channel.decode(), "1")])
                 assert ear.hear(5) == (b"old" if channel == b"first" else b"1")
-        assert relay.connections == 2
-        relay.cut()
+        assert proxy.connections == 2
+        proxy.cut()
         with runner.listener(b"fourth") as ear:
             runner.run([plain("PUBLISH", "fourth", "1")])
             assert ear.hear(5) == b"1"
@@ -492,32 +492,32 @@ def test_a_listening_connection_is_used_again(redis: RedisServer) -> None:
 
 
 def test_a_thread_on_a_dead_wire_is_told(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = SyncRunner(Address(mode="single", nodes=relay.address.nodes, timeout=300))
+    with FaultyProxy(redis.port) as proxy:
+        runner = SyncRunner(Address(mode="single", nodes=proxy.address.nodes, timeout=300))
         with runner.listener(b"thread") as ear:
             assert ear.hear(1) is None  # silent and alive
-            relay.dead = True
+            proxy.dead = True
             with pytest.raises(StoreUnavailable, match="not even a PONG"):
                 ear.hear(5)
         runner.close()
 
 
 def test_a_thread_is_told_that_it_hears_nothing_any_more(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = SyncRunner(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        runner = SyncRunner(proxy.address)
         with runner.listener(b"thread") as ear:
-            relay.cut()
+            proxy.cut()
             with pytest.raises(StoreUnavailable, match=r"closed the connection|lost"):
                 ear.hear(5)
         runner.close()
 
 
 def test_a_line_that_is_kept_hears_its_channel_on_and_nothing_of_before(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = SyncRunner(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        runner = SyncRunner(proxy.address)
         with runner.listener(b"kept") as ear:
             ear.then = "keep"
-        (line,) = runner._pool._idle[relay.address.nodes[0], "messages"]
+        (line,) = runner._pool._idle[proxy.address.nodes[0], "messages"]
         runner.run([plain("PUBLISH", "kept", "old")])
         assert line._poll.poll(5_000), "the old message is here"
         with runner.listener(b"another") as ear:
@@ -527,16 +527,16 @@ def test_a_line_that_is_kept_hears_its_channel_on_and_nothing_of_before(redis: R
             ear.then = "close"
         with runner.listener(b"another") as ear:
             assert ear.channel == b"another"
-        assert relay.connections == 3
+        assert proxy.connections == 3
         runner.close()
 
 
 def test_a_line_that_died_while_it_was_kept_is_replaced(redis: RedisServer) -> None:
-    with Relay(redis.port) as relay:
-        runner = SyncRunner(relay.address)
+    with FaultyProxy(redis.port) as proxy:
+        runner = SyncRunner(proxy.address)
         with runner.listener(b"kept") as ear:
             ear.then = "keep"
-        relay.cut()
+        proxy.cut()
         with runner.listener(b"another") as ear:
             runner.run([plain("PUBLISH", ear.channel.decode(), "1")])
             assert ear.hear(5) == b"1"

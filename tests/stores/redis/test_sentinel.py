@@ -25,7 +25,7 @@ async def test_the_master_is_found(ask: Asker, new_sentinels: NewSentinels) -> N
     fleet.sentinels[0].stop()  # the first that is asked
     ask.to(fleet.url)
     assert await ask([push("list", 1)]) == [1]
-    with fleet.master().asked() as client:
+    with fleet.master().patient_client() as client:
         assert client.llen("list") == 1
 
 
@@ -39,7 +39,7 @@ async def test_a_killed_master_is_followed_by_the_next_within_the_deadline(
     fleet.master().kill()
     answers = await asyncio.gather(*(ask([push("list", n)]) for n in range(1, 20)))
     assert all(isinstance(answer, int) for (answer,) in answers)
-    with fleet.master().asked() as client:
+    with fleet.master().patient_client() as client:
         assert {int(n) for n in client.lrange("list", 0, -1)} == set(range(20))
 
 
@@ -63,7 +63,7 @@ async def test_a_failover_by_hand_is_hardly_noticed(ask: Asker, new_sentinels: N
     ask.to(fleet.url + "?timeout=30s")
     old = fleet.master()
     assert await ask([push("list", 0)]) == [1]
-    with fleet.sentinels[0].asked() as client:
+    with fleet.sentinels[0].patient_client() as client:
         client.execute_command("SENTINEL", "FAILOVER", "mymaster")
     lost = 0
     for n in range(100):

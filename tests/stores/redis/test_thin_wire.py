@@ -14,7 +14,7 @@ from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share
 from penstock.stores.redis.store import RedisStore
-from penstock.verify.servers.proxy import Relay
+from penstock.verify.servers.proxy import Proxy
 from tests.servers import RedisServer, remove_keys
 
 pytestmark = [pytest.mark.slow]
@@ -27,7 +27,7 @@ WIRE, TIMEOUT = 10 * MB, "2s"
 @pytest.fixture
 def store(redis: RedisServer) -> Iterator[RedisStore]:
     prefix = f"thin-{mint()}"
-    with Relay(redis.port, bytes_per_second=WIRE) as wire:
+    with Proxy(redis.port, bytes_per_second=WIRE) as wire:
         store = RedisStore(f"redis://127.0.0.1:{wire.port}/0?timeout={TIMEOUT}&prefix={prefix}")
         yield store
         store.close()
@@ -72,7 +72,7 @@ async def test_a_slow_batch_costs_other_callers_of_the_loop_no_answer(store: Red
 
 
 async def test_a_server_that_hangs_in_the_middle_is_given_up_in_time(redis: RedisServer) -> None:
-    with Relay(redis.port, bytes_per_second=WIRE) as wire:
+    with Proxy(redis.port, bytes_per_second=WIRE) as wire:
         store = RedisStore(f"redis://127.0.0.1:{wire.port}/0?timeout={TIMEOUT}&prefix=thin-hung")
         await store.get([large(1)[0].ref])
         sending = asyncio.ensure_future(store.enqueue(large(30)))

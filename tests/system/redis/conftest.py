@@ -182,7 +182,7 @@ def warnings(worker: Program, behind: str = "") -> list[str]:
 def cpu_seconds(worker: Program) -> float:
     """What its processes have used so far."""
     ticks = 0
-    for pid in worker.family():
+    for pid in worker.session_processes():
         facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(facts[11]) + int(facts[12])
     return ticks / os.sysconf("SC_CLK_TCK")

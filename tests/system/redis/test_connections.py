@@ -7,7 +7,7 @@ import time
 import pytest
 
 from penstock.stores.redis.script_loader import SCRIPTS
-from tests.stores.redis.relay import Relay
+from tests.stores.redis.faulty_proxy import FaultyProxy
 from tests.system.redis.conftest import SOON, Load
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ def test_connections_are_killed_again_and_again(new_redis, place_at, kind):
     server = new_redis()
     place = place_at(server.url)
     worker = place.worker()
-    with Load(place) as load, server.asked() as client:
+    with Load(place) as load, server.patient_client() as client:
         load.more(20)
         ends = time.monotonic() + 6.0
         while time.monotonic() < ends:
@@ -35,7 +35,7 @@ def test_an_idle_worker_whose_connections_were_killed_hears_of_new_work(new_redi
     place = place_at(server.url)
     worker = place.worker()
     place.completed([place.tasks.quick.enqueue(0)])
-    with server.asked() as client:
+    with server.patient_client() as client:
         for _ in range(3):
             client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
             time.sleep(1.0)
@@ -70,17 +70,17 @@ def test_redis_hangs_for_a_while(new_redis, place_at, supervised):
 def test_wires_go_dead_without_a_word(new_redis, place_at):
     """Our half of each is open, the other is gone: no FIN, no RST, no answer. New ones work later."""
     server = new_redis()
-    with Relay(server.port) as relay:
-        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
+    with FaultyProxy(server.port) as proxy:
+        place = place_at(f"redis://127.0.0.1:{proxy.port}", server.url)
         worker = place.worker()
         held = place.hold(3, "held", "held_thread")
         with Load(place) as load:
             load.more(50)
-            relay.forget()
-            relay.dead = True
+            proxy.forget()
+            proxy.dead = True
             place.let_go(6)
             time.sleep(6.0)
-            relay.dead = False
+            proxy.dead = False
             place.works_on(time.monotonic())
             load.more(50)
             jobs = place.completed(held)
@@ -91,11 +91,11 @@ def test_wires_go_dead_without_a_word(new_redis, place_at):
 def test_an_idle_worker_finds_out_that_its_wires_are_dead(new_redis, place_at):
     """It is told of nothing, and looks for itself: after 5 s at the latest, then half its deadline of 5 s."""
     server = new_redis()
-    with Relay(server.port) as relay:
-        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
+    with FaultyProxy(server.port) as proxy:
+        place = place_at(f"redis://127.0.0.1:{proxy.port}", server.url)
         worker = place.worker()
         place.completed([place.tasks.quick.enqueue(0)])
-        relay.forget()
+        proxy.forget()
         began = time.monotonic()
         place.tasks.quick.enqueue(1)
         place.works_on(began, within=7.5 + SOON)
@@ -106,15 +106,17 @@ def test_an_idle_worker_finds_out_that_its_wires_are_dead(new_redis, place_at):
 def test_a_reply_to_a_worker_is_lost(new_redis, place_at, verb):
     """What it asked was done, and it does not know: asked again, nothing is done twice."""
     server = new_redis()
-    with Relay(server.port) as relay:
-        place = place_at(f"redis://127.0.0.1:{relay.port}", server.url)
+    with FaultyProxy(server.port) as proxy:
+        place = place_at(f"redis://127.0.0.1:{proxy.port}", server.url)
         worker = place.worker(PENSTOCK_LEASE="3s")
         held = place.hold(3, "held", "held_thread")
-        with server.asked() as client:  # else it is the reply that it does not know the script that is lost
+        with (
+            server.patient_client() as client
+        ):  # else it is the reply that it does not know the script that is lost
             client.script_load(SCRIPTS[verb].text)
-        relay.lose_reply_to = SCRIPTS[verb].sha.encode()
+        proxy.lose_reply_to = SCRIPTS[verb].sha.encode()
         handles = [place.tasks.quick.using(delay=0.2).enqueue(n) for n in range(5)]
-        place.until(lambda: not relay.lose_reply_to, "a reply is lost")
+        place.until(lambda: not proxy.lose_reply_to, "a reply is lost")
         place.open("go")
         jobs = place.completed([*held, *handles])
         assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}

@@ -60,7 +60,9 @@ def test_a_sentinel_failover_under_load(new_sentinels, place_at, how):
             time.sleep(1.0)
         else:
             old.start_again()
-        with old.asked() as client:  # sooner than sentinels do; without it nothing is acknowledged any more
+        with (
+            old.patient_client() as client
+        ):  # sooner than sentinels do; without it nothing is acknowledged any more
             client.replicaof("127.0.0.1", new.port)
         load.more(50)
         nothing_acknowledged_is_lost(place, load, worker)

@@ -124,7 +124,7 @@ def test_redis_takes_its_time_to_load(new_redis, place_at):
     place = place_at(server.url)
     worker = place.worker()
     held = place.hold(3)
-    with server.asked() as client, client.pipeline(transaction=False) as pipe:
+    with server.patient_client() as client, client.pipeline(transaction=False) as pipe:
         for n in range(30_000):
             pipe.set(f"ballast:{n}", "x")
         pipe.execute()

@@ -12,7 +12,7 @@ import pytest
 from penstock import App
 from penstock.core.job import State
 from penstock.errors import EnqueueUnknown, OutboxFull, StoreUnavailable
-from tests.stores.redis.relay import Relay
+from tests.stores.redis.faulty_proxy import FaultyProxy
 from tests.system.conftest import Program
 from tests.system.redis.conftest import Load, RedisPlace
 
@@ -47,12 +47,12 @@ def through(door: str, task: Any) -> Callable[[int], Awaitable[Any]]:
 @pytest.mark.parametrize("door", ["sync", "async"])
 async def test_a_lost_reply_is_said_and_the_job_is_not_stored_twice(new_redis, place_at, door):
     server = new_redis()
-    with Relay(server.port) as relay:
-        place = place_at(f"redis://127.0.0.1:{relay.port}")
+    with FaultyProxy(server.port) as proxy:
+        place = place_at(f"redis://127.0.0.1:{proxy.port}")
         worker = place.worker()
         task = place.tasks.quick
         await through(door, task)(0)
-        relay.lose_reply_to = b"find-me"
+        proxy.lose_reply_to = b"find-me"
         with pytest.raises(EnqueueUnknown) as caught:
             await through(door, task.using(id="find-me"))(1)
         assert caught.value.ids == ("find-me",)

@@ -23,7 +23,7 @@ def test_scripts_that_are_forgotten_all_the_time_are_given_again(new_redis, plac
     over = threading.Event()
 
     def forget() -> None:
-        with server.asked() as client:
+        with server.patient_client() as client:
             while not over.wait(0.05):
                 client.script_flush()
 
@@ -49,7 +49,7 @@ def test_a_redis_without_memory_refuses_and_keeps_what_it_has(new_redis, place_a
     tasks = place.tasks
     held = place.hold(4, "held", "held_thread")
     later = place.app.enqueue_many([tasks.nap.using(delay="2s").job(0.01) for _ in range(50)])
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] + 1_000_000)
         later += enqueue_until_full(place)
         place.let_go(8)
@@ -95,9 +95,9 @@ def test_a_master_that_is_a_replica_for_a_while(new_redis, place_at):
     held = place.hold(3, "held", "held_thread")
     with Load(place) as load:
         load.more(50)
-        with server.asked() as client:
+        with server.patient_client() as client:
             # of a master that takes no replica: it keeps its data, and takes no writes
-            with other.asked() as master:
+            with other.patient_client() as master:
                 master.config_set("requirepass", "secret")
             client.replicaof("127.0.0.1", other.port)
             place.let_go(6)
@@ -113,7 +113,7 @@ def test_a_master_that_is_a_replica_for_a_while(new_redis, place_at):
 def test_a_producer_is_told_that_its_server_takes_no_writes(new_redis, place_at):
     server, other = new_redis(), new_redis(password="secret")
     place = place_at(server.url + "?timeout=1s")
-    with server.asked() as client:
+    with server.patient_client() as client:
         client.replicaof("127.0.0.1", other.port)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="takes no writes"):

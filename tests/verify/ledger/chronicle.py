@@ -7,9 +7,9 @@ from typing import Any
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.stores.contract import QueueInfo, QueueStats
 from penstock.verify.ledger import Verdict, facts
-from penstock.verify.ledger.check import Snapshot, judge
+from penstock.verify.ledger.check import Snapshot, verdict_on
 from penstock.verify.ledger.facts import Fact
-from penstock.verify.ledger.reading.history import History, tell
+from penstock.verify.ledger.reading.history import History, build_history
 
 QUEUE = "q"
 #: The wall clock (ms) when the monotonic one of these histories is 0.
@@ -49,13 +49,13 @@ class Chronicle:
             self.write(facts.Answered, at + 1, QUEUE, id, "new")
 
     def operate(self, verb: str, id: str, at: float, answer: str = "available", due: float = 0) -> None:
-        self.write(facts.Asked, at, QUEUE, id, verb, EPOCH + int(due))
-        self.write(facts.Told, at + 1, QUEUE, id, verb, answer)
+        self.write(facts.OperationAsked, at, QUEUE, id, verb, EPOCH + int(due))
+        self.write(facts.OperationAnswered, at + 1, QUEUE, id, verb, answer)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     def lease(self, id: str, at: float, *, pid: int = 2, attempt: int = 1, **more: Any) -> str:
-        """Asked for a ms before; its token comes back."""
+        """OperationAsked for a ms before; its token comes back."""
         token = f"{id}/{pid}/{at}"
         values = {"sent": int((at - 1) * 1_000_000), "lease": 15_000, **more}
         self.write(facts.Leased, at, QUEUE, id, token, f"w{pid}", attempt, pid=pid, **values)
@@ -91,13 +91,13 @@ class Chronicle:
         self.jobs[job.ref] = job
 
     def history(self) -> History:
-        return tell(sorted(self.facts, key=lambda fact: fact.mono))
+        return build_history(sorted(self.facts, key=lambda fact: fact.mono))
 
-    def judge(self, **options: Any) -> Verdict:
+    def verdict_on(self, **options: Any) -> Verdict:
         stats: list[QueueStats] = []
         queues: list[QueueInfo] = []
-        return judge(self.history(), Snapshot(self.jobs, queues, stats, self.borrows_clock), **options)
+        return verdict_on(self.history(), Snapshot(self.jobs, queues, stats, self.borrows_clock), **options)
 
     def promises(self, **options: Any) -> list[str]:
         """The promises that were broken, once for each time."""
-        return [finding.promise for finding in self.judge(**options).findings]
+        return [finding.promise for finding in self.verdict_on(**options).findings]

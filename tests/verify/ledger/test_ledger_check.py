@@ -124,8 +124,8 @@ async def test_a_reschedule_that_was_written_down_excuses_an_early_start(account
     offered, started = account.facts("offered", "late")[0], account.facts("started", "late")[0]
     account.change("started", "late", at=offered["due"] - 10)
     about = {"queue": "default", "id": offered["id"], "pid": 1, "verb": "reschedule", "at": offered["at"]}
-    account.add({**about, "fact": "asked", "mono": started["mono"] - 1, "due": offered["due"] - 20})
-    account.add({**about, "fact": "told", "mono": started["mono"] - 1, "answer": "scheduled"})
+    account.add({**about, "fact": "operation_asked", "mono": started["mono"] - 1, "due": offered["due"] - 20})
+    account.add({**about, "fact": "operation_answered", "mono": started["mono"] - 1, "answer": "scheduled"})
     assert (await account.verdict()).ok
 
 
@@ -301,7 +301,7 @@ async def test_counts_that_are_off_by_one_are_found(account: Account) -> None:
     account.pretend("queues", lie)
     verdict = await account.verdict()
     assert promises(verdict.findings) == {"counters"}
-    assert "counts 2 completed job(s), and has 3" in verdict.findings[0].says
+    assert "counts 2 completed job(s), but has 3" in verdict.findings[0].says
 
 
 async def test_a_job_that_nobody_offered_is_found(account: Account) -> None:

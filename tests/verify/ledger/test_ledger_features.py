@@ -37,11 +37,11 @@ async def test_two_workers_that_do_everything_leave_an_account_without_findings(
     await app.queue("narrow").asettings(max_running=2)
     queues = [Queue("default"), Queue("narrow")]
     workers = [asyncio.create_task(Worker(app, queues=queues, concurrency=8).run()) for _ in range(2)]
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     try:
         for n in range(150):
             try:
-                await dice.choice(offer)(n)
+                await rng.choice(offer)(n)
             except DuplicateJob:
                 pass
             if n % 25 == 0:

@@ -33,9 +33,9 @@ def test_two_of_a_key_one_after_the_other_are_fine(told: Chronicle) -> None:
 
 def test_two_of_a_key_at_once_are_found(told: Chronicle) -> None:
     _two_of_a_key(told, 15)
-    (finding,) = told.judge().findings
+    (finding,) = told.verdict_on().findings
     assert (finding.promise, finding.id) == ("limits", "b")
-    assert "2 jobs of the key 'k' ran at once: a, b" in finding.says
+    assert "2 jobs with key 'k' ran at once: a, b" in finding.says
 
 
 def test_a_key_that_may_have_two_may_have_two(told: Chronicle) -> None:
@@ -94,7 +94,7 @@ def test_more_of_a_queue_than_its_max_running_are_found(told: Chronicle) -> None
     told.write(facts.Limited, 0, QUEUE, 2)
     told.write(facts.Limited, 1, QUEUE, 2, told=True)
     _three_in_a_queue(told)
-    (finding,) = told.judge().findings
+    (finding,) = told.verdict_on().findings
     assert (finding.promise, finding.id) == ("limits", "c")
     assert "3 jobs of its queue ran at once" in finding.says
 
@@ -134,9 +134,9 @@ def test_an_ordered_job_that_runs_between_the_attempts_of_the_one_before_is_foun
     told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=5)
     told.run("b", 14, 16, pid=3)
     told.run("a", 20, 22, attempt=2)
-    (finding,) = told.judge().findings
+    (finding,) = told.verdict_on().findings
     assert (finding.promise, finding.id) == ("order", "b")
-    assert "it ran before a was done" in finding.says
+    assert "the job ran before a was done" in finding.says
 
 
 def test_ordered_jobs_of_one_call_stand_in_its_order(told: Chronicle) -> None:
@@ -144,7 +144,7 @@ def test_ordered_jobs_of_one_call_stand_in_its_order(told: Chronicle) -> None:
     told.run("a", 10, 12)
     told.run("c", 13, 15)
     told.run("b", 16, 18)
-    assert [(f.promise, f.id) for f in told.judge().findings] == [("order", "c")]
+    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("order", "c")]
 
 
 def test_nobody_knows_the_order_of_calls_at_the_same_time(told: Chronicle) -> None:
@@ -203,7 +203,7 @@ def test_a_second_job_of_a_key_that_was_held_is_found(
     told: Chronicle, states: int, at: float, period: int | None
 ) -> None:
     _second_call(told, at, states, period=period)
-    assert [(f.promise, f.id) for f in told.judge().findings] == [("unique", "b")]
+    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("unique", "b")]
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,9 @@ def test_who_is_turned_away_for_a_job_that_had_ended_is_found(told: Chronicle) -
     told.enqueue("a", 0, unique="k")
     told.run("a", 10, 20)
     told.enqueue("b", 30, verdict="duplicate", holder="a", unique="k")
-    (finding,) = told.judge().findings
+    (finding,) = told.verdict_on().findings
     assert (finding.promise, finding.id) == ("unique", "b")
-    assert "turned away for job a, which had ended" in finding.says
+    assert "refused because of job a, which had ended" in finding.says
 
 
 @pytest.mark.parametrize(("at", "states"), [(15, QUEUED | RUNNING), (30, QUEUED | RUNNING | FINISHED)])
@@ -300,7 +300,7 @@ def test_members_end_with_their_batch_and_the_batch_is_no_job_of_its_own(told: C
     for id in ("a", "b"):
         told.enqueue(id, 0, grouped=True)
     _batch(told, "a.batch", 10, "a", "b")
-    verdict = told.judge().require()
+    verdict = told.verdict_on().require()
     assert (verdict.enqueued, verdict.completed, verdict.runs) == (2, 2, 1)
 
 
@@ -309,14 +309,14 @@ def test_a_member_of_two_batches_is_found(told: Chronicle) -> None:
         told.enqueue(id, 0, grouped=True)
     _batch(told, "a.batch", 10, "a", "b")
     _batch(told, "c.batch", 20, "c", "b")
-    assert [(f.promise, f.id) for f in told.judge().findings] == [("groups", "b")]
+    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("groups", "b")]
 
 
 def test_a_member_that_is_in_no_batch_and_not_there_is_lost(told: Chronicle) -> None:
     for id in ("a", "b"):
         told.enqueue(id, 0, grouped=True)
     _batch(told, "a.batch", 10, "a")
-    verdict = told.judge()
+    verdict = told.verdict_on()
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "b")]
 
 
@@ -336,9 +336,9 @@ def test_a_member_that_stays_behind_its_batch_is_found(told: Chronicle) -> None:
 
 def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(told: Chronicle) -> None:
     told.enqueue("a", 0, grouped=True)
-    _batch(told, "a.batch", 10, "a", "a", "stranger")
-    says = sorted(f.says for f in told.judge().findings)
-    assert says == ["a is in it 2 times", "its member stranger was never offered"]
+    _batch(told, "a.batch", 10, "a", "a", "b")
+    says = sorted(f.says for f in told.verdict_on().findings)
+    assert says == ["its member b was never enqueued", "the batch has its member a 2 times"]
     assert len(told.promises(exclusive=False)) == 1
 
 
@@ -370,7 +370,7 @@ def test_a_chain_of_ticks_of_which_one_worker_is_heard_is_fine(told: Chronicle) 
     _tick(told, 10, 0, 10)
     _tick(told, 10.5, 0, 10, pid=3, answer="stale")
     _tick(told, 30, 10, 30, pid=3)
-    verdict = told.judge().require()
+    verdict = told.verdict_on().require()
     assert (verdict.enqueued, verdict.completed) == (2, 2)
 
 
@@ -383,8 +383,8 @@ def test_an_instant_that_two_workers_dealt_with_is_found(told: Chronicle) -> Non
 def test_instants_that_were_left_out_are_found(told: Chronicle) -> None:
     _tick(told, 10, 0, 10)
     _tick(told, 40, 20, 30)
-    (finding,) = told.judge().findings
-    assert "of entry 'e' what lies between 10 and 20 was left out" in finding.says
+    (finding,) = told.verdict_on().findings
+    assert "entry 'e': the instants between 10 and 20 were skipped" in finding.says
 
 
 def test_a_tick_without_an_answer_may_have_been_made(told: Chronicle) -> None:
@@ -416,7 +416,7 @@ def test_a_duplicate_names_the_harm_and_the_lease(told: Chronicle) -> None:
     told.fault("restart-store", 4_000, seconds=1.0)
     told.fault("kill-worker", 10_004, target=2)
     told.fault("stop-store", 10_006, seconds=1.0)
-    verdict = told.judge().require()
+    verdict = told.verdict_on().require()
     (one,) = verdict.duplicates
     assert (one.id, one.attempt_before, one.attempt, one.task) == ("a", 1, 2, "t")
     assert (one.cause, one.fault_at, one.fault_target) == ("kill-worker", EPOCH + 10_004, 2)
@@ -429,7 +429,7 @@ def test_a_report_has_some_findings_of_each_promise(told: Chronicle) -> None:
         told.enqueue(f"lost-{n}", n)
     told.enqueue("delayed", 0, due=EPOCH + 90_000)
     told.run("delayed", 1_000, 1_010)
-    verdict = told.judge()
+    verdict = told.verdict_on()
     some = summary(told.history(), verdict, began=EPOCH)["findings"]
     assert len(verdict.findings) > len(some) == 200
     assert {one["promise"] for one in some} == {"lost", "early"}
@@ -447,7 +447,7 @@ def _stopped_before_its_start(told: Chronicle) -> str:
 
 def test_a_start_that_came_after_the_end_is_of_the_lease_that_it_had(told: Chronicle) -> None:
     told.settle("a", 20_010, _stopped_before_its_start(told), answer="stale")
-    (one,) = told.judge().require().duplicates
+    (one,) = told.verdict_on().require().duplicates
     assert (one.cause, one.attempt_before, one.attempt) == ("stop-worker", 1, 2)
     assert (one.leased_from, one.leased_until) == (EPOCH + 999, EPOCH + 17_000)
 
@@ -465,7 +465,7 @@ def test_who_asked_first_while_the_store_was_away_was_not_served_first(
     told: Chronicle, attempts: tuple[int, int]
 ) -> None:
     _asked_while_the_store_was_away(told, attempts=attempts)
-    assert told.judge().findings
+    assert told.verdict_on().findings
 
 
 def test_a_retry_that_goes_to_who_asked_first_is_the_second_attempt(told: Chronicle) -> None:
@@ -474,7 +474,7 @@ def test_a_retry_that_goes_to_who_asked_first_is_the_second_attempt(told: Chroni
     first = told.start("a", 5_010, pid=3, sent=200_000_000)
     told.settle("a", 5_030, first, "retryable", error="Boom", delay=300)
     told.run("a", 5_400, 5_420, pid=2, attempt=2, sent=100_000_000)
-    assert told.judge().require().reruns == {"failure": 1}
+    assert told.verdict_on().require().reruns == {"failure": 1}
 
 
 def test_a_snoozed_job_that_goes_to_who_asked_first_has_not_run_before(told: Chronicle) -> None:
@@ -483,7 +483,7 @@ def test_a_snoozed_job_that_goes_to_who_asked_first_has_not_run_before(told: Chr
     first = told.start("a", 5_010, pid=3, sent=200_000_000)
     told.settle("a", 5_030, first, "scheduled", delay=300, charge=False)
     told.run("a", 5_400, 5_420, pid=2, attempt=1, sent=100_000_000)
-    assert told.judge().require().reruns == {"snooze": 1}
+    assert told.verdict_on().require().reruns == {"snooze": 1}
 
 
 def test_a_start_whose_lease_too_was_heard_of_late_is_the_earlier_attempt(told: Chronicle) -> None:
@@ -492,13 +492,13 @@ def test_a_start_whose_lease_too_was_heard_of_late_is_the_earlier_attempt(told: 
     told.run("a", 17_000, 17_100, pid=3, attempt=2)
     stale = told.start("a", 20_002, pid=2, attempt=1, sent=1_000_000_000)
     told.settle("a", 20_010, stale, answer="stale")
-    assert told.judge().require().duplicates[0].cause == "stop-worker"
+    assert told.verdict_on().require().duplicates[0].cause == "stop-worker"
 
 
 def test_a_kill_costs_nothing_that_somebody_else_has_begun(told: Chronicle) -> None:
     _stopped_before_its_start(told)
     told.fault("kill-worker", 20_005, target=2)
-    (crash,) = told.judge().require().crashes
+    (crash,) = told.verdict_on().require().crashes
     assert crash.held == []
 
 
@@ -508,7 +508,7 @@ def test_a_lease_whose_news_came_late_ends_no_loan(told: Chronicle) -> None:
     told.lease("a", 10_001, pid=4, sent=9_990_000_000)  # asked for before, and its answer took until 10.001
     told.fault("kill-worker", 10_004, target=2)
     told.run("a", 10_020, 10_030, pid=3, attempt=2)
-    verdict = told.judge()
+    verdict = told.verdict_on()
     assert [one.cause for one in verdict.duplicates] == ["kill-worker"]
     assert verdict.duplicates[0].leased_until == EPOCH + 10_020
 
@@ -516,7 +516,7 @@ def test_a_lease_whose_news_came_late_ends_no_loan(told: Chronicle) -> None:
 def test_harm_that_was_long_over_explains_nothing(told: Chronicle) -> None:
     _again(told)
     told.fault("restart-store", 4_000, seconds=0.5)  # and the 5 s that it may be felt
-    verdict = told.judge()
+    verdict = told.verdict_on()
     assert [f.promise for f in verdict.findings] == ["cause"]
     assert (verdict.unexplained, verdict.duplicates[0].cause) == (1, "unexplained")
 
@@ -557,25 +557,25 @@ def test_retries_are_no_duplicates(told: Chronicle) -> None:
     told.enqueue("a", 0)
     told.settle("a", 12, told.start("a", 10), "retryable", error="Boom")
     told.run("a", 20, 30, attempt=2)
-    verdict = told.judge().require()
+    verdict = told.verdict_on().require()
     assert (verdict.reruns, verdict.duplicated) == ({"failure": 1}, 0)
 
 
 def test_harm_that_was_asked_for_and_never_done_is_found(told: Chronicle) -> None:
     told.fault("kill-worker", 1, target=2)
     told.write(facts.Fault, 2, "kill", 3, "os-exit")  # its word is that of its cause
-    verdict = told.judge(asked=("kill-worker", "os-exit"))
+    verdict = told.verdict_on(asked=("kill-worker", "os-exit"))
     assert verdict.ok
     assert verdict.injected == {"kill-worker": 1, "os-exit": 1}
-    (finding,) = told.judge(asked=("kill-worker", "failover")).findings
-    assert (finding.promise, finding.says) == ("faults", "failover was asked for, and never happened")
+    (finding,) = told.verdict_on(asked=("kill-worker", "failover")).findings
+    assert (finding.promise, finding.says) == ("faults", "failover was requested, and never happened")
 
 
 def test_the_first_start_after_the_store_is_back_is_measured(told: Chronicle) -> None:
     told.enqueue("a", 0)
     told.fault("restart-store", 1_000, seconds=2.0)
     told.run("a", 3_250, 3_300)
-    assert told.judge().restarts == [pytest.approx(0.2501)]
+    assert told.verdict_on().restarts == [pytest.approx(0.2501)]
 
 
 # ── what a store may forget ──────────────────────────────────────────────────────────────────────
@@ -586,7 +586,7 @@ WINDOW = (EPOCH + 100, EPOCH + 200)
 def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(told: Chronicle) -> None:
     told.enqueue("before", 50)
     told.enqueue("within", 150)
-    verdict = told.judge(forgiven=[WINDOW])
+    verdict = told.verdict_on(forgiven=[WINDOW])
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "before")]
     assert (verdict.lost, verdict.forgiven, verdict.enqueued) == (1, 1, 2)
 
@@ -597,7 +597,7 @@ def test_an_enqueue_that_waited_for_a_replica_is_not_forgiven_where_outcomes_are
     told.settle("b", 150, told.start("b", 10))
     told.fault("failover", 160, seconds=0.1)
     told.run("b", 500, 510, pid=3, attempt=2)
-    verdict = told.judge(undone=[WINDOW])
+    verdict = told.verdict_on(undone=[WINDOW])
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "a")]
     assert (verdict.lost, verdict.forgiven, verdict.completed) == (1, 1, 1)
 
@@ -608,7 +608,7 @@ def test_an_enqueue_that_waited_for_a_replica_in_vain_may_be_forgotten(
 ) -> None:
     told.enqueue("a", at, verdict="unreplicated")
     told.settle("a", at + 3, told.start("a", at + 2), "retryable", error="Boom", delay=50)
-    verdict = told.judge(undone=[WINDOW])
+    verdict = told.verdict_on(undone=[WINDOW])
     assert [f.promise for f in verdict.findings] == broken
 
 
@@ -645,7 +645,7 @@ def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: floa
     told.settle("a", settled_at, told.start("a", 10))
     told.fault("restart-store", 300, seconds=0.1)
     told.run("a", 500, 510, pid=3, attempt=2)
-    verdict = told.judge(forgiven=[WINDOW])
+    verdict = told.verdict_on(forgiven=[WINDOW])
     assert sorted(f.promise for f in verdict.findings) == broken
     if not broken:
         assert (verdict.reruns, verdict.forgiven, verdict.completed) == ({"undone": 1}, 1, 1)
@@ -707,7 +707,7 @@ def _delayed(told: Chronicle, *, ahead: int) -> None:
 @pytest.mark.parametrize("ahead", [3_600_000, -3_600_000])
 def test_a_worker_with_a_wrong_clock_is_not_believed(told: Chronicle, ahead: int) -> None:
     _delayed(told, ahead=ahead)
-    verdict = told.judge().require()
+    verdict = told.verdict_on().require()
     assert verdict.lateness == [1_000]
 
 
@@ -718,7 +718,7 @@ def test_on_a_store_that_borrows_the_clock_a_wrong_one_excuses_an_early_start(to
     told.fault("clock", 500, target=2)
     assert told.promises() == ["early"]  # the store has a clock of its own
     told.borrows_clock = True
-    verdict = told.judge().require()
+    verdict = told.verdict_on().require()
     assert verdict.early == 1
 
 
@@ -736,9 +736,9 @@ def test_on_such_a_store_it_may_have_taken_away_what_ended_unheard(told: Chronic
 def test_a_late_start_that_nothing_explains_is_counted(told: Chronicle) -> None:
     told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
     told.run("a", 6_500, 6_510)
-    assert told.judge().late == 1
+    assert told.verdict_on().late == 1
     told.fault("stop-store", 5_500, seconds=0.5)
-    assert told.judge().late == 0
+    assert told.verdict_on().late == 0
 
 
 def test_a_lease_whose_news_came_late_makes_no_outcome_stale(told: Chronicle) -> None:
@@ -802,7 +802,7 @@ _AWAY = LostShard(EPOCH + 1_000, EPOCH + 7_000, (QUEUE,))
 def test_a_queue_that_stands_still_while_another_part_is_away_is_found(told: Chronicle) -> None:
     for id in _ready(told, 20):
         told.run(id, 7_100, 7_200)
-    (finding,) = told.judge(lost_shards=[_AWAY]).findings
+    (finding,) = told.verdict_on(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
     assert "20 job(s) were ready" in finding.says
     assert "6.0 s" in finding.says
@@ -823,7 +823,7 @@ def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(t
         told.settle(id, 7_100, token)
     told.enqueue("after", 7_100)
     told.run("after", 7_200, 7_210)
-    (finding,) = told.judge(lost_shards=[_AWAY]).findings
+    (finding,) = told.verdict_on(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
 
 
@@ -838,7 +838,7 @@ def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(told: Chr
 def test_queues_with_little_to_do_are_judged_together(told: Chronicle) -> None:
     for id in _ready(told, 5):
         told.run(id, 7_100, 7_200)
-    (finding,) = told.judge(lost_shards=[_AWAY]).findings
+    (finding,) = told.verdict_on(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", "")
 
 

@@ -194,10 +194,10 @@ def _place(folder: Path, environment: Environment) -> RunFolder:
 
 def _clean(environment: Environment, place: RunFolder) -> None:
     """Empty the namespace of the run. If that fails, print a note, so that the report is not lost."""
-    from penstock.verify.interrupts import undisturbed
+    from penstock.verify.interrupts import without_interrupts
 
     try:
-        with undisturbed():
+        with without_interrupts():
             environment.wipe(place.namespace)
     except StoreError as error:
         if not environment.capabilities.private:  # a private store is deleted as a whole
@@ -241,7 +241,7 @@ def _lines(seconds: float) -> Callable[[VerifyProgress], None]:
 def _where(progress: VerifyProgress, seconds: float) -> str:
     if progress.phase == "chaos":
         return f"{progress.at:.0f} of {seconds:.0f} s, {progress.faults} faults"
-    left = f": {progress.undone} jobs left" if progress.undone is not None else ""
+    left = f": {progress.unfinished} jobs left" if progress.unfinished is not None else ""
     return f"{progress.phase}{left}"
 
 

@@ -1,1 +1,1 @@
-"""The harm that a run can do: its types, when which is done, and who does it."""
+"""The faults of a run: their types, their plan, and their injection."""

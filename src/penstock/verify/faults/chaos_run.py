@@ -1,4 +1,4 @@
-"""A run under faults: its processes, its store, and the account of what was done to them."""
+"""A chaos run: its processes, its store, and the record of the injected faults."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from penstock.verify.fleet import Fleet, Member
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.rules.lost_shards import LostShard
 
-__all__ = ["NOBODY", "ChaosRun", "InjectedFault", "NoVictim", "wall"]
+__all__ = ["NO_PROCESS", "ChaosRun", "InjectedFault", "NoVictim", "wall_ms"]
 
-#: No process has it: harm that costs nobody an attempt.
-NOBODY = -1
-#: While these last, anybody's lease may run out; with a lost shard that of a job in its queues.
-_EVERYBODY = {
+#: Target of a fault that costs no process an attempt; no process has this id.
+NO_PROCESS = -1
+#: During these faults any lease may expire; during a lost shard only leases of its queues.
+_AFFECTS_ALL = {
     *("restart-store", "power-cut", "stop-store", "reset", "half-open", "failover", "lost-shard", "disk-full")
 }
 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """One act: when it began (monotonic, s), what was done to whom, how long it lasted (0: an instant)."""
+    """An injected fault: begin (monotonic, s), type, target, and duration (s; 0: an instant)."""
 
     began: float
     kind: str
@@ -42,7 +42,10 @@ class InjectedFault:
 
 @dataclass
 class ChaosRun:
-    """What faults act on, and what they have done. `tell` is called with each act; `over` ends every wait."""
+    """The targets of faults, and the faults injected so far.
+
+    `tell` is called with a message for each fault. Setting `over` ends every wait.
+    """
 
     fleet: Fleet
     ledger: Ledger
@@ -51,47 +54,47 @@ class ChaosRun:
     over: threading.Event
     tell: Callable[[str], None]
     file: Path | None = None
-    server: Any = None  # PrivateRedis, PrivateSentinels, PrivateCluster or SmallDisk: whatever its kinds need
+    server: Any = None  # PrivateRedis, PrivateSentinels, PrivateCluster or SmallDisk, as the fault types need
     proxies: Proxies | None = None
     done: list[InjectedFault] = field(default_factory=list)
-    #: The processes of workers without a supervisor that were killed.
+    #: Killed processes of workers without a supervisor.
     lone: set[int] = field(default_factory=set)
-    #: When the store was there again (monotonic, s), after each time that it was away.
-    back: list[float] = field(default_factory=list)
-    #: Wall clock (ms) from and to: what a store acknowledged then it may lose, by its own settings.
+    #: When the store was available again after each outage (monotonic, s).
+    store_returns: list[float] = field(default_factory=list)
+    #: Spans (wall clock, ms) whose acknowledged writes the store may lose, by its own durability settings.
     forgiven: list[tuple[int, int]] = field(default_factory=list)
-    #: What was leased then, and not synced, it may forget.
+    #: Spans whose leases the store may lose, because SQLite does not sync them.
     unleased: list[tuple[int, int]] = field(default_factory=list)
-    #: On a Cluster of ours the shard of each queue.
-    homes: Mapping[str, int] = field(default_factory=dict)
-    #: When a shard was lost, and the queues of the others.
+    #: The shard of each queue, on a private cluster.
+    shards_by_queue: Mapping[str, int] = field(default_factory=dict)
+    #: Lost shards: when, and the queues of the other shards.
     lost_shards: list[LostShard] = field(default_factory=list)
-    #: Whoever uses the store here holds it, so that nobody has the file open when its machine goes dark.
+    #: Held while this process uses the store, so that the file is closed during a power cut.
     using: threading.Lock = field(default_factory=threading.Lock)
-    #: The same, but for enqueues, which had waited for a replica.
+    #: Spans whose writes a failover may lose, except enqueues, which waited for a replica.
     undone: list[tuple[int, int]] = field(default_factory=list)
 
     def enqueue(self, payload: bytes, task: str, **options: Any) -> str:
         try:
             with self.using:
                 return self.app.enqueue_raw(options.pop("queue"), payload, task, **options).id
-        except PenstockError:  # the store is away: another time
+        except PenstockError:  # the store is away: the fault is retried later
             return ""
 
-    def victim(self, members: list[Member], luck: float) -> Member:
+    def victim(self, members: list[Member], random_values: float) -> Member:
         alive = [member for member in members if member.alive]
         if not alive:
             raise NoVictim
-        member = alive[int(luck * len(alive))]
-        member.harmed = True
+        member = alive[int(random_values * len(alive))]
+        member.faulted = True
         return member
 
     def kill(self, pid: int, kind: str, member: Member, note: str) -> None:
-        self.note(kind, member.name, note)
+        self.record(kind, member.name, note)
         self.end([pid], kind)
 
     def end(self, pids: Sequence[int], kind: str) -> None:
-        """Stopped first, so that none begins anything between the writing down and the end."""
+        """Kill these processes. Stop them first, so that none starts a job after the fault is recorded."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 if number == signal.SIGKILL:
@@ -99,27 +102,29 @@ class ChaosRun:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    def note(self, kind: str, target: str, note: str = "") -> None:
+    def record(self, kind: str, target: str, note: str = "") -> None:
         self.tell(f"{kind}: {target}")
         self.done.append(InjectedFault(time.monotonic(), kind, target, note))
 
     @contextlib.contextmanager
-    def lasting(self, kind: str, target: str, note: str = "", queues: Sequence[str] = ()) -> Iterator[None]:
+    def fault_lasting(
+        self, kind: str, target: str, note: str = "", queues: Sequence[str] = ()
+    ) -> Iterator[None]:
         self.tell(f"{kind}: {target}")
         began = time.monotonic()
-        everybodys = kind in _EVERYBODY and not (kind in ("restart-store", "power-cut") and self.file)
-        if everybodys:
+        affects_all = kind in _AFFECTS_ALL and not (kind in ("restart-store", "power-cut") and self.file)
+        if affects_all:
             self.ledger.fault("store", 0, kind, queues=queues)
         try:
             yield
         finally:
-            if everybodys:
+            if affects_all:
                 self.ledger.healed("store", 0)
             self.done.append(InjectedFault(began, kind, target, note, time.monotonic() - began))
 
     @contextlib.contextmanager
-    def hurting(self, kind: str, member: Member, cause: str) -> Iterator[None]:
-        """One process suffers for so long."""
+    def process_fault_lasting(self, kind: str, member: Member, cause: str) -> Iterator[None]:
+        """Record a fault of one process that lasts as long as the block."""
         self.ledger.fault(kind, member.pid, cause)
         try:
             yield
@@ -129,16 +134,16 @@ class ChaosRun:
     def wait(self, seconds: float) -> None:
         self.over.wait(seconds)
 
-    def until_serves(self, member: Member) -> None:
+    def wait_until_serving(self, member: Member) -> None:
         ends = time.monotonic() + 15.0
-        while not member.serves and member.alive and time.monotonic() < ends and not self.over.is_set():
+        while not member.is_serving and member.alive and time.monotonic() < ends and not self.over.is_set():
             time.sleep(0.05)
 
 
 class NoVictim(Exception):
-    """There is nobody at this moment to whom it could be done."""
+    """There is no target for this fault at the moment."""
 
 
-def wall() -> int:
+def wall_ms() -> int:
     """The wall clock, in ms since the epoch."""
     return time.time_ns() // 1_000_000

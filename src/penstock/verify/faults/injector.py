@@ -15,7 +15,7 @@ __all__ = ["FaultInjector"]
 
 
 class FaultInjector:
-    """Does what the plan says to the processes, the store and the tasks of a run."""
+    """Injects planned faults into the processes, the store and the tasks of a run."""
 
     def __init__(self, run: ChaosRun) -> None:
         processes, self._store, tasks = ProcessFaults(run), StoreFaults(run), TaskFaults(run)
@@ -49,14 +49,14 @@ class FaultInjector:
 
     @property
     def kinds(self) -> set[str]:
-        """The names of all faults that it can inject."""
+        """The names of all fault types that it can inject."""
         return set(self._acts)
 
-    def do(self, step: PlannedFault) -> None:
-        """Inject this fault; one that finds no victim (it has just died of another) is not counted."""
+    def inject(self, step: PlannedFault) -> None:
+        """Inject this fault. A fault without a victim (e.g. one that has just died) is not counted."""
         with contextlib.suppress(NoVictim):
-            self._acts[step.kind](*step.luck)
+            self._acts[step.kind](*step.random_values)
 
-    def look_for_failovers(self) -> None:
-        """Note a failover that nobody asked for."""
-        self._store.look_for_failovers()
+    def detect_failovers(self) -> None:
+        """Record a failover that this run did not cause."""
+        self._store.detect_failovers()

@@ -1,4 +1,4 @@
-"""Which harm is done when: drawn from the seed, so that the same seed does the same again."""
+"""The plan of a run: fault types and pauses, drawn from the seed; the same seed gives the same plan."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from penstock.verify.faults.types import FAULT_TYPES
 
 __all__ = ["AREAS", "PlannedFault", "RunRequest", "plan"]
 
-#: Who does harm at the same time as the others; and the shortest and longest rest between two acts (s).
+#: Areas, each with its own injector thread: shortest and longest pause between two of its faults (s).
 AREAS: dict[str, tuple[float, float]] = {
     "processes": (0.5, 4.0),
     "store": (1.0, 4.0),
     "tasks": (0.2, 1.0),
 }
-#: These come so much more often than others: of their recovery there are to be figures.
+#: Relative frequency of types whose recovery times are reported (others: 1).
 _OFTEN = {"kill-worker": 4, "restart-store": 2}
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What was asked for."""
+    """The parameters of a run."""
 
     seconds: float
-    asked: Sequence[str]  # kinds of faults
+    asked: Sequence[str]  # fault types
     seed: int
     workers: int = 2
     rate: float = 100.0
@@ -33,26 +33,29 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """After this pause do that; `luck` are the numbers (0 to 1) by which it is decided to whom and how."""
+    """A fault to inject after a pause (s).
+
+    `random_values` (0 to 1) choose its target and its details.
+    """
 
     pause: float
     kind: str
-    luck: tuple[float, float, float]
-    first: bool  # of its kind
+    random_values: tuple[float, float, float]
+    first: bool  # the first of its type
 
 
 def plan(seed: int, area: str, asked: Sequence[str]) -> Iterator[PlannedFault]:
-    """The steps of one area, without end: one round of all kinds, then by lot. None if it has no kinds."""
+    """The endless plan of one area: each type once, then random types. Empty if no type is of this area."""
     kinds = [name for name in asked if FAULT_TYPES[name].area == area]
-    dice = random.Random(f"{seed}/{area}")  # noqa: S311 (chaos by lot, no secret)
-    round_of_all = dice.sample(kinds, len(kinds))
+    rng = random.Random(f"{seed}/{area}")  # noqa: S311 (chaos by lot, no secret)
+    round_of_all = rng.sample(kinds, len(kinds))
     for kind in round_of_all:
-        yield _step(dice, area, kind, first=True)
+        yield _step(rng, area, kind, first=True)
     while kinds:
-        (kind,) = dice.choices(kinds, [_OFTEN.get(kind, 1) for kind in kinds])
-        yield _step(dice, area, kind, first=False)
+        (kind,) = rng.choices(kinds, [_OFTEN.get(kind, 1) for kind in kinds])
+        yield _step(rng, area, kind, first=False)
 
 
-def _step(dice: random.Random, area: str, kind: str, *, first: bool) -> PlannedFault:
-    pause = dice.uniform(*AREAS[area])
-    return PlannedFault(pause, kind, (dice.random(), dice.random(), dice.random()), first)
+def _step(rng: random.Random, area: str, kind: str, *, first: bool) -> PlannedFault:
+    pause = rng.uniform(*AREAS[area])
+    return PlannedFault(pause, kind, (rng.random(), rng.random(), rng.random()), first)

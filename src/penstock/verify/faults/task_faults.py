@@ -1,22 +1,22 @@
-"""Faults of tasks: they raise, hang, block, or crash their process; or nobody can run them."""
+"""Faults of tasks: tasks that raise, hang, block or crash their process, and jobs that no worker can run."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.verify.faults.chaos_run import NOBODY, ChaosRun
+from penstock.verify.faults.chaos_run import NO_PROCESS, ChaosRun
 
-__all__ = ["TASKS", "TOLD_BY_TASKS", "UNKNOWN_TASK", "TaskFaults"]
+__all__ = ["REPORTED_BY_TASKS", "TASKS", "UNKNOWN_TASK", "TaskFaults"]
 
 TASKS = "penstock.verify.workload.tasks"
 #: A task that no version of the code has.
-UNKNOWN_TASK = "verify.nobody-knows-it"
-#: What is asked for here, and written down by the task itself when it is done.
-TOLD_BY_TASKS = {"raise", "hang", "block-loop", "eat-memory", "os-exit", "segfault"}
+UNKNOWN_TASK = "verify.unknown"
+#: Fault types that the task itself records in the ledger when it runs.
+REPORTED_BY_TASKS = {"raise", "hang", "block-loop", "eat-memory", "os-exit", "segfault"}
 
 
 class TaskFaults:
-    """Each method enqueues one job that does harm."""
+    """Each method enqueues one job that causes a fault."""
 
     def __init__(self, run: ChaosRun) -> None:
         self._run = run
@@ -43,16 +43,16 @@ class TaskFaults:
 
     def unknown_task(self, *_: float) -> None:
         if self._run.enqueue(b"{}", UNKNOWN_TASK, queue="main"):
-            self._run.ledger.fault("task", NOBODY, "unknown-task")
-            self._run.note("unknown-task", UNKNOWN_TASK)
+            self._run.ledger.fault("task", NO_PROCESS, "unknown-task")
+            self._run.record("unknown-task", UNKNOWN_TASK)
 
     def poison_payload(self, which: float, *_: float) -> None:
         payload = (b"\xff\xfe\x00", b'{"n": "many"}', b"[" * 5_000)[int(which * 3)]
         if self._run.enqueue(payload, f"{TASKS}.quick", queue="main", max_attempts=3):
-            self._run.ledger.fault("task", NOBODY, "poison-payload")
-            self._run.note("poison-payload", "quick", f"{payload[:16]!r}")
+            self._run.ledger.fault("task", NO_PROCESS, "poison-payload")
+            self._run.record("poison-payload", "quick", f"{payload[:16]!r}")
 
     def _task(self, kind: str, name: str, payload: bytes = b"{}", **options: Any) -> None:
-        """Ask for it; the task writes it down when it does it, and is in no hurry."""
+        """Enqueue the job; its task records the fault in the ledger when it runs."""
         if self._run.enqueue(payload, f"{TASKS}.{name}", queue="harm", retry="200ms", **options):
-            self._run.note(kind, name)
+            self._run.record(kind, name)

@@ -1,4 +1,4 @@
-"""The kinds of harm that a run can do: what each is called, what it is, and where it can be done."""
+"""The types of faults: name, description, area, and the stores on which each is possible."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["FAULT_TYPES", "FaultType", "choose", "possible"]
 
 @dataclass(frozen=True)
 class FaultType:
-    """A word, what is done, who does it (processes, store or tasks), and what it needs."""
+    """A type of fault: name, description, area (processes, store or tasks), and requirements."""
 
     name: str
     says: str
     area: str
-    private: bool = False  # it would harm others who use the same server
-    relay: bool = False
-    only: tuple[str, ...] = ()  # the stores that have such a thing
+    private: bool = False  # needs a server of its own: it would affect other users of a shared server
+    proxy: bool = False  # needs a proxy
+    only: tuple[str, ...] = ()  # the stores on which it exists; empty: all
 
     def refusal(self, capabilities: Capabilities) -> str:
-        """Why it cannot be done here; empty if it can."""
+        """Why the fault is not possible with these capabilities; empty if it is."""
         if self.only and capabilities.store not in self.only:
             return f"it needs {' or '.join(self.only)}, and this is {capabilities.store}"
         if self.private and not capabilities.private:
             return (
-                "it would harm everybody on that server: let verify start one of its own with "
+                "it would affect other users of that server: start a private one with "
                 f"--private {capabilities.store}"
             )
-        if self.relay and not capabilities.relay:
-            return "it needs a relay before one Redis server, reached over TCP without TLS"
+        if self.proxy and not capabilities.proxy:
+            return "it needs a proxy in front of one Redis server, over TCP without TLS"
         return ""
 
 
@@ -45,43 +45,44 @@ FAULT_TYPES: dict[str, FaultType] = {
     for one in (
         FaultType("kill-worker", "SIGKILL a worker: alone, supervised, or a supervisor", "processes"),
         FaultType("stop-worker", "SIGSTOP a worker until its leases have run out, then SIGCONT", "processes"),
-        FaultType("kill-producer", "SIGKILL who enqueues", "processes"),
-        FaultType("stop-producer", "SIGSTOP who enqueues, then SIGCONT", "processes"),
+        FaultType("kill-producer", "SIGKILL a producer", "processes"),
+        FaultType("stop-producer", "SIGSTOP a producer, then SIGCONT", "processes"),
         FaultType("storm", "workers start and stop, or are killed, within seconds", "processes"),
-        FaultType("clock", "a worker whose wall clock is an hour ahead or behind", "processes"),
-        FaultType("two-versions", "workers of newer code: one task is gone, one renamed", "processes"),
-        FaultType("restart-store", "kill the server and start it again; for a file, all of the run", "store"),
+        FaultType("clock", "a worker whose wall_ms clock is an hour ahead or behind", "processes"),
+        FaultType("two-versions", "workers with newer code: one task removed, one renamed", "processes"),
+        FaultType("restart-store", "kill and restart the server; for a file, all processes of the run",
+                  "store"),
         FaultType("stop-store", "SIGSTOP the server; for a file, hold its write lock", "store", private=True),
-        FaultType("power-cut", "the store's machine goes dark: what its disk has not yet is gone", "store",
+        FaultType("power-cut", "the store's machine loses power: unsynced writes are lost", "store",
                   private=True, only=("redis", "sqlite")),
-        FaultType("reset", "reset all connections", "store", relay=True),
-        FaultType("half-open", "connections stay open, and nothing arrives any more", "store", relay=True),
-        FaultType("latency", "every byte takes longer", "store", relay=True),
-        FaultType("script-flush", "the server forgets all scripts", "store", private=True, only=_REDIS),
+        FaultType("reset", "reset all connections", "store", proxy=True),
+        FaultType("half-open", "connections stay open, and no byte arrives", "store", proxy=True),
+        FaultType("latency", "every byte takes longer", "store", proxy=True),
+        FaultType("script-flush", "the server drops all cached scripts", "store", private=True, only=_REDIS),
         FaultType("failover", "kill a master; its replica takes over", "store", private=True,
                   only=_WITH_REPLICAS),
-        FaultType("lost-shard", "a master and its replicas are gone: their queues wait, others go on",
+        FaultType("lost-shard", "a master and its replicas stop: their queues wait, others continue",
                   "store", private=True, only=("redis-cluster",)),
-        FaultType("disk-full", "writes fail for want of room", "store", private=True),
+        FaultType("disk-full", "writes fail because the disk is full", "store", private=True),
         FaultType("raise", "a task raises", "tasks"),
         FaultType("hang", "a task hangs until its timeout: a coroutine, a thread, a process", "tasks"),
         FaultType("block-loop", "a coroutine blocks the event loop", "tasks"),
-        FaultType("eat-memory", "a task takes memory until it is killed", "tasks"),
+        FaultType("eat-memory", "a task allocates memory until it is killed", "tasks"),
         FaultType("os-exit", "a task calls os._exit: in a process of its own, or in the worker", "tasks"),
         FaultType("segfault", "a task in a process of its own crashes the interpreter", "tasks"),
-        FaultType("unknown-task", "a job of a task that nobody knows", "tasks"),
-        FaultType("poison-payload", "a job whose bytes are no arguments", "tasks"),
+        FaultType("unknown-task", "a job whose task no worker has", "tasks"),
+        FaultType("poison-payload", "a job whose payload cannot be decoded into arguments", "tasks"),
     )
 }  # fmt: skip
 
 
 def possible(capabilities: Capabilities) -> list[str]:
-    """All that can be done here, in the order of the table."""
+    """The types that are possible with these capabilities, in the order of the table."""
     return [name for name in FAULT_TYPES if not _refusal(name, capabilities)]
 
 
 def choose(asked: Sequence[str], capabilities: Capabilities) -> list[str]:
-    """What `--faults` means here; raises ConfigError for an unknown kind, or one that is not possible."""
+    """The types that `--faults` names. Raises ConfigError for an unknown or impossible type."""
     if list(asked) == ["all"]:
         return possible(capabilities)
     problems = list(_problems(asked, capabilities))
@@ -104,9 +105,9 @@ def _refusal(name: str, capabilities: Capabilities) -> str:
     file = capabilities.store == "sqlite"
     if name == "disk-full" and capabilities.private:
         if file and not capabilities.small_disk:
-            return "it needs a disk of its own, which only root on Linux may mount"
+            return "it needs a small disk, which only root on Linux can mount"
         if not file and sys.platform != "linux":
-            return "a server's files can only be kept from growing on Linux"
+            return "limiting the size of a server's files is only possible on Linux"
     if name == "restart-store" and not file and not capabilities.private:
         return FaultType(name, "", "", private=True).refusal(capabilities)
     return kind.refusal(capabilities)

@@ -1,7 +1,7 @@
-"""An account of what really happened, kept outside the store, and the checker that compares the two.
+"""The ledger: a record of what happened, kept outside the store, and the checker that compares both.
 
-Producers, workers and whoever does harm write into a `Ledger`; `check` decides whether the store kept
-its promises.
+Producers, workers and fault injectors write into a `Ledger`. `check` decides whether the store kept its
+guarantees.
 """
 
 from penstock.verify.ledger.check import acheck, check

@@ -1,4 +1,4 @@
-"""Compares a ledger with its store and decides whether all promises were kept."""
+"""Compares a ledger with its store and decides whether all guarantees were kept."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.verify.ledger.reading.history import History, Story, read, uncolle
 from penstock.verify.ledger.rules import attempts, ends
 from penstock.verify.ledger.rules.batches import batches
 from penstock.verify.ledger.rules.case import Case, broken
-from penstock.verify.ledger.rules.causes import Again, reruns
+from penstock.verify.ledger.rules.causes import SecondRun, reruns
 from penstock.verify.ledger.rules.counters import counters
-from penstock.verify.ledger.rules.faults import Forgiven, troubles_of, word_of
+from penstock.verify.ledger.rules.faults import ForgivenSpans, fault_index_of, word_of
 from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
 from penstock.verify.ledger.rules.partitions import lanes, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
@@ -28,20 +28,20 @@ from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
 from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
 
-__all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "judge", "snapshot"]
+__all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "snapshot", "verdict_on"]
 
-#: From when to when, in ms since the epoch.
+#: Begin and end, in ms since the epoch.
 Span = tuple[int, int]
 
 _CHUNK = 1_000
-#: So many second runs are described one by one.
+#: At most this many second runs are described one by one.
 _DESCRIBED = 1_000
-#: These ask the process that uses them what time it is; others have a clock of their own.
+#: Stores without their own clock: they take the time from the process that uses them.
 _BORROWED_CLOCK = ("sqlite:", "memory:")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a store has: of the jobs that a ledger knows, those that are there; and its counters."""
+    """The contents of a store: those jobs of the ledger that exist, and its counters."""
 
     jobs: dict[Ref, Job]
     queues: list[QueueInfo]
@@ -50,17 +50,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Terms(TypedDict, total=False):
-    """What a verdict goes by.
+    """The options of a check.
 
-    - `finished`: all work should be done, so a job that is not is a finding (default True).
-    - `exclusive`: nobody else uses the store's queues, so its counters must agree (default True).
-    - `slack`: by how many ms the clocks of store and ledger may differ before a start counts as early
-      (default 0, for one machine).
-    - `asked`: the kinds of faults that were to be injected; one that never was is a finding.
-    - `forgiven`: spans of time of which the store may forget what it has said, as its settings allow (an
-      append-only file that is synced every second and the second before a power cut; a failover to a replica
-      that lags behind). What was answered then may be undone: jobs that are gone count as forgiven, not as
-      lost, and a job that had ended may run again.
+    - `finished`: every job must have ended; an unfinished job is a finding (default True).
+    - `exclusive`: only the ledger's processes use the queues, so the store's counters must agree (default
+      True).
+    - `slack`: tolerated difference between the clocks of store and ledger in ms, before a start counts as
+      early (default 0, for one machine).
+    - `asked`: types of faults that had to be injected; a type that never happened is a finding.
+    - `forgiven`: spans whose acknowledged writes the store may lose, as its settings allow. Examples: the
+      second before a power cut with an append-only file that is synced every second; a failover to a replica
+      that lags. A missing job then counts as forgiven, not as lost, and a job that had ended may run again.
     """
 
     finished: bool
@@ -71,32 +71,32 @@ class Terms(TypedDict, total=False):
 
 
 def check(directory: str | Path, store: Store, **terms: Unpack[Terms]) -> Verdict:
-    """The verdict on this ledger and its store, by these `Terms`. Call it when nobody produces or works."""
+    """The verdict on this ledger and its store; options: `Terms`. Call it when all processes have stopped."""
     return asyncio.run(acheck(directory, store, **terms))
 
 
 async def acheck(directory: str | Path, store: Store, **terms: Unpack[Terms]) -> Verdict:
-    """As `check`, inside an event loop."""
+    """Async version of `check`."""
     history = read(directory)
-    return judge(history, await snapshot(store, history), **terms)
+    return verdict_on(history, await snapshot(store, history), **terms)
 
 
 async def snapshot(store: Store, history: History) -> Snapshot:
-    """Ask the store about every job of the ledger, and for its counters."""
+    """Read every job of the ledger, and the counters, from the store."""
     jobs: dict[Ref, Job] = {}
     refs = list(dict.fromkeys(story.ref for story in history.stories))
     while refs:
         for start in range(0, len(refs), _CHUNK):
             found = await store.get(refs[start : start + _CHUNK])
             jobs.update({job.ref: job for job in found if job is not None})
-        # a batch that nobody has fetched is in no ledger
+        # a batch that no worker has fetched is not in the ledger
         of_batches = {Ref(job.queue, job.batch) for job in jobs.values() if job.batch is not None}
         refs = sorted(of_batches - jobs.keys() - set(refs), key=lambda ref: (ref.queue, ref.id))
     borrows = store.url.startswith(_BORROWED_CLOCK)
     return Snapshot(jobs, await store.queues(), await store.stats(days=1), borrows)
 
 
-def judge(
+def verdict_on(
     history: History,
     seen: Snapshot,
     *,
@@ -109,25 +109,28 @@ def judge(
     unleased: Iterable[Span] = (),
     lost_shards: Iterable[LostShard] = (),
 ) -> Verdict:
-    """The verdict, from facts alone.
+    """The verdict, computed from the facts of a ledger and a snapshot of its store. Options as in `Terms`,
+    and:
 
-    In the spans of `undone` the store may forget all but enqueues; in those of `unleased` the leases, but no
-    start that must be on record first. In those of `lost_shards` a part of the store was away, and the queues
-    of the others must have gone on.
+    - `undone`: spans whose writes the store may lose, except enqueues.
+    - `unleased`: spans whose leases the store may lose, except starts that must be recorded first.
+    - `lost_shards`: spans in which a shard was away; queues of the other shards must have made progress.
     """
-    excused = Forgiven(forgiven, history, undone, unleased)
+    excused = ForgivenSpans(forgiven, history, undone, unleased)
     with uncollected():
-        return _judged(history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(lost_shards))
+        return _verdict_on(
+            history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(lost_shards)
+        )
 
 
-def _judged(
+def _verdict_on(
     history: History,
     seen: Snapshot,
     finished: bool,
     exclusive: bool,
     slack: int,
     asked: Sequence[str],
-    forgiven: Forgiven,
+    forgiven: ForgivenSpans,
     lost_shards: Sequence[LostShard],
 ) -> Verdict:
     injected = Counter(map(word_of, history.faults))
@@ -135,20 +138,20 @@ def _judged(
         history,
         seen.jobs,
         time.time_ns() // 1_000_000,
-        troubles_of(history),
+        fault_index_of(history),
         forgiven,
         history.by_ref(),
         slack,
-        misled=seen.borrows_clock and "clock" in injected,
+        clock_skewed=seen.borrows_clock and "clock" in injected,
     )
     fates, findings = _fates(case, finished=finished)
     too_early = [finding for story in history.stories for finding in attempts.early(story, case)]
-    findings += [] if case.misled else too_early
+    findings += [] if case.clock_skewed else too_early
     for story in history.stories:
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
     findings += chain(uniqueness(case), lanes(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
-    again = [one for s in history.stories for one in reruns(s, history, case.troubles, case.forgiven)]
+    again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:
         findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
@@ -171,7 +174,7 @@ def _judged(
 
 
 def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Violation]]:
-    """How many jobs have ended how, and what is wrong with their ends. Batches are their members'."""
+    """Count the jobs by how they ended, and find wrong ends. A batch counts by its members."""
     fates: Counter[str] = Counter()
     findings: list[Violation] = []
     for story in case.history.stories:
@@ -180,20 +183,20 @@ def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Violation]
         findings += wrong
         job = case.job(story)
         if finished and fate == "unfinished" and job is not None:
-            says = f"the work is over, and it is still {job.state.value}"
+            says = f"all work is over, and the job is still {job.state.value}"
             findings.append(broken(story, "one end", says))
     return fates, findings
 
 
 def _of_the_ledger(history: History, injected: Counter[str], asked: Iterable[str]) -> Iterator[Violation]:
     if history.torn:
-        yield Violation("ledger", f"{history.torn} line(s) cannot be read: its disk was full?")
+        yield Violation("ledger", f"{history.torn} line(s) cannot be read: was the disk full?")
     for kind in dict.fromkeys(asked):
         if not injected[kind]:
-            yield Violation("faults", f"{kind} was asked for, and never happened")
+            yield Violation("faults", f"{kind} was requested, and never happened")
 
 
-def _described(again: Sequence[Again]) -> list[Duplicate]:
+def _described(again: Sequence[SecondRun]) -> list[Duplicate]:
     return [one.duplicate for one in again if one.duplicate is not None][:_DESCRIBED]
 
 

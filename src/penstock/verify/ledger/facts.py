@@ -1,11 +1,13 @@
-"""What a ledger holds: one line of JSON per fact, written by whoever saw it happen.
+"""The facts of a ledger: one line of JSON each, written by the process that observed it.
 
-Every fact has the wall clock in ms (`at`), a monotonic clock in ns that all processes of a machine share
-(`mono`), and the process that wrote it. What a process asks of a store is written before it asks and
-again when it knows the answer, so that a kill in between leaves a question without an answer, not a gap.
+Every fact has the wall clock in ms (`at`), the machine's monotonic clock in ns (`mono`), and the process id.
+A store call is written before the call and again after the reply. A kill in between leaves a call without an
+answer, not a gap.
 """
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -13,7 +15,6 @@ from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING
 
 __all__ = [
     "Answered",
-    "Asked",
     "Ended",
     "Fact",
     "Fault",
@@ -23,19 +24,25 @@ __all__ = [
     "Limited",
     "Offered",
     "Opened",
+    "OperationAnswered",
+    "OperationAsked",
     "SettleAnswered",
     "Settling",
     "Started",
     "Ticked",
     "Ticking",
-    "Told",
     "decoder",
     "encode",
 ]
 
 
-class Fact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag=str.lower, omit_defaults=True):
-    """The root of all facts. A fact is in no cycle, and there are millions of them."""
+def _tag(name: str) -> str:
+    """The value of `fact` in JSON: the class name in snake case."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Fact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag=_tag, omit_defaults=True):
+    """The parent class of all facts. `gc=False`: facts are in no reference cycle, and there are millions."""
 
     at: int
     mono: int
@@ -43,7 +50,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag=str.lowe
 
 
 class Opened(Fact, frozen=True):
-    """A process began its file. `parent` is the process that started it."""
+    """A process began its ledger file. `parent` is its parent process."""
 
     parent: int
     host: str
@@ -51,10 +58,11 @@ class Opened(Fact, frozen=True):
 
 
 class Fault(Fact, frozen=True):
-    """Somebody did harm on purpose: `kind` is kill, stop, store or another word.
+    """An injected fault; `kind` is kill, stop, store or another type.
 
-    `target` is the process that was hit, 0 for all of them. It lasted for so many `seconds`; 0: an instant,
-    or nobody said. `queues` are those whose jobs alone it hit, as a lost part of a store does; none: all.
+    - `target`: the process that was hit; 0: all processes.
+    - `seconds`: its duration; 0: an instant, or unknown.
+    - `queues`: the only queues that were hit, e.g. those of a lost shard; empty: all.
     """
 
     kind: str
@@ -65,14 +73,14 @@ class Fault(Fact, frozen=True):
 
 
 class Healed(Fact, frozen=True):
-    """The harm of this kind that was done last to this target is over."""
+    """The last fault of this kind on this target is over."""
 
     kind: str
     target: int
 
 
 class Limited(Fact, frozen=True):
-    """A queue's `max_running` was asked to be this, first without `told`, then with it: it is so."""
+    """A change of a queue's `max_running`: before the call without `told`, after its success with `told`."""
 
     queue: str
     max_running: int | None
@@ -80,7 +88,7 @@ class Limited(Fact, frozen=True):
 
 
 class Ticking(Fact, frozen=True):
-    """A periodic entry is about to be moved from one watermark to the next, with these jobs (ids)."""
+    """A tick call: a periodic entry advances from one watermark to the next and enqueues these jobs (ids)."""
 
     queue: str
     name: str
@@ -91,7 +99,7 @@ class Ticking(Fact, frozen=True):
 
 
 class Ticked(Fact, frozen=True):
-    """What the store said to that: a word of `store.TickStatus`, or `unknown`; and which jobs are new."""
+    """The answer to `Ticking`: a `TickStatus` or `unknown`, and which jobs are new."""
 
     queue: str
     name: str
@@ -102,14 +110,14 @@ class Ticked(Fact, frozen=True):
 
 
 class JobFact(Fact, frozen=True):
-    """The root of what concerns one job."""
+    """The parent class of facts about one job."""
 
     queue: str
     id: str
 
 
 class Offered(JobFact, frozen=True):
-    """A producer is about to enqueue it. `due` is the earliest instant at which it may start."""
+    """An enqueue call of one job. `due` is the earliest instant at which the job may start."""
 
     task: str
     due: int
@@ -120,31 +128,35 @@ class Offered(JobFact, frozen=True):
     retention: int = 0
     unique: str | None = None
     unique_until: int | None = None
-    follows: bool = False  # enqueued by a settlement, in its step
+    follows: bool = False  # enqueued by a settlement, in the same transaction
     unique_states: int = WHILE_QUEUED | WHILE_RUNNING
     lane: str | None = None
     lane_most: int = 1
     ordered: bool = False
     grouped: bool = False  # collected for a batch
-    entry: str = ""  # the periodic entry that it is of
+    entry: str = ""  # the periodic entry that enqueued it
 
 
 class Answered(JobFact, frozen=True):
-    """What the store said to that: a word of `store.EnqueueStatus`, or
+    """The answer to `Offered`: an `EnqueueStatus`, or one of these.
 
-    `unknown` (the reply was lost), `refused` (an error that says that nothing was stored), `follows`
-    (the settlement that carried it was applied), `skipped` (its periodic entry was not moved on so)."""
+    - `unknown`: the reply was lost.
+    - `refused`: an error which guarantees that nothing was stored.
+    - `follows`: the settlement that enqueued the job was applied.
+    - `skipped`: the tick that would have enqueued the job was not applied.
+    """
 
     verdict: str
     holder: str = ""  # the id of the job that has its unique key
 
 
 class Leased(JobFact, frozen=True):
-    """A worker has it on loan; `by` is fetch, reclaim, or wait (which handed it over).
+    """A worker has leased the job; `by` is fetch, reclaim, or wait (direct dispatch).
 
-    The worker asked for it at `sent` (mono; 0: unknown), for `lease` ms. If it had offered to take jobs under
-    the same token while it waited, it did so at `offered` (mono; 0: it had not): the store may have leased
-    the job at any time since then, also to a worker that was stopped meanwhile. A batch has `members`.
+    - `sent`: when the worker sent its call (mono; 0: unknown). `lease`: the length of the lease (ms).
+    - `offered`: when the worker offered its slots for direct dispatch under the same token (mono; 0: not).
+      The store may have leased the job at any time since then, even to a worker that was stopped meanwhile.
+    - `members`: the jobs of a batch.
     """
 
     token: str
@@ -163,13 +175,13 @@ class Leased(JobFact, frozen=True):
 
     @property
     def asked(self) -> int:
-        """When its holder asked for a job (mono): long before the store gave it, if that was away. Where
-        nobody knows, when he had it."""
+        """When the worker sent its call (mono); if unknown, when it got the job. With a store that was away
+        the call was sent long before the lease."""
         return self.sent or self.mono
 
 
 class Started(JobFact, frozen=True):
-    """An attempt's function begins. `inside`: written by the task itself, perhaps in a process of its own."""
+    """An attempt's function begins. `inside`: written by the task itself, e.g. in its own process."""
 
     token: str
     worker: str
@@ -178,7 +190,7 @@ class Started(JobFact, frozen=True):
 
 
 class Ended(JobFact, frozen=True):
-    """An attempt's function is done: `returned`, `interrupted`, or the name of what it raised."""
+    """An attempt's function has ended: `returned`, `interrupted`, or the name of its exception."""
 
     token: str
     outcome: str
@@ -186,7 +198,7 @@ class Ended(JobFact, frozen=True):
 
 
 class Settling(JobFact, frozen=True):
-    """A holder is about to settle it so. `error` is the kind of the error that goes with it."""
+    """A settle call of one job. `error` is the kind of the attempt's error, or empty."""
 
     token: str
     state: str
@@ -198,14 +210,14 @@ class Settling(JobFact, frozen=True):
 
 
 class SettleAnswered(JobFact, frozen=True, tag="settled"):
-    """What the store said to that: a word of `store.Settled`, or `unknown`."""
+    """The answer to `Settling`: a `Settled` of the store, or `unknown`."""
 
     token: str
     answer: str
 
 
-class Asked(JobFact, frozen=True):
-    """Somebody is about to cancel, retry, reschedule, delete or purge it (`id` is `*` for a purge).
+class OperationAsked(JobFact, frozen=True):
+    """A call that cancels, retries, reschedules, deletes or purges a job (`id` is `*` for a purge).
 
     `due` is the new time of a reschedule.
     """
@@ -214,17 +226,27 @@ class Asked(JobFact, frozen=True):
     due: int = 0
 
 
-class Told(JobFact, frozen=True):
-    """What the store said to that: the job's state as that verb answers it, empty for no such job,
-
-    `unknown` where the reply was lost; of a purge, how many jobs went."""
+class OperationAnswered(JobFact, frozen=True):
+    """The answer to `OperationAsked`: the job's state, empty if there is no such job, `unknown` if the reply
+    was lost; for a purge the number of removed jobs."""
 
     verb: str
     answer: str = ""
 
 
 _Outside = Opened | Fault | Healed | Limited | Ticking | Ticked
-_AnyFact = _Outside | Offered | Answered | Leased | Started | Ended | Settling | SettleAnswered | Asked | Told
+_AnyFact = (
+    _Outside
+    | Offered
+    | Answered
+    | Leased
+    | Started
+    | Ended
+    | Settling
+    | SettleAnswered
+    | OperationAsked
+    | OperationAnswered
+)
 
 decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(_AnyFact)
 encode = msgspec.json.Encoder().encode

@@ -30,12 +30,12 @@ _COUNTS = (
     "late",
     "stale",
 )
-#: A broken store breaks its promise to every job; so many are told, and some for each promise.
+#: At most this many findings are listed, some for each guarantee: a broken store may have one per job.
 _FINDINGS = 200
 
 
 def summary(history: History, verdict: Verdict, *, began: int) -> dict[str, Any]:
-    """All that the ledger can say of a run that `began` then (ms since the epoch)."""
+    """The numbers of a run that began at `began` (ms since the epoch)."""
     return {
         "injected": dict(sorted(verdict.injected.items())),
         "faults": [
@@ -80,7 +80,7 @@ def _finding(one: Violation) -> dict[str, str]:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Of sorted values: how many, the middle one, the one that 1 % exceed, the largest."""
+    """Number, median, 99th percentile and maximum of sorted values."""
     if not values:
         return {"n": 0, "p50": None, "p99": None, "max": None}
     most = len(values) - 1
@@ -89,7 +89,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def _throughput(history: History, began: int) -> list[dict[str, int]]:
-    """What was acknowledged and completed in each second."""
+    """Jobs acknowledged and completed in each second."""
     enqueued: Counter[int] = Counter()
     completed: Counter[int] = Counter()
     for story in history.stories:

@@ -1,4 +1,4 @@
-"""What the checker says: numbers, and a list of broken promises that should be empty."""
+"""The verdict of the checker: numbers, and the list of findings, which should be empty."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 __all__ = ["Crash", "Duplicate", "LedgerBroken", "Rerun", "Verdict", "Violation"]
 
-#: A report names at most so many findings; a broken store breaks its promise to every job.
+#: A report lists at most this many findings: a broken store may have one per job.
 _SHOWN = 20
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A promise that was broken: which, for which job (if it is about one), and how."""
+    """A broken guarantee (`promise`), how it was broken (`says`), and the job, if it concerns one."""
 
     promise: str
     says: str
@@ -29,11 +29,12 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A run that nobody wanted of a job that had run before, and what explains it.
+    """An unwanted second run of a job, and its cause.
 
-    `cause` is the kind of the fault, which was done at `fault_at` (ms) to the process `fault_target` (0: to
-    all); or crash (its own process died; then there may be no fault), undone, unexplained. The run before had
-    its lease from `leased_from` (ms), until somebody else had one at `leased_until`.
+    - `cause`: the type of the fault; or crash (the process of the run died, with or without a fault), undone
+      (the store lost the job's end), unexplained.
+    - `fault_at` (ms), `fault_target`: time and process of the fault; target 0: all processes.
+    - `leased_from`, `leased_until` (ms): from the lease of the run before to the next lease.
     """
 
     queue: str
@@ -49,9 +50,9 @@ class Duplicate(msgspec.Struct, frozen=True):
 
 
 class Rerun(msgspec.Struct, frozen=True):
-    """A job that a killed process had in hand, and its next attempt; `seconds` from the kill to its start.
+    """A job that a killed process was running, and its next attempt, `seconds` after the kill.
 
-    `attempt` and `seconds` are None where there was no need: its end was stored before the kill.
+    `attempt` and `seconds` are None if no attempt was needed: the job's end was stored before the kill.
     """
 
     queue: str
@@ -64,7 +65,7 @@ class Rerun(msgspec.Struct, frozen=True):
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """A process that was killed, and what it held: jobs whose function had begun and not ended."""
+    """A killed process, and the jobs that it was running."""
 
     pid: int
     cause: str
@@ -73,42 +74,43 @@ class Crash(msgspec.Struct, frozen=True):
 
     @property
     def recovery(self) -> float | None:
-        """Seconds until all that it held had started again; None if nothing needed to."""
+        """Seconds until all its jobs had started again; None if no job needed to."""
         waits = [one.seconds for one in self.held if one.seconds is not None]
         return max(waits, default=None)
 
 
 class LedgerBroken(AssertionError):
-    """The findings of a verdict that should have had none."""
+    """A verdict has findings."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """The numbers of a ledger, and its findings.
 
-    `reruns` counts second and later runs by their cause, `duplicates` are those that nobody wanted;
-    `lateness` has, for each job with a delay, how many ms after its due instant it started, `late` counts
-    those that took more than a second without any harm to blame. `injected` counts the harm by its kind.
-    `restarts` are the seconds from each return of the store to the first start of a job.
+    - `reruns`: second and later runs by cause; `duplicates`: the unwanted ones.
+    - `lateness`: for each delayed job, how many ms after its due instant it started.
+    - `late`: delayed jobs that started more than a second late without a fault to explain it.
+    - `injected`: faults by type.
+    - `restarts`: seconds from each return of the store to the first start of a job.
     """
 
     offered: int = 0
     enqueued: int = 0  # acknowledged by the store
     refused: int = 0
-    unknown: int = 0  # the reply was lost: stored or not
+    unknown: int = 0  # the reply was lost: the job may be stored or not
     completed: int = 0
     cancelled: int = 0
     dead: int = 0
     deleted: int = 0
     unfinished: int = 0
     lost: int = 0
-    forgiven: int = 0  # what the store was allowed to forget: jobs, and ends of jobs
+    forgiven: int = 0  # losses that the store's settings allow: jobs, and ends of jobs
     runs: int = 0
     early: int = 0
     late: int = 0
-    stale: int = 0  # late outcomes that the store refused, as it should
+    stale: int = 0  # outcomes of lost leases, which the store refused as it must
     reruns: dict[str, int] = {}
     duplicated: int = 0
-    duplicates: list[Duplicate] = []  # the first thousand of them
+    duplicates: list[Duplicate] = []  # the first thousand
     injected: dict[str, int] = {}
     crashes: list[Crash] = []
     restarts: list[float] = []
@@ -121,32 +123,32 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def retried(self) -> int:
-        """Runs after a failure or timeout of the one before."""
+        """Runs after a failure or a timeout."""
         return self.reruns.get("failure", 0) + self.reruns.get("timeout", 0)
 
     @property
     def unexplained(self) -> int:
-        """Second runs that nothing explains."""
+        """Second runs without a known cause."""
         return self.reruns.get("unexplained", 0)
 
     @property
     def recoveries(self) -> list[float]:
-        """For each job that a killed process held: the seconds from the kill until it ran again."""
+        """For each job that a killed process was running: seconds from the kill until it ran again."""
         return sorted(one.seconds for crash in self.crashes for one in crash.held if one.seconds is not None)
 
     @property
     def rerun_after_crash(self) -> int:
-        """Runs of jobs whose worker, or whose own process, was killed."""
+        """Runs of jobs whose worker or whose own process was killed."""
         return sum(self.reruns.get(cause, 0) for cause in ("kill", "kill-worker", "crash"))
 
     @property
     def recovery(self) -> float | None:
-        """Seconds from a kill until all that it interrupted ran again; the worst of all kills."""
+        """Seconds from a kill until all interrupted jobs ran again; the maximum of all kills."""
         times = [crash.recovery for crash in self.crashes]
         return max((t for t in times if t is not None), default=None)
 
     def report(self) -> str:
-        """All of it in a few lines."""
+        """The verdict as text of a few lines."""
         causes = ", ".join(f"{n} by {cause}" for cause, n in sorted(self.reruns.items())) or "none"
         lines = [
             f"enqueued {self.enqueued} (offered {self.offered}, refused {self.refused}, "
@@ -156,7 +158,7 @@ class Verdict(msgspec.Struct, frozen=True):
             f"runs {self.runs}, second runs: {causes}; early {self.early}; stale and refused {self.stale}",
         ]
         if self.injected:
-            lines.append("harm: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.injected.items())))
+            lines.append("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.injected.items())))
         lines += [
             f"pid {c.pid} {c.cause}: held {len(c.held)}, again in {_s(c.recovery)}" for c in self.crashes
         ]
@@ -168,7 +170,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
     def some(self, n: int) -> list[Violation]:
-        """The first finding of each promise, then the second of each, and so on; at most so many."""
+        """At most n findings: the first one of each guarantee, then the second one of each, and so on."""
         seen: Counter[str] = Counter()
         ranks: list[int] = []
         for one in self.findings:
@@ -178,7 +180,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return [one for _, one in ranked[:n]]
 
     def require(self) -> Verdict:
-        """The verdict itself if all promises were kept; else LedgerBroken with the report."""
+        """Return this verdict if it has no findings. Raises LedgerBroken, with the report, if it has."""
         if self.findings:
             raise LedgerBroken(f"the ledger has {len(self.findings)} finding(s)\n{self.report()}")
         return self

@@ -15,7 +15,7 @@ from penstock.config import mask_url
 from penstock.verify.environment import Environment
 from penstock.verify.faults.chaos_run import ChaosRun
 from penstock.verify.faults.plan import RunRequest
-from penstock.verify.faults.task_faults import TOLD_BY_TASKS
+from penstock.verify.faults.task_faults import REPORTED_BY_TASKS
 from penstock.verify.ledger import Verdict, Violation
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.summary import summary
@@ -175,7 +175,7 @@ def _injected(account: Account) -> dict[str, int]:
     """How often each kind that was asked for was done; what tasks do, by what they have written down."""
     told = Counter(fault.cause for fault in account.history.faults)
     done = Counter(one.kind for one in account.run.done)
-    return {kind: (told if kind in TOLD_BY_TASKS else done)[kind] for kind in account.request.asked}
+    return {kind: (told if kind in REPORTED_BY_TASKS else done)[kind] for kind in account.request.asked}
 
 
 def _faults(account: Account) -> list[FaultSeen]:
@@ -200,7 +200,7 @@ def _recoveries(account: Account, lone: bool) -> list[float]:
 def _restarts(account: Account) -> Iterator[float]:
     """From each moment at which the store was there again to the next start of a job."""
     starts = sorted(run.start.mono for story in account.history.stories for run in story.runs)
-    for back in account.run.back:
+    for back in account.run.store_returns:
         i = bisect_left(starts, int(back * 1e9))
         if i < len(starts):
             yield starts[i] / 1e9 - back

@@ -18,7 +18,7 @@ _POINTS = 600  # more could not be told apart
 _MARKS = 300
 
 #: What a fault is done to, and the kinds of it; what is not here is a task's own.
-_GROUPS = {
+_AREAS = {
     "processes": ("kill-worker", "stop-worker", "kill-producer", "stop-producer", "storm", "clock"),
     "store": (
         *("restart-store", "stop-store", "power-cut", "script-flush"),
@@ -26,40 +26,44 @@ _GROUPS = {
     ),
     "network": ("reset", "half-open", "latency"),
 }
-_GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
-_SAID = {
+_AREA_OF = {kind: area for area, kinds in _AREAS.items() for kind in kinds}
+_LABELS = {
     "processes": "done to processes",
     "store": "done to the store",
-    "network": "done to the wires",
+    "network": "network faults",
     "tasks": "done by tasks themselves",
 }
 
 
 def timeline(report: Mapping[str, Any]) -> str:
     """HTML with inline SVG; nothing where there is nothing to draw."""
-    beats: Sequence[Mapping[str, Any]] = report.get("throughput") or ()
+    samples: Sequence[Mapping[str, Any]] = report.get("throughput") or ()
     faults: Sequence[Mapping[str, Any]] = report.get("faults") or ()
-    if not beats and not faults:
+    if not samples and not faults:
         return ""
-    ends = [float(report.get("seconds") or 0), *(float(beat["at"]) + 1 for beat in beats), *map(_end, faults)]
+    ends = [
+        float(report.get("seconds") or 0),
+        *(float(sample["at"]) + 1 for sample in samples),
+        *map(_end, faults),
+    ]
     span = max(max(ends), 1.0)
-    lanes = {kind: list(those) for kind, those in groupby(sorted(faults, key=_order), key=_kind)}
-    parts = [_legend({_group(kind) for kind in lanes}), _chart(beats, faults, span)]
-    parts += [_lane(kind, those, span) for kind, those in lanes.items()]
+    rows = {kind: list(those) for kind, those in groupby(sorted(faults, key=_order), key=_kind)}
+    parts = [_legend({_area(kind) for kind in rows}), _chart(samples, faults, span)]
+    parts += [_row(kind, those, span) for kind, those in rows.items()]
     return "\n".join([*parts, _times(span)])
 
 
 # ── jobs per second ──────────────────────────────────────────────────────────────────────────────
 
 
-def _chart(beats: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, Any]], span: float) -> str:
+def _chart(samples: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, Any]], span: float) -> str:
     lines = {
-        name: _thinned([(beat["at"], beat.get(name, 0)) for beat in beats])
+        name: _thinned([(sample["at"], sample.get(name, 0)) for sample in samples])
         for name in ("enqueued", "completed")
     }
     top = _round_up(max((rate for points in lines.values() for _, rate in points), default=0))
     grid = "".join(f'<line x1="0" x2="{_WIDE}" y1="{y}" y2="{y}"/>' for y in (0, _HIGH / 2))
-    shade = "".join(_mark(fault, span, _HIGH) for fault in faults if _group(_kind(fault)) != "tasks")
+    shade = "".join(_mark(fault, span, _HIGH) for fault in faults if _area(_kind(fault)) != "tasks")
     drawn = "".join(
         f'<polyline class="{look}" points="{_points(lines[name], span, top)}"/>'
         for name, look in (("enqueued", "in"), ("completed", "out"))
@@ -76,8 +80,8 @@ def _chart(beats: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, Any
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The mean of so many neighbours that there are not too many points."""
     n = -(-len(points) // _POINTS) or 1
-    groups = [points[start : start + n] for start in range(0, len(points), n)]
-    return [(group[0][0], sum(rate for _, rate in group) / len(group)) for group in groups]
+    areas = [points[start : start + n] for start in range(0, len(points), n)]
+    return [(area[0][0], sum(rate for _, rate in area) / len(area)) for area in areas]
 
 
 def _points(points: Iterable[tuple[float, float]], span: float, top: float) -> str:
@@ -97,11 +101,11 @@ def _round_up(rate: float) -> int:
 # ── the faults ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _lane(kind: str, faults: Sequence[Mapping[str, Any]], span: float) -> str:
+def _row(kind: str, faults: Sequence[Mapping[str, Any]], span: float) -> str:
     marks = "".join(_mark(fault, span, _HIGH, titled=True) for fault in _merged(faults, span))
     name = f'<div>{escape(kind)} <span class="faint">× {len(faults):,}</span></div>'
     return (
-        f'<div class="row lane {_group(kind)}">{name}'
+        f'<div class="row faults {_area(kind)}">{name}'
         f'<svg viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(kind)}">{marks}</svg></div>'
     )
@@ -113,8 +117,8 @@ def _mark(fault: Mapping[str, Any], span: float, high: int, *, titled: bool = Fa
     bar = f'<rect x="{_x(begin, span)}" width="{_x(long, span)}" y="0" height="{high}"/>' if long else ""
     line = f'<line x1="{_x(begin, span)}" x2="{_x(begin, span)}" y1="0" y2="{high}"/>'
     if titled:
-        return f"<g><title>{escape(_told(fault))}</title>{bar}{line}</g>"
-    return f'<g class="{_group(_kind(fault))}">{bar}{line}</g>'
+        return f"<g><title>{escape(_title(fault))}</title>{bar}{line}</g>"
+    return f'<g class="{_area(_kind(fault))}">{bar}{line}</g>'
 
 
 def _merged(faults: Sequence[Mapping[str, Any]], span: float) -> list[Mapping[str, Any]]:
@@ -123,24 +127,24 @@ def _merged(faults: Sequence[Mapping[str, Any]], span: float) -> list[Mapping[st
         return list(faults)
     found: list[Mapping[str, Any]] = []
     for _, those in groupby(sorted(faults, key=_at), key=lambda fault: int(_at(fault) / span * _MARKS)):
-        group = list(those)
-        seconds = max(map(_end, group)) - _at(group[0])
-        found.append({**group[0], "seconds": seconds, "note": f"{len(group)} of them"})
+        area = list(those)
+        seconds = max(map(_end, area)) - _at(area[0])
+        found.append({**area[0], "seconds": seconds, "note": f"{len(area)} of them"})
     return found
 
 
-def _told(fault: Mapping[str, Any]) -> str:
+def _title(fault: Mapping[str, Any]) -> str:
     lasted = f" for {_long(fault):g} s" if _long(fault) else ""
     rest = " · ".join(str(fault[name]) for name in ("target", "note") if fault.get(name))
     return f"{_kind(fault)} at {_at(fault):.1f} s{lasted}" + (f": {rest}" if rest else "")
 
 
-def _legend(groups: set[str]) -> str:
+def _legend(areas: set[str]) -> str:
     items = [
         '<li class="in"><i class="thin"></i>enqueued</li>',
         '<li class="out"><i class="thin"></i>completed</li>',
     ]
-    items += [f'<li class="{group}"><i></i>{said}</li>' for group, said in _SAID.items() if group in groups]
+    items += [f'<li class="{area}"><i></i>{label}</li>' for area, label in _LABELS.items() if area in areas]
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -159,14 +163,14 @@ def _kind(fault: Mapping[str, Any]) -> str:
     return str(fault.get("kind", "?"))
 
 
-def _group(kind: str) -> str:
-    return _GROUP_OF.get(kind, "tasks")
+def _area(kind: str) -> str:
+    return _AREA_OF.get(kind, "tasks")
 
 
 def _order(fault: Mapping[str, Any]) -> tuple[int, str, float]:
     """By what they are done to, then by kind, then by time."""
     kind = _kind(fault)
-    return list(_SAID).index(_group(kind)), kind, _at(fault)
+    return list(_LABELS).index(_area(kind)), kind, _at(fault)
 
 
 def _at(fault: Mapping[str, Any]) -> float:

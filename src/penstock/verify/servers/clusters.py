@@ -1,4 +1,4 @@
-"""Redis servers become a Cluster, and say who is who in it."""
+"""Forms a Redis Cluster of servers, and finds the masters and replicas in it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = [
     "SLOTS",
     "cluster_settings",
     "epoch",
-    "followers",
     "form",
-    "holder",
+    "master_of_slot",
     "masters",
-    "share_of",
+    "replicas_of",
+    "shard_of_slot",
     "wait_lost",
     "wait_ok",
 ]
@@ -28,97 +28,99 @@ T = TypeVar("T", bound=RedisNode)
 
 
 def cluster_settings(node_timeout: int) -> list[str]:
-    """The lines of redis.conf that make a server a node; `node_timeout` is in milliseconds."""
+    """The lines of redis.conf for a cluster node; `node_timeout` is in milliseconds."""
     return ["cluster-enabled yes", f"cluster-node-timeout {node_timeout}", f"cluster-announce-ip {HOST}"]
 
 
-def form(first: Sequence[RedisNode], servants: Sequence[RedisNode] = ()) -> None:
-    """Make one cluster of servers that answer: the first share the slots, the others follow them in turn."""
-    nodes = [*first, *servants]
-    _deal_slots(first)
-    _introduce(nodes)
-    for number, servant in enumerate(servants):
-        _follow(servant, first[number % len(first)])
+def form(first: Sequence[RedisNode], replica_nodes: Sequence[RedisNode] = ()) -> None:
+    """Form a cluster: the `first` servers become masters, the others their replicas, assigned round robin."""
+    nodes = [*first, *replica_nodes]
+    _assign_slots(first)
+    _meet_all(nodes)
+    for number, replica in enumerate(replica_nodes):
+        _follow(replica, first[number % len(first)])
     wait_ok(nodes)
-    for servant in servants:
-        servant.wait_in_step()
+    for replica in replica_nodes:
+        replica.wait_synced()
 
 
 def wait_ok(nodes: Sequence[RedisNode], *, timeout: float = READY) -> None:
-    """Until every running node says that all slots are served."""
+    """Wait until every running node reports that all slots are served."""
     for node in nodes:
         if node.running:
             node.until(partial(_state_ok, node), "the cluster to be ok", timeout=timeout)
 
 
 def wait_lost(nodes: Sequence[RedisNode]) -> None:
-    """Until every running node says that there are slots which nobody serves."""
+    """Wait until every running node reports slots that no master serves."""
     for node in nodes:
         if node.running:
             node.until(partial(_lacks_slots, node), "the cluster to give slots up")
 
 
-def share_of(slot: int, shards: int) -> int:
-    """Which of so many shares of the slots it is in, from 0."""
+def shard_of_slot(slot: int, shards: int) -> int:
+    """The shard (from 0) of a slot, in a cluster of this many shards."""
     return next(share for share in range(shards) if slot < SLOTS * (share + 1) // shards)
 
 
 def masters(nodes: Sequence[T]) -> list[T]:
-    """Who is a master now, by what the running ones say of themselves."""
+    """The running nodes that report the role of master."""
     return [node for node in nodes if node.running and node.info("replication")["role"] == "master"]
 
 
-def holder(nodes: Sequence[T], slot: int) -> T:
-    """The master that has this slot now, by what most of its peers say; it may be dead, and they not know."""
+def master_of_slot(nodes: Sequence[T], slot: int) -> T:
+    """The master of this slot according to most nodes. It may be dead without their knowledge."""
     votes: Counter[int] = Counter()
     for node in nodes:
         if node.running:
-            for start, end, master, *_ in _asked(node, "CLUSTER", "SLOTS"):
+            for start, end, master, *_ in _command(node, "CLUSTER", "SLOTS"):
                 if start <= slot <= end:
                     votes[master[1]] += 1
     ((port, _),) = votes.most_common(1)
-    return next(node for node in nodes if node.known_port == port)
+    return next(node for node in nodes if node.announced_port == port)
 
 
 def epoch(node: RedisNode) -> int:
-    """Its own configuration epoch; who takes over gets a higher one."""
+    """The node's configuration epoch; a failover gives the new master a higher one."""
     return int(_cluster_info(node)["cluster_my_epoch"])
 
 
-def followers(nodes: Sequence[T], master: RedisNode) -> list[T]:
-    """The running replicas of this master, by what they say of themselves."""
+def replicas_of(nodes: Sequence[T], master: RedisNode) -> list[T]:
+    """The running nodes that report to be replicas of this master."""
     told = [(node, node.info("replication")) for node in nodes if node.running and node is not master]
     return [
-        node for node, said in told if said["role"] == "slave" and said["master_port"] == master.known_port
+        node
+        for node, said in told
+        if said["role"] == "slave" and said["master_port"] == master.announced_port
     ]
 
 
-def _asked(node: RedisNode, *command: Any) -> Any:
-    """Word by word: the driver has no opinion then on what the answer means."""
-    with node.asked() as client:
+def _command(node: RedisNode, *command: Any) -> Any:
+    """Send a command and return the raw answer, without the driver's parsing."""
+    with node.patient_client() as client:
         ask: Any = client.execute_command
         return ask(*command)
 
 
-def _deal_slots(first: Sequence[RedisNode]) -> None:
+def _assign_slots(first: Sequence[RedisNode]) -> None:
     for number, node in enumerate(first):
-        _asked(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        _command(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         share = range(SLOTS * number // len(first), SLOTS * (number + 1) // len(first))
-        _asked(node, "CLUSTER", "ADDSLOTS", *share)
+        _command(node, "CLUSTER", "ADDSLOTS", *share)
 
 
-def _introduce(nodes: Sequence[RedisNode]) -> None:
-    """Everybody meets everybody, which is quicker than hearsay."""
+def _meet_all(nodes: Sequence[RedisNode]) -> None:
+    """Introduce every node to every other one, which is faster than waiting for gossip."""
     for node in nodes:
         for other in nodes:
             if other is not node:
-                _asked(node, "CLUSTER", "MEET", HOST, other.port)
+                _command(node, "CLUSTER", "MEET", HOST, other.port)
     for node in nodes:
         node.until(partial(_knows, node, len(nodes)), "the nodes to know each other")
 
 
-def _follow(servant: RedisNode, master: RedisNode) -> None:
-    _asked(servant, "CLUSTER", "REPLICATE", _asked(master, "CLUSTER", "MYID"))
+def _follow(replica: RedisNode, master: RedisNode) -> None:
+    _command(replica, "CLUSTER", "REPLICATE", _command(master, "CLUSTER", "MYID"))
 
 
 def _knows(node: RedisNode, n: int) -> bool:
@@ -136,5 +138,5 @@ def _lacks_slots(node: RedisNode) -> bool:
 
 
 def _cluster_info(node: RedisNode) -> dict[str, str]:
-    lines = _asked(node, "CLUSTER", "INFO").decode().split()
+    lines = _command(node, "CLUSTER", "INFO").decode().split()
     return dict(line.split(":", 1) for line in lines)

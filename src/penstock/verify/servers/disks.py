@@ -1,4 +1,4 @@
-"""A disk that is small enough to be filled, for a store that is a file."""
+"""A small disk that can be filled, for a SQLite file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from penstock.core.errors import ConfigError
 
 __all__ = ["SmallDisk"]
 
-# It ends when its input does, which is when we close it or are no more, however that came about.
+# Unmounts when its input ends: when this process closes the pipe, or ends for any reason.
 _KEEPER = 'cat >/dev/null; exec umount -l "$1"'
 
 
 class SmallDisk:
-    """A file system of so many megabytes in this folder: a tmpfs, which only root on Linux may mount.
+    """A small file system in this folder: a tmpfs, which only root on Linux can mount.
 
-    Raises ConfigError where it cannot be had. It is gone, with all that is in it, when it is closed or
-    its process ends.
+    Raises ConfigError if it cannot be mounted. It is removed with its contents when it is closed or when this
+    process ends.
     """
 
     def __init__(self, folder: Path, megabytes: int = 64) -> None:
@@ -31,14 +31,14 @@ class SmallDisk:
         self._ballast = folder / "ballast"
         if sys.platform != "linux" or os.geteuid() != 0:
             raise ConfigError(
-                "a disk that can be filled has to be mounted, and only root on Linux may do that"
+                "a disk that can be filled has to be mounted, and only root on Linux can do that"
             )
         folder.mkdir(parents=True, exist_ok=True)
         options = f"size={megabytes}m,mode=700"
         mount = ["mount", "-t", "tmpfs", "-o", options, "penstock-verify", str(folder)]
         try:
             done = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603 (a program of ours, in words of ours)
-        except OSError as error:  # a small container may have no such program
+        except OSError as error:  # a small container may have no `mount` program
             raise ConfigError(f"a disk that can be filled cannot be mounted here: {error}") from None
         if done.returncode:
             raise ConfigError(f"a disk that can be filled cannot be mounted here: {done.stderr.strip()}")
@@ -49,12 +49,12 @@ class SmallDisk:
         )
 
     def fill_disk(self, seconds: float) -> str:
-        """Leave no room on it for so long; what was done, in words."""
+        """Fill the disk for this many seconds. Returns a description."""
         ends = time.monotonic() + seconds
         try:
             with FileIO(self._ballast, "wb") as ballast:
                 while time.monotonic() < ends:
-                    _take_all_room(ballast)  # also what a checkpoint gave back
+                    _take_all_room(ballast)  # again: a checkpoint frees space
                     time.sleep(0.02)
                 size = ballast.tell()
         finally:
@@ -62,7 +62,7 @@ class SmallDisk:
         return f"the last {size / 2**20:.1f} MB of its disk were taken"
 
     def close(self) -> None:
-        """Unmount it; a second time does nothing."""
+        """Unmount the disk; a second call does nothing."""
         if self._keeper.stdin is not None:
             self._keeper.stdin.close()
         self._keeper.wait()

@@ -1,4 +1,4 @@
-"""A Redis server of our own, which may be killed, stopped, paused, run out of disk and started again."""
+"""A private Redis server, which can be killed, stopped, paused, put on a full disk and started again."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ from redis.retry import Retry
 
 from penstock.verify.servers.programs import HOST, READY, ServerFailed, redis_program, start, until
 
-__all__ = ["Fsync", "RedisNode", "all_ready", "data_node", "fill", "freeze", "in_turn"]
+__all__ = ["Fsync", "RedisNode", "data_node", "fill", "freeze", "one_fault_at_a_time", "start_all"]
 
-#: When a write is safe from a power cut: before it is acknowledged; a second later, about; some time.
+#: When a write is on disk: before it is acknowledged; about a second later; when the system decides.
 Fsync = Literal["always", "everysec", "no"]
 
 
-class _Harmed(Protocol):
-    turn: threading.Lock
+class _HasFaultLock(Protocol):
+    fault_lock: threading.Lock
 
 
-S = TypeVar("S", bound=_Harmed)
+S = TypeVar("S", bound=_HasFaultLock)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def in_turn(harm: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """One harm at a time: who is stopped cannot be killed and started in the middle of it."""
+def one_fault_at_a_time(inject: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Decorator: a server has one fault at a time, so that a paused one is not restarted in between."""
 
-    @wraps(harm)
+    @wraps(inject)
     def waiting(server: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with server.turn:
-            return harm(server, *args, **kwargs)
+        with server.fault_lock:
+            return inject(server, *args, **kwargs)
 
     return waiting
 
 
 class RedisNode:
-    """One server process on a port of this host, which may be stopped and started again over its data."""
+    """One Redis process on a port of this host, which can be stopped and started again on its data."""
 
     def __init__(
         self, program: str, folder: Path, settings: Sequence[str], *, port: int, arguments: Sequence[str] = ()
     ) -> None:
         self.port = port
-        self.known_port = port  # the one that a cluster tells clients: a relay's, if there is one before it
+        self.announced_port = port  # the port that a cluster gives to clients: its own or its proxy's
         self.folder = folder
         self.log = folder / "log"
-        config = folder / "redis.conf"  # a file, so that the server can write its new role into it
+        config = folder / "redis.conf"  # a file, because the server writes a new role into it
         lines = [f"bind {HOST}", f'dir "{folder}"', f'logfile "{self.log}"', "daemonize no", *settings]
         config.write_text("\n".join(lines) + "\n")
         self._command = [program, str(config), *arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
-    # what it is
+    # facts
 
     @property
     def url(self) -> str:
@@ -86,32 +86,32 @@ class RedisNode:
         return redis.Redis(HOST, self.port, **(given | options))
 
     @contextlib.contextmanager
-    def asked(self) -> Iterator[redis.Redis]:
-        """A client for a moment, which waits while the server loads data, its own or those of its master."""
+    def patient_client(self) -> Iterator[redis.Redis]:
+        """A short-lived client that retries while the server loads data from disk or from its master."""
         patient = Retry(ConstantBackoff(0.05), round(20 * READY), (BusyLoadingError,))
         with contextlib.closing(self.client(retry=patient, retry_on_error=[BusyLoadingError])) as client:
             yield client
 
     def info(self, section: str = "default") -> dict[str, Any]:
-        with self.asked() as client:
+        with self.patient_client() as client:
             found: Any = client.info(section)
             return dict(found)
 
     def flush_scripts(self) -> None:
-        """SCRIPT FLUSH."""
-        with self.asked() as client:
+        """Send SCRIPT FLUSH."""
+        with self.patient_client() as client:
             client.script_flush()
 
     @property
-    def log_of_changes(self) -> Path:
-        """The file that it appends to now."""
+    def append_only_file(self) -> Path:
+        """The append-only file that the server currently writes."""
         parts = self.folder.glob("appendonlydir/*.incr.aof")
         return max(parts, key=_number, default=self.folder / "appendonly.aof")
 
-    # its life
+    # start and stop
 
     def launch(self) -> None:
-        """Start the process; `wait_ready` says when it answers."""
+        """Start the process; `wait_ready` waits until it answers."""
         assert not self.running, f"the server on port {self.port} is running"
         self._process = start(self._command)
 
@@ -119,16 +119,16 @@ class RedisNode:
         self.until(self._answers, "an answer")
         return self
 
-    def wait_in_step(self) -> None:
-        """For a replica: until it has all that its master has."""
+    def wait_synced(self) -> None:
+        """Wait until this replica is in sync with its master."""
 
-        def in_step() -> bool:
+        def synced() -> bool:
             return self.info("replication").get("master_link_status") == "up"
 
-        self.until(in_step, "the replica to be in step")
+        self.until(synced, "the replica to be in sync")
 
     def until(self, true: Callable[[], bool], what: str, *, timeout: float = READY) -> None:
-        """Wait until it is true of this server. Its log says why it is not."""
+        """Wait until the condition is true. Raises ServerFailed, with the end of the server's log."""
 
         def true_or_over() -> bool:
             return true() or not self.running
@@ -136,17 +136,17 @@ class RedisNode:
         try:
             until(true_or_over, what, timeout=timeout)
         except ServerFailed as error:
-            raise ServerFailed(f"{error}; {self._last_words()}") from None
+            raise ServerFailed(f"{error}; {self._log_tail()}") from None
         if not self.running:
-            raise ServerFailed(f"waited for {what}, and it ended: {self._last_words()}")
+            raise ServerFailed(f"waited for {what}, and it ended: {self._log_tail()}")
 
     def start_again(self) -> Self:
-        """After stop() or kill(): the same port, the same folder."""
+        """Start again after stop() or kill(), on the same port and folder."""
         self.launch()
         return self.wait_ready()
 
     def stop(self) -> None:
-        """End it as an operator would; it may save what it has to."""
+        """Stop the server in order, with time to save its data."""
         if self._process is None or not self.running:
             return
         self.resume()
@@ -157,27 +157,27 @@ class RedisNode:
             self.kill()
 
     def kill(self) -> None:
-        """kill -9: what was not written is lost."""
+        """Kill the server with SIGKILL: unwritten data is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def pause(self) -> None:
-        """It holds its connections and says nothing: what a stuck machine looks like."""
+        """Pause the process: connections stay open and nothing is answered, as on a stuck machine."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def may_grow(self, may: bool) -> None:
-        """Whether it may write to a file. If not, its writes fail as on a full disk (EFBIG for ENOSPC)."""
+    def allow_file_growth(self, may: bool) -> None:
+        """Allow or forbid the server to write files; forbidden writes fail as on a full disk (with EFBIG)."""
         if sys.platform != "linux":
-            raise ServerFailed("a full disk can only be had on Linux (prlimit)")
+            raise ServerFailed("a full disk can only be simulated on Linux (prlimit)")
         _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard if may else 0, hard))
 
     def close(self) -> None:
-        """For good."""
+        """Kill the server; it is not started again."""
         self.kill()
 
     def __enter__(self) -> Self:
@@ -187,11 +187,11 @@ class RedisNode:
         self.close()
 
     def _answers(self) -> bool:
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), self.asked() as client:
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), self.patient_client() as client:
             return bool(client.ping())
         return False
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         lines = self.log.read_text("utf-8", "replace").splitlines() if self.log.exists() else []
         return "\n".join([f"the log of the server on port {self.port} ends:", *lines[-15:]])
 
@@ -201,28 +201,28 @@ def _number(path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-# ── what is done to them ─────────────────────────────────────────────────────────────────────────
+# ── acts on servers ──────────────────────────────────────────────────────────────────────────────
 
 
 def data_node(folder: Path, port: int, fsync: Fsync, settings: Sequence[str] = ()) -> RedisNode:
-    """One with an append-only file, which is to be launched yet; raises ConfigError without a program."""
+    """A server with an append-only file, not yet launched. Raises ConfigError if no program is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     usual = [
         f"port {port}",
         'save ""',
         "appendonly yes",
         f"appendfsync {fsync}",
-        # a replica is fed at once and not after the 5 s in which others might come
+        # sync a replica at once, not after the default 5 s of waiting for other replicas
         "repl-diskless-sync yes",
         "repl-diskless-sync-delay 0",
         "repl-ping-replica-period 1",
-        "repl-timeout 5",  # a link that a relay has left half open is made anew soon
+        "repl-timeout 5",  # reconnect soon after a half-open fault
     ]
     return RedisNode(redis_program(), folder.resolve(), [*usual, *settings], port=port)
 
 
-def all_ready(nodes: Sequence[RedisNode]) -> None:
-    """Start them together; none is left behind if one cannot."""
+def start_all(nodes: Sequence[RedisNode]) -> None:
+    """Start these servers together; if one fails, close all."""
     with contextlib.ExitStack() as started:
         for node in nodes:
             started.callback(node.close)
@@ -233,7 +233,7 @@ def all_ready(nodes: Sequence[RedisNode]) -> None:
 
 
 def freeze(node: RedisNode, seconds: float) -> None:
-    """SIGSTOP, and SIGCONT after so long."""
+    """Pause a server (SIGSTOP) for this many seconds."""
     node.pause()
     try:
         time.sleep(seconds)
@@ -242,18 +242,21 @@ def freeze(node: RedisNode, seconds: float) -> None:
 
 
 def fill(node: RedisNode, seconds: float) -> str:
-    """Let none of its files grow for so long; what came of it, in words. It may have ended itself."""
-    node.may_grow(False)
+    """Forbid a server to write files for this many seconds. Returns what happened, in words.
+
+    The server may have exited.
+    """
+    node.allow_file_growth(False)
     try:
         time.sleep(seconds)
         refused = node.running and not _writes(node)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            node.may_grow(True)
+            node.allow_file_growth(True)
     if not node.running:
-        return "it ended itself at the first write, as it does with appendfsync always"
-    node.until(lambda: _writes(node), "its file to grow again")  # it tries every second
-    return "it refused to write (MISCONF)" if refused else "nothing was written meanwhile"
+        return "the server exited at its first write, as it does with appendfsync always"
+    node.until(lambda: _writes(node), "its file to grow again")  # the server retries every second
+    return "the server refused writes (MISCONF)" if refused else "nothing was written meanwhile"
 
 
 def _writes(node: RedisNode) -> bool:

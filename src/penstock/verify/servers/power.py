@@ -1,11 +1,11 @@
-"""A power cut for a store that is a SQLite file: what was written and not synced is gone.
+"""Simulates a power cut for a SQLite file: unsynced writes are lost.
 
-A process that has called `watch` writes down, beside the file, how much of its write-ahead log is on the
-disk: as far as SQLite was told to sync, not as far as our code believes. When all who have the file open are
-dead, `cut` takes the rest of the log; the next who opens the file finds what a machine has that went dark.
+A process that has called `track_syncs` records, in a file beside the database, how much of the write-ahead
+log SQLite has synced to disk. When all processes that have the file open are dead, `cut` truncates the log to
+that size. The next process that opens the file finds the state after a power cut.
 
-A checkpoint syncs the log before it touches the database, and the database before the log begins anew. So the
-database has all that an older log had, and the file is whole after every cut.
+A checkpoint syncs the log before it writes the database, and syncs the database before the log restarts. So
+the database contains everything of an older log, and the file is consistent after every cut.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any
 
 from penstock.stores.sqlite import file
 
-__all__ = ["begin", "cut", "watch"]
+__all__ = ["cut", "start_tracking", "track_syncs"]
 
-_HEAD, _FRAME = 32, 24  # bytes before the first frame of a log, and before each frame's page
-_note = struct.Struct("<8sQQ")  # which log, how many bytes of it, since when (wall clock, ms)
-
-
-def watch() -> None:
-    """Let new connections of this process write down what they sync, where that is asked for."""
-    file.connection_class = WatchedConnection
+_HEAD, _FRAME = 32, 24  # size of the log's header and of each frame's header (bytes)
+_note = struct.Struct("<8sQQ")  # id of the log, its synced bytes, time of the sync (wall clock, ms)
 
 
-def begin(path: Path) -> None:
-    """Ask all who watch to write down what they sync of this file. Nobody may have it open yet."""
-    watch()
+def track_syncs() -> None:
+    """Make new connections of this process record their syncs, for files with `start_tracking`."""
+    file.connection_class = SyncTrackingConnection
+
+
+def start_tracking(path: Path) -> None:
+    """Start recording the syncs of this file. No process may have the file open yet."""
+    track_syncs()
     _note_of(path).write_bytes(_note.pack(b"", 0, 0))
 
 
 def cut(path: Path) -> int:
-    """Take what was not synced from this file's log; since when (wall clock, ms) nothing was.
+    """Drop the unsynced end of this file's log. Returns the time of the last sync (wall clock, ms).
 
-    Nobody may have it open, and the last who had must not have closed it: that would have synced all.
+    No process may have the file open, and the last one must have been killed: closing the file syncs it.
     """
     log = Path(f"{path}-wal")
     which, synced, since = _read_note(path)
@@ -51,8 +51,8 @@ def cut(path: Path) -> int:
     return since
 
 
-class WatchedConnection(sqlite3.Connection):
-    """A connection that notes each sync of the log."""
+class SyncTrackingConnection(sqlite3.Connection):
+    """A SQLite connection that records each sync of the log."""
 
     def __init__(self, database: Any, *args: Any, **options: Any) -> None:
         super().__init__(database, *args, **options)
@@ -66,7 +66,7 @@ class WatchedConnection(sqlite3.Connection):
             self._full = sql.endswith("FULL")
         elif sql.startswith("BEGIN"):
             self._changes = self.total_changes
-        elif sql.startswith("PRAGMA wal_checkpoint"):  # the first that it does
+        elif sql.startswith("PRAGMA wal_checkpoint"):  # a checkpoint first syncs the log
             self._synced()
         cursor = super().execute(sql, *parameters)
         if sql == "COMMIT" and self._full and self.total_changes != self._changes:
@@ -74,7 +74,7 @@ class WatchedConnection(sqlite3.Connection):
         return cursor
 
     def _synced(self) -> None:
-        """All that is committed by now is on the disk. Called by the one writer that there is at a time."""
+        """Record that all committed frames are on disk. Called by the only writer at the time."""
         with suppress(FileNotFoundError), _note_of(self._path).open("r+b", buffering=0) as note:
             with Path(f"{self._path}-wal").open("rb") as log:
                 self._seen = which, end = _committed(log.fileno(), *self._seen)
@@ -91,7 +91,7 @@ def _read_note(path: Path) -> tuple[bytes, int, int]:
 
 
 def _head(log: int) -> tuple[bytes, int]:
-    """Which log it is (its salts: they change when it begins anew), and the size of a page."""
+    """The id of the log (its salts, which change when the log restarts), and the page size."""
     head = os.pread(log, _HEAD, 0)
     if len(head) < _HEAD:
         return b"", 0
@@ -99,7 +99,7 @@ def _head(log: int) -> tuple[bytes, int]:
 
 
 def _committed(log: int, which: bytes, end: int) -> tuple[bytes, int]:
-    """Up to where the log is committed; `which` and `end` are what an earlier look has found."""
+    """The id of the log and the end of its last commit; `which` and `end` are an earlier result."""
     found, page = _head(log)
     if not found:
         return b"", 0
@@ -111,5 +111,5 @@ def _committed(log: int, which: bytes, end: int) -> tuple[bytes, int]:
         if len(frame) < _FRAME or frame[8:16] != found:
             return found, end
         at += _FRAME + page
-        if frame[4:8] != bytes(4):  # the last of a transaction says how large the database is then
+        if frame[4:8] != bytes(4):  # only the last frame of a transaction has the size of the database
             end = at

@@ -1,4 +1,4 @@
-"""Where servers come from: their programs, their processes, a port to listen on."""
+"""Finds server programs and free ports, and starts server processes."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from penstock.core.errors import ConfigError, PenstockError
 __all__ = ["HOST", "READY", "ServerFailed", "free_port", "redis_program", "start", "until"]
 
 HOST = "127.0.0.1"
-READY = 30.0  # seconds in which a server must answer, on a busy machine too
+READY = 30.0  # timeout until a server answers (s), also on a busy machine
 
 
 class ServerFailed(PenstockError):
-    """A server that was started here did not do what it must; the message says what, and its log why."""
+    """A private server did not start or did not reach a state; the message includes the end of its log."""
 
 
 def redis_program() -> str:
-    """The path of the server's program. Raises ConfigError when there is none."""
+    """The path of redis-server or valkey-server. Raises ConfigError if neither is installed."""
     for name in ("redis-server", "valkey-server"):
         if (path := shutil.which(name)) is not None:
             return path
     raise ConfigError(
-        "a Redis of one's own needs redis-server or valkey-server on the PATH, and neither is installed: "
+        "a private Redis needs redis-server or valkey-server on the PATH, and neither is installed: "
         "apt-get install redis-server (brew install redis)"
     )
 
 
-# The kernel is asked to kill a server when its parent ends, and for the kernel the parent is the *thread*
-# that started it: so all are started by one that lives as long as this process.
+# The kernel kills a server when its parent ends, and its parent is the *thread* that started it. So one
+# thread, which lives as long as this process, starts all servers.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="servers")
 
-# A program of its own and not a preexec_fn, which may deadlock in a process with threads. What cannot grow a
-# file shall hear of it from write(), as on a full disk, and not be killed for it.
+# A launcher program, because a preexec_fn may deadlock in a process with threads. It ignores SIGXFSZ: a
+# server at its file size limit gets an error from write(), as on a full disk, and is not killed.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -48,13 +48,13 @@ if sys.platform == "linux":
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
-        sys.exit("whoever wanted this server is gone")
+        sys.exit("the process that started this server has ended")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start this program as one that does not outlive us."""
+    """Start this program; it is killed when the current process ends."""
     return _starter.submit(_start, command).result()
 
 
@@ -64,7 +64,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for us, who end our servers in order
+        start_new_session=True,  # Ctrl-C goes to this process alone, which stops its servers in order
     )
 
 
@@ -72,10 +72,9 @@ _handed_out: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that is free, and whose cluster bus (10 000 above) is free.
+    """A free port whose cluster bus port (10 000 above) is also free.
 
-    Both lie below those that a kernel gives to outgoing connections: a server that is down for a
-    while finds its port again.
+    Both are below the range of outgoing connections, so a restarted server finds its port free.
     """
     while True:
         port = 10_100 + secrets.randbelow(12_000)
@@ -94,7 +93,7 @@ def _is_free(port: int) -> bool:
 
 
 def until(true: Callable[[], bool], what: str, *, timeout: float = READY) -> None:
-    """Wait until it is true: no server notifies of any of this. Raises ServerFailed."""
+    """Poll until the condition is true. Raises ServerFailed after the timeout."""
     deadline = time.monotonic() + timeout
     while not true():
         if time.monotonic() > deadline:

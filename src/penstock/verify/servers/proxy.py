@@ -1,13 +1,13 @@
-"""A wire before a server, which can be torn, go dead, or become long, while both ends do nothing wrong.
+"""A TCP proxy in front of a server that injects network faults: resets, half-open connections, latency.
 
-    with Relay.before("redis://localhost:6379/1") as relay:
-        app = App(relay.url)      # the same Redis, on this wire
-        relay.reset()             # all connections of now: "connection reset by peer"
-        relay.half_open(5)        # nobody is told of anything, nothing arrives
-        relay.latency(80, 10)     # a round trip takes 80 ms longer
+    with Proxy.before("redis://localhost:6379/1") as proxy:
+        app = App(proxy.url)      # the same Redis, through the proxy
+        proxy.reset()             # all open connections: "connection reset by peer"
+        proxy.half_open(5)        # connections stay open for 5 s, and no byte arrives
+        proxy.latency(80, 10)     # for 10 s each round trip takes 80 ms longer
 
-It listens on a free port of 127.0.0.1 and lives in a thread of its own, with any number of connections.
-What a wire delays keeps its order and does not delay what follows: the wire is long, not thin.
+The proxy listens on a free port of 127.0.0.1, runs in its own thread and serves any number of connections.
+Latency keeps the order of the bytes and does not limit the bandwidth.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ from urllib.parse import urlsplit
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["End", "Relay", "Wire"]
+__all__ = ["ConnectionEnd", "ProxiedConnection", "Proxy"]
 
 _HOST = "127.0.0.1"
 _REDIS = 6379
-_SMALL = 131_072
-_AHEAD = 0.1  # a thin wire takes in so much (s) more than it has passed on
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards what is unsent, and says RST
+_RECEIVE_BUFFER = 131_072
+_READ_AHEAD = 0.1  # with a bandwidth limit: how much traffic (in seconds) is read before it is due
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards unsent bytes and sends RST
 
 
 @dataclass(frozen=True, eq=False)
-class _Harm:
-    """What is done to the wires for a while."""
+class _Fault:
+    """A network fault that lasts for a while; `delay` is in seconds, each way."""
 
-    swallows: bool = False
+    drops_bytes: bool = False
     delay: float = 0.0
 
 
-class Relay:
-    """Passes everything on between its port and a server, until told otherwise.
+class Proxy:
+    """Forwards all bytes between its port and a server, except during a fault.
 
-    `url` is only known of one made by `before`. `listen`: the port to be on, else a free one; `delay_ms`: how
-    much longer a round trip takes, always; `bytes_per_second`: how much passes each way of a connection;
-    `make_loop`: for whoever needs timers finer than epoll's.
+    - `url`: set only by `before`; else empty.
+    - `listen`: the port to listen on (default: a free one).
+    - `delay_ms`: permanent extra time of each round trip.
+    - `bytes_per_second`: bandwidth of each direction of a connection (0: no limit).
+    - `make_loop`: makes the event loop; needed for timers finer than epoll's.
     """
 
     def __init__(
@@ -62,104 +64,105 @@ class Relay:
         make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop,
     ) -> None:
         self._target = (host, port)
-        self._door = socket.create_server((_HOST, listen))
-        self.port: int = self._door.getsockname()[1]
+        self._listener = socket.create_server((_HOST, listen))
+        self.port: int = self._listener.getsockname()[1]
         self.url = ""
-        #: How many there have been.
+        #: Number of connections accepted so far.
         self.connections = 0
         self.bytes_per_second = bytes_per_second  # 0: no limit
-        if bytes_per_second:  # what the system takes in ahead of us has not passed the wire
-            self._door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
-        self._harms = [_Harm(delay=delay_ms / 2000)]
+        if bytes_per_second:  # a large receive buffer in the kernel would hide the limit
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        self._faults = [_Fault(delay=delay_ms / 2000)]
         self._lock = threading.Lock()
-        self.wires: set[Wire] = set()
+        self.open_connections: set[ProxiedConnection] = set()
         self._make_loop = make_loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="relay", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
         self._ready.wait()
 
     @classmethod
     def before(cls, url: str) -> Self:
-        """A relay before the one Redis of this URL; its `url` is the same through the relay."""
+        """A proxy in front of the Redis server of this URL; `proxy.url` is the same URL through the proxy."""
         parts = urlsplit(url)
         if parts.scheme != "redis" or not parts.hostname or "," in parts.netloc:
             raise ConfigError(
-                f"no relay can stand before {parts.scheme}://: it takes one server without TLS, redis://HOST:PORT"
+                f"a proxy cannot be placed in front of {parts.scheme}://: it needs one server without TLS, "
+                "redis://HOST:PORT"
             )
-        relay = cls(parts.port or _REDIS, parts.hostname)
+        proxy = cls(parts.port or _REDIS, parts.hostname)
         secret, at, _ = parts.netloc.rpartition("@")
-        relay.url = parts._replace(netloc=f"{secret}{at}{_HOST}:{relay.port}").geturl()
-        return relay
+        proxy.url = parts._replace(netloc=f"{secret}{at}{_HOST}:{proxy.port}").geturl()
+        return proxy
 
-    # ── the harm ─────────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────
 
     def reset(self) -> int:
-        """Tear all connections of now, with a RST to both ends; how many there were."""
-        return self._do(lambda wire: wire.reset())
+        """Reset all open connections (RST to both ends). Returns their number."""
+        return self._run_on_all(lambda connection: connection.reset())
 
     def cut(self) -> int:
-        """End all connections of now in order, as a server does that is stopped; how many there were."""
-        return self._do(lambda wire: wire.hang_up())
+        """Close all open connections in order, as a stopping server does. Returns their number."""
+        return self._run_on_all(lambda connection: connection.close())
 
     def forget(self) -> int:
-        """As a router whose table is full: the connections of now stay open and nothing comes through.
+        """Forward nothing more on the open connections, and keep them open. Returns their number.
 
-        New ones work. How many there were.
+        A router with a full connection table does this. New connections work.
         """
-        return self._do(lambda wire: wire.lose())
+        return self._run_on_all(lambda connection: connection.stop_forwarding())
 
     def half_open(self, seconds: float) -> None:
-        """Swallow everything both ways for so long, and tell nobody; connections stay open.
+        """Drop all bytes in both directions for this many seconds; connections stay open.
 
-        A connection that lost a byte then stays dead, for what would follow makes no sense; it ends when
-        one of its ends gives up.
+        A connection that has lost bytes forwards nothing afterwards, because later bytes would make no
+        sense. It ends when the client or the server closes it.
         """
-        with self._meanwhile(_Harm(swallows=True)):
+        with self._fault_lasting(_Fault(drops_bytes=True)):
             time.sleep(seconds)
-        self._do(lambda wire: wire.bury())
+        self._run_on_all(lambda connection: connection.abort_if_half_closed())
 
     def latency(self, ms: float, seconds: float) -> None:
-        """Make a round trip take `ms` longer, for so long."""
-        with self._meanwhile(_Harm(delay=ms / 2000)):
+        """Delay each round trip by `ms` for this many seconds."""
+        with self._fault_lasting(_Fault(delay=ms / 2000)):
             time.sleep(seconds)
 
     @contextlib.contextmanager
-    def _meanwhile(self, harm: _Harm) -> Iterator[None]:
-        """They add up: several may last at a time, and end in any order."""
+    def _fault_lasting(self, fault: _Fault) -> Iterator[None]:
+        """Several faults may overlap, and end in any order; their delays add up."""
         try:
             with self._lock:
-                self._harms = [*self._harms, harm]
+                self._faults = [*self._faults, fault]
             yield
         finally:
             with self._lock:
-                self._harms = [other for other in self._harms if other is not harm]
+                self._faults = [other for other in self._faults if other is not fault]
 
     @property
-    def swallows(self) -> bool:
-        return any(harm.swallows for harm in self._harms)
+    def drops_bytes(self) -> bool:
+        return any(fault.drops_bytes for fault in self._faults)
 
     @property
     def delay(self) -> float:
         """Seconds, each way."""
-        return sum(harm.delay for harm in self._harms)
+        return sum(fault.delay for fault in self._faults)
 
-    # ── what a wire asks ─────────────────────────────────────────────────────────────────────────
+    # ── called by the connections ────────────────────────────────────────────────────────────────
 
-    def passes(self, end: End, data: bytes) -> bool:
-        """Whether what came in at this end goes out at the other; empty `data` is the end of all."""
-        if self.swallows:
-            end.wire.lose()
-        return not end.wire.lost or (not data and not self.swallows)
+    def forwards(self, end: ConnectionEnd, data: bytes) -> bool:
+        """Whether bytes received at this end are sent at the other; empty `data` means end of stream."""
+        if self.drops_bytes:
+            end.connection.stop_forwarding()
+        return not end.connection.dropped_bytes or (not data and not self.drops_bytes)
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────────────
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Close the door and all connections; a second time does nothing."""
+        """Close the listening socket and all connections; a second call does nothing."""
         if self._loop is not None and self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # it ended in between
+            with contextlib.suppress(RuntimeError):  # the loop has ended in between
                 self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
 
@@ -169,62 +172,65 @@ class Relay:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         with asyncio.Runner(loop_factory=self._make_loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await self._loop.create_server(self._accepted, sock=self._door)
+        server = await self._loop.create_server(self._accept, sock=self._listener)
         self._ready.set()
         await self._closing.wait()
         server.close()
-        await self._to_all(lambda wire: wire.abort())
+        await self._for_each_connection(lambda connection: connection.abort())
 
-    def _accepted(self) -> End:
+    def _accept(self) -> ConnectionEnd:
         self.connections += 1
-        return Wire(self, self._target).near
+        return ProxiedConnection(self, self._target).client_end
 
-    def _do(self, act: Callable[[Wire], None]) -> int:
+    def _run_on_all(self, act: Callable[[ProxiedConnection], None]) -> int:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(self._to_all(act), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._for_each_connection(act), self._loop).result()
 
-    async def _to_all(self, act: Callable[[Wire], None]) -> int:
-        wires = list(self.wires)
-        for wire in wires:
-            act(wire)
-        ending = [end.gone for wire in wires for end in wire.ends if end.ending]
+    async def _for_each_connection(self, act: Callable[[ProxiedConnection], None]) -> int:
+        connections = list(self.open_connections)
+        for connection in connections:
+            act(connection)
+        ending = [end.closed for connection in connections for end in connection.ends if end.ending]
         if ending:
             await asyncio.wait(ending)
-        return len(wires)
+        return len(connections)
 
 
-class Wire:
-    """One connection: the client's end is near, the server's is far."""
+class ProxiedConnection:
+    """One connection through the proxy, with an end to the client and an end to the server."""
 
-    def __init__(self, relay: Relay, target: tuple[str, int]) -> None:
-        self.relay = relay
-        self.near, self.far = End(self, upward=True), End(self, upward=False)
-        self.near.other, self.far.other = self.far, self.near
-        self.ends = (self.near, self.far)
-        self.lost = False  # bytes are missing: nothing of it may be passed on any more
+    def __init__(self, proxy: Proxy, target: tuple[str, int]) -> None:
+        self.proxy = proxy
+        self.client_end, self.server_end = (
+            ConnectionEnd(self, from_client=True),
+            ConnectionEnd(self, from_client=False),
+        )
+        self.client_end.other, self.server_end.other = self.server_end, self.client_end
+        self.ends = (self.client_end, self.server_end)
+        self.dropped_bytes = False  # bytes are missing: later bytes must not be forwarded
         self._target = target
-        self._joining: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
-    def join(self) -> None:
-        """The client is there: call the server."""
-        self.relay.wires.add(self)
-        self._joining = asyncio.get_running_loop().create_task(self._call())
+    def connect_to_server(self) -> None:
+        """Connect to the server; called when the client has connected."""
+        self.proxy.open_connections.add(self)
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
-    def lose(self) -> None:
-        self.lost = True
+    def stop_forwarding(self) -> None:
+        self.dropped_bytes = True
 
-    def bury(self) -> None:
-        """One end gave up while nobody was told of anything: tell the other now."""
-        if self.lost and any(end.ending for end in self.ends):
+    def abort_if_half_closed(self) -> None:
+        """Abort if one end was closed while the proxy dropped all bytes: the other end does not know yet."""
+        if self.dropped_bytes and any(end.ending for end in self.ends):
             self.abort()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         for end in self.ends:
             if end.transport is not None:
                 end.transport.close()
@@ -232,43 +238,43 @@ class Wire:
     def reset(self) -> None:
         for end in self.ends:
             if end.transport is not None and not end.transport.is_closing():
-                wire = end.transport.get_extra_info("socket")
-                wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection = end.transport.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.abort()
 
     def abort(self) -> None:
-        if self._joining is not None:
-            self._joining.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         for end in self.ends:
             if end.transport is not None:
                 end.transport.abort()
 
-    def over(self) -> None:
-        """An end is gone."""
-        if all(end.transport is None or end.gone.done() for end in self.ends):
-            self.relay.wires.discard(self)
+    def end_closed(self) -> None:
+        """Remove this connection from the open ones if both ends are closed."""
+        if all(end.transport is None or end.closed.done() for end in self.ends):
+            self.proxy.open_connections.discard(self)
 
-    async def _call(self) -> None:
+    async def _connect(self) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self.far, *self._target)
-        except OSError:  # nobody there: the client sees that it is hung up on
-            self.hang_up()
+            await asyncio.get_running_loop().create_connection(lambda: self.server_end, *self._target)
+        except OSError:  # the server does not listen: close the client's connection
+            self.close()
         else:
-            self.near.deliver()
+            self.client_end.deliver()
 
 
-class End(asyncio.Protocol):
-    """One end of a connection: what comes in here goes out at the other, in time."""
+class ConnectionEnd(asyncio.Protocol):
+    """One end of a connection: bytes received here are sent at the other end when they are due."""
 
-    def __init__(self, wire: Wire, *, upward: bool) -> None:
-        self.wire = wire
-        self.upward = upward  # what comes in here is for the server
-        self.other: End
+    def __init__(self, connection: ProxiedConnection, *, from_client: bool) -> None:
+        self.connection = connection
+        self.from_client = from_client
+        self.other: ConnectionEnd
         self.transport: asyncio.Transport | None = None
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way: collections.deque[tuple[float, bytes]] = collections.deque()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._in_transit: collections.deque[tuple[float, bytes]] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._thin_until = 0.0
+        self._busy_until = 0.0
 
     @property
     def ending(self) -> bool:
@@ -276,36 +282,36 @@ class End(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self.upward:
-            self.wire.join()
+        if self.from_client:
+            self.connection.connect_to_server()
 
     def data_received(self, data: bytes) -> None:
-        relay = self.wire.relay
-        if relay.passes(self, data):
-            due = asyncio.get_running_loop().time() + relay.delay
-            if relay.bytes_per_second:  # a thin wire: what follows waits
-                due = max(due, self._thin_until) + len(data) / relay.bytes_per_second
-                self._thin_until = due
-                self._held_up()
-            self._under_way.append((due, data))
+        proxy = self.connection.proxy
+        if proxy.forwards(self, data):
+            due = asyncio.get_running_loop().time() + proxy.delay
+            if proxy.bytes_per_second:  # later bytes wait for earlier ones
+                due = max(due, self._busy_until) + len(data) / proxy.bytes_per_second
+                self._busy_until = due
+                self._limit_reading()
+            self._in_transit.append((due, data))
             self.deliver()
 
-    def _held_up(self) -> None:
-        """Read no more than a thin wire carries in a moment, as a real one."""
+    def _limit_reading(self) -> None:
+        """Pause reading while more than `_READ_AHEAD` seconds of traffic wait."""
         loop = asyncio.get_running_loop()
-        ahead = self._thin_until - loop.time()
-        if ahead > _AHEAD and self.transport is not None and not self.transport.is_closing():
+        ahead = self._busy_until - loop.time()
+        if ahead > _READ_AHEAD and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
-            loop.call_later(ahead - _AHEAD / 2, self._read_on)
+            loop.call_later(ahead - _READ_AHEAD / 2, self._resume_reading)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set_result(None)
-        self.data_received(b"")  # the end travels as long as everything else
-        self.wire.over()
+        self.closed.set_result(None)
+        self.data_received(b"")  # the end of the stream is delayed as its bytes are
+        self.connection.end_closed()
 
     def pause_writing(self) -> None:
         if self.other.transport is not None:
@@ -316,15 +322,15 @@ class End(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def deliver(self) -> None:
-        """Pass on all that is due by now, once there is somebody to take it."""
+        """Send all bytes that are due, if the other end is connected."""
         if self._timer is not None or self.other.transport is None:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._under_way and self._under_way[0][0] <= now:
-            self.other.put(self._under_way.popleft()[1])
-        if self._under_way:
-            self._timer = loop.call_at(self._under_way[0][0], self._late)
+        while self._in_transit and self._in_transit[0][0] <= now:
+            self.other.put(self._in_transit.popleft()[1])
+        if self._in_transit:
+            self._timer = loop.call_at(self._in_transit[0][0], self._on_timer)
 
     def put(self, data: bytes) -> None:
         assert self.transport is not None
@@ -335,6 +341,6 @@ class End(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def _late(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.deliver()

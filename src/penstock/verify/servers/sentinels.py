@@ -1,4 +1,4 @@
-"""A Redis master, its replicas, and the sentinels that put one of those in its place when it is gone."""
+"""A private Redis master with replicas and sentinels, which fail over when the master is down."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ from typing import Any, Self, TypeVar
 
 import redis
 
-from penstock.verify.servers.nodes import Fsync, RedisNode, all_ready, data_node, fill, freeze, in_turn
+from penstock.verify.servers.nodes import (
+    Fsync,
+    RedisNode,
+    data_node,
+    fill,
+    freeze,
+    one_fault_at_a_time,
+    start_all,
+)
 from penstock.verify.servers.programs import HOST, free_port, redis_program
 
-__all__ = ["MASTER_NAME", "PrivateSentinels", "agreed", "master_port", "sentinel_settings"]
+__all__ = ["MASTER_NAME", "PrivateSentinels", "agreed_master", "master_port", "sentinel_settings"]
 
 MASTER_NAME = "mymaster"
 T = TypeVar("T", bound=RedisNode)
 
 
 def sentinel_settings(port: int, master: RedisNode, *, down_after: int, password: str = "") -> list[str]:
-    """The lines of redis.conf of a sentinel that watches this master. It is gone for whom it has not answered
-    for `down_after` (ms), and gone when two say so. The sentinels themselves ask for no password."""
+    """The lines of redis.conf for a sentinel of this master.
+
+    A master is down for a sentinel if it has not answered for `down_after` (ms), and down for all if two
+    sentinels agree. The sentinels themselves need no password.
+    """
     settings = [
         f"port {port}",
         f"sentinel monitor {MASTER_NAME} {HOST} {master.port} 2",
@@ -33,49 +44,54 @@ def sentinel_settings(port: int, master: RedisNode, *, down_after: int, password
 
 
 def master_port(sentinel: RedisNode) -> int:
-    """The port of the master, as this one has it."""
-    with sentinel.asked() as client:
+    """The port of the master according to this sentinel."""
+    with sentinel.patient_client() as client:
         ask: Any = client.sentinel_get_master_addr_by_name
         return int(ask(MASTER_NAME)[1])
 
 
-def agreed(data: Sequence[T], sentinels: Sequence[RedisNode]) -> T | None:
-    """The master, if all is well: every sentinel names it, knows the others and finds nothing amiss with any
-    server, all of which but one are replicas in step. None while that is not so."""
+def agreed_master(data: Sequence[T], sentinels: Sequence[RedisNode]) -> T | None:
+    """The master if the whole set is healthy, else None.
+
+    Healthy: all sentinels name the same master, know each other and see no problem, and all other servers are
+    synced replicas.
+    """
     views = {_view(sentinel) for sentinel in sentinels}
     if len(views) != 1:
         return None
-    ((port, others, servants),) = views
+    ((port, others, replica_nodes),) = views
     if not port:
         return None
     master = next(node for node in data if node.port == port)
     well = (
         others == len(sentinels) - 1
-        and len(servants) == len(data) - 1
+        and len(replica_nodes) == len(data) - 1
         and master.info("replication")["role"] == "master"
         and all(_follows(node, port) for node in data if node is not master)
     )
     return master if well else None
 
 
-def _has_heard(sentinel: RedisNode, since: float) -> bool:
-    """Whether the master has answered it after that moment (monotonic, s): harm that is over is held against
-    a server as long as nobody has asked it anew."""
+def _pinged_since(sentinel: RedisNode, since: float) -> bool:
+    """Whether the sentinel has reached the master after that moment (monotonic, s).
+
+    Until then the sentinel still uses answers from before, i.e. during a fault.
+    """
     passed = time.monotonic() - since
-    with sentinel.asked() as client:
+    with sentinel.patient_client() as client:
         ask: Any = client.sentinel_master
         return float(ask(MASTER_NAME)["last-ok-ping-reply"]) < passed * 1000
 
 
 def _view(sentinel: RedisNode) -> tuple[int, int, tuple[int, ...]]:
-    """What it thinks: the master's port, or 0 if that is in trouble; how many sentinels else it knows; the
-    ports of the replicas that are well."""
-    with sentinel.asked() as client:
+    """A sentinel's view: the master's port (0 if unhealthy), the number of other sentinels, and the ports of
+    the healthy replicas."""
+    with sentinel.patient_client() as client:
         ask: Any = client
         master: dict[str, Any] = ask.sentinel_master(MASTER_NAME)
         others: list[Any] = ask.sentinel_sentinels(MASTER_NAME)
-        servants: list[dict[str, Any]] = ask.sentinel_slaves(MASTER_NAME)
-    known = {int(one["port"]) for one in servants if _flags(one) == {"slave"} and _is_linked(one)}
+        replica_nodes: list[dict[str, Any]] = ask.sentinel_slaves(MASTER_NAME)
+    known = {int(one["port"]) for one in replica_nodes if _flags(one) == {"slave"} and _is_linked(one)}
     return int(master["port"]) if _flags(master) == {"master"} else 0, len(others), tuple(sorted(known))
 
 
@@ -83,8 +99,8 @@ def _flags(told: dict[str, Any]) -> set[str]:
     return set(str(told["flags"]).split(","))
 
 
-def _is_linked(servant: dict[str, Any]) -> bool:
-    return bool(servant["master-link-status"] == "ok")
+def _is_linked(replica: dict[str, Any]) -> bool:
+    return bool(replica["master-link-status"] == "ok")
 
 
 def _follows(node: RedisNode, port: int) -> bool:
@@ -93,10 +109,10 @@ def _follows(node: RedisNode, port: int) -> bool:
 
 
 class PrivateSentinels:
-    """Servers for one run, as `PrivateRedis`: a master and its replicas, watched by three sentinels.
+    """Private servers for one run: a master and its replicas, monitored by three sentinels.
 
-    With `wait_replicas`, which is put into `url`, a write is acknowledged when so many replicas have it: a
-    failover loses what they have not. A master counts as gone after `down_after` (ms).
+    `wait_replicas` is part of `url`: an enqueue is acknowledged when this many replicas have it; a failover
+    may lose other writes. A master counts as down after `down_after` (ms).
     """
 
     def __init__(
@@ -109,19 +125,21 @@ class PrivateSentinels:
         wait_replicas: int = 1,
     ) -> None:
         self.fsync: Fsync = fsync
-        self.turn = threading.Lock()
+        self.fault_lock = threading.Lock()
         self._wait_replicas = min(wait_replicas, replicas)
         first = data_node(folder / "0", free_port(), fsync)
         follow = [f"replicaof {HOST} {first.port}"]
-        servants = [data_node(folder / f"{n}", free_port(), fsync, follow) for n in range(1, 1 + replicas)]
-        self._data = [first, *servants]
+        replica_nodes = [
+            data_node(folder / f"{n}", free_port(), fsync, follow) for n in range(1, 1 + replicas)
+        ]
+        self._data = [first, *replica_nodes]
         self._sentinels = [_sentinel(folder / f"sentinel-{n}", first, down_after) for n in range(3)]
         with contextlib.ExitStack() as begun:
             begun.callback(self.close)
-            all_ready(self._data)
-            for servant in servants:
-                servant.wait_in_step()
-            all_ready(self._sentinels)
+            start_all(self._data)
+            for replica in replica_nodes:
+                replica.wait_synced()
+            start_all(self._sentinels)
             self._settle()
             begun.pop_all()
 
@@ -132,61 +150,63 @@ class PrivateSentinels:
         return f"redis+sentinel://{hosts}/{MASTER_NAME}{options}"
 
     def master(self) -> RedisNode:
-        """Whom the sentinels hold for the master now."""
+        """The present master according to the sentinels."""
         port = master_port(self._sentinels[0])
         return next(node for node in self._data if node.port == port)
 
-    def reign(self) -> tuple[int, int]:
-        """Who the master is, and since which epoch: another answer after each failover."""
-        with self._sentinels[0].asked() as client:
+    def masters_and_epochs(self) -> tuple[int, int]:
+        """The master's port and its configuration epoch; every failover changes them."""
+        with self._sentinels[0].patient_client() as client:
             ask: Any = client.sentinel_master
             told: dict[str, Any] = ask(MASTER_NAME)
         return int(told["port"]), int(told["config-epoch"])
 
-    @in_turn
+    @one_fault_at_a_time
     def stop_for(self, seconds: float) -> None:
-        """SIGSTOP for the master, and SIGCONT after so long; its replica may have taken over."""
+        """Pause the master for this many seconds; a replica may take over."""
         freeze(self.master(), seconds)
         self._settle()
 
-    @in_turn
+    @one_fault_at_a_time
     def restart(self) -> float:
-        """kill -9 for all, sentinels too, and start on the same files; the seconds until they answered."""
+        """Kill all servers and sentinels, and start them on the same files. Returns the downtime (s)."""
         began = time.monotonic()
         nodes = [*self._data, *self._sentinels]
         for node in nodes:
             node.kill()
-        all_ready(nodes)
+        start_all(nodes)
         took = time.monotonic() - began
         self._settle()
         return took
 
-    @in_turn
+    @one_fault_at_a_time
     def failover(self) -> float:
-        """kill -9 for the master; a replica takes over, and it comes back as the replica of that one.
+        """Kill the master and wait for the failover; the old master returns as a replica.
 
-        The seconds until there was a master again.
+        Returns the seconds without a master.
         """
         before = self.master()
         began = time.monotonic()
         before.kill()
         first = self._sentinels[0]
         first.until(lambda: master_port(first) != before.port, "a replica to take over")
-        first.until(lambda: self.master().info("replication")["role"] == "master", "it to know that")
+        first.until(lambda: self.master().info("replication")["role"] == "master", "its role of master")
         took = time.monotonic() - began
         self._settle()
         return took
 
-    @in_turn
+    @one_fault_at_a_time
     def flush_scripts(self) -> None:
-        """SCRIPT FLUSH on every server with data."""
+        """Send SCRIPT FLUSH to the master and the replicas."""
         for node in self._data:
             node.flush_scripts()
 
-    @in_turn
+    @one_fault_at_a_time
     def fill_disk(self, seconds: float) -> str:
-        """As `PrivateRedis.fill_disk`, for the master. Sentinels take one that cannot write for a dead one
-        (its answer to PING is an error), so that its replica may take over."""
+        """As `PrivateRedis.fill_disk`, for the master.
+
+        A master that cannot write answers PING with an error, so sentinels may fail over to a replica.
+        """
         said = fill(self.master(), seconds)
         self._settle()
         return said
@@ -202,7 +222,7 @@ class PrivateSentinels:
         self.close()
 
     def _settle(self) -> None:
-        """Until all run, and the sentinels agree on a master whom all others follow."""
+        """Wait until all servers run, and the sentinels agree on a master that all others replicate."""
         since = time.monotonic()
 
         def settled() -> bool:
@@ -210,8 +230,8 @@ class PrivateSentinels:
                 if not node.running:
                     node.start_again()
             with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # on a busy machine
-                heard = all(_has_heard(sentinel, since) for sentinel in self._sentinels)
-                return heard and agreed(self._data, self._sentinels) is not None
+                heard = all(_pinged_since(sentinel, since) for sentinel in self._sentinels)
+                return heard and agreed_master(self._data, self._sentinels) is not None
             return False
 
         self._sentinels[0].until(settled, "the sentinels to agree", timeout=60.0)

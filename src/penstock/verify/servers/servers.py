@@ -1,14 +1,14 @@
-"""Redis servers for one run, in a folder, on free ports of this host: as real as any, and ours to harm.
+"""Private Redis servers for one run, on free ports of this host, with methods that inject faults.
 
     with PrivateRedis(folder, "everysec") as server:
         app = App(server.url)
-        server.restart()        # kill -9, and the same files again
-        server.stop_for(3)      # it holds its connections and says nothing
-        server.fill_disk(3)     # none of its files can grow
+        server.restart()        # SIGKILL, then a start on the same files
+        server.stop_for(3)      # connections stay open, and nothing is answered for 3 s
+        server.fill_disk(3)     # its writes to disk fail for 3 s
 
-Each harm lasts as long as its call, and when that returns the server is whole again and answers; one that
-is asked for meanwhile, by another thread, waits its turn. Servers end with the process that started them,
-also when that one is killed; the folder stays.
+A fault lasts as long as its call; when the call returns, the server is healthy and answers. Calls from
+several threads run one after another. Servers end with the process that started them, even if it is killed;
+the folder stays.
 """
 
 from __future__ import annotations
@@ -29,32 +29,40 @@ from penstock.verify.servers.clusters import (
     SLOTS,
     cluster_settings,
     epoch,
-    followers,
     form,
-    holder,
+    master_of_slot,
     masters,
-    share_of,
+    replicas_of,
+    shard_of_slot,
     wait_lost,
     wait_ok,
 )
-from penstock.verify.servers.nodes import Fsync, RedisNode, all_ready, data_node, fill, freeze, in_turn
+from penstock.verify.servers.nodes import (
+    Fsync,
+    RedisNode,
+    data_node,
+    fill,
+    freeze,
+    one_fault_at_a_time,
+    start_all,
+)
 from penstock.verify.servers.programs import HOST, free_port
-from penstock.verify.servers.proxy import Relay
+from penstock.verify.servers.proxy import Proxy
 
 __all__ = ["LOST_BY_A_POWER_CUT", "Fsync", "PrivateCluster", "PrivateRedis"]
 
-#: Seconds of acknowledged writes that a power cut takes, when it does its worst.
+#: How many seconds of acknowledged writes a power cut loses in the worst case.
 LOST_BY_A_POWER_CUT: dict[Fsync, float] = {"always": 0.0, "everysec": 1.0, "no": 2.0}
 
 
 class PrivateRedis:
-    """One Redis whose append-only file is synced as `fsync` says."""
+    """One Redis server; `fsync` is its `appendfsync` setting."""
 
     def __init__(self, folder: Path, fsync: Fsync = "everysec") -> None:
         self.fsync: Fsync = fsync
-        self.turn = threading.Lock()
+        self.fault_lock = threading.Lock()
         self._node = data_node(folder, free_port(), fsync)
-        all_ready([self._node])
+        start_all([self._node])
 
     @property
     def url(self) -> str:
@@ -64,54 +72,53 @@ class PrivateRedis:
     def pid(self) -> int:
         return self._node.pid
 
-    @in_turn
+    @one_fault_at_a_time
     def stop_for(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after so long."""
+        """Pause the server (SIGSTOP) for this many seconds."""
         freeze(self._node, seconds)
 
-    @in_turn
+    @one_fault_at_a_time
     def restart(self) -> float:
-        """kill -9, and start it on the same files; the seconds until it answered again.
+        """Kill the server and start it on the same files. Returns the downtime (s).
 
-        The system keeps what a process has written. With always that is all that was acknowledged; else it is
-        not what came while a sync was under way, which Redis keeps back meanwhile: usually milliseconds, two
-        seconds at worst. What a machine loses that goes dark is another matter: `power_cut`.
+        The system keeps everything that the process has written. With `always` nothing acknowledged is lost.
+        Otherwise writes are lost that Redis delayed during a file sync: usually milliseconds of them, at most
+        two seconds. For the loss of the machine's power see `power_cut`.
         """
         began = time.monotonic()
         self._node.kill()
         self._node.start_again()
         return time.monotonic() - began
 
-    @in_turn
+    @one_fault_at_a_time
     def power_cut(self, lose: float | None = None) -> float:
-        """As `restart`, of a machine that goes dark: the last `lose` seconds before are not on its disk.
+        """As `restart`, after a power cut: the last `lose` seconds of writes are not on disk.
 
-        Left out, it is the most that `fsync` allows: nothing with always, a second with everysec. The
-        seconds until it answered again, without those.
+        Default of `lose`: the most that `fsync` allows (`always`: 0 s, `everysec`: 1 s, `no`: 2 s). Returns
+        the downtime (s).
         """
         lose = LOST_BY_A_POWER_CUT[self.fsync] if lose is None else lose
-        file = self._node.log_of_changes
+        file = self._node.append_only_file
         synced = file.stat().st_size
         time.sleep(lose)
         began = time.monotonic()
         self._node.kill()
-        if lose and self._node.log_of_changes == file:
+        if lose and self._node.append_only_file == file:
             os.truncate(file, synced)
         self._node.start_again()
         return time.monotonic() - began
 
-    @in_turn
+    @one_fault_at_a_time
     def flush_scripts(self) -> None:
-        """SCRIPT FLUSH."""
+        """Send SCRIPT FLUSH."""
         self._node.flush_scripts()
 
-    @in_turn
+    @one_fault_at_a_time
     def fill_disk(self, seconds: float) -> str:
-        """Let none of its files grow for so long; what came of it, in words.
+        """Make the server's writes to disk fail for this many seconds. Returns what happened, in words.
 
-        The limit is the process's own (RLIMIT_FSIZE): its writes fail as on a full disk, with EFBIG in place
-        of ENOSPC. It refuses writes then (MISCONF); with `always` it ends itself at the first, by design,
-        and is started again when there is room.
+        A process limit (RLIMIT_FSIZE) makes them fail with EFBIG instead of ENOSPC. Redis then refuses writes
+        (MISCONF). With `always` it exits at the first write, by design, and is started again afterwards.
         """
         said = fill(self._node, seconds)
         if not self._node.running:
@@ -129,12 +136,15 @@ class PrivateRedis:
 
 
 class PrivateCluster:
-    """A Redis Cluster: so many masters, and so many replicas of each.
+    """A private Redis Cluster.
 
-    `shard` is whom a harm hits: the present master of that share of the slots, from 0. With `wait_replicas`,
-    which is put into `url`, a write is acknowledged when so many replicas have it: a failover loses what
-    they have not. With `relayed` clients come by `relays`, one before each node. Without `full_coverage` the
-    other masters serve their slots while one of them is lost.
+    - `masters`: number of masters; `replicas`: number of replicas of each.
+    - `wait_replicas` is part of `url`: an enqueue is acknowledged when this many replicas have it; a failover
+      may lose other writes.
+    - `proxied`: clients connect through `proxies`, one in front of each node.
+    - `full_coverage`: if True, no master serves while one shard is lost.
+
+    A fault of `shard` (from 0) hits the present master of that shard.
     """
 
     def __init__(
@@ -146,13 +156,13 @@ class PrivateCluster:
         fsync: Fsync = "everysec",
         node_timeout: int = 2_000,
         wait_replicas: int = 1,
-        relayed: bool = False,
+        proxied: bool = False,
         full_coverage: bool = False,
     ) -> None:
         self.shards = masters
         self.fsync: Fsync = fsync
-        self.turn = threading.Lock()
-        self.relays: list[Relay] = []
+        self.fault_lock = threading.Lock()
+        self.proxies: list[Proxy] = []
         self._replicas = replicas
         self._wait_replicas = min(wait_replicas, replicas)
         self._nodes: list[RedisNode] = []
@@ -160,52 +170,52 @@ class PrivateCluster:
         with contextlib.ExitStack() as begun:
             begun.callback(self.close)
             for number in range(masters * (1 + replicas)):
-                self._nodes.append(self._member(folder / str(number), fsync, node_timeout, relayed))
-            all_ready(self._nodes)
+                self._nodes.append(self._member(folder / str(number), fsync, node_timeout, proxied))
+            start_all(self._nodes)
             form(self._nodes[:masters], self._nodes[masters:])
             begun.pop_all()
 
-    def _member(self, folder: Path, fsync: Fsync, node_timeout: int, relayed: bool) -> RedisNode:
+    def _member(self, folder: Path, fsync: Fsync, node_timeout: int, proxied: bool) -> RedisNode:
         port = free_port()
         settings = [*cluster_settings(node_timeout), f"cluster-require-full-coverage {self._coverage}"]
-        if not relayed:
+        if not proxied:
             return data_node(folder, port, fsync, settings)
-        relay = Relay(port)
-        self.relays.append(relay)
-        settings += [f"cluster-announce-port {relay.port}", f"cluster-announce-bus-port {port + 10_000}"]
+        proxy = Proxy(port)
+        self.proxies.append(proxy)
+        settings += [f"cluster-announce-port {proxy.port}", f"cluster-announce-bus-port {port + 10_000}"]
         node = data_node(folder, port, fsync, settings)
-        node.known_port = relay.port
+        node.announced_port = proxy.port
         return node
 
     @property
     def url(self) -> str:
-        hosts = ",".join(f"{HOST}:{node.known_port}" for node in self._nodes[: self.shards])
+        hosts = ",".join(f"{HOST}:{node.announced_port}" for node in self._nodes[: self.shards])
         options = f"?wait_replicas={self._wait_replicas}" if self._wait_replicas else ""
         return f"redis+cluster://{hosts}{options}"
 
     def master(self, shard: int) -> RedisNode:
-        """Who has the slots of this share now."""
-        return holder(self._nodes, SLOTS * shard // self.shards)
+        """The present master of this shard."""
+        return master_of_slot(self._nodes, SLOTS * shard // self.shards)
 
-    def homes(self, namespace: str, queues: Iterable[str]) -> dict[str, int]:
+    def shards_by_queue(self, namespace: str, queues: Iterable[str]) -> dict[str, int]:
         """The shard of each of these queues in this namespace."""
         keys = Keys(Address.from_url(self.url).prefix, namespace)
-        return {queue: share_of(slot_of(keys.queue(queue)), self.shards) for queue in queues}
+        return {queue: shard_of_slot(slot_of(keys.queue(queue)), self.shards) for queue in queues}
 
-    def reign(self) -> list[tuple[int, int]]:
-        """Who the masters are, and since which epoch: another answer after each failover."""
+    def masters_and_epochs(self) -> list[tuple[int, int]]:
+        """Port and configuration epoch of each master; every failover changes them."""
         found = [self.master(shard) for shard in range(self.shards)]
-        return [(node.known_port, epoch(node)) for node in found]
+        return [(node.announced_port, epoch(node)) for node in found]
 
-    @in_turn
+    @one_fault_at_a_time
     def stop_for(self, seconds: float, shard: int = 0) -> None:
-        """SIGSTOP for a master, and SIGCONT after so long; its replica may have taken over."""
+        """Pause a master for this many seconds; its replica may take over."""
         freeze(self.master(shard), seconds)
-        self._heal()
+        self._repair()
 
-    @in_turn
+    @one_fault_at_a_time
     def restart(self, shard: int | None = None) -> float:
-        """kill -9 for all, or one master, and start on the same files; the seconds until all was served."""
+        """Kill all nodes (or one master) and start them on the same files. Returns the downtime (s)."""
         hit = self._nodes if shard is None else [self.master(shard)]
         began = time.monotonic()
         for node in hit:
@@ -216,14 +226,14 @@ class PrivateCluster:
             node.wait_ready()
         wait_ok(self._nodes)
         took = time.monotonic() - began
-        self._heal()
+        self._repair()
         return took
 
-    @in_turn
+    @one_fault_at_a_time
     def failover(self, shard: int = 0) -> float:
-        """kill -9 for a master; its replica takes over, and it comes back as the replica of that one.
+        """Kill a master and wait for the failover; the old master returns as a replica.
 
-        The seconds until all slots were served again.
+        Returns the seconds until all slots were served again.
         """
         before = self.master(shard)
         began = time.monotonic()
@@ -232,42 +242,42 @@ class PrivateCluster:
         witness.until(lambda: self.master(shard) is not before, "its replica to take over")
         wait_ok(self._nodes)
         took = time.monotonic() - began
-        self._heal()
+        self._repair()
         return took
 
-    @in_turn
+    @one_fault_at_a_time
     def lose(self, shard: int, until: Callable[[], None]) -> None:
-        """End a master and its replicas; call `until` once the others have given its slots up; and when that
-        returns, start them on their files, which have all that was acknowledged.
+        """Stop a master and its replicas, call `until`, then start them again with all their data.
 
-        The master is back before its replicas, so that none of them takes its place.
+        `until` is called once the other nodes have marked the shard's slots as failed. The master starts
+        before its replicas, so that none of them replaces it.
         """
         master = self.master(shard)
-        gone = [master, *followers(self._nodes, master)]
+        gone = [master, *replicas_of(self._nodes, master)]
         for node in gone:
             node.stop()
         wait_lost(self._nodes)
         until()
         master.start_again()
         wait_ok(self._nodes)
-        self._heal()
+        self._repair()
 
-    @in_turn
+    @one_fault_at_a_time
     def flush_scripts(self) -> None:
-        """SCRIPT FLUSH on every node."""
+        """Send SCRIPT FLUSH to every node."""
         for node in self._nodes:
             node.flush_scripts()
 
-    @in_turn
+    @one_fault_at_a_time
     def fill_disk(self, seconds: float, shard: int = 0) -> str:
-        """As `PrivateRedis.fill_disk`, for one master; if it ends itself, its replica takes over."""
+        """As `PrivateRedis.fill_disk`, for one master; if it exits, its replica takes over."""
         said = fill(self.master(shard), seconds)
-        self._heal()
+        self._repair()
         return said
 
     def close(self) -> None:
-        for relay in self.relays:
-            relay.close()
+        for proxy in self.proxies:
+            proxy.close()
         for node in self._nodes:
             node.close()
 
@@ -277,19 +287,19 @@ class PrivateCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _heal(self) -> None:
-        """Until every share has its master, and each of those its replicas in step: fit for the next harm."""
+    def _repair(self) -> None:
+        """Wait until every shard has its master with all replicas in sync, ready for the next fault."""
         for node in self._nodes:
             if not node.running:
                 node.start_again()
         wait_ok(self._nodes)
         for node in self._nodes:
-            node.until(lambda: len(masters(self._nodes)) == self.shards, "one master of each share")
+            node.until(lambda: len(masters(self._nodes)) == self.shards, "one master of each shard")
         for shard in range(self.shards):
             master = self.master(shard)
             master.until(partial(self._followed, master), "its replicas to follow")
-            for node in followers(self._nodes, master):
-                node.wait_in_step()
+            for node in replicas_of(self._nodes, master):
+                node.wait_synced()
 
     def _followed(self, master: RedisNode) -> bool:
-        return len(followers(self._nodes, master)) == self._replicas
+        return len(replicas_of(self._nodes, master)) == self._replicas

@@ -10,11 +10,11 @@ from typing import Any
 
 from penstock.client.job_call import JobCall
 
-__all__ = ["SHAPES", "Order", "Shape", "draw"]
+__all__ = ["SHAPES", "PlannedJob", "Shape", "draw"]
 
 
 @dataclass(frozen=True)
-class Order:
+class PlannedJob:
     """One job, and what its producer does to it `after` so many seconds: cancel, reschedule or nothing."""
 
     call: JobCall[Any]
@@ -23,77 +23,77 @@ class Order:
 
 
 #: Draws one order of its shape; `tasks` is the module.
-Shape = Callable[[random.Random, Any], Order]
+Shape = Callable[[random.Random, Any], PlannedJob]
 
 
-def draw(dice: random.Random, tasks: Any) -> Order:
+def draw(rng: random.Random, tasks: Any) -> PlannedJob:
     """The next order of a producer."""
-    (shape,) = dice.choices(_SHAPES, _WEIGHTS)
-    return shape(dice, tasks)
+    (shape,) = rng.choices(_SHAPES, _WEIGHTS)
+    return shape(rng, tasks)
 
 
-def _plain(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.quick.using(priority=dice.randint(-100, 100)).job(dice.randrange(1_000)))
+def _plain(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.quick.using(priority=rng.randint(-100, 100)).job(rng.randrange(1_000)))
 
 
-def _in_thread(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.in_thread.job(dice.randrange(1_000)))
+def _in_thread(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.in_thread.job(rng.randrange(1_000)))
 
 
-def _in_process(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.in_process.job(dice.randrange(40)))
+def _in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.in_process.job(rng.randrange(40)))
 
 
-def _delayed(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.quick.using(delay=round(dice.uniform(0.1, 4.0), 3)).job(1))
+def _delayed(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.quick.using(delay=round(rng.uniform(0.1, 4.0), 3)).job(1))
 
 
-def _retried(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.fails_at_first.job(dice.randint(1, 3)))
+def _retried(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.fails_at_first.job(rng.randint(1, 3)))
 
 
-def _snoozed(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.snoozes.job(time.monotonic() + dice.uniform(0.2, 1.0)))
+def _snoozed(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.snoozes.job(time.monotonic() + rng.uniform(0.2, 1.0)))
 
 
-def _long(dice: random.Random, tasks: Any) -> Order:
-    task = dice.choice([tasks.slow, tasks.slow_in_thread])
-    return Order(task.job(round(dice.uniform(0.5, 3.0), 3)))
+def _long(rng: random.Random, tasks: Any) -> PlannedJob:
+    task = rng.choice([tasks.slow, tasks.slow_in_thread])
+    return PlannedJob(task.job(round(rng.uniform(0.5, 3.0), 3)))
 
 
-def _called_off(dice: random.Random, tasks: Any) -> Order:
+def _cancelled(rng: random.Random, tasks: Any) -> PlannedJob:
     """While it waits, while it runs, or when it is over already."""
-    task = dice.choice([tasks.slow.using(delay="2s"), tasks.slow, tasks.quick])
+    task = rng.choice([tasks.slow.using(delay="2s"), tasks.slow, tasks.quick])
     call = task.job(1) if task is tasks.quick else task.job(2.0)
-    return Order(call, "cancel", dice.uniform(0.0, 2.5))
+    return PlannedJob(call, "cancel", rng.uniform(0.0, 2.5))
 
 
-def _put_off(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.quick.using(delay="2s").job(2), "reschedule", dice.uniform(0.0, 1.5))
+def _rescheduled(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.quick.using(delay="2s").job(2), "reschedule", rng.uniform(0.0, 1.5))
 
 
-def _at_most_once(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.once.job(dice.randrange(1_000)))
+def _at_most_once(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.once.job(rng.randrange(1_000)))
 
 
-def _unique(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.alone.job(dice.randrange(20)))
+def _unique(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.alone.job(rng.randrange(20)))
 
 
-def _debounced(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.debounced.using(delay="500ms").job(dice.randrange(10), dice.randrange(1_000)))
+def _debounced(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.debounced.using(delay="500ms").job(rng.randrange(10), rng.randrange(1_000)))
 
 
-def _in_order(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.in_order.job(dice.randrange(8), dice.randrange(1_000)))
+def _in_order(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.in_order.job(rng.randrange(8), rng.randrange(1_000)))
 
 
-def _two_at_once(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.two_at_once.job(dice.randrange(4)))
+def _two_at_once(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.two_at_once.job(rng.randrange(4)))
 
 
-def _collected(dice: random.Random, tasks: Any) -> Order:
-    return Order(tasks.together.job(dice.randrange(1_000)))
+def _collected(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.together.job(rng.randrange(1_000)))
 
 
 #: Shapes and how often of a hundred.
@@ -105,8 +105,8 @@ SHAPES: dict[Shape, int] = {
     _retried: 8,
     _snoozed: 2,
     _long: 2,
-    _called_off: 4,
-    _put_off: 2,
+    _cancelled: 4,
+    _rescheduled: 2,
     _at_most_once: 6,
     _unique: 5,
     _debounced: 2,

@@ -9,5 +9,5 @@ import runpy
 from penstock.verify.servers import power
 
 if __name__ == "__main__":
-    power.watch()
+    power.track_syncs()
     runpy.run_module("penstock", run_name="__main__", alter_sys=True)

@@ -24,14 +24,14 @@ from penstock.verify.ledger import Ledger
 from penstock.verify.run_folder import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
 from penstock.verify.servers import power
 
-__all__ = ["Clumsy", "app"]
+__all__ = ["PlannedFailure", "app"]
 
 _VERSION = os.environ.get(VERSION, "1")
-power.watch()
+power.track_syncs()
 #: No process has it: harm that costs nobody else an attempt.
-_NOBODY = -1
+_NO_PROCESS = -1
 #: A task takes so much memory (bytes) before it is killed: enough to be seen, too little to hurt.
-_GLUTTONY = 192 * 1024 * 1024
+_MEMORY = 192 * 1024 * 1024
 
 app = App(
     os.environ.get(URL, "memory://"),
@@ -75,7 +75,7 @@ def _lives(pid: int) -> bool:
 # ── work ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Clumsy(Exception):
+class PlannedFailure(Exception):
     """What tasks raise that fail at first."""
 
 
@@ -102,7 +102,7 @@ def in_process(milliseconds: int) -> int:
 async def fails_at_first(times: int) -> int:
     attempt = current_job().attempt
     if attempt <= times:
-        raise Clumsy(f"attempt {attempt} of {times} that fail")
+        raise PlannedFailure(f"attempt {attempt} of {times} that fail")
     return attempt
 
 
@@ -183,19 +183,19 @@ else:
 
 @app.task(queue="harm")
 async def raises() -> None:
-    ledger.fault("task", _NOBODY, "raise")
-    raise Clumsy("on purpose")
+    ledger.fault("task", _NO_PROCESS, "raise")
+    raise PlannedFailure("on purpose")
 
 
 @app.task(queue="harm")
 async def hangs() -> None:
-    ledger.fault("task", _NOBODY, "hang")
+    ledger.fault("task", _NO_PROCESS, "hang")
     await asyncio.sleep(3600)
 
 
 @app.task(queue="harm")
 def hangs_in_thread() -> None:
-    ledger.fault("task", _NOBODY, "hang")
+    ledger.fault("task", _NO_PROCESS, "hang")
     while True:
         time.sleep(0.05)
 
@@ -203,13 +203,13 @@ def hangs_in_thread() -> None:
 @app.task(queue="harm", run_in="process")
 def hangs_in_process() -> None:
     ledger.started(current_job())
-    ledger.fault("task", _NOBODY, "hang")
+    ledger.fault("task", _NO_PROCESS, "hang")
     time.sleep(3600)
 
 
 @app.task(queue="harm")
 async def blocks_the_loop(seconds: float) -> None:
-    ledger.fault("task", _NOBODY, "block-loop")
+    ledger.fault("task", _NO_PROCESS, "block-loop")
     time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
 
 
@@ -217,7 +217,7 @@ async def blocks_the_loop(seconds: float) -> None:
 def eats_memory() -> None:
     """As a leak does until the kernel ends it; here it ends itself, before the machine suffers."""
     ledger.started(current_job())
-    eaten = [b"x" * (1 << 20) for _ in range(_GLUTTONY >> 20)]
+    eaten = [b"x" * (1 << 20) for _ in range(_MEMORY >> 20)]
     ledger.fault("kill", os.getpid(), "eat-memory")
     del eaten
     os.kill(os.getpid(), signal.SIGKILL)

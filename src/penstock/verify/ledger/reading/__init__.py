@@ -1,1 +1,1 @@
-"""Reads facts and sorts them into one story per job."""
+"""Reads the facts of a ledger and sorts them into one story per job."""

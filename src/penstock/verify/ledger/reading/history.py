@@ -1,4 +1,4 @@
-"""Reads a ledger and sorts it into one story per job."""
+"""Reads a ledger and sorts its facts into one story per job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from msgspec.structs import force_setattr as share
 from penstock.core.job import Ref
 from penstock.verify.ledger.facts import (
     Answered,
-    Asked,
     Ended,
     Fact,
     Fault,
@@ -28,12 +27,13 @@ from penstock.verify.ledger.facts import (
     Limited,
     Offered,
     Opened,
+    OperationAnswered,
+    OperationAsked,
     SettleAnswered,
     Settling,
     Started,
     Ticked,
     Ticking,
-    Told,
     decoder,
 )
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Run, Story
@@ -45,12 +45,12 @@ __all__ = [
     "OperatorAction",
     "Run",
     "Story",
+    "build_history",
     "read",
-    "tell",
     "uncollected",
 ]
 
-#: A wall clock that is further off than this (ms) is not believed.
+#: A wall clock that differs by more than this (ms) from the majority is corrected.
 _ODD = 1_000
 
 _by_mono = attrgetter("mono")
@@ -58,50 +58,52 @@ _by_mono = attrgetter("mono")
 
 @dataclass(eq=False)
 class History:
-    """A ledger, read."""
+    """The facts of a ledger, sorted: one story per job, and the facts that concern no single job."""
 
     stories: list[Story]
-    faults: list[Fault]  # in the order of time, with how long they lasted
-    parents: dict[int, int]  # process → the one that started it
-    purged: set[str]  # queues of which a purge took away jobs
+    faults: list[Fault]  # by time, with their durations
+    parents: dict[int, int]  # process → its parent process
+    purged: set[str]  # queues from which a purge removed jobs
     torn: int  # lines that a full disk cut off
     limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
     ticks: list[Ticking | Ticked] = field(default_factory=list)
-    #: What to add to the monotonic clock to get the wall clock that most processes had (ns).
+    #: Difference between the monotonic clock and the wall clock of most processes (ns).
     offset: int | None = None
 
     def by_ref(self) -> dict[Ref, Story]:
-        """The last life of each id."""
+        """The latest story of each id."""
         return {story.ref: story for story in self.stories}
 
     def at(self, fact: Fact) -> int:
-        """When it was written by the right wall clock (ms), whatever its process took the time to be."""
+        """When the fact was written, on the correct wall clock (ms)."""
         right = self.wall(fact.mono)
         return fact.at if right is None or abs(fact.at - right) <= _ODD else right
 
     def wall(self, mono: int) -> int | None:
-        """This monotonic instant by the right wall clock (ms); None: nobody says."""
+        """A monotonic instant on the correct wall clock (ms); None if unknown."""
         return None if self.offset is None else (mono + self.offset) // 1_000_000
 
     def mono(self, at: int) -> int | None:
-        """This instant (ms) by the monotonic clock; None: nobody says."""
+        """An instant of the wall clock (ms) on the monotonic clock; None if unknown."""
         return None if self.offset is None else at * 1_000_000 - self.offset
 
 
 def read(directory: str | Path) -> History:
-    """The history in this directory; of files that are still written, what is there now."""
+    """Read the ledger in this directory. Files that are still being written are read as they are now."""
     torn: list[str] = []
     files = sorted(Path(directory).glob("*.jsonl"))
     with uncollected():
-        history = tell((fact for path in files for fact in _facts(path, torn)), _in_order=False)
+        history = build_history((fact for path in files for fact in _facts(path, torn)), _in_order=False)
     history.torn = len(torn)
     return history
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A ledger is a million values in no cycle: the garbage collector would go through them again and again,
-    and take longer than all else."""
+    """Switch off the garbage collector for the block.
+
+    It would scan the ledger's millions of values (in no cycle) again and again, and dominate the run time.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -112,19 +114,19 @@ def uncollected() -> Iterator[None]:
 
 
 def _facts(path: Path, torn: list[str]) -> Iterator[Fact]:
-    """Line by line: a ledger of some minutes is large."""
+    """Decode the facts line by line, because a ledger is large."""
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
-                return  # what a process wrote in its last instant: it cannot have acted on it
+                return  # an incomplete last line: the process died before it could act on it
             try:
                 yield decoder.decode(line)
             except msgspec.DecodeError:
                 torn.append(path.name)
 
 
-def tell(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = True) -> History:
-    """The history that these facts, in the order of time, make up."""
+def build_history(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = True) -> History:
+    """Build the history from these facts, which are in the order of time."""
     history = History([], [], {}, set(), torn)
     outside: list[Fact] = []
     of_job: dict[tuple[str, str], list[JobFact]] = defaultdict(list)
@@ -133,27 +135,27 @@ def tell(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = True) -> His
             outside.append(fact)
         elif fact.id != "*":
             about = of_job[fact.queue, fact.id]
-            if about:  # one text for all of a job: half of what a ledger takes in memory
+            if about:  # share the strings among the facts of a job, which halves the memory
                 share(fact, "queue", about[0].queue)
                 share(fact, "id", about[0].id)
             about.append(fact)
-        elif isinstance(fact, Told) and fact.verb == "purge":
+        elif isinstance(fact, OperationAnswered) and fact.verb == "purge":
             history.purged.add(fact.queue)
     if not _in_order:
         outside.sort(key=_by_mono)
         for about in of_job.values():
             about.sort(key=_by_mono)
-    _tell_of_all(history, outside)
+    _add_outside_facts(history, outside)
     addresses = list(of_job) if _in_order else sorted(of_job, key=lambda key: of_job[key][0].mono)
     for address in addresses:
         ref = Ref(*address)
-        # what is told is let go of
+        # pop frees the facts that have been processed
         history.stories += [_story(ref, life) for life in _lives(of_job.pop(address))]
     _bind_batches(history)
     return history
 
 
-def _tell_of_all(history: History, facts: Iterable[Fact]) -> None:
+def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
     offsets: dict[int, int] = {}
     for fact in facts:
         match fact:
@@ -172,7 +174,7 @@ def _tell_of_all(history: History, facts: Iterable[Fact]) -> None:
 
 
 def _heal(faults: list[Fault], healed: Healed) -> None:
-    """The last of its kind has lasted from then to now."""
+    """Set the duration of the last fault of this kind and target."""
     for i in range(len(faults) - 1, -1, -1):
         fault = faults[i]
         if (fault.kind, fault.target) == (healed.kind, healed.target):
@@ -182,13 +184,13 @@ def _heal(faults: list[Fault], healed: Healed) -> None:
 
 
 def _bind_batches(history: History) -> None:
-    """A batch is leased, run and settled for its members."""
+    """Connect each batch with the stories of its members."""
     batches = [story for story in history.stories if any(lease.members for lease in story.leases)]
     if not batches:
         return
     last = history.by_ref()
     for batch in batches:
-        # those of the last lease: a store that forgets may make it anew, of others
+        # the members of the last lease: a store that loses writes may build the batch again, with others
         batch.members = next(lease.members for lease in reversed(batch.leases) if lease.members)
         for id in dict.fromkeys(id for lease in batch.leases for id in lease.members):
             member = last.get(Ref(batch.ref.queue, id))
@@ -197,7 +199,10 @@ def _bind_batches(history: History) -> None:
 
 
 def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
-    """An id may be used again when its job is gone; each use is a life. A token stays with its own life."""
+    """Split the facts of an id into the lives of its jobs: an id may be used again after its job is gone.
+
+    Facts with a lease token stay with the life of that token.
+    """
     taken = [i for i, fact in enumerate(facts) if isinstance(fact, Answered) and fact.verdict == "new"]
     if len(taken) < 2:
         yield facts
@@ -237,9 +242,9 @@ def _story(ref: Ref, facts: list[JobFact]) -> Story:
                     runs[fact.token].acts.append(act)
             case SettleAnswered():
                 _add_answer(story, fact)
-            case Asked():
+            case OperationAsked():
                 story.operations.append(OperatorAction(fact))
-            case Told():
+            case OperationAnswered():
                 for op in story.operations:
                     if op.answer is None and op.asked.verb == fact.verb and op.asked.pid == fact.pid:
                         op.answer, op.answered = fact.answer, fact.mono
@@ -258,7 +263,7 @@ def _add_start(story: Story, runs: dict[str, Run], fact: Started) -> None:
 
 
 def _place(runs: list[Run], late: Run) -> int:
-    """Where it stands among those that began before it."""
+    """The index of a run among the runs that began before it."""
     place = len(runs)
     while place and _was_first(late, runs[place - 1]):
         place -= 1
@@ -266,9 +271,11 @@ def _place(runs: list[Run], late: Run) -> int:
 
 
 def _was_first(late: Run, other: Run) -> bool:
-    """Whether it was given before the other one, though it began later: its holder knew of it before; or, if
-    even that came late, he had asked for it before and it is an earlier attempt by the store's count. Alone,
-    requests say little: all of them wait together for a store that is away."""
+    """Whether `late`, which began after `other`, was leased before it.
+
+    It was if its worker received it first; or if its worker asked first and its attempt number is lower. The
+    time of the request alone proves nothing: all requests wait together for a store that is away.
+    """
     if late.granted < other.granted:
         return late.attempt <= other.attempt
     return late.asked < other.asked and late.attempt < other.attempt

@@ -1,22 +1,22 @@
-"""What is known of one job: what was offered, leased, run, settled and asked of it, in order."""
+"""The story of one job: its enqueues, leases, runs, settlements and operations, in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from penstock.core.job import TERMINAL, Ref
-from penstock.verify.ledger.facts import Answered, Asked, Ended, Leased, Offered, Settling, Started
+from penstock.verify.ledger.facts import Answered, Ended, Leased, Offered, OperationAsked, Settling, Started
 
 __all__ = ["TERMINAL_STATES", "Act", "OperatorAction", "Run", "Story"]
 
 TERMINAL_STATES = frozenset(state.value for state in TERMINAL)
-#: What a store says to a job that it has taken.
+#: Answers of a store that has stored the job.
 _TAKEN = ("new", "follows")
 
 
 @dataclass(slots=True)
 class Act:
-    """A settlement: what was asked, and the answer; None where nobody wrote one down."""
+    """A settlement: the call and its answer; None if no answer was recorded."""
 
     asked: Settling
     answer: str | None = None
@@ -28,7 +28,7 @@ class Act:
 
     @property
     def perhaps(self) -> bool:
-        """It may have been applied: the holder was killed, or the reply was lost."""
+        """Whether it may have been applied: the worker was killed, or the reply was lost."""
         return self.answer in (None, "unknown")
 
     @property
@@ -44,40 +44,43 @@ class Run:
     attempt: int
     worker: str
     start: Started
-    lease: Leased | None  # None where nobody saw it
+    lease: Leased | None  # None if it was not recorded
     pids: set[int] = field(default_factory=set)
     end: Ended | None = None
     acts: list[Act] = field(default_factory=list)
 
     @property
     def asked(self) -> int:
-        """When its holder asked for a job (mono), as far as anybody saw."""
+        """When its worker asked for a job (mono), as far as recorded."""
         return self.start.mono if self.lease is None else self.lease.asked
 
     @property
     def granted(self) -> int:
-        """When its holder had it (mono)."""
+        """When its worker received the job (mono)."""
         return self.start.mono if self.lease is None else self.lease.mono
 
 
 @dataclass(slots=True)
 class OperatorAction:
-    """What somebody did to a job from outside: cancel, retry, reschedule, delete."""
+    """An operation on a job: cancel, retry, reschedule or delete."""
 
-    asked: Asked
+    asked: OperationAsked
     answer: str | None = None
     answered: int = 0  # mono
 
     @property
     def accepted(self) -> bool:
-        """It was done, or perhaps: nobody says that there was nothing to do."""
+        """Whether it was applied, or may have been: the answer does not say that there was nothing to do."""
         return self.answer not in ("", "running")
 
 
 @dataclass(slots=True)
 class Story:
-    """All that is known of one life of an id, in the order in which it happened; but a run that was to begin
-    before another one, and whose process was stopped until that had begun, stands before it."""
+    """All facts about one job of an id, in order.
+
+    A run that was leased before another one stands before it, even if its process was stopped and it began
+    later.
+    """
 
     ref: Ref
     offer: Offered | None = None
@@ -87,9 +90,9 @@ class Story:
     runs: list[Run] = field(default_factory=list)
     acts: list[Act] = field(default_factory=list)
     operations: list[OperatorAction] = field(default_factory=list)
-    #: Runs of which two processes say that they are theirs: (token, pid, pid).
+    #: Runs that two processes executed: (token, pid, pid).
     shared: list[tuple[str, int, int]] = field(default_factory=list)
-    #: The batches that it was collected into, and, of a batch, the ids of its members.
+    #: The batches into which the job was collected; and for a batch the ids of its members.
     batches: list[Story] = field(default_factory=list)
     members: tuple[str, ...] = ()
 
@@ -99,23 +102,23 @@ class Story:
 
     @property
     def acknowledged_at(self) -> int | None:
-        """When the store first said that it had it (mono); None: it never did."""
+        """When the store first acknowledged the job (mono); None: never."""
         return min((v.mono for v in self.verdicts if v.verdict in _TAKEN), default=None)
 
     @property
     def unknown(self) -> bool:
-        """Nobody was told whether it was stored, or that it was stored where it may not stay."""
+        """Whether it is unknown if the job was stored, or it was stored without the required replicas."""
         told = {v.verdict for v in self.verdicts}
-        doubtful = told & {"unknown", "unreplicated"} or len(self.verdicts) < self.offers
-        return not self.acknowledged and bool(doubtful)
+        uncertain = told & {"unknown", "unreplicated"} or len(self.verdicts) < self.offers
+        return not self.acknowledged and bool(uncertain)
 
     @property
     def began(self) -> int:
-        """When it was offered first (mono)."""
+        """When the first enqueue call began (mono)."""
         return self.offer.mono if self.offer else 0
 
     def operated(self, verb: str, after: int, before: int) -> bool:
-        """Whether somebody asked for this between two moments (mono), and was not refused."""
+        """Whether this operation was requested between two moments (mono) and may have been applied."""
         return any(
             op.asked.verb == verb and after <= op.asked.mono <= before and op.accepted
             for op in self.operations

@@ -1,1 +1,1 @@
-"""Writes facts: what producers, workers and a store do and answer."""
+"""Records facts: the store calls of producers and workers, and the answers."""

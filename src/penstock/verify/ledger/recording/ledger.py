@@ -1,4 +1,4 @@
-"""The pen: writes facts so that a SIGKILL in the next instruction loses none of them."""
+"""Writes facts to disk so that a SIGKILL in the next instruction loses none of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from typing import Any
 from penstock.app.app import App
 from penstock.app.attempt import Attempt
 from penstock.core.job import Job, Ref
-from penstock.verify.ledger.facts import Asked, Ended, Fact, Fault, Healed, Opened, Started, Told, encode
-from penstock.verify.ledger.recording.recorded_store import watched
+from penstock.verify.ledger.facts import (
+    Ended,
+    Fact,
+    Fault,
+    Healed,
+    Opened,
+    OperationAnswered,
+    OperationAsked,
+    Started,
+    encode,
+)
+from penstock.verify.ledger.recording.recorded_store import recorded_store
 
 __all__ = ["Ledger"]
 
 
 class Ledger:
-    """A directory with one file per process, each line a fact. Works in threads and across forks.
+    """A directory with one file per process and one fact per line. Works with threads and across forks.
 
-    `Ledger(directory).watch(app)` records all that an app's producers and workers do. Whoever works
-    without an app, kills a process or runs in a task's own process says so by hand.
+    `Ledger(directory).watch(app)` records all acts of an app's producers and workers. Acts without an app,
+    kills of processes, and runs in a task's own process are recorded by explicit calls.
     """
 
     def __init__(self, directory: str | Path, *, note: str = "") -> None:
@@ -35,81 +45,82 @@ class Ledger:
     def watch(self, app: App) -> App:
         """Record every enqueue, lease, attempt, settlement and cancellation that goes through this app.
 
-        Call it in every process that produces or works, before the app is used. Attempts are recorded by
-        a middleware of its own, so register yours before or after as they shall stand outside or inside.
+        Call it in every process that produces or works, before the app is used. A middleware records the
+        attempts: register your own middleware before it to wrap it, or after it to be wrapped.
         """
-        app.use_store(watched(app.store, self))
+        app.use_store(recorded_store(app.store, self))
         app.around_attempt(self._around)
         return app
 
-    # ── by hand ──────────────────────────────────────────────────────────────────────────────────
+    # ── explicit calls ───────────────────────────────────────────────────────────────────────────
 
     def started(self, job: Job | Attempt) -> None:
-        """The function of this attempt begins, says the task itself (`ledger.started(current_job())`)."""
+        """Record, from inside a task, that its function begins: `ledger.started(current_job())`."""
         self.write(self._started(job, inside=True))
 
     def ended(self, job: Job | Attempt, outcome: str = "returned") -> None:
-        """The function of this attempt is done, says the task itself."""
+        """Record, from inside a task, that its function has ended."""
         self.write(self._ended(job, outcome, inside=True))
 
     def kill(
         self, pid: int, cause: str = "SIGKILL", *, number: int = signal.SIGKILL, kind: str = "kill"
     ) -> None:
-        """Write down that this process is killed, and do it."""
+        """Record a kill of this process, then kill it."""
         self.fault(kind, pid, cause)
         os.kill(pid, number)
 
     def stop(self, pid: int, *, kind: str = "stop") -> None:
-        """SIGSTOP this process, and write it down: its leases may run out."""
+        """Record a stop of this process, whose leases may expire, then send SIGSTOP."""
         self.fault(kind, pid, "SIGSTOP")
         os.kill(pid, signal.SIGSTOP)
 
     def resume(self, pid: int, *, kind: str = "stop") -> None:
-        """SIGCONT this process, and write that down."""
+        """Send SIGCONT to this process, and record that its stop is over."""
         os.kill(pid, signal.SIGCONT)
         self.healed(kind, pid)
 
     def fault(
         self, kind: str, target: int = 0, cause: str = "", *, seconds: float = 0.0, queues: Iterable[str] = ()
     ) -> None:
-        """Harm was or is about to be done: the attempts that it may have cost are excused.
+        """Record a fault, which excuses the attempts that it may have cost.
 
-        `target` is a process (a worker, its supervisor or a task's own), 0 for everybody's trouble, as a
-        store that was away. It lasts for so many `seconds`; who does not know yet says `healed` when it is
-        over. What hits the jobs of some queues alone names these `queues`.
+        - `target`: a process (a worker, its supervisor, or a task's own process); 0: all processes, e.g. if
+          the store was away.
+        - `seconds`: the duration. If it is unknown, call `healed` when the fault is over.
+        - `queues`: the only queues that are hit (default: all).
         """
         self.write(Fault(*_now(), kind, target, cause, seconds, tuple(queues)))
 
     def healed(self, kind: str, target: int = 0) -> None:
-        """The last harm of this kind that was done to this target is over."""
+        """Record that the last fault of this kind on this target is over."""
         self.write(Healed(*_now(), kind, target))
 
-    def asked(self, verb: str, ref: Ref, *, due: int = 0) -> None:
-        """Somebody is about to cancel, retry, reschedule or delete this job by other means than the app."""
-        self.write(Asked(*_now(), ref.queue, ref.id, verb, due))
+    def operation_asked(self, verb: str, ref: Ref, *, due: int = 0) -> None:
+        """Record a cancel, retry, reschedule or delete of this job that does not go through the app."""
+        self.write(OperationAsked(*_now(), ref.queue, ref.id, verb, due))
 
-    def told(self, verb: str, ref: Ref, answer: str | None) -> None:
-        """What the store answered to that."""
-        self.write(Told(*_now(), ref.queue, ref.id, verb, answer or ""))
+    def operation_answered(self, verb: str, ref: Ref, answer: str | None) -> None:
+        """Record the store's answer to `operation_asked`."""
+        self.write(OperationAnswered(*_now(), ref.queue, ref.id, verb, answer or ""))
 
-    # ── the pen ──────────────────────────────────────────────────────────────────────────────────
+    # ── writing ────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, *facts: Fact) -> None:
-        """Append these facts, all in one system call: they are in the kernel when this returns."""
+        """Append these facts in one system call; the kernel has them when this returns."""
         self.write_all(facts)
 
     def write_all(self, facts: Iterable[Fact]) -> None:
-        """The same for a batch."""
+        """As `write`, for an iterable."""
         text = b"".join([encode(fact) + b"\n" for fact in facts])
         if not text:
             return
         fd = self._file()
         wrote = os.write(fd, text)
-        while wrote < len(text):  # a disk that fills up; a torn line is left out by the reader
+        while wrote < len(text):  # a disk that fills up; the reader skips a torn line
             wrote += os.write(fd, text[wrote:])
 
     def _file(self) -> int:
-        if self._pid != os.getpid():  # the first fact of this process, perhaps of a fork
+        if self._pid != os.getpid():  # the first fact of this process, or of a fork
             self._open()
         return self._fd
 
@@ -117,7 +128,7 @@ class Ledger:
         self.directory.mkdir(parents=True, exist_ok=True)
         pid = os.getpid()
         path = self.directory / f"{pid}-{os.urandom(4).hex()}.jsonl"
-        # no lock, which a fork could leave taken: two threads that both open write two files
+        # no lock, because a fork could leave it taken: two threads that open at once write two files
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._pid = pid
         self.write(Opened(*_now(), os.getppid(), socket.gethostname(), self._note))
@@ -128,7 +139,7 @@ class Ledger:
         self.write(self._started(job, inside=False))
         try:
             value = await call()
-        except BaseException as error:  # boundary: whatever ends the attempt is written down, and goes on
+        except BaseException as error:  # boundary: every end of the attempt is recorded and raised again
             self.write(self._ended(job, _name_of(error), inside=False))
             raise
         self.write(self._ended(job, "returned", inside=False))

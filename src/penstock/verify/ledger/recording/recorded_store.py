@@ -1,4 +1,4 @@
-"""A store that writes down what it is asked and what it answers; all else passes through."""
+"""A wrapper around a store that records its calls and answers in a ledger."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from penstock.verify.ledger.facts import Fact
 from penstock.verify.ledger.recording import store_calls
 from penstock.verify.ledger.recording.store_calls import timestamp
 
-__all__ = ["watched"]
+__all__ = ["recorded_store"]
 
 T = TypeVar("T")
 
 
-#: So many offered tokens are remembered; a worker has one at a time.
+#: How many offered tokens are remembered; a worker has one at a time.
 _OFFERS = 64
 
 
-class Pen(Protocol):
-    """What a watched store writes with."""
+class FactWriter(Protocol):
+    """Writes facts to a ledger."""
 
     def write_all(self, facts: Iterable[Fact]) -> None: ...
 
 
-def watched(store: Store, pen: Pen) -> Store:
-    """The same store; every job that is offered, leased, settled or called off is written down."""
-    return cast(Store, _Watched(store, pen))
+def recorded_store(store: Store, writer: FactWriter) -> Store:
+    """A wrapper that records every enqueue, lease, settlement and operation of this store."""
+    return cast(Store, _RecordedStore(store, writer))
 
 
-class _Watched:
-    """A store whose calls that concern the ledger are recorded; other calls go to the store directly."""
+class _RecordedStore:
+    """A store whose recorded verbs are below; all others are passed to the wrapped store."""
 
-    def __init__(self, store: Store, pen: Pen) -> None:
+    def __init__(self, store: Store, writer: FactWriter) -> None:
         self._store = store
-        self._recorder = _CallRecorder(pen)
-        self.sync = cast(SyncStore, _WatchedSync(store.sync, self._recorder))
+        self._recorder = _CallRecorder(writer)
+        self.sync = cast(SyncStore, _RecordedSyncStore(store.sync, self._recorder))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -95,7 +95,7 @@ class _Watched:
         offer: Offer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
-        seen = None if offer is None else self._recorder.handing_over(offer)
+        seen = None if offer is None else self._recorder.recorded_offer(offer)
         return await self._store.wait(queues, timeout=timeout, offer=seen, parked=parked)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -133,8 +133,8 @@ class _Watched:
             return answer(await self._store.tick(ticks))
 
 
-class _WatchedSync:
-    """The same for callers without an event loop, with the same recorder."""
+class _RecordedSyncStore:
+    """The synchronous verbs of a recorded store."""
 
     def __init__(self, sync: SyncStore, recorder: _CallRecorder) -> None:
         self._sync = sync
@@ -166,8 +166,8 @@ class _WatchedSync:
             return self._sync.settings(queue, **options)
 
 
-class _Answer(Generic[T]):
-    """Takes the store's answers and hands them on; says afterwards whether there were any."""
+class _CapturedAnswer(Generic[T]):
+    """Keeps the store's answers, and returns them unchanged; `given` is None if there was no answer."""
 
     def __init__(self) -> None:
         self.given: list[T] | None = None
@@ -178,21 +178,21 @@ class _Answer(Generic[T]):
 
 
 class _CallRecorder:
-    """Records each call of a store: the question, then the answer or that there was none."""
+    """Records each call, then its answer, or that no answer came."""
 
-    def __init__(self, pen: Pen) -> None:
-        self._pen = pen
-        #: When each of the last tokens was first offered (mono): the next fetch is under the same one.
+    def __init__(self, writer: FactWriter) -> None:
+        self._writer = writer
+        #: When each recent token was first offered (mono); the next fetch uses the same token.
         self.offered: dict[str, int] = {}
 
     @contextmanager
-    def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_Answer[Enqueued]]:
+    def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_CapturedAnswer[Enqueued]]:
         before = timestamp()
-        self._pen.write_all([store_calls.offered(job) for job in jobs])
-        answer, otherwise = _Answer[Enqueued](), "unknown"
+        self._writer.write_all([store_calls.offered(job) for job in jobs])
+        answer, otherwise = _CapturedAnswer[Enqueued](), "unknown"
         try:
             yield answer
-        except (StoreFull, StoreReadOnly):  # these say that nothing was written
+        except (StoreFull, StoreReadOnly):  # these errors guarantee that nothing was written
             otherwise = "refused"
             raise
         finally:
@@ -205,72 +205,79 @@ class _CallRecorder:
                     if one.status is EnqueueStatus.REPLACED and job.unique and job.unique.replaces_run_at:
                         moved = (job.queue, one.id, "reschedule")
                         due = store_calls.start_of(job, before[0])
-                        self._pen.write_all(
-                            [facts.Asked(*before, *moved, due), facts.Told(*now, *moved, "queued")]
+                        self._writer.write_all(
+                            [
+                                facts.OperationAsked(*before, *moved, due),
+                                facts.OperationAnswered(*now, *moved, "queued"),
+                            ]
                         )
                 told = [store_calls.answered(now, job, one) for job, one in pairs]
-            self._pen.write_all(told)
+            self._writer.write_all(told)
 
     @contextmanager
-    def settle(self, settlements: Sequence[Settlement]) -> Iterator[_Answer[Settled]]:
+    def settle(self, settlements: Sequence[Settlement]) -> Iterator[_CapturedAnswer[Settled]]:
         now = timestamp()
-        self._pen.write_all([store_calls.settling(now, one.lease, one.transition) for one in settlements])
-        self._pen.write_all(
+        self._writer.write_all([store_calls.settling(now, one.lease, one.transition) for one in settlements])
+        self._writer.write_all(
             [store_calls.offered(job, follows=True) for one in settlements for job in one.then]
         )
-        answer = _Answer[Settled]()
+        answer = _CapturedAnswer[Settled]()
         try:
             yield answer
         finally:
-            self._pen.write_all(store_calls.settled(settlements, answer.given))
+            self._writer.write_all(store_calls.settled(settlements, answer.given))
 
     @contextmanager
-    def operate(self, verb: str, refs: Sequence[Ref], due: int = 0) -> Iterator[_Answer[Any]]:
+    def operate(self, verb: str, refs: Sequence[Ref], due: int = 0) -> Iterator[_CapturedAnswer[Any]]:
         now = timestamp()
-        self._pen.write_all([facts.Asked(*now, ref.queue, ref.id, verb, due) for ref in refs])
-        answer = _Answer[Any]()
+        self._writer.write_all([facts.OperationAsked(*now, ref.queue, ref.id, verb, due) for ref in refs])
+        answer = _CapturedAnswer[Any]()
         try:
             yield answer
         finally:
             now = timestamp()
             states = ["unknown"] * len(refs) if answer.given is None else [s or "" for s in answer.given]
-            self._pen.write_all(
+            self._writer.write_all(
                 [
-                    facts.Told(*now, ref.queue, ref.id, verb, str(state))
+                    facts.OperationAnswered(*now, ref.queue, ref.id, verb, str(state))
                     for ref, state in zip(refs, states, strict=True)
                 ]
             )
 
     @contextmanager
     def limit(self, queue: str, change: LimitChange | None) -> Iterator[None]:
-        """How many of a queue may run at once. What raises may have been done or not."""
+        """Record a change of `max_running`. A call that raises may have been applied or not."""
         if change is None or change.max_running is UNSET:
             yield
             return
-        self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running)])
+        self._writer.write_all([facts.Limited(*timestamp(), queue, change.max_running)])
         yield
-        self._pen.write_all([facts.Limited(*timestamp(), queue, change.max_running, told=True)])
+        self._writer.write_all([facts.Limited(*timestamp(), queue, change.max_running, told=True)])
 
     @contextmanager
-    def tick(self, ticks: Sequence[Tick]) -> Iterator[_Answer[TickResult]]:
+    def tick(self, ticks: Sequence[Tick]) -> Iterator[_CapturedAnswer[TickResult]]:
         now = timestamp()
-        self._pen.write_all([fact for tick in ticks for fact in store_calls.ticking(now, tick)])
-        answer = _Answer[TickResult]()
+        self._writer.write_all([fact for tick in ticks for fact in store_calls.ticking(now, tick)])
+        answer = _CapturedAnswer[TickResult]()
         try:
             yield answer
         finally:
             now = timestamp()
             given = [None] * len(ticks) if answer.given is None else answer.given
             pairs = zip(ticks, given, strict=True)
-            self._pen.write_all([fact for tick, one in pairs for fact in store_calls.ticked(now, tick, one)])
+            self._writer.write_all(
+                [fact for tick, one in pairs for fact in store_calls.ticked(now, tick, one)]
+            )
 
     def leased(self, by: str, fetched: Fetched, sent: int, lease: int, offered: int = 0) -> Fetched:
         now = timestamp()
-        self._pen.write_all([store_calls.leased(now, job, by, sent, lease, offered) for job in fetched.jobs])
+        self._writer.write_all(
+            [store_calls.leased(now, job, by, sent, lease, offered) for job in fetched.jobs]
+        )
         return fetched
 
-    def handing_over(self, offer: Offer) -> Offer:
-        """The same offer; what is handed over to it is written down first."""
+    def recorded_offer(self, offer: Offer) -> Offer:
+        """The same offer; a job that is dispatched to it is recorded first."""
         self.offered.setdefault(offer.token, time.monotonic_ns())
         while len(self.offered) > _OFFERS:
             self.offered.pop(next(iter(self.offered)))
@@ -280,7 +287,7 @@ class _CallRecorder:
 
         def noted(handed: Fetched) -> Offer | None:
             following = take(self.leased("wait", handed, 0, lease))
-            return None if following is None else self.handing_over(following)
+            return None if following is None else self.recorded_offer(following)
 
         return replace(offer, take=noted)
 

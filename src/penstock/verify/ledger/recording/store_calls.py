@@ -1,4 +1,4 @@
-"""What a store is asked and answers, put into facts."""
+"""Converts store calls and their answers into facts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def timestamp() -> Now:
 
 
 def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Offered:
-    """The fact of offering this job now. Its due instant is a lower bound: the store looks later."""
+    """The fact of this enqueue. `due` is a lower bound: the store reads its clock later."""
     at, mono, pid = timestamp()
     _, due = first_state(job, at)
     unique, lane = job.unique, job.lane
@@ -72,7 +72,7 @@ def answered(now: Now, job: NewJob, answer: Enqueued) -> facts.Answered:
 
 
 def start_of(job: NewJob, at: int) -> int:
-    """When it is due, if it is asked for now."""
+    """When the job is due if it is enqueued at `at`."""
     return first_state(job, at)[1]
 
 
@@ -109,7 +109,7 @@ def settling(now: Now, lease: Lease | Ref, to: Transition) -> facts.Settling:
 
 
 def settled(settlements: Sequence[Settlement], answers: Sequence[Answer] | None) -> Iterator[Fact]:
-    """None: the reply was lost."""
+    """The answers to these settlements; `answers` is None if the reply was lost."""
     now = timestamp()
     for i, one in enumerate(settlements):
         lease = one.lease
@@ -126,8 +126,11 @@ def ticking(now: Now, tick: Tick) -> Iterator[Fact]:
 
 
 def ticked(now: Now, tick: Tick, answer: TickResult | None) -> Iterator[Fact]:
-    """None: the reply was lost. A store may have lost it to itself, asked again, and been its own rival: then
-    the answer is that somebody else has moved the entry on."""
+    """The answer to a tick; None if the reply was lost.
+
+    A store client may lose a reply, repeat the call, and then be told that the entry has already advanced. So
+    STALE does not prove that this tick was not applied.
+    """
     said = "unknown" if answer is None else answer.moved.value
     new = () if answer is None else answer.enqueued
     otherwise = (

@@ -1,4 +1,4 @@
-"""The promises about one job's leases, attempts and times, one by one, each asked of its story."""
+"""Rules about the leases, attempts and start times of one job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from penstock.verify.ledger.verdict import Violation
 __all__ = ["attempts", "cause_of", "early", "fencing"]
 
 
-# ── who may change it ────────────────────────────────────────────────────────────────────────────
+# ── fencing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def fencing(story: Story, case: Case) -> Iterator[Violation]:
-    """Only the holder of the lease changes a running job, once. What may have been undone counts for nothing:
-    neither an outcome nor a newer lease."""
+    """Check that only the holder of the lease changes a running job, and only once.
+
+    Outcomes and leases that the store may have lost are ignored.
+    """
     applied = [act for act in story.acts if act.applied and act.asked.token]
     for token, n in Counter(act.asked.token for act in applied if not case.forgiven(act.answered)).items():
         if n > 1:
@@ -28,9 +30,9 @@ def fencing(story: Story, case: Case) -> Iterator[Violation]:
     lasting = [lease for lease in granted.values() if not case.forgiven(lease.mono)]
     for act in applied:
         mine = granted.get(act.asked.token)
-        # a lease whose news came late may be older than it seems: newer is one that was asked for later
+        # leases may arrive out of order: only a lease that was requested later is certainly newer
         if mine is not None and any(mine.mono < one.asked and one.mono < act.asked.mono for one in lasting):
-            says = f"a stale outcome ({act.asked.state}) was applied after the job had been leased anew"
+            says = f"a stale outcome ({act.asked.state}) was applied after the job had been leased again"
             yield broken(story, "fencing", says)
     for token, one, other in story.shared:
         yield broken(story, "fencing", f"processes {one} and {other} both ran it under lease {token}")
@@ -40,7 +42,7 @@ def fencing(story: Story, case: Case) -> Iterator[Violation]:
 
 
 def attempts(story: Story, case: Case) -> Iterator[Violation]:
-    """Attempts stay within their limit, each started one counts, and at-most-once means it."""
+    """Check the limit of attempts, that each started attempt counts, and at-most-once delivery."""
     if story.offer is None:
         return
     limit = story.offer.max_attempts
@@ -53,11 +55,11 @@ def attempts(story: Story, case: Case) -> Iterator[Violation]:
         given_back = any(not act.asked.charge and not _refused(act) for act in before.acts)
         forgotten = case.forgiven.lease(before.granted) or case.forgiven.lease(before.start.mono)
         if after.attempt <= before.attempt and not given_back and not forgotten:
-            says = f"attempt {before.attempt} had started and did not count: the next was {after.attempt} too"
+            says = f"attempt {before.attempt} had started and did not count: the next one was {after.attempt}"
             yield broken(story, "attempts", says)
         snoozed = any(act.asked.state == "scheduled" for act in before.acts)
         if story.offer.at_most_once and not snoozed:
-            yield broken(story, "at most once", f"it started again (attempt {after.attempt})")
+            yield broken(story, "at most once", f"the job started again (attempt {after.attempt})")
 
 
 def _refused(act: Act) -> bool:
@@ -65,7 +67,7 @@ def _refused(act: Act) -> bool:
 
 
 def _was_undone(story: Story, run: Run, case: Case) -> bool:
-    """Whether the store may have forgotten that this run was leased, or how it ended."""
+    """Whether the store may have lost the lease or the end of this run."""
     if not case.forgiven:
         return False
     granted = [lease.mono for lease in story.leases if lease.token == run.token] or [run.start.mono]
@@ -76,7 +78,7 @@ def _was_undone(story: Story, run: Run, case: Case) -> bool:
 
 
 def early(story: Story, case: Case) -> Iterator[Violation]:
-    """Nothing runs before its time: not before its delay, nor before the pause that a retry must make."""
+    """Check that no run starts before its due time: after its delay, or after the delay of a retry."""
     if story.offer is None:
         return
     due, since = story.offer.due, story.began
@@ -95,7 +97,7 @@ def early(story: Story, case: Case) -> Iterator[Violation]:
 
 
 def _moved(story: Story, since: int, until: int) -> Iterator[int]:
-    """The times that others gave it between these moments."""
+    """New due times from operations between these moments."""
     for op in story.operations:
         if op.asked.verb in ("reschedule", "retry") and since <= op.asked.mono <= until and op.accepted:
             yield op.asked.due if op.asked.verb == "reschedule" else 0

@@ -1,4 +1,4 @@
-"""Each member of a group is in one batch, whose members stay what they are; or it is still collected."""
+"""Rules about batches: each collected job is in at most one batch, and a batch keeps its members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["batches"]
 
 
 def batches(case: Case, *, exclusive: bool) -> Iterator[Violation]:
-    """`exclusive`: nobody else enqueues, so each member was offered here."""
+    """Check all batches.
+
+    `exclusive`: only the ledger's processes enqueue, so every member is in the ledger.
+    """
     for story in case.history.stories:
         if story.members:
             yield from _of_batch(story, case, exclusive)
@@ -25,23 +28,27 @@ def batches(case: Case, *, exclusive: bool) -> Iterator[Violation]:
 def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Violation]:
     twice = [id for id, n in Counter(batch.members).items() if n > 1]
     if twice:
-        yield broken(batch, "groups", f"{twice[0]} is in it {Counter(batch.members)[twice[0]]} times")
+        n = Counter(batch.members)[twice[0]]
+        yield broken(batch, "groups", f"the batch has its member {twice[0]} {n} times")
     if any(lease.members != batch.members and not case.forgiven(lease.mono) for lease in batch.leases):
         yield broken(batch, "groups", "its members have changed from one lease to the next")
-    strange = [id for id in batch.members if Ref(batch.ref.queue, id) not in case.last]
-    if strange and exclusive:
-        yield broken(batch, "groups", f"its member {strange[0]} was never offered")
+    unknown = [id for id in batch.members if Ref(batch.ref.queue, id) not in case.last]
+    if unknown and exclusive:
+        yield broken(batch, "groups", f"its member {unknown[0]} was never enqueued")
     for id in batch.members:
         member = case.last.get(Ref(batch.ref.queue, id))
         if member is not None and member.offer is not None and not member.offer.grouped:
-            yield broken(batch, "groups", f"its member {id} is not one that is collected")
+            yield broken(batch, "groups", f"its member {id} is not a job to be collected")
 
 
 def _of_member(member: Story, case: Case) -> Iterator[Violation]:
-    """Who retries or reschedules one alone puts it into another batch, and so may a store that forgets."""
+    """Check that a job is in one batch only.
+
+    A retry or reschedule of the job alone may put it into another batch, and so may a lost write.
+    """
     if any(op.asked.verb in ("retry", "reschedule") for op in member.operations):
         return
     lasting = [b for b in member.batches if not all(case.forgiven(lease.mono) for lease in b.leases)]
     if len(lasting) > 1:
         names = " and ".join(batch.ref.id for batch in lasting)
-        yield broken(member, "groups", f"it is in more than one batch: {names}")
+        yield broken(member, "groups", f"the job is in more than one batch: {names}")

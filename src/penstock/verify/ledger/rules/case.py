@@ -1,4 +1,4 @@
-"""What the rules judge by: the history, the store as it was found, and what is excused."""
+"""The input of the rules: the history, the contents of the store, and the excused spans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.core.job import Job, Ref
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.reading.story import Story
-from penstock.verify.ledger.rules.faults import Forgiven, Troubles
+from penstock.verify.ledger.rules.faults import FaultIndex, ForgivenSpans
 from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["Case", "broken"]
@@ -16,20 +16,20 @@ __all__ = ["Case", "broken"]
 
 @dataclass
 class Case:
-    """One ledger and its store."""
+    """A ledger and its store, as the rules see them."""
 
     history: History
-    jobs: Mapping[Ref, Job]  # of those that the ledger knows, the ones that are there
+    jobs: Mapping[Ref, Job]  # the jobs of the ledger that exist in the store
     now: int
-    troubles: Troubles
-    forgiven: Forgiven
-    last: Mapping[Ref, Story]  # the last life of each id
+    faults_by_target: FaultIndex
+    forgiven: ForgivenSpans
+    last: Mapping[Ref, Story]  # the latest story of each id
     slack: int = 0
-    #: Whether somebody's clock was wrong on a store that goes by the clock of whoever asks it.
-    misled: bool = False
+    #: Whether a process had a wrong clock, on a store that takes the time from its callers.
+    clock_skewed: bool = False
 
     def job(self, story: Story) -> Job | None:
-        """The job as the store has it; only of the last life of its id."""
+        """The job in the store; None for all but the latest story of an id."""
         return self.jobs.get(story.ref) if self.is_last(story) else None
 
     def is_last(self, story: Story) -> bool:
@@ -40,5 +40,5 @@ class Case:
 
 
 def broken(story: Story, promise: str, says: str) -> Violation:
-    """A promise that was not kept to this job."""
+    """A finding about this job."""
     return Violation(promise, says, story.ref.queue, story.ref.id)

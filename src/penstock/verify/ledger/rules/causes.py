@@ -1,4 +1,4 @@
-"""Why a job ran again: each second run has a cause, and one after a crash names the harm and the lease."""
+"""Finds the cause of each second run; after a crash also the fault and the lost lease."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 from penstock.verify.ledger.facts import Fault
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.reading.story import Act, Run, Story
-from penstock.verify.ledger.rules.faults import Forgiven, Loan, Troubles, troubles_of, word_of
+from penstock.verify.ledger.rules.faults import FaultIndex, ForgivenSpans, LostLease, fault_index_of, word_of
 from penstock.verify.ledger.verdict import Duplicate, Violation
 
-__all__ = ["Again", "cause_of", "effective", "reruns"]
+__all__ = ["SecondRun", "cause_of", "effective", "reruns"]
 
-#: Errors that say that a process died, not that the function failed.
-_CRASHES = {"WorkerLost", "LeaseLost", "ChildDied"}
-#: A run after one of these was wanted: by the lifecycle, or by somebody.
+#: Errors that mean the death of a process, not a failure of the function.
+_CRASH_ERRORS = {"WorkerLost", "LeaseLost", "ChildDied"}
+#: Causes of intended runs: the lifecycle or an operator wanted them.
 _WANTED = frozenset({"operator", "failure", "timeout", "snooze", "release"})
 
 
-class Again(NamedTuple):
-    """A second run: its cause, what it was if nobody wanted it, and what is wrong with it."""
+class SecondRun(NamedTuple):
+    """A second run: its cause, its description if it was unwanted, its finding if it broke a guarantee."""
 
     cause: str
     duplicate: Duplicate | None = None
@@ -33,37 +33,44 @@ class _Cause(NamedTuple):
     fault: Fault | None = None
 
 
-def reruns(story: Story, history: History, troubles: Troubles, forgiven: Forgiven) -> Iterator[Again]:
-    """What to say of each run after the first."""
+def reruns(
+    story: Story, history: History, faults_by_target: FaultIndex, forgiven: ForgivenSpans
+) -> Iterator[SecondRun]:
+    """Describe each run after the first."""
     for before, after in pairwise(story.runs):
-        cause = _cause_of(story, before, after, troubles, forgiven)
+        cause = _cause_of(story, before, after, faults_by_target, forgiven)
         if cause.word in _WANTED:
-            yield Again(cause.word)
+            yield SecondRun(cause.word)
             continue
         ended = cause.word.startswith("ended ")
         word = "unexplained" if ended else cause.word
         duplicate = _duplicate(story, before, after, word, cause.fault, history)
         if word != "unexplained":
-            yield Again(word, duplicate)
+            yield SecondRun(word, duplicate)
             continue
-        why = f"it had {cause.word}" if ended else "nothing that is written down explains it"
-        says = f"it ran again (attempt {after.attempt} after {before.attempt}): {why}"
-        yield Again(word, duplicate, Violation("cause", says, story.ref.queue, story.ref.id))
+        why = f"the job had {cause.word}" if ended else "no recorded fact explains it"
+        says = f"the job ran again (attempt {after.attempt} after {before.attempt}): {why}"
+        yield SecondRun(word, duplicate, Violation("cause", says, story.ref.queue, story.ref.id))
 
 
 def cause_of(story: Story, before: Run, after: Run, history: History) -> str:
-    """The cause of the second of these runs, in a word."""
-    nothing = Forgiven((), history)
-    return _cause_of(story, before, after, troubles_of(history), nothing).word
+    """The cause of the run `after`, in a word."""
+    nothing = ForgivenSpans((), history)
+    return _cause_of(story, before, after, fault_index_of(history), nothing).word
 
 
-def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgiven: Forgiven) -> _Cause:
-    """Failure, timeout, crash (of its own process), snooze, release, operator, undone (the store may forget
-    the end that it had), or the kind of the fault (kill, stop, store …) that cost its lease."""
+def _cause_of(
+    story: Story, before: Run, after: Run, faults_by_target: FaultIndex, forgiven: ForgivenSpans
+) -> _Cause:
+    """The cause of the run `after`.
+
+    One of: failure, timeout, crash (of the process of the run), snooze, release, operator, undone (the store
+    may have lost the job's end), or the type of the fault (kill, stop, store …) that cost the lease.
+    """
     if story.operated("retry", before.granted, after.start.mono):
         return _Cause("operator")
     own = effective(before)
-    fault = troubles.cause(_loan(story, before, after))
+    fault = faults_by_target.cause(_lost_lease(story, before, after))
     if own is not None and own.applied and own.asked.mono <= after.start.mono:
         if own.terminal:
             undone = forgiven(own.answered)
@@ -76,7 +83,7 @@ def _cause_of(story: Story, before: Run, after: Run, troubles: Troubles, forgive
 
 
 def effective(run: Run) -> Act | None:
-    """What its holder settled and the store took, or perhaps took."""
+    """The settlement of a run that was applied, else one that may have been."""
     for act in run.acts:
         if act.applied:
             return act
@@ -90,22 +97,22 @@ def _of_outcome(act: Act) -> str:
         return "release"
     if act.asked.error == "Timeout":
         return "timeout"
-    return "crash" if act.asked.error in _CRASHES else "failure"
+    return "crash" if act.asked.error in _CRASH_ERRORS else "failure"
 
 
-def _loan(story: Story, before: Run, after: Run) -> Loan:
-    """The lease of the first of two runs, as far as anybody saw: until somebody else got one."""
-    # one that was asked for before this one had come may be older, though the news of it came later
+def _lost_lease(story: Story, before: Run, after: Run) -> LostLease:
+    """The lease of the run `before`, as far as recorded, until the next lease of the job."""
+    # a lease that was requested before this one arrived may be older, even if its reply came later
     newer = (lease.mono for lease in story.leases if lease.asked > before.granted)
     end = min([*newer, after.start.mono])
     given = 0 if before.lease is None else before.lease.lease * 1_000_000
-    return Loan(before.pids, before.asked, before.start.mono, end, given, story.ref.queue)
+    return LostLease(before.pids, before.asked, before.start.mono, end, given, story.ref.queue)
 
 
 def _duplicate(
     story: Story, before: Run, after: Run, cause: str, fault: Fault | None, history: History
 ) -> Duplicate:
-    loan = _loan(story, before, after)
+    lost = _lost_lease(story, before, after)
     return Duplicate(
         story.ref.queue,
         story.ref.id,
@@ -115,6 +122,6 @@ def _duplicate(
         cause=cause,
         fault_at=None if fault is None else history.at(fault),
         fault_target=0 if fault is None else fault.target,
-        leased_from=history.wall(loan.begin) or before.start.at,
-        leased_until=history.wall(loan.end) or after.start.at,
+        leased_from=history.wall(lost.begin) or before.start.at,
+        leased_until=history.wall(lost.end) or after.start.at,
     )

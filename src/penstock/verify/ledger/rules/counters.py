@@ -1,4 +1,4 @@
-"""The counters of a store against what the ledger saw: counts shown are counts true."""
+"""Compares the counters of a store with the ledger."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def counters(
     stats: Iterable[QueueStats],
     forgiven: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Violation]:
-    """Per queue: jobs per state, and the totals of enqueued, processed and failed.
+    """Compare, per queue, the jobs per state and the totals of enqueued, processed and failed.
 
-    Totals are exact where all ends were written down; each lease whose end was not (its holder was
-    killed) widens the bounds by one, for its supervisor, who writes no ledger, judged it. What was answered
-    when the store may have forgotten it (`forgiven`, by the instant) counts as perhaps.
+    Totals are exact if all ends were recorded. Each lease without a recorded end (its worker was killed, and
+    the supervisor, which writes no ledger, settled it) widens the bounds by one. An answer in a span whose
+    writes may be lost (`forgiven`) widens them too.
     """
     by_queue: dict[str, list[Story]] = {}
     for story in stories:
@@ -47,7 +47,7 @@ def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[
         return
     for state in sorted({*known, *shown}):
         if known[state] != shown[state]:
-            says = f"the store counts {shown[state]} {state.value} job(s), and has {known[state]}"
+            says = f"the store counts {shown[state]} {state.value} job(s), but has {known[state]}"
             yield Violation("counters", says, name)
 
 
@@ -75,7 +75,7 @@ def _was_new(story: Story, forgiven: Callable[[int], bool]) -> bool:
 
 
 def _unsaid(story: Story) -> int:
-    """Leases that ended without a word that was written down."""
+    """The number of leases without a recorded end."""
     settled = {act.asked.token for act in story.acts if act.applied}
     return sum(1 for token in {lease.token for lease in story.leases} if token not in settled)
 
@@ -83,4 +83,4 @@ def _unsaid(story: Story) -> int:
 def _within(name: str, what: str, shown: int, low: int, high: int) -> Iterator[Violation]:
     if not low <= shown <= high:
         expected = str(low) if low == high else f"{low} to {high}"
-        yield Violation("counters", f"the store says {what} {shown}; it was {expected}", name)
+        yield Violation("counters", f"the store counts {what} {shown}; correct is {expected}", name)

@@ -1,4 +1,4 @@
-"""The first promise: what was acknowledged comes to exactly one end, and stays as long as it is kept."""
+"""Rules about ends: an acknowledged job ends exactly once, and is kept for its retention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["end_of", "is_forgiven"]
 
-#: A store may count a retention from a moment before the ledger does (ms).
+#: A store may count a retention from slightly before the time in the ledger (ms).
 _ABOUT = 1_000
 
 
 def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
-    """How the job ended (a terminal state, deleted, unfinished, lost, forgiven or never), and what is wrong
-    with it."""
+    """How the job ended (a terminal state, deleted, unfinished, lost, forgiven, never), and its findings."""
     job = case.job(story)
     if not _taken(story):
         return "never", _there_though_refused(story, job)
@@ -39,16 +38,19 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case)
     if end is None:
         return _gone(story, case, wrong)
-    if ends and case.is_last(story) and not case.is_purged(story) and not case.misled:
+    if ends and case.is_last(story) and not case.is_purged(story) and not case.clock_skewed:
         until = case.history.at(ends[-1].asked) + ends[-1].asked.keep - _ABOUT
         if case.now < until and not case.forgiven(ends[-1].answered):
-            wrong.append(broken(story, "kept", f"it ended as {end}, shall still be kept, and is not there"))
+            says = f"the job ended as {end} and must still be kept, but is not in the store"
+            wrong.append(broken(story, "kept", says))
     return end, wrong
 
 
 def is_forgiven(story: Story, case: Case) -> bool:
-    """Whether the store may have forgotten that it had ever taken it: each time that it showed that it had is
-    one of those that may be undone. Of one whose producer got no answer, the offer counts in its place."""
+    """Whether the store may have lost this job: every answer that proves it was stored is in a forgiven span.
+
+    If its producer got no answer, the time of the enqueue call counts instead.
+    """
     shown = [lease.mono for lease in story.leases] + [act.answered for act in story.acts if act.applied]
     if not all(map(case.forgiven, shown)):
         return False
@@ -59,8 +61,11 @@ def is_forgiven(story: Story, case: Case) -> bool:
 
 
 def _may_be_forgotten(story: Story, told: Answered, case: Case) -> bool:
-    """A producer's enqueue waits for replicas; what a tick or a settlement enqueues does not, and of one that
-    waited in vain its producer was told that it may be forgotten."""
+    """Whether the store may lose an acknowledged enqueue.
+
+    A producer's enqueue waits for replicas. Jobs enqueued by a tick or a settlement do not, nor does one
+    whose producer got `unreplicated`.
+    """
     by_producer = told.verdict == "new" and story.offer is not None and not story.offer.entry
     return case.forgiven.enqueue(told.mono) if by_producer else case.forgiven(told.mono)
 
@@ -74,9 +79,9 @@ def _gone(story: Story, case: Case, wrong: list[Violation]) -> tuple[str, list[V
         return "deleted", wrong
     if is_forgiven(story, case):
         return "forgiven", wrong
-    says = "it was acknowledged, has not ended, and is not in the store"
+    says = "the job was acknowledged, has not ended, and is not in the store"
     if not case.is_last(story):
-        says = "its id was taken again before it had ended"
+        says = "its id was used again before the job had ended"
     return "lost", [*wrong, broken(story, "lost", says)]
 
 
@@ -84,12 +89,12 @@ def _there_though_refused(story: Story, job: Job | None) -> list[Violation]:
     verdicts = {v.verdict for v in story.verdicts}
     if job is not None and not story.unknown and not verdicts & {"exists", "duplicate", "skipped"}:
         said = ", ".join(sorted(verdicts)) or "nothing"
-        return [broken(story, "refused", f"the store said {said} to its enqueue, and has it")]
+        return [broken(story, "refused", f"the store answered {said} to its enqueue, but has the job")]
     return []
 
 
 def _since(story: Story) -> int:
-    """When its present life began (mono): an operator's retry makes an ended job as new."""
+    """When the job was last retried by an operator (mono), which makes it a new job; 0: never."""
     retries = [op.asked.mono for op in story.operations if op.asked.verb == "retry" and op.accepted]
     return max(retries, default=0)
 
@@ -100,7 +105,7 @@ def _ends(story: Story) -> list[Act]:
 
 
 def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
-    """Its ends: those that hold, and those that the store may have forgotten."""
+    """The ends of the job: the certain ones, and those that the store may have lost."""
     ends = _ends(story)
     if not case.forgiven:
         return ends, []
@@ -109,7 +114,7 @@ def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
 
 
 def _cancels(story: Story) -> list[OperatorAction]:
-    """By which it ended, as the store said."""
+    """The cancellations that ended the job, according to the store."""
     since = _since(story)
     return [
         op
@@ -125,7 +130,7 @@ def _deleted(story: Story) -> bool:
 def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Violation]:
     if len(ends) > 1 or len(told) > 1:
         states = " and ".join([act.asked.state for act in ends] if len(ends) > 1 else sorted(told))
-        return [broken(story, "one end", f"it ended more than once: {states}")]
+        return [broken(story, "one end", f"the job ended more than once: {states}")]
     return []
 
 
@@ -145,25 +150,29 @@ def _kept_end(
 
 
 def _otherwise(story: Story, told: set[str], state: str) -> Violation:
-    return broken(story, "one end", f"it ended as {' and '.join(sorted(told))}; the store has it {state}")
+    ended = " and ".join(sorted(told))
+    return broken(story, "one end", f"the job ended as {ended}; in the store it is {state}")
 
 
 def _completed_by_nobody(story: Story) -> list[Violation]:
-    """Only a holder can complete a job, and each holder wrote down what it asked."""
+    """A finding for a completed job without a settlement: every worker records its settle calls."""
     said = [a for a in story.acts if a.asked.state == "completed" and a.asked.mono >= _since(story)]
     if any(a.perhaps for a in said) or not (story.leases or story.runs or story.acts):
-        return []  # or nobody here watched it
+        return []  # or its worker was not recorded
     if said:
         return [broken(story, "fencing", f"a {said[-1].answer} outcome took effect: the job is completed")]
-    return [broken(story, "fencing", "it is completed, and none of its holders said so")]
+    return [broken(story, "fencing", "the job is completed, and no lease holder settled it so")]
 
 
 def _presumed(story: Story, case: Case) -> str | None:
-    """An end that nobody was told of: the holder was killed before the answer, or its time had passed; by a
-    wrong clock that may have been long ago."""
+    """The end of a job whose end was not acknowledged; None if it has none.
+
+    Either its worker was killed before the answer, and the job is past its retention; or the job has expired.
+    With a wrong clock the retention counts as past.
+    """
     since = _since(story)
     for act in reversed(story.acts):
-        over = case.misled or act.asked.keep == 0 or case.now >= act.asked.at + act.asked.keep
+        over = case.clock_skewed or act.asked.keep == 0 or case.now >= act.asked.at + act.asked.keep
         if act.terminal and act.perhaps and over and act.asked.mono >= since:
             return act.asked.state
     expires = story.offer.expires if story.offer else None
@@ -171,7 +180,7 @@ def _presumed(story: Story, case: Case) -> str | None:
 
 
 def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list[Violation]]:
-    """One that was collected ends with its batch, and as it does."""
+    """How a collected job ended: as its batch did."""
     fates = [end_of(batch, case)[0] for batch in story.batches]
     if job is None:
         if _deleted(story) or "deleted" in fates or case.is_purged(story):
@@ -184,10 +193,10 @@ def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list
     if state not in TERMINAL_STATES:
         ended = sorted(set(fates) & TERMINAL_STATES)
         if ended and job.batch in {batch.ref.id for batch in story.batches}:
-            says = f"its batch ended as {' and '.join(ended)}; the store has it {state}"
+            says = f"its batch ended as {' and '.join(ended)}; in the store the job is {state}"
             return "unfinished", [broken(story, "groups", says)]
         return "unfinished", []
     if state not in fates and "unfinished" not in fates and not (set(fates) & {"lost", "forgiven"}):
-        says = f"its batch ended as {' and '.join(fates)}; the store has it {state}"
+        says = f"its batch ended as {' and '.join(fates)}; in the store the job is {state}"
         return state, [broken(story, "groups", says)]
     return state, []

@@ -1,4 +1,4 @@
-"""Harm that was done: whom it hit, when it can have cost somebody a lease, and what may be undone."""
+"""Faults of a history: their targets, when each may have cost a lease, and the spans of forgiven losses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from typing import NamedTuple
 from penstock.verify.ledger.facts import Fault
 from penstock.verify.ledger.reading.history import History
 
-__all__ = ["ENDS_A_PROCESS", "Forgiven", "Loan", "Troubles", "troubles_of", "with_parents", "word_of"]
+__all__ = [
+    "ENDS_A_PROCESS",
+    "FaultIndex",
+    "ForgivenSpans",
+    "LostLease",
+    "fault_index_of",
+    "with_parents",
+    "word_of",
+]
 
-#: These end a process in the instant in which they are done.
+#: Kinds of faults that end a process at once.
 ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
-#: These cost nobody a lease.
+#: Types of faults that cost no lease.
 _HARMLESS = frozenset(
     {
         "kill-producer",
@@ -28,7 +36,7 @@ _HARMLESS = frozenset(
         "unknown-task",
     }
 )
-#: These are over when they are said to be over, or at once. Nobody knows of others.
+#: Types of faults with a known end (`Healed`, or at once). The end of others may be unknown.
 _SOON_OVER = frozenset(
     {
         "block-loop",
@@ -51,8 +59,8 @@ _SOON_OVER = frozenset(
         "storm",
     }
 )
-#: These kill nobody and undo nothing: a lease is lost to them because nobody could prolong it, which takes
-#: most of its time.
+#: Types of faults that kill no process and lose no write. They cost a lease only by preventing its extension,
+#: so only after most of its time.
 _STARVES = frozenset(
     {
         "clock",
@@ -66,22 +74,21 @@ _STARVES = frozenset(
         "stop-worker",
     }
 )
-#: So long after it is over (ns) harm may still be at work: connections, scripts and leases are made anew.
+#: A fault may still have effects this long after its end (ns), while connections and leases are renewed.
 _LINGERS = 5_000_000_000
-#: So long (ns) all may suffer from what nobody has said the end of; a process for ever.
+#: Assumed duration (ns) of a fault of all processes without a known end; for one process it is endless.
 _LONG = 60_000_000_000
 _FOR_EVER = 1 << 62
 
 
 def word_of(fault: Fault) -> str:
-    """What kind of harm it was: its kind, or a known word with which its cause begins."""
+    """The type of a fault: the first word of its cause if that is a known type, else its kind."""
     word = fault.cause.partition(" ")[0]
     return word if word in _SOON_OVER or word in _HARMLESS else fault.kind
 
 
-class Loan(NamedTuple):
-    """A lease that was lost: whose, from when to when, for what run, for how long it was given (ns; 0: nobody
-    knows), and in which queue."""
+class LostLease(NamedTuple):
+    """A lost lease: its processes, begin, end, start of its run, length (ns; 0: unknown), and queue."""
 
     pids: Set[int]
     begin: int
@@ -91,7 +98,7 @@ class Loan(NamedTuple):
     queue: str = ""
 
     def costs(self, fault: Fault) -> bool:
-        """Whether this harm can have cost it; harm that was done after its end cannot."""
+        """Whether this fault may have cost the lease."""
         if fault.kind in ENDS_A_PROCESS:
             return fault.mono >= self.started
         if word_of(fault) in _STARVES and self.end - fault.mono < self.lease // 3:
@@ -99,28 +106,28 @@ class Loan(NamedTuple):
         return _until(fault) >= self.begin
 
 
-class _Timeline:
-    """The troubles of one process, or of all, in the order of time."""
+class _FaultTimeline:
+    """The faults of one process, or those of all processes, in the order of time."""
 
     __slots__ = ("begins", "faults", "until")
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = faults
         self.begins = [fault.mono for fault in faults]
-        #: The latest end of this one and all before it.
+        #: The latest end among each fault and all before it.
         self.until = list(accumulate(map(_until, faults), max))
 
-    def last(self, loan: Loan) -> Fault | None:
-        """The last that can have cost it."""
-        for i in range(bisect_right(self.begins, loan.end) - 1, -1, -1):
-            if self.until[i] < loan.begin:
+    def last(self, lost: LostLease) -> Fault | None:
+        """The last fault that may have cost this lease."""
+        for i in range(bisect_right(self.begins, lost.end) - 1, -1, -1):
+            if self.until[i] < lost.begin:
                 return None
-            if loan.costs(self.faults[i]):
+            if lost.costs(self.faults[i]):
                 return self.faults[i]
         return None
 
     def next(self, mono: int) -> int | None:
-        """When the first one begins from that moment on."""
+        """When the next fault begins, at or after this moment (mono)."""
         i = bisect_left(self.begins, mono)
         return self.begins[i] if i < len(self.begins) else None
 
@@ -129,51 +136,50 @@ class _Timeline:
         return i >= 0 and self.until[i] >= mono
 
 
-class Troubles:
-    """All harm of a history that can cost a lease, by whom it hit: a process, those it started, or all; what
-    hit some queues alone is left out for jobs of others.
+class FaultIndex:
+    """All faults of a history that may cost a lease, by target.
 
-    Some are `blows`: what is hit loses its leases at once, or the store forgets them. To the others a lease
-    is lost only when its time is over.
+    A fault of a process also hits its child processes. A fault of some queues hits only their jobs. The
+    `immediate` faults lose a lease at once; the others lose it only when it has expired.
     """
 
-    def __init__(self, history: History, *, blows: bool = False) -> None:
+    def __init__(self, history: History, *, immediate: bool = False) -> None:
         self._parents = history.parents
         by_target: dict[int, list[Fault]] = defaultdict(list)
         for fault in history.faults:
-            if word_of(fault) not in (_HARMLESS | _STARVES if blows else _HARMLESS):
+            if word_of(fault) not in (_HARMLESS | _STARVES if immediate else _HARMLESS):
                 by_target[fault.target].append(fault)
         self._everybodys = by_target.pop(0, [])
-        self._queues: dict[str, _Timeline] = {}
-        self._lines = {target: _Timeline(faults) for target, faults in by_target.items()}
-        self._hit: dict[frozenset[int], list[_Timeline]] = {}
-        self.blows = self if blows else Troubles(history, blows=True)
+        self._queues: dict[str, _FaultTimeline] = {}
+        self._lines = {target: _FaultTimeline(faults) for target, faults in by_target.items()}
+        self._hit: dict[frozenset[int], list[_FaultTimeline]] = {}
+        self.immediate = self if immediate else FaultIndex(history, immediate=True)
 
-    def cause(self, loan: Loan) -> Fault | None:
-        """What cost it: the last harm that was done to one of its processes, else to all."""
-        found = [line.last(loan) for line in self._lines_of(loan.pids)]
+    def cause(self, lost: LostLease) -> Fault | None:
+        """The fault that cost this lease: the last one of its processes, else the last one of all."""
+        found = [line.last(lost) for line in self._lines_of(lost.pids)]
         own = [fault for fault in found if fault is not None]
-        return max(own, key=lambda fault: fault.mono) if own else self._of_queue(loan.queue).last(loan)
+        return max(own, key=lambda fault: fault.mono) if own else self._of_queue(lost.queue).last(lost)
 
     def next(self, pids: Iterable[int], mono: int, queue: str) -> int | None:
-        """When something begins next that hits one of them, or all, in this queue; None: nothing does."""
+        """When the next fault begins that hits one of these processes, or all, in this queue; None: never."""
         begins = [line.next(mono) for line in (*self._lines_of(pids), self._of_queue(queue))]
         return min((begin for begin in begins if begin is not None), default=None)
 
     def within(self, pids: Iterable[int], mono: int, queue: str) -> bool:
-        """Whether they are in trouble with a job of this queue at that moment."""
+        """Whether a fault hits these processes, with a job of this queue, at this moment (mono)."""
         lines = (self._of_queue(queue), *self._lines_of(pids))
         return any(line.covers(mono) for line in lines)
 
-    def _of_queue(self, queue: str) -> _Timeline:
-        """What hit all processes that had to do with this queue."""
+    def _of_queue(self, queue: str) -> _FaultTimeline:
+        """The faults that hit all processes with jobs of this queue."""
         line = self._queues.get(queue)
         if line is None:
             hit = [fault for fault in self._everybodys if not fault.queues or queue in fault.queues]
-            line = self._queues[queue] = _Timeline(hit)
+            line = self._queues[queue] = _FaultTimeline(hit)
         return line
 
-    def _lines_of(self, pids: Iterable[int]) -> list[_Timeline]:
+    def _lines_of(self, pids: Iterable[int]) -> list[_FaultTimeline]:
         if not self._lines:
             return []
         key = frozenset(pids)
@@ -185,9 +191,9 @@ class Troubles:
 
 
 @lru_cache(maxsize=1)
-def troubles_of(history: History) -> Troubles:
-    """Those of this history, sorted once."""
-    return Troubles(history)
+def fault_index_of(history: History) -> FaultIndex:
+    """The fault index of this history, built once."""
+    return FaultIndex(history)
 
 
 def _until(fault: Fault) -> int:
@@ -199,7 +205,7 @@ def _until(fault: Fault) -> int:
 
 
 def with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
-    """These processes, and those that started them."""
+    """These processes and all their ancestors."""
     found: set[int] = set()
     for pid in pids:
         while pid and pid not in found:
@@ -208,9 +214,12 @@ def with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
     return found
 
 
-class Forgiven:
-    """Spans of time (ms, by the wall clock) of which a store may forget what it said; of those of `undone`
-    all but enqueues, which wait for a replica; of those of `unleased` only who got a lease then."""
+class ForgivenSpans:
+    """Spans (wall clock, ms) whose writes the store may lose.
+
+    In `undone` spans it may lose all writes but enqueues, which wait for a replica; in `unleased` spans only
+    leases.
+    """
 
     def __init__(
         self,
@@ -227,15 +236,15 @@ class Forgiven:
         return bool(self._spans)
 
     def __call__(self, mono: int) -> bool:
-        """Whether what was answered then (mono) may be undone."""
+        """Whether a write that was acknowledged at this moment (mono) may be lost."""
         return _lies_in(mono, self._spans)
 
     def enqueue(self, mono: int) -> bool:
-        """Whether a job that a producer was told of then (mono) may be forgotten."""
+        """Whether an enqueue that was acknowledged at this moment (mono) may be lost."""
         return _lies_in(mono, self._of_enqueues)
 
     def lease(self, mono: int) -> bool:
-        """Whether a lease that was granted then (mono) may be forgotten, and its attempt with it."""
+        """Whether a lease that was granted at this moment (mono) may be lost, and its attempt with it."""
         return _lies_in(mono, self._of_leases)
 
 

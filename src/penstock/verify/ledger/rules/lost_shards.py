@@ -1,4 +1,4 @@
-"""While a part of the store was away for long, the queues of the others went on."""
+"""Rule about lost shards: while one shard is away, the queues of the other shards make progress."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["LostShard", "went_on"]
 
-#: From so many ready jobs on a queue is judged by itself; from so many on, all healthy queues together.
+#: Minimum of ready jobs to check a queue by itself, and to check all healthy queues together.
 _ENOUGH, _AT_LEAST = 20, 5
 
 
 class LostShard(NamedTuple):
-    """From when to when (ms, wall clock) a part of the store was away, and the queues of the others."""
+    """A span (wall clock, ms) in which a shard was away, and the queues of the other shards."""
 
     begin: int
     end: int
@@ -28,10 +28,12 @@ class LostShard(NamedTuple):
 
 
 def went_on(case: Case, lost_shards: Sequence[LostShard]) -> Iterator[Violation]:
-    """In each healthy queue with enough to do, and in all of them together, a job ended meanwhile. Ready
-    were those that were acknowledged and due before half of the time was over, and had not ended before.
+    """Check that during each lost shard a job ended in every healthy queue with enough ready jobs.
 
-    Where no worker lived through all of it unharmed, nothing can be said."""
+    If no single queue has enough, all healthy queues are checked together. A job counts as ready if it was
+    acknowledged and due in the first half of the span, and had not ended before. A span without a worker that
+    ran through it without a fault is not checked.
+    """
     if not lost_shards:
         return
     by_queue: dict[str, list[Story]] = defaultdict(list)
@@ -53,13 +55,13 @@ def went_on(case: Case, lost_shards: Sequence[LostShard]) -> Iterator[Violation]
 
 
 def _stood_still(ready: int, seconds: float, queue: str = "") -> Violation:
-    whose = "" if queue else " of all queues that were there"
-    says = f"{ready} job(s){whose} were ready while another part of the store was away for {seconds:.1f} s"
+    whose = "" if queue else " of all available queues"
+    says = f"{ready} job(s){whose} were ready while another shard was away for {seconds:.1f} s"
     return Violation("lost shard", f"{says}, and none ended", queue)
 
 
 def _had_a_worker(case: Case, begin: int, end: int) -> bool:
-    """Whether a process had jobs before it and after it, and no harm was done to it in between."""
+    """Whether a process leased jobs before and after the span, and no fault hit it in between."""
     leases = [lease for story in case.history.stories for lease in story.leases]
     lived = {one.pid for one in leases if one.mono < begin} & {one.pid for one in leases if one.mono >= end}
     harmed = {
@@ -71,7 +73,7 @@ def _had_a_worker(case: Case, begin: int, end: int) -> bool:
 
 
 def _seen(stories: Sequence[Story], begin: int, end: int, case: Case) -> tuple[int, int]:
-    """How many jobs of a queue were ready, and how many ended meanwhile."""
+    """How many jobs of a queue were ready, and how many ended in the span."""
     half = begin + (end - begin) // 2
     ready = sum(1 for story in stories if _was_ready(story, half, case) and min(_ends(story)) >= begin)
     ended = sum(1 for story in stories if begin <= min(_ends(story, certain=True)) < end)
@@ -87,7 +89,7 @@ def _was_ready(story: Story, by: int, case: Case) -> bool:
 
 
 def _ends(story: Story, *, certain: bool = False) -> Iterator[int]:
-    """When it ended, or perhaps did; a member of a batch with that. What nobody answered is not certain."""
+    """When the job ended or may have ended, also with its batch. An end without an answer is not certain."""
     for act in chain(story.acts, *(batch.acts for batch in story.batches)):
         if act.terminal and (act.applied or (act.perhaps and not certain)):
             yield act.answered if act.applied else act.asked.mono

@@ -1,4 +1,4 @@
-"""Limits and order among jobs: how many of a key, or of a queue, are on loan at once, and who comes first."""
+"""Rules about limits and order: how many jobs of a key or a queue are leased at once, and in which order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["lanes", "queue_limits"]
 
-#: A job that is due later may join its lane so much before the ledger thinks that it is due (ns).
+#: A delayed job may join its partition this much before its due time in the ledger (ns).
 _ABOUT = 50_000_000
 
 
 def lanes(case: Case) -> Iterator[Violation]:
-    """Of the jobs of one key no more are on loan at once than it may have; ordered ones in their order."""
+    """Check the limit of jobs per key, and the order of ordered jobs."""
     by_key: dict[tuple[str, str], list[Story]] = defaultdict(list)
     for story in case.history.stories:
         if story.offer is not None and story.offer.lane is not None and story.leases:
@@ -31,13 +31,13 @@ def lanes(case: Case) -> Iterator[Violation]:
         spans = [span for story in stories for span in leases_of(story, case)]
         for span, at_once in _crowds(spans, _most_of_key):
             yield broken(
-                span.story, "limits", f"{len(at_once)} jobs of the key {key!r} ran at once: {_ids(at_once)}"
+                span.story, "limits", f"{len(at_once)} jobs with key {key!r} ran at once: {_ids(at_once)}"
             )
         yield from _order(key, stories, case)
 
 
 def queue_limits(case: Case) -> Iterator[Violation]:
-    """Of a queue no more jobs are on loan at once than its `max_running` was, where that was written down."""
+    """Check `max_running` of each queue for which a limit was recorded."""
     spans: dict[str, list[Span]] = defaultdict(list)
     for story in case.history.stories:
         if story.ref.queue in case.history.limits:
@@ -54,13 +54,13 @@ def _ids(spans: Iterable[Span]) -> str:
     return ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
 
 
-# ── how many at once ─────────────────────────────────────────────────────────────────────────────
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _crowds(
     spans: list[Span], most: Callable[[Span, Sequence[Span]], int]
 ) -> Iterator[tuple[Span, list[Span]]]:
-    """Each span at whose beginning there were more than may be, with all that there were."""
+    """Yield each span at whose begin more spans were active than allowed, with the active ones."""
     spans.sort(key=lambda span: span.begin)
     ends: list[tuple[int, int]] = []
     active: dict[int, Span] = {}
@@ -76,12 +76,15 @@ def _crowds(
 
 
 def _most_of_key(_: Span, at_once: Sequence[Span]) -> int:
-    """Whoever was admitted last was so by its own terms; nobody knows who that was."""
+    """The largest limit of these jobs: the limit of the last one to start applies, and that is unknown."""
     return max(span.story.offer.lane_most for span in at_once if span.story.offer is not None)
 
 
 class _Limit:
-    """A queue's `max_running` as it was set: from the question on it may hold, until the next answer."""
+    """A queue's `max_running` over time.
+
+    A value may be in force from its call to the answer of the next call.
+    """
 
     def __init__(self, said: Sequence[Limited]) -> None:
         self._values: list[tuple[int, int, int]] = []  # value, from, until
@@ -96,73 +99,73 @@ class _Limit:
 
     @staticmethod
     def _settled(told: Sequence[Limited], asked: Limited) -> int:
-        """When that change was certainly made."""
+        """When this change was certainly in force."""
         return next((one.mono for one in told if one.pid == asked.pid and one.mono > asked.mono), FOR_EVER)
 
     def most(self, span: Span, _: Sequence[Span]) -> int:
-        """The largest that it can have been when this one was leased."""
+        """The largest limit that may have been in force when this job was leased."""
         held = [v for v, begin, until in self._values if begin <= span.begin and until >= span.asked]
         return max(held, default=FOR_EVER)
 
 
-# ── in which order ───────────────────────────────────────────────────────────────────────────────
+# ── order ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Place(NamedTuple):
-    """When a job joined its lane (not before `first`, not after `last`), and when it was leased: for the
-    first time at `leased`, for the last time not before `again`."""
+class _OrderedJob(NamedTuple):
+    """When an ordered job joined its partition (between `first` and `last`), and when it was leased: first at
+    `leased`, last not before `again`."""
 
     first: int
     last: int
-    call: tuple[int, int]  # the answer to the enqueue that brought it
+    call: tuple[int, int]  # the answer of its enqueue call (mono, pid)
     leased: int
     again: int
     story: Story
 
 
 def _order(key: str, stories: Iterable[Story], case: Case) -> Iterator[Violation]:
-    """An ordered one is not leased before all that joined before it are done."""
-    places = [place for story in stories if (place := _place(story, case)) is not None]
-    places.sort(key=lambda place: place.last)
-    ends = [place.last for place in places]
-    latest: list[_Place] = []  # of all up to this one, the one that was leased last
-    for place in places:
-        latest.append(max(latest[-1], place, key=_again) if latest else place)
-    for place in places:
-        n = bisect_right(ends, place.first - 1)
+    """Check that an ordered job is not leased before all jobs that joined before it are done."""
+    jobs = [job for story in stories if (job := _ordered_job(story, case)) is not None]
+    jobs.sort(key=lambda job: job.last)
+    ends = [job.last for job in jobs]
+    latest: list[_OrderedJob] = []  # of all up to this one, the one that was leased last
+    for job in jobs:
+        latest.append(max(latest[-1], job, key=_again) if latest else job)
+    for job in jobs:
+        n = bisect_right(ends, job.first - 1)
         before = latest[n - 1] if n else None
-        if before is not None and before.again > place.leased:
-            yield _overtaken(key, place, before)
-    by_call = sorted(places, key=lambda place: (place.call, place.first))
-    for call, together in groupby(by_call, key=lambda place: place.call):
+        if before is not None and before.again > job.leased:
+            yield _overtaken(key, job, before)
+    by_call = sorted(jobs, key=lambda job: (job.call, job.first))
+    for call, together in groupby(by_call, key=lambda job: job.call):
         if call[0]:
             yield from _order_of_call(key, list(together))
 
 
-def _order_of_call(key: str, together: Sequence[_Place]) -> Iterator[Violation]:
-    """Those of one call joined in the order in which they were offered."""
+def _order_of_call(key: str, together: Sequence[_OrderedJob]) -> Iterator[Violation]:
+    """Check the order of jobs of one enqueue call: they join in the order of the call."""
     before = together[0]
-    for place in together[1:]:
-        if before.again > place.leased:
-            yield _overtaken(key, place, before)
-        before = max(before, place, key=_again)
+    for job in together[1:]:
+        if before.again > job.leased:
+            yield _overtaken(key, job, before)
+        before = max(before, job, key=_again)
 
 
-def _again(place: _Place) -> int:
-    return place.again
+def _again(job: _OrderedJob) -> int:
+    return job.again
 
 
-def _overtaken(key: str, place: _Place, before: _Place) -> Violation:
-    says = f"it ran before {before.story.ref.id} was done, which came before it in the order of {key!r}"
-    return broken(place.story, "order", says)
+def _overtaken(key: str, job: _OrderedJob, before: _OrderedJob) -> Violation:
+    says = f"the job ran before {before.story.ref.id} was done, which precedes it in the order of key {key!r}"
+    return broken(job.story, "order", says)
 
 
-def _place(story: Story, case: Case) -> _Place | None:
+def _ordered_job(story: Story, case: Case) -> _OrderedJob | None:
     offer = story.offer
     if offer is None or not offer.ordered:
         return None
     if any(op.asked.verb in ("retry", "reschedule") for op in story.operations):
-        return None  # it was given another place
+        return None  # the operation gave the job another place
     leased = story.leases[0].mono
     if any(map(case.forgiven, (leased, story.acknowledged_at or leased))):
         return None
@@ -170,10 +173,10 @@ def _place(story: Story, case: Case) -> _Place | None:
     at = story.acknowledged_at
     if not offer.delayed:
         pid = next((v.pid for v in story.verdicts if v.mono == at), 0)
-        return _Place(offer.mono, leased if at is None else at, (at or 0, pid), leased, again, story)
+        return _OrderedJob(offer.mono, leased if at is None else at, (at or 0, pid), leased, again, story)
     due = case.history.mono(offer.due)
-    if case.misled or due is None:
+    if case.clock_skewed or due is None:
         return None
-    return _Place(
+    return _OrderedJob(
         max(offer.mono, due - _ABOUT - case.slack * 1_000_000), leased, (0, 0), leased, again, story
     )

@@ -1,4 +1,4 @@
-"""One job per periodic tick: no instant of an entry was dealt with twice, and none was left out."""
+"""Rules about periodic entries: each instant of an entry is processed exactly once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["periods"]
 
-#: To what, by whom and from where: who repeats a step that went wrong is told from the one before.
-_Question = tuple[int, int, int]
+#: Process, revision and watermark of a tick call; tells a repeated call from the call before.
+_TickKey = tuple[int, int, int]
 
 
-class _Step(NamedTuple):
-    """A tick that was applied, or perhaps: the entry went from one watermark to another."""
+class _EntryMove(NamedTuple):
+    """A tick that was or may have been applied: the entry advanced from `watermark` to `to`."""
 
     revision: int
     watermark: int
@@ -30,8 +30,8 @@ class _Step(NamedTuple):
 
 def periods(case: Case) -> Iterator[Violation]:
     for (queue, name), ticks in _by_entry(case.history.ticks).items():
-        for says in _broken_chain(_steps(ticks), case):
-            yield Violation("periodic", f"of entry {name!r} {says}", queue)
+        for says in _broken_chain(_moves(ticks), case):
+            yield Violation("periodic", f"entry {name!r}: {says}", queue)
     for story in case.history.stories:
         if story.offer is not None and story.offer.entry:
             yield from _enqueued_once(story, case)
@@ -46,45 +46,47 @@ def _by_entry(
     return found
 
 
-def _steps(ticks: Iterable[Ticking | Ticked]) -> list[_Step]:
-    """What was asked and perhaps done, by watermark. Who is told that it was stale may have been first: its
-    reply was lost, and it asked again."""
-    asked: dict[_Question, Ticking] = {}
-    steps: list[_Step] = []
+def _moves(ticks: Iterable[Ticking | Ticked]) -> list[_EntryMove]:
+    """The ticks that were or may have been applied, by watermark.
+
+    A `stale` tick counts too: its first reply may have been lost, and the repeated call found it applied.
+    """
+    asked: dict[_TickKey, Ticking] = {}
+    moves: list[_EntryMove] = []
     for tick in ticks:
-        question = (tick.pid, tick.revision, tick.watermark)
+        key = (tick.pid, tick.revision, tick.watermark)
         if isinstance(tick, Ticking):
-            if question in asked:
-                steps.append(_step(asked[question], asked[question].mono, certain=False))
-            asked[question] = tick
+            if key in asked:
+                moves.append(_move(asked[key], asked[key].mono, certain=False))
+            asked[key] = tick
             continue
-        asking = asked.pop(question, None)
+        asking = asked.pop(key, None)
         if asking is not None and tick.answer in ("applied", "unknown", "stale"):
-            steps.append(_step(asking, tick.mono, certain=tick.answer == "applied"))
-    steps += [_step(asking, asking.mono, certain=False) for asking in asked.values()]
-    return sorted(steps, key=lambda step: (step.watermark, step.mono))
+            moves.append(_move(asking, tick.mono, certain=tick.answer == "applied"))
+    moves += [_move(asking, asking.mono, certain=False) for asking in asked.values()]
+    return sorted(moves, key=lambda move: (move.watermark, move.mono))
 
 
-def _step(asking: Ticking, mono: int, *, certain: bool) -> _Step:
-    return _Step(asking.revision, asking.watermark, asking.to, mono, certain)
+def _move(asking: Ticking, mono: int, *, certain: bool) -> _EntryMove:
+    return _EntryMove(asking.revision, asking.watermark, asking.to, mono, certain)
 
 
-def _broken_chain(steps: list[_Step], case: Case) -> Iterator[str]:
-    certain = [step for step in steps if step.certain and not case.forgiven(step.mono)]
-    doubtful = {step.watermark for step in steps if not step.certain or case.forgiven(step.mono)}
+def _broken_chain(moves: list[_EntryMove], case: Case) -> Iterator[str]:
+    certain = [move for move in moves if move.certain and not case.forgiven(move.mono)]
+    uncertain = {move.watermark for move in moves if not move.certain or case.forgiven(move.mono)}
     for before, after in pairwise(certain):
         if after.watermark < before.to:
             yield (
-                f"what lies before {before.to} was dealt with twice, "
+                f"the instants before {before.to} were processed twice, "
                 f"from {before.watermark} and {after.watermark}"
             )
-        elif after.watermark > before.to and after.revision == before.revision and before.to not in doubtful:
-            yield f"what lies between {before.to} and {after.watermark} was left out"
+        elif after.watermark > before.to and after.revision == before.revision and before.to not in uncertain:
+            yield f"the instants between {before.to} and {after.watermark} were skipped"
 
 
 def _enqueued_once(story: Story, case: Case) -> Iterator[Violation]:
-    """Lives of one id are stories of their own: each but the first would be a second job of its instant."""
+    """Check that an instant has one job: a second story with its id would be a second job."""
     if any(op.asked.verb in ("delete", "retry") for op in story.operations) or case.is_purged(story):
         return
     if not case.is_last(story) and not any(case.forgiven(v.mono) for v in story.verdicts):
-        yield broken(story, "periodic", "its instant brought another job later")
+        yield broken(story, "periodic", "its instant enqueued a second job later")

@@ -1,4 +1,4 @@
-"""How soon work went on: after a kill, after the store was back, and when a job's time had come."""
+"""Recovery times: after a kill, after the store's return, and from a job's due time to its start."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from penstock.verify.ledger.facts import Fault
 from penstock.verify.ledger.reading.history import History
 from penstock.verify.ledger.reading.story import Run, Story
 from penstock.verify.ledger.rules.case import Case
-from penstock.verify.ledger.rules.faults import Loan, word_of
+from penstock.verify.ledger.rules.faults import LostLease, word_of
 from penstock.verify.ledger.verdict import Crash, Rerun
 
 __all__ = ["Late", "crashes", "lateness", "restarts"]
 
 _KILLS = ("kill", "kill-worker")
-#: After these the store is a new one, or another one.
+#: Types of faults after which the store is restarted or replaced.
 _RETURNS = ("restart-store", "power-cut", "failover")
-#: A job that starts so long after its time (ms) is late.
+#: A job that starts more than this after its due time (ms) is late.
 _LATE = 1_000
 
 _Runs = dict[int, list[tuple[Story, int]]]
 
 
 class Late(NamedTuple):
-    """A job with a delay: how many ms after its time it started, and whether that is long for no reason."""
+    """A delayed job: how many ms after its due time it started, and whether it is late without a cause."""
 
     ms: int
     unexplained: bool
 
 
 def crashes(history: History) -> list[Crash]:
-    """Each kill of a worker's process, and what it held."""
+    """Each kill of a worker process, and the jobs that the process was running."""
     kills = [fault for fault in history.faults if fault.kind in _KILLS]
     killed = {fault.target for fault in kills}
     of_pid: _Runs = defaultdict(list)
@@ -49,14 +49,17 @@ def _crash(fault: Fault, of_pid: _Runs) -> Crash:
     held = [
         rerun
         for story, i in of_pid.get(fault.target, [])
-        if (rerun := _held(fault, story, story.runs[i], story.runs[i + 1 :])) is not None
+        if (rerun := _interrupted_run(fault, story, story.runs[i], story.runs[i + 1 :])) is not None
     ]
     return Crash(fault.target, fault.cause, fault.at, held)
 
 
-def _held(fault: Fault, story: Story, run: Run, later: Sequence[Run]) -> Rerun | None:
-    """What became of a run that the killed process had begun and not ended; None for any other, and for one
-    that somebody else had begun by then. Those of which the store took an outcome are not asked about."""
+def _interrupted_run(fault: Fault, story: Story, run: Run, later: Sequence[Run]) -> Rerun | None:
+    """The rerun of a job that the killed process was running; None for any other job.
+
+    Also None if another process had started the job before the kill. The caller has left out runs with an
+    applied outcome.
+    """
     again = later[0] if later else None
     ended = run.end is not None and run.end.mono < fault.mono
     if ended or run.start.mono > fault.mono or (again is not None and again.start.mono < fault.mono):
@@ -85,7 +88,7 @@ def restarts(history: History) -> list[float]:
 
 
 def lateness(case: Case) -> Iterator[Late]:
-    """Of each job with a delay that nobody has moved and that waits for nobody else."""
+    """The lateness of each delayed job that was not rescheduled and is not collected for a batch."""
     for story in case.history.stories:
         offer = story.offer
         if offer is None or not offer.delayed or not story.runs or offer.grouped:
@@ -97,6 +100,6 @@ def lateness(case: Case) -> Iterator[Late]:
         ms = case.history.at(start) - offer.due
         free = offer.lane is None and story.ref.queue not in case.history.limits
         began = start.mono - max(0, ms) * 1_000_000
-        wait = Loan(first.pids, began, began, start.mono, queue=story.ref.queue)
-        blamed = case.troubles.cause(wait) is not None
-        yield Late(ms, ms > _LATE and free and not blamed and not case.misled)
+        wait = LostLease(first.pids, began, began, start.mono, queue=story.ref.queue)
+        blamed = case.faults_by_target.cause(wait) is not None
+        yield Late(ms, ms > _LATE and free and not blamed and not case.clock_skewed)

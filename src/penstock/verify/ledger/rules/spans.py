@@ -1,7 +1,6 @@
-"""What is certain of a job from when to when: that it had not ended, that somebody had it on loan.
+"""Spans in which a fact about a job is certain: it had not ended, or a worker held its lease.
 
-Each is a span on the monotonic clock that is no longer than the truth: what a rule forbids within it was
-really broken.
+Spans are on the monotonic clock and never too long. So a rule that is broken within a span was really broken.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ FOR_EVER = 1 << 62
 
 
 class Span(NamedTuple):
-    """From when to when, and what it is about; it was `asked` for then, at the earliest."""
+    """Begin and end of a span, its job, and the earliest moment at which the job was `asked` for."""
 
     begin: int
     end: int
@@ -28,11 +27,11 @@ class Span(NamedTuple):
 
 
 def open_until(story: Story, case: Case) -> int:
-    """Until when the job had certainly not ended, since it was acknowledged."""
+    """Until when the job had certainly not ended."""
     retried = min((op.asked.mono for op in story.operations if op.asked.verb == "retry"), default=FOR_EVER)
     leases = [lease for lease in story.leases if lease.mono < retried]
     leased = max((lease.asked for lease in leases), default=story.began)
-    # its producer may hear last that it was taken, when it has ended already
+    # the enqueue may be acknowledged after the job has ended
     seen = max(story.acknowledged_at or story.began, leased)
     if case.is_purged(story):
         return min(seen, retried)
@@ -43,7 +42,7 @@ def open_until(story: Story, case: Case) -> int:
     ]
     ends += [op.asked.mono for op in story.operations if _may_end(op.asked.verb) and op.accepted]
     ends += [max(seen, mono) for mono in (_expiry(story, case), retried) if mono is not None]
-    ends += _unseen(story, leases, seen, case)
+    ends += _unrecorded_ends(story, leases, seen, case)
     return min((mono for mono in ends if mono >= leased), default=FOR_EVER)
 
 
@@ -56,16 +55,16 @@ def _expiry(story: Story, case: Case) -> int | None:
     return None if expires is None else case.history.mono(expires)
 
 
-def _unseen(story: Story, leases: list[Leased], seen: int, case: Case) -> Iterator[int]:
-    """When somebody may have ended it who writes no ledger: a supervisor, after its holder was harmed."""
-    if story.batches:  # it ends with its batch
+def _unrecorded_ends(story: Story, leases: list[Leased], seen: int, case: Case) -> Iterator[int]:
+    """When a process without a ledger may have ended the job: a supervisor, after a fault of the worker."""
+    if story.batches:  # the job ends with its batch
         yield seen
     if not leases and (story.runs or story.acts):
         yield seen
     if not leases:
         return
     last = leases[-1]
-    harm = case.troubles.next([last.pid], seen, story.ref.queue)
+    harm = case.faults_by_target.next([last.pid], seen, story.ref.queue)
     if harm is not None:
         yield harm
     elif not any(act.asked.token == last.token for act in story.acts):
@@ -74,19 +73,22 @@ def _unseen(story: Story, leases: list[Leased], seen: int, case: Case) -> Iterat
 
 
 def leases_of(story: Story, case: Case) -> Iterator[Span]:
-    """When it was certainly on loan, and its holder alive and well: from when he knew of it until he said how
-    it ended, or harm came to him, or somebody else asked for it. One that may be undone is not certain."""
+    """The spans in which a healthy worker certainly held the job's lease.
+
+    A span begins when the worker received the lease. It ends when the worker settled the job, when a fault
+    hit, or when another worker asked for a job. Leases that the store may have lost are left out.
+    """
     first: dict[str, Leased] = {}
     for lease in story.leases:
         first.setdefault(lease.token, lease)
-    # where two hold themselves for the master, each keeps the limits by itself
+    # with two masters at a time, each one enforces the limits by itself
     known = [lease for lease in first.values() if not case.forgiven(lease.mono)]
     said = {act.asked.token: act.asked.mono for act in reversed(story.acts)}
     runs = {run.token: run for run in story.runs}
     for lease in known:
         run = runs.get(lease.token)
-        harm = _lost_at(lease, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
-        ends = [_let_go(lease, run, said), harm]
+        harm = _safe_until(lease, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
+        ends = [_held_at_least_until(lease, run, said), harm]
         for other in known:
             if other.mono > lease.mono:
                 ends.append(other.since or (lease.mono if other.mono < ends[0] else ends[0]))
@@ -94,26 +96,26 @@ def leases_of(story: Story, case: Case) -> Iterator[Span]:
             yield Span(lease.mono, min(ends), lease.asked, story)
 
 
-def _lost_at(lease: Leased, pids: Set[int], case: Case) -> int:
-    """Until when it was certainly not lost, whatever was done to its holder or to the store."""
-    troubles, mono, queue = case.troubles, lease.mono, lease.queue
+def _safe_until(lease: Leased, pids: Set[int], case: Case) -> int:
+    """Until when the lease was certainly not lost, given the faults of its worker and the store."""
+    faults_by_target, mono, queue = case.faults_by_target, lease.mono, lease.queue
     asked = lease.asked
-    if troubles.blows.within(pids, mono, queue):
+    if faults_by_target.immediate.within(pids, mono, queue):
         return mono
     harms = [
-        troubles.blows.next(pids, asked, queue),
-        mono if troubles.within(pids, mono, queue) else troubles.next(pids, mono, queue),
+        faults_by_target.immediate.next(pids, asked, queue),
+        mono if faults_by_target.within(pids, mono, queue) else faults_by_target.next(pids, mono, queue),
     ]
     if lease.sent and lease.lease:
         if mono - asked > lease.lease * 500_000:
-            return mono  # half of its time had passed before its holder knew of it, or perhaps all
-        if harms[1] is not None:  # who cannot prolong it has it for its time all the same
+            return mono  # at least half of the lease had passed before its worker received it
+        if harms[1] is not None:  # a worker that cannot extend its lease holds it until it expires
             harms[1] = max(harms[1], asked + lease.lease * 1_000_000)
     return min((harm for harm in harms if harm is not None), default=FOR_EVER)
 
 
-def _let_go(lease: Leased, run: Run | None, said: dict[str, int]) -> int:
-    """When its holder had certainly not let go of it yet."""
+def _held_at_least_until(lease: Leased, run: Run | None, said: dict[str, int]) -> int:
+    """Until when the worker certainly had not settled or dropped the lease."""
     if lease.token in said:
         return said[lease.token]
     if run is None:

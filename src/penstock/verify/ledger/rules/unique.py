@@ -1,4 +1,4 @@
-"""Unique jobs were unique: a key has one holder, and nobody was turned away for one who held nothing."""
+"""Rules about unique jobs: a unique key has one holder, and only a holder's key refuses a job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ __all__ = ["uniqueness"]
 
 
 def uniqueness(case: Case) -> Iterator[Violation]:
-    """While a job certainly holds its key nobody else of that key is taken; who was turned away as a double
-    was so for a job that can have held it."""
+    """Check that a unique key has one holder at a time.
+
+    No job may be stored while another certainly holds its key, and a refused duplicate must name a job that
+    may have held it.
+    """
     by_key: dict[tuple[str, str], list[Story]] = defaultdict(list)
     for story in case.history.stories:
         if story.offer is not None and story.offer.unique:
@@ -35,8 +38,10 @@ def _two_holders(stories: Sequence[Story], case: Case) -> Iterator[Violation]:
     taken = [story for story in stories if story.acknowledged and not is_forgiven(story, case)]
     if len(taken) < 2:
         return
-    spans = sorted((span for story in taken for span in _holds(story, taken, case)), key=lambda s: s.begin)
-    best: list[tuple[int, int]] = []  # who holds it longest comes first
+    spans = sorted(
+        (span for story in taken for span in _key_spans(story, taken, case)), key=lambda s: s.begin
+    )
+    best: list[tuple[int, int]] = []  # the longest holder first
     coming = 0
     for second in taken:
         while coming < len(spans) and spans[coming].begin <= second.began:
@@ -48,9 +53,12 @@ def _two_holders(stories: Sequence[Story], case: Case) -> Iterator[Violation]:
             yield broken(second, "unique", f"its unique key was still held by job {first.ref.id}")
 
 
-def _holds(story: Story, rivals: Sequence[Story], case: Case) -> Iterator[Span]:
-    """When it certainly had its key: from the enqueue on as long as its rule says; and where the rule is of
-    running ones alone, while it ran, if nobody else was there who could have had it."""
+def _key_spans(story: Story, rivals: Sequence[Story], case: Case) -> Iterator[Span]:
+    """The spans in which the job certainly held its unique key.
+
+    They begin at the enqueue and end as its rule says. If the rule covers running jobs alone: while the job
+    ran, unless another job may have held the key.
+    """
     offer = story.offer
     assert offer is not None
     over = FOR_EVER
@@ -86,7 +94,7 @@ def _from_the_enqueue(story: Story, states: int, over: int, case: Case) -> Span:
 
 
 def _completed_at(story: Story, mono: int) -> bool:
-    """Whether what ended it at that moment was its completion, and nobody has touched it since."""
+    """Whether the job was completed at this moment (mono), and no operation followed."""
     applied = [act for act in story.acts if act.terminal and act.applied]
     return (
         len(applied) == 1
@@ -97,19 +105,19 @@ def _completed_at(story: Story, mono: int) -> bool:
 
 
 def _turned_away(story: Story, case: Case) -> Iterator[Violation]:
-    """Its enqueue was answered with a job that had certainly ended, and held nothing after its end."""
+    """Check for a refused enqueue whose named holder had certainly ended without keeping its key."""
     for verdict in story.verdicts:
-        if verdict.verdict not in ("duplicate", "replaced") or story.offers != 1 or case.misled:
+        if verdict.verdict not in ("duplicate", "replaced") or story.offers != 1 or case.clock_skewed:
             continue
         holder = case.last.get(Ref(verdict.queue, verdict.holder))
         ended = None if holder is None else _released_at(holder, case)
         if ended is not None and ended < story.began:
-            says = f"it was turned away for job {verdict.holder}, which had ended and held no key"
+            says = f"the enqueue was refused because of job {verdict.holder}, which had ended and held no key"
             yield broken(story, "unique", says)
 
 
 def _released_at(holder: Story, case: Case) -> int | None:
-    """When it certainly had no key any more; None: perhaps it had."""
+    """When the job certainly had released its key; None: it may still hold it."""
     offer = holder.offer
     if offer is None or any(op.asked.verb in ("retry", "reschedule") for op in holder.operations):
         return None

@@ -1,9 +1,10 @@
-"""A wire that is slow: `python benchmarks/relay.py PORT TARGET_PORT MS` passes everything on between two
-ports of this host, half of MS later each way, so that a round trip takes MS ms more than without.
+"""A proxy that adds latency: `python benchmarks/delay_proxy.py PORT TARGET_PORT MS`.
 
-A process of its own. Not on uvloop and not on epoll, whose timers count in whole milliseconds: `select`
-waits for microseconds, and a relay has few connections. Order is kept, nothing is dropped, and what is
-under way costs no further delay to what follows it: it is a long wire, not a thin one.
+The proxy forwards all bytes between two ports of this host, MS / 2 milliseconds later each way: a round trip
+takes MS milliseconds longer. It keeps the order, drops nothing and does not limit the bandwidth.
+
+It runs in its own process, on `select`: the timers of uvloop and epoll count in whole milliseconds, those of
+`select` in microseconds. `select` is fast enough for the few connections of a benchmark.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import sys
 import threading
 import time
 
-from penstock.verify.servers.proxy import Relay
+from penstock.verify.servers.proxy import Proxy
 
 
 def _wake_on_time() -> None:
-    """The kernel may otherwise wake us 50 µs late, to do so for several at once."""
+    """Switch off the kernel's timer slack, which wakes a process up to 50 µs late."""
     if sys.platform == "linux":
         set_timer_slack = 29
         ctypes.CDLL(None).prctl(set_timer_slack, 1)
 
 
 def _overslept(seconds: float) -> float:
-    """How much longer a wait of so long takes here: virtual machines wake up late."""
+    """How much longer (s) than asked a wait takes on this machine: virtual machines wake up late."""
     took = []
     for _ in range(31):
         started = time.perf_counter()
@@ -38,12 +39,12 @@ def _overslept(seconds: float) -> float:
 
 
 def main() -> None:
-    _wake_on_time()  # inherited by the relay's thread
+    _wake_on_time()  # inherited by the proxy's thread
     port, target, ms = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     delay = ms / 2000
     if delay:
         delay -= _overslept(delay)
-    Relay(
+    Proxy(
         target,
         listen=port,
         delay_ms=delay * 2000,
