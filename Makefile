@@ -23,13 +23,15 @@ help: ## Show this list
 demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost (a file; else URL=redis://...)
 	@$(BIN)/penstock demo $(if $(URL),--url '$(URL)') $(ARGS)
 
-# Tests of real processes have real deadlines, and a machine may be busy with something else: what fails
-# gets another try, and the summary counts it ("rerun"). `make check` and a plain pytest give none.
-test: servers lint types ## Set up, lint, types and every test (what CI runs)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --reruns 2 $(PYTEST_ARGS)
+# Each module is compiled once, not in each of the thousands of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
-check: lint types ## Lint, types and the fast tests
-	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system" $(PYTEST_ARGS)
+# No test is retried, except the few that say why: @pytest.mark.timing("reason").
+test: servers lint types ## Set up, lint, types and every test (what CI runs)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+check: lint types ## Lint, types and the fast tests that need no server
+	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system and not server" $(PYTEST_ARGS)
 
 servers: ## See that the servers which tests start are there; install them where we may
 	@.ci/servers

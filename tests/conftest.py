@@ -8,17 +8,30 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import marks
 from tests.servers import (
     SHARED_CLUSTER,
     SHARED_REDIS,
     Cluster,
     RedisServer,
     Sentinels,
+    programs,
     redis_cluster,
+    redis_program,
     redis_sentinels,
     redis_server,
     redis_tls_server,
 )
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marks.mark(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    programs.may_start = item.get_closest_marker("server") is not None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,6 +50,12 @@ def _default_interrupts() -> Iterator[None]:
 
 # Servers start when a test asks for one, not before. Those of a session are shared by the tests of a process:
 # who kills, fills or stops a server takes one of its own.
+
+
+@pytest.fixture(scope="session")
+def redis_path() -> str:
+    """The path of the program redis-server, for tests that start it by other means than these fixtures."""
+    return redis_program()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from benchmarks.server import Server
 from benchmarks.soak.samples import KEEP_DEAD, Sample, faults
 from tests.servers.programs import redis_program
 
-pytestmark = [pytest.mark.slow, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.server]
 
 ROOT = Path(__file__).resolve().parents[1]
 

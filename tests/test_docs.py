@@ -198,7 +198,7 @@ LOCAL_REDIS = "redis://localhost:6379"
 
 
 @pytest.fixture
-def on_redis(new_redis: Callable[..., RedisServer]) -> Callable[[str], str]:
+def on_redis(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """The text, with a Redis of this test in the place of the one that a reader would have."""
     started: list[RedisServer] = []
 
@@ -206,13 +206,24 @@ def on_redis(new_redis: Callable[..., RedisServer]) -> Callable[[str], str]:
         if LOCAL_REDIS not in text:
             return text
         if not started:
-            started.append(new_redis(appendonly=True))
+            started.append(request.getfixturevalue("new_redis")(appendonly=True))
         return text.replace(LOCAL_REDIS, started[0].url)
 
     return put
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+def server_if_named(*texts: str) -> list[pytest.MarkDecorator]:
+    """The mark `server` for a test of these texts, if one of them names the Redis of a reader."""
+    return [pytest.mark.server] if any(LOCAL_REDIS in text for text in texts) else []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=server_if_named(text, *files.values()))
+        for name, (_, text, files) in PROGRAMS.items()
+    ],
+)
 def test_a_snippet_runs(name: str, server: Server, tmp_path: Path, on_redis: Callable[[str], str]) -> None:
     block, text, files = PROGRAMS[name]
     for file, content in files.items():
@@ -338,7 +349,10 @@ def session_of(page: Path, home: Path, on_redis: Callable[[str], str]) -> tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", SESSIONS, ids=named)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=server_if_named(page.read_text("utf-8")), id=named(page)) for page in SESSIONS],
+)
 def test_a_session_prints_what_its_page_shows(
     page: Path, tmp_path: Path, on_redis: Callable[[str], str]
 ) -> None:

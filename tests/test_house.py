@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,7 @@ def called_name(node: ast.Call) -> str:
     return ""
 
 
+@cache  # most rules read them all, and parsing the package takes most of a second
 def all_imports(src: Path) -> list[Import]:
     known = modules_under(src)
     return [found for name, path in known.items() for found in imports_of(name, path, known)]

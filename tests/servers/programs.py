@@ -11,6 +11,9 @@ from penstock.verify.servers.programs import HOST, READY, free_port, start, unti
 
 __all__ = ["HOST", "READY", "free_port", "redis_program", "server_or_skip", "start", "until"]
 
+#: Whether the test that runs may start servers: it is marked `server` (tests/marks.py).
+may_start = True
+
 
 def server_or_skip(*names: str) -> str:
     """The path of the first of these programs that exists. Without any: skip on a laptop, fail in CI."""
@@ -24,4 +27,6 @@ def server_or_skip(*names: str) -> str:
 
 
 def redis_program() -> str:
+    if not may_start:
+        pytest.fail("it starts a server, and `make check` has none: mark this test: @pytest.mark.server")
     return server_or_skip("redis-server", "valkey-server")

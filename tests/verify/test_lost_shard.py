@@ -21,7 +21,7 @@ from penstock.verify.servers.servers import PrivateCluster
 from penstock.verify.wiping import PREFIX
 from tests.servers import redis_program
 
-pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.server, pytest.mark.timeout(400)]
 
 #: The first thing that each process of a run imports: a lost part takes all queues along.
 _ALL_AWAY = """

@@ -14,7 +14,7 @@ from penstock import App
 from penstock.verify.servers.sentinels import PrivateSentinels
 from tests.servers import redis_program, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,7 @@ def wait_written(client: driver.Redis) -> None:
 
 
 @pytest.fixture
-def open_redis(tmp_path: Path) -> Iterator[Callable[..., PrivateRedis]]:
-    redis_program()
+def open_redis(redis_path: str, tmp_path: Path) -> Iterator[Callable[..., PrivateRedis]]:
     with contextlib.ExitStack() as stack:
         yield lambda *args: stack.enter_context(PrivateRedis(tmp_path / "redis", *args))
 
@@ -82,10 +81,10 @@ def test_a_restart_kills_and_keeps_what_was_acknowledged(
     assert server.pid != before
 
 
-def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
+def test_a_server_that_loads_its_data_is_waited_for(redis_path: str, tmp_path: Path) -> None:
     port = free_port()
     slowly = ["appendonly yes", "key-load-delay 100"]  # µs per command; it hears clients every 1 024
-    with RedisNode(redis_program(), tmp_path, [f"port {port}", *slowly], port=port) as node:
+    with RedisNode(redis_path, tmp_path, [f"port {port}", *slowly], port=port) as node:
         node.launch()
         with node.wait_ready().patient_client() as client:
             pipeline = client.pipeline(transaction=False)
