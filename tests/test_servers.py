@@ -28,6 +28,8 @@ from tests.servers import (
 
 ROOT = Path(__file__).resolve().parent.parent
 
+pytestmark = pytest.mark.server
+
 
 def test_a_server_answers(redis: RedisServer) -> None:
     with redis.patient_client() as client:

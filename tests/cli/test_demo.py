@@ -213,6 +213,7 @@ def test_totals_add_up_and_name_the_first_of_the_longest() -> None:
     assert total(surveys) == Totals(4, 36, 4, 3, "g", 9, 1)
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_all_there_and_nothing_else() -> None:
     files = files_under(standard_library())
     assert len(files) > 500

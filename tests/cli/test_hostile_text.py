@@ -154,6 +154,7 @@ def test_the_traceback_of_an_error_is_neutral_too(penstock, filled, monkeypatch)
     assert "\n    File " in result.stderr
 
 
+@pytest.mark.slow
 class TestAtATerminal:
     pytestmark = IN_A_FILE
 

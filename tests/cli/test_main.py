@@ -270,6 +270,7 @@ def test_completion_scripts_are_printed(penstock, shell_name, has):
     assert penstock.json("completion", shell_name)["script"].strip() == script.strip()
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_and_queues(shell, here):
     url = f"sqlite:///{here}/jobs.db"
     assert shell("--url", url, "enqueue", "--raw", "-q", "mailbox", "t").returncode == 0

@@ -37,6 +37,7 @@ def run(
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 @pytest.mark.parametrize("words", ["jobs list", "jobs list --json", "jobs show nope --json"])
 def test_a_closed_stream_changes_no_exit_code(store, words, redirect):
@@ -45,6 +46,7 @@ def test_a_closed_stream_changes_no_exit_code(store, words, redirect):
     assert b"Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_worker_whose_streams_are_closed_runs_its_jobs(store, tasks, redirect):
     """Its first files would be 0, 1 and 2, where its children have their streams."""
@@ -62,6 +64,7 @@ def test_a_question_that_nobody_can_answer_is_answered_with_no(store):
     assert b"Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("words", ["jobs list", "jobs list --json", "jobs show nope --json", "--help"])
 def test_a_full_disk_behind_stdout_is_one_line(store, words):

@@ -33,7 +33,7 @@ async def test_close_runs_what_is_queued_and_takes_no_more(front) -> None:
     began = time.monotonic()
     pool.close()
     pool.close()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     with pytest.raises(QueueClosed):
         pool.try_put("late")
     assert len(pool) == 50

@@ -61,6 +61,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("run", [run, run_carelessly])
 def test_closed_event_loops_are_let_go(
@@ -76,6 +77,7 @@ def test_closed_event_loops_are_let_go(
     assert after <= before + 2, f"{after - before} descriptors are left open"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("run", [run, run_carelessly])
 def test_a_closed_store_keeps_no_descriptor_of_a_closed_loop(

@@ -8,6 +8,8 @@ import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TEST = """
@@ -36,6 +38,7 @@ def test_it_ends_with_its_test(penstock_inline):
 """
 
 
+@pytest.mark.slow
 def test_a_users_test_gets_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_greeting.py").write_text(TEST)
     installed = any(e.value == "penstock.testing.plugin" for e in entry_points(group="pytest11"))
@@ -107,6 +110,7 @@ def run_in(folder: Path, test: str, *options: str) -> str:
     return ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_a_test_that_forgets_the_box_is_refused_and_writes_nothing(tmp_path: Path) -> None:
     said = run_in(tmp_path, FORGETS)
     assert "2 failed, 5 passed" in said, said
@@ -114,6 +118,7 @@ def test_a_test_that_forgets_the_box_is_refused_and_writes_nothing(tmp_path: Pat
     assert not list(tmp_path.glob("*.db"))
 
 
+@pytest.mark.slow
 def test_a_project_may_choose_any_store(tmp_path: Path) -> None:
     said = run_in(tmp_path, FORGETS, "-o", "penstock_store=any", "-k", "forgets")
     assert "2 passed" in said, said

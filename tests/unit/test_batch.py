@@ -239,11 +239,11 @@ async def test_the_result_of_a_member_is_none_once_its_batch_has_completed(app: 
 
     handle = await index.aenqueue(1)
     await _ended(app, handle.ref, Transition(State.COMPLETED, keep=1_000))
-    assert await handle.aresult(1) is None
+    assert await handle.aresult(10) is None
     job = await handle.ajob()
     assert job is not None
     assert job.batch is not None
-    assert await app.handle(job.batch, queue=job.queue).aresult(1) == 7
+    assert await app.handle(job.batch, queue=job.queue).aresult(10) == 7
 
 
 async def test_the_error_of_a_member_names_its_batch(app: App) -> None:
@@ -254,11 +254,11 @@ async def test_the_error_of_a_member_names_its_batch(app: App) -> None:
     handle = await index.aenqueue(1)
     await _ended(app, handle.ref, Transition(State.DEAD, keep=1_000, reason="ValueError: no"))
     with pytest.raises(JobDead, match=r"with its batch .*\.batch: ValueError: no"):
-        await handle.aresult(1)
+        await handle.aresult(10)
 
 
 async def test_a_batch_that_returns_nothing_keeps_nothing(app: App) -> None:
     task = app.task(batch=Batch())(lists)
     handle = await task.aenqueue(1)
     with pytest.raises(ResultNotKept):
-        await handle.aresult(1)
+        await handle.aresult(10)

@@ -982,6 +982,7 @@ def functions_and_calls(draw: st.DrawFn) -> tuple[Callable[..., Any], list[int],
     return space["task"], args, draw(st.dictionaries(names, st.integers(0, 9), max_size=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(functions_and_calls())
 def test_whatever_python_accepts_is_called_alike_and_all_else_is_refused(case: Any) -> None:
@@ -1015,6 +1016,7 @@ def test_what_is_passed_without_annotation_is_what_arrives(value: Any) -> None:
     assert same(ANY_RESULT.decode(ANY_RESULT.encode(value)), value)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.one_of([st.just(kind) for kind, _ in LEAVES]), anything)
 def test_whatever_is_passed_arrives_equal_or_is_refused(annotation: Any, value: Any) -> None:

@@ -118,7 +118,7 @@ def test_a_slow_listener_delays_nobody_and_what_it_misses_is_counted() -> None:
     began = time.perf_counter()
     for n in range(1_000):
         bus.emit(started(n))
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - began < SOON / 2
     assert bus.dropped == 990
     gate.set()
     bus.close()
@@ -161,7 +161,7 @@ def test_close_does_not_wait_for_ever() -> None:
     bus.emit(started())
     began = time.perf_counter()
     bus.close(timeout=0.05)
-    assert time.perf_counter() - began < 2.0
+    assert time.perf_counter() - began < SOON / 2
     gate.set()
 
 

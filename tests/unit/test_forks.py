@@ -230,6 +230,7 @@ IMPORTING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "slow"),
     [

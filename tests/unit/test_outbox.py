@@ -463,6 +463,7 @@ if sys.argv[1] == "back":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", ["back", "away"])
 def test_a_process_that_ends_sends_what_waits_or_says_what_is_lost(back: str) -> None:
     ran = subprocess.run(

@@ -551,6 +551,7 @@ async def test_a_take_is_one_block_at_a_time(app: App) -> None:
     assert await second.astatus() == "completed"
 
 
+@pytest.mark.slow
 async def test_a_job_whose_block_was_abandoned_is_anybodys_when_its_lease_is_over() -> None:
     app = App("memory://")
 
@@ -565,6 +566,7 @@ async def test_a_job_whose_block_was_abandoned_is_anybodys_when_its_lease_is_ove
         assert job.id == handle.id
 
 
+@pytest.mark.slow
 async def test_so_is_one_whose_asyncio_task_has_ended_within_its_block() -> None:
     app = App("memory://")
 

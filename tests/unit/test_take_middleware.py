@@ -82,7 +82,7 @@ async def test_it_sees_and_may_replace_the_result(app: App) -> None:
     handle = await enqueued(app)
     async with app.take("mail") as job:
         job.returns("by hand")
-    assert await handle.aresult(1) == "by hand, twice"
+    assert await handle.aresult(10) == "by hand, twice"
 
 
 async def test_a_result_of_it_that_does_not_fit_fails_the_attempt(app: App) -> None:
@@ -117,7 +117,7 @@ async def test_without_a_call_its_own_outcome_counts_and_the_next_job_comes(app:
     last = await enqueued(app)
     async with app.take("mail") as job:
         assert job.id == last.id
-    assert await first.aresult(1) == "answered"
+    assert await first.aresult(10) == "answered"
     assert [(await job_of(one)).state for one in (second, third)] == [State.CANCELLED, State.RETRYABLE]
     async with app.take("mail", wait=0) as none:
         assert none is None
@@ -162,7 +162,7 @@ async def test_an_error_that_it_handles_is_none(app: App) -> None:
     handle = await enqueued(app)
     async with app.take("mail"):
         raise KeyError("ann")
-    assert await handle.aresult(1) == "excused"
+    assert await handle.aresult(10) == "excused"
 
 
 async def test_an_error_that_passes_through_is_the_callers(app: App) -> None:

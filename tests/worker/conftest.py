@@ -27,6 +27,20 @@ PATIENCE = 10.0
 E = TypeVar("E", bound=Event)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests whose tasks run in child processes are marked `system`."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and _runs_in_processes(item):
+            item.add_marker(pytest.mark.system)
+
+
+def _runs_in_processes(item: pytest.Item) -> bool:
+    chosen = getattr(item, "callspec", None)
+    in_process = chosen is not None and chosen.params.get("run_in") == "process"
+    return in_process or item.path.name == "test_processes.py"
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store of each kind. Apps of this URL share it, as processes would."""

@@ -35,13 +35,13 @@ async def test_the_function_gets_a_list_of_what_was_enqueued_one_by_one(app: App
         assert [await handle.aresult(10) for handle in handles] == [None] * 4
     full, late = await the_batch(app, handles[0]), await the_batch(app, handles[3])
     ids = [handle.id for handle in handles]
-    assert await full.aresult(1) == {
+    assert await full.aresult(10) == {
         "items": ["a", "b", "c"],
         "group": "customer-7",
         "members": ids[:3],
         "attempt": 1,
     }
-    assert (await late.aresult(1))["items"] == ["d"]
+    assert (await late.aresult(10))["items"] == ["d"]
     (stats,) = await app.store.stats()
     assert (stats.enqueued, stats.processed, stats.failed) == (4, 2, 0)
 
@@ -52,7 +52,7 @@ async def test_a_batch_is_tried_again_as_a_whole(app: App, run_in: str) -> None:
         handles = await app.aenqueue_many([task.job(item) for item in ("a", "fail once", "b")])
         assert [await handle.aresult(10) for handle in handles] == [None] * 3
     batch = await the_batch(app, handles[0])
-    result = await batch.aresult(1)
+    result = await batch.aresult(10)
     assert (result["items"], result["attempt"]) == (["a", "fail once", "b"], 2)
     job = await batch.ajob()
     assert job is not None
@@ -103,4 +103,4 @@ async def test_a_payload_that_fits_not_is_dead_with_its_whole_batch(app: App) ->
     await in_a_burst(app)
     for id in (handles[0].id, odd.id):
         with pytest.raises(JobDead, match="collect"):
-            await app.handle(id, queue="default").aresult(1)
+            await app.handle(id, queue="default").aresult(10)

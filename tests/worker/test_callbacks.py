@@ -324,7 +324,7 @@ async def test_a_burst_runs_what_they_enqueue(app: App) -> None:
 
     await made(app, "async", act, max_attempts=1).aenqueue("raise")
     await in_a_burst(app)
-    assert await app.handle("repair", task=repair).aresult(1) == "done in attempt 1"
+    assert await app.handle("repair", task=repair).aresult(10) == "done in attempt 1"
 
 
 async def test_they_are_no_part_of_the_attempt(app: App) -> None:
@@ -364,7 +364,7 @@ async def test_nobody_asks_and_nothing_is_made(app: App) -> None:
     assert not app.callbacks.active
     handle = await made(app, "async", act).aenqueue("return")
     worker = await in_a_burst(app)
-    assert await handle.aresult(1) == "done in attempt 1"
+    assert await handle.aresult(10) == "done in attempt 1"
     assert worker._services is not None
     assert worker._services.callback_runner._executor._pool is None
 

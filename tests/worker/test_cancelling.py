@@ -42,11 +42,12 @@ async def test_a_running_job_is_stopped_within_a_second(
         before = time.monotonic()
         assert await handle.acancel() is State.RUNNING
         job = await ended(handle)
-        assert time.monotonic() - before < 1.5
+        # a second where the machine does nothing else; the next heartbeat comes after five
+        assert time.monotonic() - before < 4, "it waited for the next heartbeat"
     assert (job.state, job.reason, job.attempt) == (State.CANCELLED, "cancelled while running", 1)
     assert job.errors == ()
     with pytest.raises(JobCancelled):
-        await handle.aresult(1)
+        await handle.aresult(10)
 
 
 async def test_whoever_cancels_a_running_job_says_why(app: App, run_in: str, tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ async def test_whoever_cancels_a_running_job_says_why(app: App, run_in: str, tmp
         job = await ended(handle)
     assert (job.state, job.reason) == (State.CANCELLED, "by user")
     with pytest.raises(JobCancelled, match="by user"):
-        await handle.aresult(1)
+        await handle.aresult(10)
 
 
 async def test_many_are_cancelled_one_after_the_other(app: App, tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ async def test_many_are_cancelled_one_after_the_other(app: App, tmp_path: Path) 
             before = time.monotonic()
             await handle.acancel()
             assert (await ended(handle)).state is State.CANCELLED
-            assert time.monotonic() - before < 1.5
+            assert time.monotonic() - before < 4, "it waited for the next heartbeat"
 
 
 async def test_a_thread_that_sees_it_and_comes_back_is_cancelled_not_completed(

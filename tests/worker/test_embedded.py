@@ -31,7 +31,7 @@ async def test_a_cancellation_does_not_wait_for_the_next_heartbeat(app: App, idl
         before = time.monotonic()
         assert await handle.acancel() is State.RUNNING
         assert (await ended(handle)).state is State.CANCELLED
-        assert time.monotonic() - before < 2.5, "it waited for the next heartbeat"
+        assert time.monotonic() - before < 4, "it waited for the next heartbeat"
 
 
 def test_what_is_not_said_in_code_is_as_the_environment_has_it(

@@ -42,6 +42,7 @@ class Peak:
             self.now[queue] -= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 100])
 async def test_full_queues_start_by_their_weights(app: App, concurrency: int) -> None:
     started: list[str] = []
@@ -243,7 +244,7 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
             behind = await app.aenqueue_many([light.job("return") for _ in range(20)])
             for handle in behind:
                 assert await handle.aresult(5) == "done in attempt 1"
-            assert time.monotonic() - began < 2.5
+            assert time.monotonic() - began < 4
         assert worker._services is not None
         assert worker._services.slots.process_busy == 1
         gate.touch()
@@ -253,6 +254,7 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
     assert ends == sorted(ends)
 
 
+@pytest.mark.slow
 async def test_what_stands_aside_is_given_back_for_others_to_take(
     app: App, new_app: Any, tmp_path: Path
 ) -> None:
@@ -277,6 +279,7 @@ async def test_what_stands_aside_is_given_back_for_others_to_take(
     assert (job.attempt, job.lost) == (1, 0)
 
 
+@pytest.mark.slow
 async def test_a_worker_hoards_few_process_tasks_and_does_not_spin(app: App, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     heavy = made(app, "process", tell)
@@ -342,7 +345,7 @@ async def test_what_finds_no_slot_goes_back_to_its_place_uncharged(app: App) -> 
 
         before = time.monotonic()
         await until(back, "what found no slot is available again")
-        assert time.monotonic() - before < 1
+        assert time.monotonic() - before < 5
         fetched = await app.store.fetch(
             [Share("default", 50, 50)], limit=50, lease=60_000, worker="another", token=mint_token()
         )

@@ -251,7 +251,7 @@ async def test_a_worker_that_falls_silent_loses_its_jobs_to_another(app: App, tm
     async with at_work(app, config=quick(reclaim_every="50ms")):
         before = time.monotonic()
         job = await ended(handle)
-        assert time.monotonic() - before < 2
+        assert time.monotonic() - before < 5
     assert (job.state, job.attempt, job.lost) == (State.COMPLETED, 2, 1), "the first loss runs again at once"
     assert [e.kind for e in job.errors] == ["LeaseLost"]
     assert len(lines(began)) == 1

@@ -170,6 +170,7 @@ async def test_a_raised_limit_is_obeyed_by_a_worker_with_nothing_to_do(
     await running
 
 
+@pytest.mark.slow
 async def test_a_limit_is_obeyed_under_load(kit: Kit) -> None:
     kit.put(3_000)
     worker = Worker(kit.app, [MAIL], concurrency=10)

@@ -17,6 +17,7 @@ from tests.worker.deeds import act, act_async, made
 LACKS = [OSError(code, os.strerror(code)) for code in (errno.EMFILE, errno.EAGAIN, errno.ENOMEM)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lack", [*LACKS, RuntimeError("can't start new thread")], ids=repr)
 async def test_jobs_wait_uncharged_until_there_is_room_for_a_child_and_it_is_said_once(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lack: Exception

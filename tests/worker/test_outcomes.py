@@ -48,10 +48,10 @@ async def test_each_end_of_an_attempt_has_its_own_outcome(app: App, run_in: str)
     assert due["raise"] - errors["raise"][0].at == pytest.approx(2 * HOUR, abs=2000), "the policy's wait"
     assert due["retry"] - errors["retry"][0].at == pytest.approx(HOUR, abs=2000), "its own wait"
     assert due["snooze"] - (await _job(handles["snooze"])).enqueued_at == pytest.approx(HOUR, abs=5000)
-    assert await handles["return"].aresult(1) == "done in attempt 1"
+    assert await handles["return"].aresult(10) == "done in attempt 1"
     assert "object" in errors["unencodable"][0].message
     with pytest.raises(JobDead, match="never again"):
-        await handles["discard"].aresult(1)
+        await handles["discard"].aresult(10)
     (stats,) = await app.store.stats()
     assert (stats.processed, stats.failed) == (len(OUTCOMES) - 1, 4)
 
@@ -75,7 +75,7 @@ async def test_failed_attempts_are_tried_again_until_they_are_spent(app: App, ru
     assert (job.state, job.attempt, len(job.errors)) == (State.DEAD, 2, 2)
     assert job.reason == "all 2 attempts failed"
     with pytest.raises(JobDead, match="it is wrong"):
-        await luckless.aresult(1)
+        await luckless.aresult(10)
     assert (await becomes(sleepy, State.SCHEDULED)).attempt == 0, "a snooze is not charged, also at the last"
 
 
@@ -114,7 +114,7 @@ async def test_whatever_a_task_raises_the_worker_goes_on(app: App, run_in: str, 
     await in_a_burst(app, concurrency=1)
     job = await becomes(bad, State.RETRYABLE)
     assert [e.kind for e in job.errors] == [kind]
-    assert await good.aresult(1) == "done in attempt 1"
+    assert await good.aresult(10) == "done in attempt 1"
 
 
 async def test_a_task_that_cancels_its_own_asyncio_task_fails_alone(app: App) -> None:
@@ -133,7 +133,7 @@ async def test_a_task_that_cancels_its_own_asyncio_task_fails_alone(app: App) ->
     job = await becomes(bad, State.RETRYABLE)
     assert [e.kind for e in job.errors] == ["CancelledError"]
     for handle in good:
-        assert await handle.aresult(1) == "done"
+        assert await handle.aresult(10) == "done"
 
 
 async def test_one_that_returns_with_its_cancellation_pending_completes_and_harms_nobody(app: App) -> None:
@@ -150,7 +150,7 @@ async def test_one_that_returns_with_its_cancellation_pending_completes_and_harm
     handles = [await work.aenqueue(i == 0) for i in range(3)]
     await in_a_burst(app, concurrency=1)
     for handle in handles:
-        assert await handle.aresult(1) == "done"
+        assert await handle.aresult(10) == "done"
 
 
 async def test_timeouts_and_groups_of_asyncio_work_inside_a_task(app: App) -> None:
@@ -175,7 +175,7 @@ async def test_timeouts_and_groups_of_asyncio_work_inside_a_task(app: App) -> No
     handles = [await work.aenqueue() for _ in range(4)]
     await in_a_burst(app, concurrency=2)
     for handle in handles:
-        assert await handle.aresult(1) == ["0", "timeout", "group"]
+        assert await handle.aresult(10) == ["0", "timeout", "group"]
 
 
 async def _fail() -> None:
@@ -196,7 +196,7 @@ async def test_arguments_that_do_not_fit_are_dead_at_once_and_the_worker_goes_on
         assert [e.kind for e in job.errors] == ["Undecodable"]
         assert (job.reason or "").startswith("Undecodable: ")
         assert "act" in (job.reason or "")
-    assert await good.aresult(1) == "done in attempt 1"
+    assert await good.aresult(10) == "done in attempt 1"
 
 
 async def test_a_job_of_an_unknown_task_waits_parked_for_a_worker_that_knows_it(

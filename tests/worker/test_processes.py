@@ -367,7 +367,7 @@ async def test_the_settings_reach_the_children_of_a_worker(tmp_path: Path) -> No
     knobs = {"process_slots": 1, "max_jobs_per_child": 2, "max_memory_per_child": "1GB"}
     worker = Worker(app, burst=True, config=load(knobs, env={}, file=Path("/dev/null")).config)
     await worker.run()
-    pids = [await handle.aresult(1) for handle in handles]
+    pids = [await handle.aresult(10) for handle in handles]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2]
     app.close()
 
@@ -377,7 +377,7 @@ async def test_prestarted_children_wait_for_their_first_job(pool: ProcessPool) -
     pids = set(pool.pids)
     before = time.monotonic()
     assert await run(pool, tasks.pid) in pids
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 5
     assert await pool.prestart(9) == 2
 
 

@@ -32,7 +32,7 @@ async def test_a_worker_runs_jobs_under_all_names_that_its_task_has_had(
     made(app, run_in, greet, **MOVED)
     await in_a_burst(app)
     for handle in handles:
-        assert await handle.aresult(1) == "hello Ann"
+        assert await handle.aresult(10) == "hello Ann"
 
 
 async def test_parked_jobs_of_the_old_name_go_to_a_worker_that_has_it_as_an_alias(
@@ -79,8 +79,8 @@ async def test_old_arguments_are_upgraded_and_those_that_fit_are_not(app: App, r
     old = await enqueued(app, "greet", b'{"first":"Ann","last":"Lee"}')
     new = await enqueued(app, "greet", b'{"name":"Bob","times":2}')
     await in_a_burst(app)
-    assert await old.aresult(1) == "hello Ann Lee"
-    assert await new.aresult(1) == "hello Bobhello Bob"
+    assert await old.aresult(10) == "hello Ann Lee"
+    assert await new.aresult(10) == "hello Bobhello Bob"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_an_upgrade_that_fails_sets_the_job_aside_with_the_reason(
     job = await becomes(bad, State.PARKED)
     assert (job.attempt, job.errors) == (0, ())
     assert says in (job.reason or "")
-    assert await good.aresult(1) == "hello Bob"
+    assert await good.aresult(10) == "hello Bob"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_what_no_upgrade_makes_fit_is_dead_with_the_reason_if_its_names_do
     job = await ended(bad)
     assert (job.state, job.attempt, [e.kind for e in job.errors]) == (State.DEAD, 1, ["Undecodable"])
     assert says in (job.reason or "")
-    assert await good.aresult(1) == "hello Bob"
+    assert await good.aresult(10) == "hello Bob"
 
 
 NONSENSE = [
@@ -151,7 +151,7 @@ async def test_whatever_a_payload_holds_the_worker_goes_on(app: App, run_in: str
         found = (job.state, job.attempt, [e.kind for e in job.errors])
         assert found == (State.DEAD, 1, ["Undecodable"]), payload[:40]
         assert (job.reason or "").startswith("Undecodable: act"), payload[:40]
-    assert await good.aresult(1) == "done in attempt 1"
+    assert await good.aresult(10) == "done in attempt 1"
 
 
 async def test_a_raw_job_that_is_no_json_is_dead_at_once_where_its_handler_reads_it_as_such(
@@ -167,7 +167,7 @@ async def test_a_raw_job_that_is_no_json_is_dead_at_once_where_its_handler_reads
     job = await ended(bad)
     assert (job.state, job.attempt, [e.kind for e in job.errors]) == (State.DEAD, 1, ["Undecodable"])
     assert f"the payload of job {bad.id} is not JSON" in (job.reason or "")
-    assert await good.aresult(1) == {"a": 1}
+    assert await good.aresult(10) == {"a": 1}
 
 
 def test_a_name_belongs_to_one_task(app: App) -> None:

@@ -176,6 +176,7 @@ def test_a_worker_that_could_never_run_anything_says_so(new_app: Callable[[], Ap
         Worker(new_app(), ["mail"], concurrency=0)
 
 
+@pytest.mark.slow
 async def test_ten_thousand_jobs_run_once_each(app: App) -> None:
     ran: list[int] = []
 

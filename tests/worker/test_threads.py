@@ -231,6 +231,7 @@ async def test_a_call_is_interrupted_once_and_only_while_it_runs() -> None:
     pool.close(5)
 
 
+@pytest.mark.slow
 async def test_an_interrupt_that_comes_too_late_does_not_reach_the_next_call(restless: None) -> None:
     """20 000 short calls, interrupts fired at random at whatever runs: each is hit by its own or by none."""
     aimed: set[int] = set()
@@ -329,6 +330,7 @@ async def test_an_interrupt_sent_while_its_call_ends_is_taken_back(monkeypatch: 
     assert pool.close(5)
 
 
+@pytest.mark.slow
 async def test_an_interrupt_hits_no_matter_which_bytecode_the_thread_is_at(restless: None) -> None:
     """As before with calls that never end by themselves: every single interrupt must end its call."""
     pool, ends = pool_of(4)

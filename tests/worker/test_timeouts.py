@@ -133,7 +133,7 @@ async def test_the_clock_of_a_timeout_starts_when_the_function_does(
     handles = [await task.aenqueue(str(began), 0.15) for _ in range(4)]
     await in_a_burst(app, concurrency=1)
     for handle in handles:
-        assert await handle.aresult(1) == "stayed"
+        assert await handle.aresult(10) == "stayed"
         job = await handle.ajob()
         assert job is not None
         assert (job.attempt, job.errors) == (1, ())
@@ -182,7 +182,7 @@ async def test_an_async_task_that_swallows_its_cancellation_is_given_up(app: App
     async with at_work(app, concurrency=2) as worker:
         job = await becomes(handle, State.RETRYABLE)
         assert job.errors[0].kind == "Timeout"
-        assert await other.aresult(1) == "done in attempt 1"
+        assert await other.aresult(10) == "done in attempt 1"
         assert worker._services is not None
         assert worker._services.slots.lost == 1
         (tmp_path / "began.go").touch()
@@ -249,7 +249,7 @@ async def test_a_thread_that_swallows_even_that_is_given_up(app: App, tmp_path: 
         assert job.errors[0].kind == "Timeout"
         assert lines(f"{began}.swallowed") == ["AttemptTimeout"]
         assert (parts.slots.lost, parts.slots.free) == (1, 1)
-        assert await good.aresult(1) == "done in attempt 1"
+        assert await good.aresult(10) == "done in attempt 1"
         (tmp_path / "began.go").touch()
         pool = parts.executor._threads._pool
         assert pool is not None
@@ -326,4 +326,4 @@ async def test_remaining_counts_down(app: App) -> None:
 
     handle = await work.aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(1)
+    assert await handle.aresult(10)

@@ -92,6 +92,7 @@ def of(what: str, found: list[Finding]) -> Finding:
 # ── real servers ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.server
 def test_a_server_that_writes_all_down_is_fine() -> None:
     with redis_server("maxmemory 100mb", "maxmemory-policy noeviction", appendonly=True) as server:
         found = looked_at(server)
@@ -101,6 +102,7 @@ def test_a_server_that_writes_all_down_is_fine() -> None:
         assert {f.what for f in found} == {"server", "eviction", "memory", "persistence", "clock"}
 
 
+@pytest.mark.server
 def test_a_server_that_writes_nothing_loses_every_job() -> None:
     with redis_server('save ""', "appendonly no") as server:
         finding = of("persistence", looked_at(server))
@@ -109,12 +111,14 @@ def test_a_server_that_writes_nothing_loses_every_job() -> None:
         assert "appendonly yes" in finding.way_out
 
 
+@pytest.mark.server
 def test_snapshots_alone_are_a_warning() -> None:
     with redis_server("save 3600 1", "appendonly no") as server:
         finding = of("persistence", looked_at(server))
         assert (finding.level, "3600 1" in finding.why) == (Level.WARNING, True)
 
 
+@pytest.mark.server
 def test_an_eviction_policy_is_worse_with_a_limit_than_without() -> None:
     with redis_server("maxmemory-policy allkeys-lru", appendonly=True) as server:
         assert bad(looked_at(server)) == {"eviction": Level.WARNING}
@@ -126,6 +130,7 @@ def test_an_eviction_policy_is_worse_with_a_limit_than_without() -> None:
         assert bad(looked_at(server)) == {"eviction": Level.WARNING}
 
 
+@pytest.mark.server
 def test_a_file_that_is_never_synced_is_a_warning() -> None:
     with redis_server(appendonly=True) as server:
         with server.patient_client() as client:
@@ -137,6 +142,7 @@ def test_a_file_that_is_never_synced_is_a_warning() -> None:
         assert "no-appendfsync-on-rewrite yes" in warnings[1]
 
 
+@pytest.mark.server
 def test_memory_that_is_nearly_full_is_a_warning() -> None:
     with redis_server(appendonly=True) as server:
         with server.patient_client() as client:  # so much that what a connection takes does not count
@@ -149,6 +155,7 @@ def test_memory_that_is_nearly_full_is_a_warning() -> None:
         assert of("memory", looked_at(server)).level is Level.ERROR
 
 
+@pytest.mark.server
 def test_a_master_and_its_replica_are_told_apart() -> None:
     with redis_server(appendonly=True) as master:
         servant = redis_server(f"replicaof 127.0.0.1 {master.port}", appendonly=True)
@@ -204,6 +211,7 @@ async def asked_of(url: str) -> list[Finding]:
     return found
 
 
+@pytest.mark.server
 async def test_our_own_connections_ask_the_same() -> None:
     with redis_server("maxmemory 100mb", appendonly=True) as server:
         assert bad(await asked_of(server.url)) == {}
@@ -222,6 +230,7 @@ async def test_all_masters_of_a_cluster_are_asked(cluster: Cluster) -> None:
     assert of("cluster", found).level is Level.WARNING
 
 
+@pytest.mark.server
 async def test_where_config_is_forbidden_the_rest_is_said() -> None:
     with redis_server("user default on nopass ~* &* +@all -config", appendonly=True) as server:
         found = await asked_of(server.url)
@@ -229,6 +238,7 @@ async def test_where_config_is_forbidden_the_rest_is_said() -> None:
         assert "CONFIG may not be asked" in of("settings", found).why
 
 
+@pytest.mark.server
 async def test_where_info_is_forbidden_that_is_the_error() -> None:
     with redis_server("user default on nopass ~* &* +@all -info") as server:
         refused = await asyncio.gather(asked_of(server.url), return_exceptions=True)
@@ -322,6 +332,7 @@ def test_without_config_only_what_is_known_is_said() -> None:
     assert "may ask whether there are snapshots" in of("persistence", no_file).why
 
 
+@pytest.mark.server
 def test_an_answer_as_text_says_the_same_as_a_parsed_one() -> None:
     with redis_server("maxmemory 100mb", appendonly=True) as server, server.patient_client() as client:
         text = client.execute_command("INFO", NEVER_DECODE=True)

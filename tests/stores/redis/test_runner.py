@@ -125,7 +125,7 @@ async def test_a_dead_wire_is_given_up_at_the_deadline(ask: Asker, redis: RedisS
         began = time.monotonic()
         (answer,) = await ask([plain("PING")], within=400)
         assert isinstance(answer, StoreUnavailable)
-        assert 0.3 < time.monotonic() - began < 2
+        assert 0.3 < time.monotonic() - began < 4  # and not after the 5 s of its address
         assert "has not answered" in str(answer)
 
 
@@ -414,6 +414,9 @@ async def test_messages_are_heard_on_every_channel(redis: RedisServer) -> None:
     await runner.run([plain("PUBLISH", "a", "1"), plain("PUBLISH", "b", "2")])
     assert [await heard.get(), await heard.get()] == [("a", b"1"), ("b", b"2")]
     await runner.unlisten(b"a")
+    async with asyncio.timeout(10):  # `unlisten` does not wait for the server
+        while await runner.run([plain("PUBSUB", "NUMSUB", "a")]) != [[b"a", 0]]:
+            await asyncio.sleep(0.005)
     assert await runner.run([plain("PUBLISH", "a", "3"), plain("PUBLISH", "b", "4")]) == [0, 1]
     assert await heard.get() == ("b", b"4")
     runner.close()

@@ -115,7 +115,7 @@ def test_busy_processes_take_turns(folder: Path, spawn: SpawnContext) -> None:
     pipes = []
     for _ in range(3):
         ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=hammer, args=(str(folder), 1.0, theirs))
+        process = spawn.Process(target=hammer, args=(str(folder), 2.0, theirs))
         process.start()
         theirs.close()
         pipes.append((ours, process))
@@ -127,8 +127,8 @@ def test_busy_processes_take_turns(folder: Path, spawn: SpawnContext) -> None:
     for _, process in pipes:
         process.join()
     passes = [n for n, _ in results]
-    assert min(passes) > 0.8 * max(passes), passes
-    assert max(longest for _, longest in results) < 0.5
+    assert min(passes) > 0.5 * max(passes), passes
+    assert max(longest for _, longest in results) < 1.0
 
 
 def hold(path: str, told: Connection) -> None:

@@ -47,6 +47,7 @@ def work(path: str, name: str, seconds: float, pipe: Connection) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing("a process that the machine does not run takes no turns")
 def test_three_processes_lose_nothing_and_take_turns(path: Path, spawn: SpawnContext) -> None:
     pipes = []
     for i in range(3):
