@@ -1,4 +1,4 @@
-"""The groups of one queue in plain data: who has joined, and which of them is to become a batch next."""
+"""The collecting batches of one queue, in memory: their members, and which batch is due next."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Gathered", "Gathering"]
 
 
 class Gathered(NamedTuple):
-    """What a group is called within its queue; of those due at the same instant they go in this order."""
+    """The name of a collecting batch within its queue. Batches with the same due time are ordered by name."""
 
     task: str
     key: str
 
 
 class _Group:
-    """Members that wait: their generations in the order of joining, with when that was."""
+    """One collecting batch: its members (generation → time of joining), in the order of joining."""
 
     __slots__ = ("due", "last", "members", "terms")
 
@@ -30,16 +30,16 @@ class _Group:
 
     @property
     def first(self) -> int:
-        """When the first of them has joined."""
+        """When the first member joined."""
         return next(iter(self.members.values()))
 
 
 class Gathering:
-    """A group is there as long as it has members."""
+    """All collecting batches of one queue. A batch without members is removed."""
 
     def __init__(self) -> None:
         self._groups: dict[Gathered, _Group] = {}
-        self._order: list[tuple[int, Gathered]] = []  # by when they are due; with ghosts
+        self._order: list[tuple[int, Gathered]] = []  # a heap by due time; may have outdated entries
 
     def join(self, name: Gathered, generation: int, terms: Group, now: int) -> None:
         group = self._groups.get(name)
@@ -58,7 +58,7 @@ class Gathering:
             del self._groups[name]
 
     def ripe(self, name: Gathered, now: int) -> list[int]:
-        """Those of this group that are to be a batch now: it is full, or its time has come."""
+        """Return the members to run together now: the batch is full or due. Empty if it is neither."""
         group = self._groups.get(name)
         if group is None:
             return []
@@ -66,19 +66,19 @@ class Gathering:
         return self.first_of(name) if full or (group.due is not None and group.due <= now) else []
 
     def first_of(self, name: Gathered) -> list[int]:
-        """As many of this group as go into one batch, in the order in which they joined."""
+        """Return the members that go into one batch (at most its size), in the order of joining."""
         group = self._groups.get(name)
         return [] if group is None else list(group.members)[: group.terms.size]
 
     def next(self) -> tuple[int, Gathered] | None:
-        """The group that is due first, and when."""
+        """Return the batch that is due first, with its due time."""
         order = self._order
         while order and not self._holds(*order[0]):
             heappop(order)
         return order[0] if order else None
 
     def groups(self) -> list[tuple[Gathered, int, int, int | None]]:
-        """Each group: its name, how many are in it, since when the first is, when it is due."""
+        """Return each batch: name, number of members, when the first member joined, when the batch is due."""
         return [(name, len(g.members), g.first, g.due) for name, g in self._groups.items()]
 
     def _holds(self, due: int, name: Gathered) -> bool:

@@ -1,4 +1,4 @@
-"""A URL becomes a store: the only place that knows them all, and it imports the one that is asked for."""
+"""Make a store from a URL. Only this module knows all stores; it imports the one that the URL names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.stores.contract import Store
 
 __all__ = ["check_namespace", "check_url", "connect"]
 
-#: Scheme → the package that speaks to it, and the extra that installs that package.
+#: Scheme → the package that it needs, and the extra that installs that package.
 _DRIVERS = {
     "redis": ("redis", "redis"),
     "rediss": ("redis", "redis"),
@@ -28,7 +28,7 @@ _DRIVERS = {
     "rediss+cluster": ("redis", "redis"),
     "unix": ("redis", "redis"),
 }
-#: Schemes that a later version will have.
+#: Schemes that a later version will support.
 _TO_COME = ("postgresql",)
 _SCHEMES = ("memory", "sqlite", *_DRIVERS)
 #: Scheme → its options, and the values that each may have.
@@ -40,7 +40,7 @@ _REDIS = set(_DRIVERS)
 
 
 def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Store:
-    """The store at this URL. Nothing is opened yet: a store does that itself, at its first verb.
+    """Return the store at this URL, not opened yet: a store opens itself at its first verb.
 
     `clock` is for tests. Raises ConfigError, UnknownScheme or MissingExtra.
     """
@@ -66,7 +66,7 @@ def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Sto
 
 
 def check_url(url: str) -> None:
-    """Raise what `connect` would, without making a store."""
+    """Raise the errors that `connect` would raise for this URL, without making a store."""
     parts = _split(url)
     _check_scheme(parts.scheme)
     if parts.scheme in _REDIS:
@@ -80,7 +80,7 @@ def check_url(url: str) -> None:
 
 
 def check_namespace(name: str) -> str:
-    """The namespace itself, if it may be one: empty, or as a queue's name."""
+    """Return the namespace if it is valid: empty, or valid as the name of a queue. Raises ConfigError."""
     try:
         return check_queue(name) if name != "" else name
     except ConfigError:
@@ -104,8 +104,8 @@ def _split(url: str) -> SplitResult:
     if not isinstance(url, str) or "://" not in url:
         given = mask_url(url) if isinstance(url, str) else url
         raise ConfigError(
-            f"{given!r} is not the URL of a store: write sqlite:///jobs.db for a file beside you, "
-            "sqlite:////var/lib/jobs.db for an absolute path, or memory://"
+            f"{given!r} is not the URL of a store: write sqlite:///jobs.db for a file in the working "
+            "directory, sqlite:////var/lib/jobs.db for an absolute path, or memory://"
         )
     try:
         return urlsplit(url)
@@ -139,12 +139,12 @@ def _query(parts: SplitResult, url: str) -> dict[str, str]:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise ConfigError(
-            f"{_shown(url)!r}: what follows the '?' must be name=value pairs, joined by '&'"
+            f"{_shown(url)!r}: write the options after the '?' as name=value pairs, joined by '&'"
         ) from None
     options: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
-            has = f"; it has {', '.join(known)}" if known else ", nor any other"
+            has = f"; its options are {', '.join(known)}" if known else ", nor any other"
             raise ConfigError(f"{parts.scheme}:// has no option {name!r}{did_you_mean(name, known) or has}")
         if name in options:
             raise ConfigError(f"{_shown(url)!r} gives {name!r} twice")
@@ -157,7 +157,7 @@ def _query(parts: SplitResult, url: str) -> dict[str, str]:
 
 
 def _file(parts: SplitResult, url: str) -> Path:
-    """sqlite:///jobs.db is a file in the working directory, sqlite:////var/jobs.db has an absolute path."""
+    """Return the file of a sqlite:// URL: three slashes for a relative path, four for an absolute one."""
     path = unquote(parts.path[1:])
     if parts.netloc:
         meant = parts.netloc.rpartition("@")[2] + parts.path
@@ -166,18 +166,18 @@ def _file(parts: SplitResult, url: str) -> Path:
             f"three slashes, sqlite:///{meant}, or four for an absolute path"
         )
     if path == ":memory:":
-        raise ConfigError("sqlite:///:memory: would be lost with its connection: use memory:// instead")
+        raise ConfigError("sqlite:///:memory: would lose all jobs with its connection: use memory:// instead")
     if not path or path.endswith("/") or "\0" in path:
         raise ConfigError(f"{_shown(url)!r} names no file: write sqlite:///jobs.db")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
         raise ConfigError(
-            f"{_shown(url)!r} names a file that cannot be: it holds half of a character"
+            f"{_shown(url)!r} names an impossible file: its path contains half of a surrogate pair"
         ) from None
     return Path(path).expanduser().absolute()
 
 
 def _shown(url: str) -> str:
-    """The URL without its secrets."""
+    """Return the URL without its secrets."""
     return re.sub(r"(://[^/@:]*):.*@", r"\1:…@", url, flags=re.DOTALL)

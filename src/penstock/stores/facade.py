@@ -1,9 +1,9 @@
-"""The async and the sync face of a store, written once for all stores, over a table of its verbs.
+"""The async and sync methods of a store, written once for all stores, over a table of the store's verbs.
 
 A store fills in a `VerbTable`: every verb as an operation, which runs in an event loop (`run`) and, if the
 contract has a sync form of the verb, in the caller's thread (`run_sync`). `StoreFacade` and `SyncFacade` give
-these operations the signatures of the contract. Waiting (`wait`, `wait_for_end`, `stream_ends`), `checkup`
-and the life of a store differ from store to store and are written there.
+these operations the signatures of the contract. Each store implements the verbs that wait (`wait`,
+`wait_for_end`, `stream_ends`), `checkup`, opening and closing itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-#: The names of all verbs, read from the pages of the contract: a verb that is added there is on this list.
+#: The names of all verbs, read from the contract's protocols, so that a new verb is included automatically.
 VERBS = tuple(name for page in Store.mro()[1:] for name in vars(page) if not name.startswith("_"))
 
 
@@ -53,7 +53,7 @@ class AsyncOperation(Protocol[P, R_co]):
     """One verb of one store, for event loops."""
 
     def run(self, *args: P.args, **options: P.kwargs) -> Awaitable[R_co]:
-        """Do it, and give the answer."""
+        """Run the verb and return its answer."""
         ...
 
 
@@ -61,13 +61,13 @@ class Operation(AsyncOperation[P, R_co], Protocol[P, R_co]):
     """One verb of one store, for event loops and for threads."""
 
     def run_sync(self, *args: P.args, **options: P.kwargs) -> R_co:
-        """Do it in this thread, and give the answer."""
+        """Run the verb in the calling thread and return its answer."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerbTable:
-    """Every verb of a store. Its arguments are those of the contract, in that order and all of them given."""
+    """Every verb of a store. An operation takes all arguments of the contract, in the contract's order."""
 
     # producing
     enqueue: Operation[[Sequence[NewJob]], list[Enqueued]]
@@ -106,7 +106,7 @@ class VerbTable:
 
 
 class StoreFacade:
-    """The verbs of the contract for event loops."""
+    """The async verbs of the contract."""
 
     def __init__(self, verbs: VerbTable) -> None:
         self._verbs = verbs
@@ -250,7 +250,7 @@ class StoreFacade:
 
 
 class SyncFacade:
-    """The verbs that have a sync form, for callers without an event loop, each in the caller's own thread."""
+    """The sync verbs of the contract, for callers without an event loop; each runs in the caller's thread."""
 
     def __init__(self, verbs: VerbTable) -> None:
         self._verbs = verbs

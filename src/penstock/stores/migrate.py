@@ -1,8 +1,8 @@
-"""Numbered .sql files, each applied once, in order: how a store's tables come to be what we expect.
+"""Migrations of a store's tables: numbered .sql files, each applied once, in order.
 
-A store keeps the number of the last one applied in a table of its own (never in a place that belongs
-to the whole database, which may also hold the user's tables) and applies what is missing in one
-transaction. Files are `0001_what_it_does.sql`, without gaps; a released one is never changed.
+A store keeps the number of the last applied file in a table of its own: the database may also hold the user's
+tables, so its global version fields are not ours. All missing files are applied in one transaction. Files are
+named `0001_what_it_does.sql`, without gaps. The statements of a released file are never changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step: its number from 1, its name, and its statements."""
+    """One migration: its number (from 1), its name, and its statements."""
 
     number: int
     name: str
@@ -28,7 +28,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 def migrations(package: str, folder: str = "migrations") -> list[Migration]:
-    """All steps that lie beside a store, in order."""
+    """Return all migrations of a store, in order."""
     found = []
     for entry in (resources.files(package) / folder).iterdir():
         match = _FILE.match(entry.name)
@@ -41,9 +41,9 @@ def migrations(package: str, folder: str = "migrations") -> list[Migration]:
 
 
 def missing(known: list[Migration], version: int, where: str) -> list[Migration]:
-    """What has still to be applied to a store of this version (0: an empty one).
+    """Return the migrations that a store of this version (0: empty) still needs.
 
-    A store of a later version is refused: an older Penstock would not keep its promises there.
+    Raises StoreTooNew for a store of a later version, which this Penstock cannot use correctly.
     """
     if version > len(known):
         raise StoreTooNew(
@@ -51,12 +51,12 @@ def missing(known: list[Migration], version: int, where: str) -> list[Migration]
             "upgrade penstock here, or use another file"
         )
     if version < 0:
-        raise StoreCorrupt(f"{where} says that its store version is {version}, which cannot be")
+        raise StoreCorrupt(f"{where} has the impossible store version {version}")
     return known[version:]
 
 
 def _statements(text: str) -> tuple[str, ...]:
-    """The statements of a file. They end with `;` at a line's end; comments are whole lines."""
+    """Split a file into statements. Each ends with `;` at the end of a line; comments are whole lines."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
     parts = re.split(r";\s*$", "\n".join(lines), flags=re.MULTILINE)
     return tuple(part.strip() for part in parts if part.strip())

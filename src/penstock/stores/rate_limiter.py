@@ -1,6 +1,7 @@
-"""The arithmetic of a queue's limits: how many jobs it may give now, and when it may give the next.
+"""Compute the limits of a queue: how many jobs may be fetched now, and when the next one may be fetched.
 
-For the stores that keep their data here; `scripts/lib/limits.lua` is the same on a Redis server.
+The rate limiter is a GCRA (generic cell rate algorithm). The memory and SQLite stores use this module;
+`scripts/lib/limits.lua` does the same on a Redis server.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from penstock.core.limits import NO_LIMITS, LimitChange, QueueLimits, bounded_ho
 
 __all__ = ["Drain", "ExactGate", "Gate"]
 
-#: Starts that are due so soon (ms) are given out already, and begin then: who fetches late loses none.
+#: Jobs may be fetched this long (ms) before they may start, so that a late fetch does not lower the rate.
 _AHEAD = 20
-#: Who sleeps until the next start comes back so long (ms) before it.
+#: A worker that waits for the next start should fetch this long (ms) before it.
 _LEAD = 10
-#: A drain rate is measured over about so long (ms), and has to be measured for so long to say anything.
+#: The drain rate is measured over about `_SPAN` ms, and counts as measured for at least `_LEAST` ms.
 _SPAN, _LEAST = 5_000.0, 200.0
-#: Whoever is refused is told to come again after at least, at most, and where nothing is known (ms).
+#: Bounds of the `retry_after` of a refused enqueue, and its value if no drain rate is known (ms).
 _SOONEST, _LATEST, _UNKNOWN = 10, 60_000, 1_000
-#: An instant as a double has so much noise (ms).
+#: The rounding error of an instant stored as a double (ms).
 _NOISE = 0.001
 
 
 class Drain:
-    """How fast jobs leave a queue, of late: a count that decays."""
+    """How fast jobs have left a queue recently, as an exponentially decaying count."""
 
     __slots__ = ("at", "count", "since")
 
@@ -34,14 +35,14 @@ class Drain:
         self.since = since
 
     def left(self, n: int, now: int) -> None:
-        """n jobs have just been fetched."""
-        if now - self.at > 2 * _SPAN or now < self.at:  # nothing that was before says anything any more
+        """Count n jobs that were just fetched."""
+        if now - self.at > 2 * _SPAN or now < self.at:  # too old, or the clock was set back: count from 0
             self.count, self.at, self.since = 0.0, now, now
         self.count = self.count * math.exp((self.at - now) / _SPAN) + n
         self.at = now
 
     def wait(self, needed: int, now: int) -> int:
-        """For how long (ms) it takes until so many have left."""
+        """Estimate the time (ms) until `needed` jobs have left the queue."""
         if self.count <= 0:
             return _UNKNOWN
         seen = max(_LEAST, _SPAN * -math.expm1(-max(0, now - self.since) / _SPAN))
@@ -50,7 +51,7 @@ class Drain:
 
 
 class Gate:
-    """Of one queue: its limits, and what has passed."""
+    """The rate limiter of one queue: its limits, its throttle, and its recent starts."""
 
     __slots__ = ("drain", "held_until", "limits", "tat")
 
@@ -66,16 +67,16 @@ class Gate:
     ) -> None:
         self.limits = limits
         self.held_until = held_until
-        self.tat = tat  # when the next start would come at an even pace (ms); "theoretical arrival time"
+        self.tat = tat  # theoretical arrival time (ms): when the next start is due at an even rate
         self.drain = drain or Drain()
 
     def change(self, change: LimitChange, now: int) -> bool:
-        """Whether anything is other than before."""
+        """Apply a change of limits or throttle; return True if anything has changed."""
         before = self.limits, self.held(now)
         self.limits = change.applied(self.limits)
         rate = self.limits.rate
         if self.limits == NO_LIMITS:
-            self.tat = 0.0  # a queue without limits remembers nothing of them
+            self.tat = 0.0  # a queue without limits stores no starts
         elif rate is not None and rate != before[0].rate:
             self.tat = min(self.tat, now + rate.burst * rate.step)
         if isinstance(change.hold, int):
@@ -85,15 +86,15 @@ class Gate:
         return before != (self.limits, self.held(now))
 
     def hold(self, ms: int, now: int) -> None:
-        """It gives nothing for so long, or for longer if that was said before."""
+        """Throttle the queue for `ms`. A throttle that already lasts longer stays."""
         self.held_until = max(self.held_until, now + bounded_hold(ms))
 
     def held(self, now: int) -> int | None:
-        """Until when it is held, if it is."""
+        """Return when the queue's throttle ends; None if the queue is not throttled."""
         return self.held_until if self.held_until > now else None
 
     def room(self, running: int, now: int) -> int | None:
-        """How many jobs it may give now; None: any number."""
+        """Return how many jobs may be fetched now; None: any number."""
         if self.held_until > now:
             return 0
         limits, room = self.limits, None
@@ -106,11 +107,11 @@ class Gate:
         return room
 
     def full(self, running: int) -> bool:
-        """Whether as many run as may."""
+        """Return True if `max_running` jobs run."""
         return self.limits.max_running is not None and running >= self.limits.max_running
 
     def opens(self, running: int, now: int) -> int | None:
-        """When a gate that is shut opens by the time that passes; None: not by that."""
+        """Return when jobs may be fetched again; None if they may be now, or only when a running job ends."""
         limits = self.limits
         if self.full(running):
             return None
@@ -120,7 +121,7 @@ class Gate:
         return opens if opens > now else None
 
     def pass_(self, n: int, now: int) -> list[int] | None:
-        """n jobs are given: at which instants they start; None: all now."""
+        """Count n jobs that are fetched now; return the instants at which they may start, None: all now."""
         rate = self.limits.rate
         if self.limits.max_size is not None:
             self.drain.left(n, now)
@@ -131,22 +132,24 @@ class Gate:
         return [max(now, math.ceil(first + k * rate.step - _NOISE)) for k in range(n)]
 
     def _base(self, now: int) -> float:
-        """When the next start would come; now, where that is further ahead than it can have come: then the
-        clock was set back."""
+        """Return when the next start is due at an even rate.
+
+        Returns now if that instant is impossibly far ahead, which means that the clock was set back.
+        """
         rate = self.limits.rate
         assert rate is not None
         ahead = self.tat - now
         return self.tat if 0 < ahead <= _AHEAD + rate.burst * rate.step + 1 else float(now)
 
     def _first(self, now: int) -> float:
-        """The instant of the next start, which may have passed."""
+        """Return the earliest instant of the next start, which may be in the past."""
         rate = self.limits.rate
         assert rate is not None
         return self._base(now) - (rate.burst - 1) * rate.step
 
 
 class ExactGate(Gate):
-    """Gives each start at its instant, none ahead: for a clock that stands still between two instants."""
+    """A rate limiter that allows no fetch ahead of its start, for a test clock that stands still."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Jobs in one SQLite file: `store.py` is the store, `verbs/` has what each verb does."""
+"""The SQLite store: `store.py` is the store, `verbs/` has the bodies of its verbs."""
 
 from penstock.stores.sqlite.store import SqliteStore
 

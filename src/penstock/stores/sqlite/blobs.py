@@ -1,6 +1,6 @@
-"""What lies packed in columns beside a job's own: error histories, progress, limits, workers, entries.
+"""Encode and decode packed columns: error histories, progress, limits, workers, periodic entries.
 
-None of it is a reason to stop: what cannot be read counts as not there, or is shown as unreadable.
+An unreadable value never fails a verb: it counts as absent, or is shown as unreadable.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
     "worker_of",
 ]
 
-#: What a decoder raises for bytes that somebody else has written.
+#: The exceptions of a decoder for bytes that another program has written.
 CANNOT_DECODE = (msgspec.MsgspecError, ValueError, RecursionError)
 _CANNOT_ENCODE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, AttributeError)
-#: In the place of an error history that cannot be read.
+#: Shown instead of an error history that cannot be read.
 _NO_HISTORY = (AttemptError(0, 0, "Unreadable", "the errors of earlier attempts cannot be read"),)
 
 _log = logging.getLogger("penstock.stores")
@@ -44,7 +44,7 @@ _limits_of = msgspec.msgpack.Decoder(QueueLimits).decode
 worker_blob = _blob
 _worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
 _entry_of = msgspec.msgpack.Decoder(NewEntry).decode
-_said: set[bytes] = set()  # limits of which was said that they cannot be read
+_said: set[bytes] = set()  # unreadable limits that were already logged
 
 
 def errors_of(blob: bytes | None) -> tuple[AttemptError, ...]:
@@ -70,7 +70,7 @@ def progress_of(blob: bytes | None) -> Progress | None:
 
 
 def progress_blob(progress: Progress) -> bytes | None:
-    """None for what could not be read again: the heartbeat that brings it counts all the same."""
+    """Encode progress; None if it could not be decoded again. The heartbeat itself still counts."""
     try:
         try:
             blob = _blob(progress)
@@ -83,7 +83,7 @@ def progress_blob(progress: Progress) -> bytes | None:
 
 
 def limits_of(blob: bytes | None) -> QueueLimits:
-    """The limits of a queue; NULL, or what cannot be read: it has none."""
+    """Decode the limits of a queue; no limits for NULL or an unreadable value."""
     if blob is None:
         return NO_LIMITS
     try:
@@ -96,7 +96,7 @@ def limits_of(blob: bytes | None) -> QueueLimits:
 
 
 def why_no_limits(blob: bytes | None) -> str | None:
-    """Why these limits cannot be read; None: they can."""
+    """Return why these limits cannot be read; None if they can."""
     try:
         if blob is not None:
             _limits_of(blob)

@@ -1,4 +1,4 @@
-"""A verb as the runner sees it, and one call of it on its way to an answer."""
+"""A verb with the way to run it, and one call of a verb."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ R = TypeVar("R")
 
 
 class Verb(Generic[P, R]):
-    """A function of a TransactionContext, and how it is to be run.
+    """A function of a TransactionContext, and how to run it.
 
-    `reads`: it changes nothing and needs no write lock. `probe`: may answer without a write. `syncs`: whether
-    what it has written must survive a power cut once it is answered; a function decides by the arguments.
+    - `reads`: the verb changes nothing and needs no write lock.
+    - `probe`: a read-only function that may answer the verb without a write.
+    - `syncs`: True if the verb's writes must survive a power cut once it is answered; or a function of the
+      arguments that decides this.
     """
 
     __slots__ = ("act", "probe", "reads", "syncs")
@@ -40,14 +42,14 @@ class Verb(Generic[P, R]):
 
 
 class PendingCall:
-    """One question, and where its answer goes: into a future of a loop, or to a thread at its gate."""
+    """One call of a verb. Its answer goes to a future of an event loop, or to a thread waiting for `gate`."""
 
     __slots__ = ("answer", "args", "asked_at", "error", "future", "gate", "loop", "verb", "writes")
 
     def __init__(self, verb: Verb[..., Any], args: tuple[Any, ...]) -> None:
         self.verb = verb
         self.args = args
-        self.writes = verb.probe is None  # or a probe has found that it must
+        self.writes = verb.probe is None  # a probe may set it later
         self.answer: Any = None
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -57,6 +59,6 @@ class PendingCall:
 
     @property
     def syncs(self) -> bool:
-        """Whether its commit must be on the disk before it is answered."""
+        """True if the commit must be on disk before the call is answered."""
         syncs = self.verb.syncs
         return syncs if isinstance(syncs, bool) else syncs(*self.args)

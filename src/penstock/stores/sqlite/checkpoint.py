@@ -1,8 +1,8 @@
-"""Moves what is in the write-ahead log into the database now and then, so that the log stays small.
+"""Checkpoints: copy the write-ahead log into the database from time to time, so that the log stays small.
 
-Only inside the fair write lock. The length of the log is estimated, for SQLite tells it only in answer to a
-checkpoint, and each answer corrects the estimate (for others write too, and jobs may be large). What
-matters is that the work is spread over many commits and that the log is bounded.
+Checkpoints run only inside the fair write lock. The length of the log is estimated, because SQLite returns it
+only as the result of a checkpoint. Each result corrects the estimate, because other processes write, too, and
+jobs may be large. The aim: checkpoints spread over many commits, and a bounded log.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sqlite3
 
 __all__ = ["LOG_LIMIT", "Checkpointer"]
 
-#: A log file that has grown beyond this is cut back when it begins anew (bytes).
+#: A log file larger than this (bytes) is truncated when it is reset.
 LOG_LIMIT = 16 * 2**20
 
 _PAGES = 4_000  # of 2 KiB: 8 MB between two checkpoints
-_PER_COMMIT = 5.0  # the pages that even the smallest enqueue changes
-_PER_CHANGE = 0.25  # jobs that are changed together lie together
-_TOO_LONG = 32_000  # pages: somebody reads and reads, and keeps the log from beginning anew
+_PER_COMMIT = 5.0  # pages that even the smallest enqueue changes
+_PER_CHANGE = 0.25  # pages per changed row: jobs that are changed together share pages
+_TOO_LONG = 32_000  # pages: overlapping readers keep the log from being reset
 _READERS_MS = 50
 
 
 class Checkpointer:
-    """Counts what this process commits; what others do shows in the answers."""
+    """Estimates the log's length from this process's commits, corrected by the results of checkpoints."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
@@ -31,7 +31,7 @@ class Checkpointer:
         self._limit = float(_PAGES)
 
     def tick(self, cx: sqlite3.Connection) -> None:
-        """After a commit."""
+        """Count a commit, and run a checkpoint if one is due."""
         changes = cx.total_changes
         self._guess += _PER_COMMIT + max(0, changes - self._changes) * _PER_CHANGE
         self._changes = changes
@@ -39,7 +39,7 @@ class Checkpointer:
             self.checkpoint(cx)
 
     def checkpoint(self, cx: sqlite3.Connection) -> None:
-        """As much as can be done without waiting for readers; for a log that is too long wait a little."""
+        """Checkpoint without waiting for readers; if the log is too long, wait up to 50 ms for them."""
         _, log, done = cx.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if self._guess > 0 and done == log > 0:
             wrong = min(8.0, max(0.5, log / self._guess))

@@ -1,8 +1,8 @@
-"""The columns of the rows that statements return, by name and in their order.
+"""The columns of the rows that statements return, in their order.
 
 Statements take their lists of columns from these classes (`{job_columns}`, `{leased_columns}`,
-`{queue_columns}`), so that the order stands in one place. Where many jobs are read, rows stay the plain
-tuples that sqlite3 gives and are unpacked into names: a named tuple each would cost 0.3 µs.
+`{queue_columns}`), so that the order is defined once. Code that reads many jobs unpacks the plain tuples of
+sqlite3: a named tuple would cost 0.3 µs per row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LeasedRow", "QueueRow", "SqliteJobRow"]
 
 
 class SqliteJobRow(NamedTuple):
-    """A job, in the order of the fields of `Job`."""
+    """The columns of a job, in the order of the fields of `Job`."""
 
     spec: bytes
     state: int
@@ -42,7 +42,7 @@ class SqliteJobRow(NamedTuple):
 
 
 class LeasedRow(NamedTuple):
-    """A job that a fetch has just leased. The first two sort it: RETURNING promises no order."""
+    """The columns of a just leased job. The first two are its sort key: RETURNING guarantees no order."""
 
     minus_priority: int
     place: int
@@ -61,7 +61,7 @@ class LeasedRow(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """A queue as operators see it."""
+    """The columns of a queue, for operators."""
 
     qid: int
     name: str
@@ -85,7 +85,7 @@ class QueueRow(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many jobs there are, by the number of their state."""
+        """The number of jobs, by the number of their state."""
         counts: tuple[int, ...] = _counts(self)
         return counts
 

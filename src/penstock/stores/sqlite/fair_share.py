@@ -1,6 +1,6 @@
-"""Fair share: places for available jobs such that each tenant's key comes once in a round.
+"""Fair share: give available jobs places such that each tenant starts one job per round.
 
-A queue is fair from its first job with a fair share on. Queues without one never come here.
+A queue has a fair share from its first job with a tenant on. Other queues do not use this module.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _RESTART = SQL["fair_share.restart"]
 _DROP_KEYS = SQL["fair_share.drop_keys"]
 _DROP_ROUNDS = SQL["fair_share.drop_rounds"]
 
-_NO_KEY = Turn("")  # in a fair queue, jobs without a fair share are those of one key
+_NO_KEY = Turn("")  # in a queue with a fair share, jobs without a tenant count as one more tenant
 
 
 def begin(tx: TransactionContext, queue: QueueContext, place: int) -> None:
-    """A job with a fair share comes: the queue is fair from now on, behind this place."""
+    """Make the queue fair if it is not: places of the fair share begin after this place."""
     if queue.fair is None:
         queue.fair = place
         tx.execute(_BEGIN, (queue.qid, place))
@@ -45,7 +45,7 @@ def _terms(before: RowBefore) -> Turn:
 
 
 def draw(tx: TransactionContext, queue: QueueContext, before: RowBefore) -> int:
-    """A place at the tail of its key."""
+    """Return a place at the tail of the job's tenant."""
     assert queue.fair is not None
     cx, of, turn = tx.cx, (queue.qid, before.priority), _terms(before)
     now, tail = cx.execute(_ROUND, of).fetchone() or (queue.fair, 0)
@@ -59,7 +59,7 @@ def draw(tx: TransactionContext, queue: QueueContext, before: RowBefore) -> int:
 
 
 def give_back(tx: TransactionContext, queue: QueueContext, before: RowBefore) -> None:
-    """An available job goes, and was not fetched."""
+    """Give back the place of an available job that leaves the queue without being fetched."""
     if queue.fair is None or before.place <= queue.fair:
         return
     cx, of, turn = tx.cx, (queue.qid, before.priority), _terms(before)
@@ -68,7 +68,7 @@ def give_back(tx: TransactionContext, queue: QueueContext, before: RowBefore) ->
         return
     now, tail = cx.execute(_ROUND, of).fetchone()
     (end,) = found
-    place = end - turn.step + 1  # not quite: another job of the key may stand there
+    place = end - turn.step + 1  # plus 1: another job of the tenant may have the place before
     if place < max(tail, now + 1):
         cx.execute(_DROP_KEY, (*of, turn.key))
     else:
@@ -76,7 +76,7 @@ def give_back(tx: TransactionContext, queue: QueueContext, before: RowBefore) ->
 
 
 def fetched(tx: TransactionContext, queue: QueueContext, rows: Iterable[LeasedRow]) -> None:
-    """Jobs were leased: keys that come anew stand behind them."""
+    """Advance the round after jobs were leased: new tenants get places after these jobs."""
     assert queue.fair is not None
     rows = list(rows)
     last: dict[int, int] = {}
@@ -89,20 +89,20 @@ def fetched(tx: TransactionContext, queue: QueueContext, rows: Iterable[LeasedRo
 
 
 def is_idle(tx: TransactionContext, queue: QueueContext) -> bool:
-    """Whether there are places that say nothing any more."""
+    """Return True if the queue stores places of tenants although no job is available."""
     if queue.fair is None or queue.count(AVAILABLE):
         return False
     return tx.execute(_ANY_KEY, (queue.qid,)).fetchone() is not None
 
 
 def prune(tx: TransactionContext, queue: QueueContext) -> None:
-    """Where no job is available all keys begin alike."""
+    """Delete the places of all tenants if no job is available: all start equal again."""
     if is_idle(tx, queue):
         tx.execute(_RESTART, (queue.qid,))
         tx.execute(_DROP_KEYS, (queue.qid,))
 
 
 def drop(tx: TransactionContext, queue: QueueContext) -> None:
-    """Forget all of a queue."""
+    """Delete the fair share of a queue."""
     tx.execute(_DROP_KEYS, (queue.qid,))
     tx.execute(_DROP_ROUNDS, (queue.qid,))

@@ -1,4 +1,4 @@
-"""What SQLite says when something is wrong, in our own words: none of its exceptions crosses the seam."""
+"""Translate exceptions of sqlite3 and the system to Penstock's; no driver exception leaves the store."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FULL_DISK = "no room left on its disk; nothing of this call was stored"
 
 
 def translated(error: sqlite3.Error, path: Path) -> StoreError:
-    """Our error for one of SQLite's."""
+    """Translate an exception of sqlite3."""
     extended = getattr(error, "sqlite_errorcode", None)
-    if extended is None:  # raised by Python's own layer, which has no code: how it was used was wrong
+    if extended is None:  # raised by Python's sqlite3 module for wrong use: it has no error code
         return StoreError(f"{path}: {type(error).__name__}: {error}")
     match extended & 0xFF:
         case 13:
@@ -49,22 +49,22 @@ def busy(path: Path, why: str) -> StoreBusy:
 
 
 def cannot_open(path: Path, why: str) -> StoreError:
-    """Why a file cannot be opened, as far as can be seen."""
+    """Return the error for a file that cannot be opened, with the most likely cause."""
     folder = path.parent
     if not folder.exists():
         return StoreError(f"cannot open {path}: there is no directory {folder}; make it first")
     if not folder.is_dir():
         return StoreError(f"cannot open {path}: {folder} is not a directory")
     if path.is_dir():
-        return StoreError(f"cannot open {path}: it is a directory; give a file's path, as {path / 'jobs.db'}")
+        return StoreError(f"cannot open {path}: it is a directory; give a file, e.g. {path / 'jobs.db'}")
     return StoreError(f"cannot open {path}: {why}; check the permissions of the file and of {folder}")
 
 
 def os_fault(error: OSError, path: Path) -> StoreError:
-    """Our error for what went wrong with the files beside the database."""
+    """Translate an OSError of the files beside the database."""
     what = f"{error.filename or path}: {error.strerror}"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return StoreReadOnly(f"{path} cannot be written, for the files beside it cannot ({what})")
+        return StoreReadOnly(f"{path} cannot be written, because the files beside it cannot ({what})")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(f"{path}: {_FULL_DISK}")
     if error.errno == errno.ENOENT:

@@ -1,4 +1,4 @@
-"""Opens a SQLite file as a store: its settings, its tables, and the folder beside it."""
+"""Open a SQLite file as a store: connection settings, tables, and the folder beside the file."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ _OLDEST = (3, 37, 0)  # STRICT tables
 _CACHE_KIB = 4_096
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta'"
 _warned = False
-#: What a connection is; a chaos run has one that writes down what is synced.
+#: The class of connections; a chaos run replaces it by one that records syncs.
 connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
 
 def open_file(path: Path, patience: int, mode: int) -> sqlite3.Connection:
-    """A connection with our settings; raises sqlite3.Error or StoreError. The file comes to be if it was
-    not there, with this mode; its directory does not."""
+    """Open a connection with our settings; raises sqlite3.Error or StoreError.
+
+    A missing file is created with this mode. A missing directory is an error.
+    """
     _check_library()
     if not path.parent.is_dir() or path.is_dir():
         raise cannot_open(path, "")
-    with contextlib.suppress(OSError):  # SQLite says why
+    with contextlib.suppress(OSError):  # the error of sqlite3.connect gives the reason
         create(path, mode)
     cx = sqlite3.connect(
         path,
@@ -47,23 +49,23 @@ def open_file(path: Path, patience: int, mode: int) -> sqlite3.Connection:
         factory=connection_class,
     )
     try:
-        cx.execute("PRAGMA schema_version").fetchone()  # reads the header: is it a database at all?
-        # of a new file: half of SQLite's own, for an enqueue on its own writes six pages (74 µs → 54 µs; what
-        # is done in batches is as fast, and 1024 is slower there)
+        cx.execute("PRAGMA schema_version").fetchone()  # reads the header: fails if it is not a database
+        # Half of SQLite's default, for new files: a single enqueue writes six pages (74 µs → 54 µs). Batches
+        # are as fast as with the default; with 1024 they are slower.
         cx.execute("PRAGMA page_size = 2048")
         cx.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        cx.execute("PRAGMA temp_store = MEMORY")  # a sort must not need room on a full disk
-        cx.execute("PRAGMA secure_delete = OFF")  # some builds overwrite what they delete: a second write
-        cx.execute("PRAGMA wal_autocheckpoint = 0")  # ours run inside the fair write lock
+        cx.execute("PRAGMA temp_store = MEMORY")  # a sort must not need space on a full disk
+        cx.execute("PRAGMA secure_delete = OFF")  # some builds overwrite deleted data: a second write
+        cx.execute("PRAGMA wal_autocheckpoint = 0")  # our checkpoints run inside the fair write lock
         cx.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-    except BaseException:  # boundary: a connection that is not handed on is closed, whatever happened
+    except BaseException:  # boundary: a connection that is not returned is closed, after any error
         cx.close()
         raise
     return cx
 
 
 def version_of(cx: sqlite3.Connection) -> int:
-    """The number of the last migration that this file has seen; 0 if it has none of our tables."""
+    """Return the number of the last migration of this file; 0 if it has none of our tables."""
     if cx.execute(_HAS_TABLES).fetchone() is None:
         return 0
     row = cx.execute("SELECT value FROM penstock_meta WHERE key = 'schema'").fetchone()
@@ -71,14 +73,14 @@ def version_of(cx: sqlite3.Connection) -> int:
 
 
 def is_ready(cx: sqlite3.Connection, path: Path) -> bool:
-    """Whether there is nothing to prepare; refuses a later version."""
+    """Return True if the file needs no `prepare`; raises StoreTooNew for a later version."""
     if missing(MIGRATIONS, version_of(cx), str(path)):
         return False
     return bool(cx.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
 
 
 def prepare(cx: sqlite3.Connection, path: Path, clock: Clock) -> None:
-    """Write-ahead log and tables, as this version wants them. Call it inside the fair write lock only."""
+    """Set up the write-ahead log and the tables of this version. Call it only inside the fair write lock."""
     (mode,) = cx.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(
@@ -93,7 +95,7 @@ def prepare(cx: sqlite3.Connection, path: Path, clock: Clock) -> None:
         if cx.execute(SQL["counters.boot"]).fetchone() is None:
             cx.execute(SQL["counters.new_boot"], (clock.boot_id(),))
         cx.execute("COMMIT")
-    except BaseException:  # boundary: nothing may stay half done, whatever happened
+    except BaseException:  # boundary: after any error nothing may stay half done
         if cx.in_transaction:
             cx.execute("ROLLBACK")
         raise
@@ -105,20 +107,20 @@ def _apply(cx: sqlite3.Connection, step: Migration) -> None:
             cx.execute(statement)
     except sqlite3.OperationalError as error:
         if "already exists" in str(error):
-            raise StoreCorrupt(f"the file has a table of ours but no version of it: {error}") from error
+            raise StoreCorrupt(f"the file has tables of Penstock but not their version: {error}") from error
         raise
     cx.execute("INSERT OR REPLACE INTO penstock_meta (key, value) VALUES ('schema', ?)", (str(step.number),))
 
 
 def sidecar(path: Path) -> Path:
-    """Create the folder beside the file that holds the write lock and the notification files; raises OSError.
+    """Create the folder beside the file, for the write lock and the notification files; raises OSError.
 
-    Whoever may write the file must be able to write there.
+    Users who may write the database file must also be able to write in this folder.
     """
     folder = path.with_name(path.name + "-penstock")
     if not folder.is_dir():
         folder.mkdir(0o700, exist_ok=True)
-    with contextlib.suppress(OSError):  # not ours, or made by somebody else at the same moment
+    with contextlib.suppress(OSError):  # owned by another user, or just made by another process
         fit(folder, path)
     return folder
 
@@ -133,7 +135,7 @@ def _check_library() -> None:
     if not _warned and vulnerable(sqlite3.sqlite_version_info):
         _warned = True
         _log.info(
-            "SQLite %s can lose a commit that races a checkpoint: Penstock's fair write lock rules that out "
-            "among its own processes; other programs should not write to this file (fixed in 3.51.3)",
+            "SQLite %s can lose a commit that races a checkpoint. Penstock's fair write lock prevents this "
+            "among Penstock's processes. Other programs should not write to this file (fixed in 3.51.3)",
             sqlite3.sqlite_version,
         )

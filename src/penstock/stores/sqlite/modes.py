@@ -1,8 +1,8 @@
-"""Who may read and write a SQLite file and what lies beside it: its user alone, unless it is said.
+"""File modes of a SQLite database and the files beside it: by default only its owner may read and write them.
 
-That does not depend on the umask. A database that is there keeps its mode. SQLite gives that mode to `-wal`
-and `-shm`; here it is given to our folder and the files in it. Only those who may write the database may open
-a lock file at all: a lock can be held with a descriptor that only reads.
+The umask has no influence. An existing database keeps its mode. SQLite gives that mode to `-wal` and `-shm`;
+this module gives it to our folder and its files. Only users who may write the database may open a lock file,
+because a read-only descriptor is enough to hold a lock.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 
 
 def read_mode(text: str) -> int:
-    """The mode of a new file, as in "0660"; raises ConfigError."""
+    """Parse the mode of a new file, e.g. "0660"; raises ConfigError."""
     if not isinstance(text, str) or not _MODE.match(text):
         raise ConfigError(
-            f"mode={text!r} is no mode of a SQLite file: write '0600' (the default: its user alone), "
-            "'0660' (its group too), or others of the digits 6, 4 and 0 after '06'"
+            f"mode={text!r} is no mode of a SQLite file: write '0600' (the default: only its owner), '0660' "
+            "(its group, too), or '06' and two of the digits 6, 4 and 0"
         )
     return int(text, 8)
 
 
 def create(path: Path, mode: int) -> None:
-    """Make an empty file of this mode, unless it is there; raises OSError."""
+    """Create an empty file with this mode, unless it exists; raises OSError."""
     if path.exists() or not hasattr(os, "mknod"):
         return
     try:
-        # not opened: to close it would drop the locks that another thread has on it meanwhile
+        # mknod, not open: closing the file would drop locks that another thread has on it
         os.mknod(path, stat.S_IFREG | mode)
     except FileExistsError:
         return
-    path.chmod(mode)  # what the umask took
+    path.chmod(mode)  # undo the umask
 
 
 def fit(folder: Path, path: Path) -> None:
-    """Give a folder of ours the mode of the database, with the right to enter it for those who may read."""
+    """Give our folder the mode of the database, plus execute permission for classes that may read."""
     status = path.stat()
     mode = stat.S_IMODE(status.st_mode) & 0o666
     _fit(folder, status, mode | (mode & 0o444) >> 2)
 
 
 def open_beside(path: Path, like: Path | None, *, lock: bool) -> int:
-    """Open a file in our folder, made if it is not there, with the mode of the database; raises OSError."""
+    """Open a file in our folder, created if needed, with the mode of the database; raises OSError."""
     if like is None:
         return os.open(path, _FLAGS, PRIVATE)
     status = like.stat()
@@ -66,7 +66,7 @@ def open_beside(path: Path, like: Path | None, *, lock: bool) -> int:
 
 
 def open_to_others(path: Path, folder: Path, allowed: int) -> Iterator[str]:
-    """What more than this mode says others may do to the database and what lies beside it."""
+    """Yield what other users may do to the database and the files beside it beyond the `allowed` mode."""
     classes = ((3, "its group"), (0, "every user of this machine"))
     for one in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")), *_inside(folder)):
         try:
@@ -85,12 +85,12 @@ _MAY = {0: "", 2: "write", 4: "read", 6: "read and write"}
 
 
 def _for_writers(mode: int) -> int:
-    """Without the classes of users that may not write."""
+    """Return the mode without the permissions of classes (owner, group, others) that may not write."""
     return mode & sum(bits for bits in (0o600, 0o060, 0o006) if mode & bits & 0o222)
 
 
 def _fit(one: Path | int, like: os.stat_result, mode: int) -> None:
-    """If it is ours: this mode, and the owner and group of the database as far as we may give it away."""
+    """Set this mode, and the owner and group of the database as far as permitted, if we own the file."""
     if not hasattr(os, "geteuid"):
         return
     now = os.stat(one)
@@ -100,7 +100,7 @@ def _fit(one: Path | int, like: os.stat_result, mode: int) -> None:
     try:
         if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
             os.chown(one, like.st_uid if root else -1, like.st_gid)
-    except OSError:  # not a group of ours
+    except OSError:  # this process is not in that group
         pass
     if stat.S_IMODE(now.st_mode) != mode:
         os.chmod(one, mode)

@@ -1,4 +1,4 @@
-"""Notifies waiters of a commit in another process by writing a few bytes to a file that they watch.
+"""Notify waiters in other processes of a commit, by writing a few bytes to a file that they watch.
 
 Two files beside the database: `work` is written when there may be something to fetch, promote or look up,
 `ended` when a job has ended or was removed. All waiters of a process share one watch on that file. A
@@ -24,11 +24,11 @@ WORK, ENDED = "work", "ended"
 
 
 class Notifier:
-    """One notification file, to write and to read."""
+    """One notification file: write it to notify, watch it to be notified."""
 
     def __init__(self, path: Path, database: Path | None = None) -> None:
         self.path = path
-        self._database = database  # whose mode it has
+        self._database = database  # the notification file gets the mode of this file
         self._fd = -1
         self._watch: Watch | None = None
 
@@ -47,7 +47,7 @@ class Notifier:
             pass
 
     def read(self) -> bytes:
-        """What the last notification wrote; b"" if the file cannot be read."""
+        """Return the bytes of the last notification; b"" if the file cannot be read."""
         try:
             return os.pread(self._fd, 8, 0)
         except OSError:
@@ -55,7 +55,7 @@ class Notifier:
 
     @property
     def watch(self) -> Watch:
-        """That of this process, which all notifiers of this file share."""
+        """The watch of this process on the file, shared by all notifiers of this file."""
         watch = self._watch
         if watch is None or watch.left_behind:
             watch = self._watch = watch_on(self.path)
@@ -63,7 +63,7 @@ class Notifier:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[ThreadListener]:
-        """Listen from a thread: from here on no notification is missed."""
+        """Listen from a thread. No notification is missed after the block is entered."""
         listener = ThreadListener()
         with self.watch.telling_thread(listener.notified.set):
             yield listener
@@ -91,16 +91,16 @@ class ThreadListener:
 
 
 class LoopListener:
-    """Listens to one notifier for the coroutines of one event loop; idle while none of them waits."""
+    """Listens to one notifier for the coroutines of one event loop; inactive while none of them waits."""
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
         self._calls: set[Callable[[], None]] = set()
-        self._listening = contextlib.ExitStack()  # while there are any
+        self._listening = contextlib.ExitStack()  # not empty while there are calls
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[LoopWaiter]:
-        """Listen from a coroutine: from here on no notification is missed."""
+        """Listen from a coroutine. No notification is missed after the block is entered."""
         event = asyncio.Event()
         with self.calling(event.set):
             yield LoopWaiter(event)
@@ -151,7 +151,7 @@ class LoopWaiter:
 
 
 class _Poller:
-    """Reads a notification file every few milliseconds, for a loop that cannot watch it."""
+    """Reads a notification file every few milliseconds, for an event loop that cannot watch it."""
 
     def __init__(self, notifier: Notifier, notified: Callable[[], None]) -> None:
         self._notifier = notifier

@@ -1,4 +1,7 @@
-"""Partitions: what a change of one job means for the others of its key. Other queues never come here."""
+"""Partitions: update the other jobs of a concurrency key when one job changes.
+
+Only queues with partitions or a fair share use this module.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +64,12 @@ _COMES_BACK = (SCHEDULED, RETRYABLE, PARKED)
 
 
 def look(tx: TransactionContext, seq: int) -> RowBefore:
-    """What is known of a job that is there."""
+    """Read the row of an existing job."""
     return RowBefore._make(tx.execute(_LOOK, (seq,)).fetchone())
 
 
 def join(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, place: int) -> None:
-    """A new job has a partition or a fair share."""
+    """Store the partition and the fair share of a new job."""
     if job.turn is not None:
         fair_share.begin(tx, queue, place)
     if job.lane is not None:
@@ -77,9 +80,9 @@ def join(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, pla
 
 
 def leave(tx: TransactionContext, queue: QueueContext, seq: int) -> RowBefore:
-    """Take a queued job out of its partition and give its place back; returns it as it was.
+    """Take a queued job out of its partition and give its place back; return its row from before.
 
-    The caller calls `advance` of that partition.
+    The caller must call `advance` for that partition afterwards.
     """
     before = look(tx, seq)
     if before.state == AVAILABLE:
@@ -99,10 +102,10 @@ def became(
     *,
     at_tail: bool = False,
 ) -> int | None:
-    """The job's row was changed: it is of another state now (None: it is gone), and stands at that place.
+    """Update the partition and the fair share after a job's row was changed.
 
-    Returns the state that it has in the end: a job for which its partition has no room waits. The jobs that
-    get room are admitted.
+    `code`: the new state (None: the job was removed); `place`: the new place. Returns the final state: a job
+    becomes WAITING if its partition is full. Waiting jobs are admitted if there is room now.
     """
     if before.state == AVAILABLE and code != RUNNING:
         fair_share.give_back(tx, queue, before)
@@ -116,7 +119,7 @@ def became(
 
 
 def to_tail(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
-    """A job that is due becomes available."""
+    """Make a due job available, at the tail of its queue."""
     before = look(tx, seq)
     place = tx.tails(queue, 1) + 1
     tx.execute(_PROMOTE, (seq, place))
@@ -124,7 +127,7 @@ def to_tail(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
 
 
 def wait_in_line(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
-    """A parked job for which there is no room waits, at its own place."""
+    """Make a parked job WAITING, at its own place, because its partition is full."""
     before = look(tx, seq)
     tx.execute(_PROMOTE, (seq, before.place))
     tx.move(queue, before.state, became(tx, queue, before, AVAILABLE, before.place, at_tail=True))
@@ -133,7 +136,7 @@ def wait_in_line(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
 def end_queued(
     tx: TransactionContext, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
 ) -> None:
-    """A job that was not running is cancelled, in whatever queue."""
+    """Cancel a job that is not running, in a queue with or without partitions."""
     if not queue.has_dependents:
         tx.end_queued(queue, seq, state, spec, reason)
         return
@@ -149,7 +152,7 @@ def end_queued(
 def _entered(
     tx: TransactionContext, queue: QueueContext, before: RowBefore, code: int | None, place: int
 ) -> int | None:
-    """What the job's new state means for its partition."""
+    """Admit the job to its partition, or release its admission, as its new state requires."""
     if code == AVAILABLE:
         if not before.admitted and not _may_enter(tx, queue, before, place):
             tx.execute(_WAIT, (before.seq,))
@@ -173,7 +176,7 @@ def _may_enter(tx: TransactionContext, queue: QueueContext, before: RowBefore, p
 
 
 def _first_waiting(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[RowBefore, int] | None:
-    """The next job that a partition admits, and its rank; None if none waits."""
+    """Return the waiting job that the partition admits next, and its rank; None if none waits."""
     found = tx.execute(_FIRST, (queue.qid, key)).fetchone()
     if found is None:
         return None
@@ -182,7 +185,7 @@ def _first_waiting(tx: TransactionContext, queue: QueueContext, key: str) -> tup
 
 
 def _allowed_at(tx: TransactionContext, queue: QueueContext, terms: Lane) -> int | None:
-    """From when on one more of these terms may be admitted; None: not before another one leaves or starts."""
+    """Return when the partition may admit one more job; None: only after another job leaves or starts."""
     cx, name = tx.cx, (queue.qid, terms.key)
     (admitted,) = cx.execute(_COUNT, name).fetchone()
     if admitted >= terms.most:
@@ -201,7 +204,7 @@ def _admitted(terms: Lane) -> int:
 
 
 def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
-    """Whether its partition, if it has one, lets this parked job start now; if so, it is admitted."""
+    """Admit a parked job to its partition, if it has one; return False if the partition is full."""
     before = look(tx, seq)
     if before.lane is None:
         return True
@@ -212,7 +215,7 @@ def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
 
 
 def advance(tx: TransactionContext, queue: QueueContext, key: str) -> int:
-    """Admit who may be; how many they were. Then note when the next one may."""
+    """Admit waiting jobs while there is room, and store when the next one may be; return how many were."""
     cx, name, admitted, due = tx.cx, (queue.qid, key), 0, None
     while (waiting := _first_waiting(tx, queue, key)) is not None:
         before, _ = waiting
@@ -237,7 +240,7 @@ def advance(tx: TransactionContext, queue: QueueContext, key: str) -> int:
 def hold(
     tx: TransactionContext, queue: QueueContext, before: RowBefore, key: str, until: int, *, back: bool
 ) -> RowBefore:
-    """Nobody of it is admitted before this instant, nor this job where it comes back at once."""
+    """Throttle the partition until this instant. With `back`, this job loses its admission, too."""
     spent, held, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
     _remember(tx, queue, key, spent, max(held, until))
     if not back:
@@ -251,7 +254,7 @@ def _remember(tx: TransactionContext, queue: QueueContext, key: str, spent: floa
 
 
 def all_due(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
-    """Lanes whose first waits for time alone, and the time has come: when, and the key."""
+    """Return the partitions that may admit their first waiting job by now: (instant, key)."""
     return tx.execute(_ALL_DUE, (queue.qid, tx.now, limit)).fetchall() if queue.has_partitions else []
 
 
@@ -264,7 +267,7 @@ def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
 
 
 def fetched(tx: TransactionContext, queue: QueueContext, rows: Sequence[Row]) -> None:
-    """Jobs were leased: rows of LeasedRow."""
+    """Update partitions and fair share after jobs were leased; `rows` have the columns of LeasedRow."""
     leased = [LeasedRow._make(row) for row in rows]
     if queue.has_partitions and leased:
         _started(tx, queue, [row.seq for row in leased])
@@ -273,7 +276,7 @@ def fetched(tx: TransactionContext, queue: QueueContext, rows: Sequence[Row]) ->
 
 
 def _started(tx: TransactionContext, queue: QueueContext, seqs: list[int]) -> None:
-    """Those with a rate count against it from now on."""
+    """Count the start of jobs whose partition has a rate."""
     found = {seq: (key, spec) for seq, key, spec in tx.execute(_RATES, (numbers(seqs),)).fetchall()}
     for seq, (key, spec) in [(seq, found[seq]) for seq in seqs if seq in found]:
         terms = spec_of(seq, spec).lane
@@ -286,7 +289,7 @@ def _started(tx: TransactionContext, queue: QueueContext, seqs: list[int]) -> No
         advance(tx, queue, key)
 
 
-# ── what nobody has a use for any more ───────────────────────────────────────────────────────────
+# ── removing unused keys ─────────────────────────────────────────────────────────────────────────
 
 
 def has_idle(tx: TransactionContext, queue: QueueContext) -> bool:
@@ -297,14 +300,14 @@ def has_idle(tx: TransactionContext, queue: QueueContext) -> bool:
 
 
 def prune(tx: TransactionContext, queue: QueueContext) -> None:
-    """Forget keys whose rate is as it was, and the places of a queue where no job is available."""
+    """Delete unused partition keys, and the tenants' places if no job of the queue is available."""
     if queue.has_partitions:
         tx.execute(_FORGET, (queue.qid, tx.now))
     fair_share.prune(tx, queue)
 
 
 def drop(tx: TransactionContext, queue: QueueContext) -> None:
-    """Forget all partitions and fair shares of a queue."""
+    """Delete all partitions and fair shares of a queue."""
     if queue.has_dependents:
         tx.execute(_DROP, (queue.qid,))
         fair_share.drop(tx, queue)

@@ -1,4 +1,4 @@
-"""A queue within one transaction: its row, what it gives and takes, and how its counters change."""
+"""A queue within one transaction: its row, its limits, and the changes of its counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COUNTS = SQL["counters.counts"]
 
 
 class QueueContext:
-    """A queue as the transaction found it, and what the transaction changes of its counters."""
+    """A queue as read at the start of the transaction, and the transaction's changes of its counters."""
 
     __slots__ = (
         "_counts",
@@ -47,31 +47,31 @@ class QueueContext:
         self.head: int = head
         self.newest: int = newest  # generation of the newest job of the file
         self.has_partitions = laned == 1
-        self.fair: int | None = fair  # places of fair share lie behind this one; None: it has none
+        self.fair: int | None = fair  # places of the fair share begin after this one; None: no fair share
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
-        #: What may keep its jobs from starting, or new ones from entering; None: nothing.
+        #: The rate limiter; None if the queue has no limits and no throttle.
         self.gate: Gate | None = None
         if limits is not None or held_until > now:
             self.gate = Gate(limits_of(limits), held_until, tat, Drain(count, at, since))
-        self.refused = 0  # how many new jobs this transaction has found no room for
-        self.miscounted = False  # whether its counts were seen to be untrue
-        self.mixed = False  # whether the deltas are more than those of new jobs
+        self.refused = 0  # number of new jobs that this transaction refused because the queue is full
+        self.miscounted = False  # True if the stored counts were found to be wrong
+        self.mixed = False  # True if the deltas come from more than new jobs
 
     @property
     def has_dependents(self) -> bool:
-        """Whether a change of one job may change others: see partitions.py."""
+        """True if a change of one job may change others; see partitions.py."""
         return self.has_partitions or self.fair is not None
 
     @property
     def counts(self) -> Sequence[int]:
-        """How many jobs of each state there were when somebody first asked."""
+        """The number of jobs by state, as stored at the first access."""
         if self._counts is None:
             found: Sequence[int] = self._cx.execute(_COUNTS, (self.qid,)).fetchone()
             self._counts = found
         return self._counts
 
     def count(self, state: int) -> int:
-        """How many jobs of this state there are, with what this transaction has done so far."""
+        """Return the number of jobs in this state, including this transaction's changes so far."""
         return self.counts[state] + (0 if self.deltas is None else self.deltas[state])

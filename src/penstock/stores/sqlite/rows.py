@@ -1,4 +1,4 @@
-"""Rows of the tables become jobs."""
+"""Convert rows of the tables to jobs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ _STATE_NUMBERS = frozenset(range(len(STATES)))
 
 
 class Unreadable(StoreCorrupt):
-    """Jobs that cannot be decoded or moved: their generations, and why.
+    """Raised for jobs that cannot be decoded or moved; `causes`: generation → reason.
 
-    Whoever runs a verb that raises this sets them aside and runs it again; see `verbs/aside.py`.
+    The caller of a verb that raises Unreadable sets these jobs aside and runs the verb again; see
+    `verbs/aside.py`.
     """
 
     def __init__(self, causes: dict[int, str]) -> None:
@@ -54,10 +55,10 @@ class Unreadable(StoreCorrupt):
 
 
 class RowBefore(NamedTuple):
-    """What is known of a job before a change of it; see partitions.py and fair_share.py."""
+    """The row of a job before a change; see partitions.py and fair_share.py."""
 
     seq: int
-    state: int | None  # None: it is new
+    state: int | None  # None: the job is new
     priority: int
     place: int
     lane: str | None
@@ -66,7 +67,7 @@ class RowBefore(NamedTuple):
 
     @property
     def terms(self) -> Lane:
-        """The terms of its partition."""
+        """The rules of the job's partition."""
         lane = spec_of(self.seq, self.spec).lane
         assert lane is not None
         return lane
@@ -75,11 +76,11 @@ class RowBefore(NamedTuple):
 _SPEC, _STATE = SqliteJobRow._fields.index("spec"), SqliteJobRow._fields.index("state")
 
 
-# ── one place where rows become jobs ─────────────────────────────────────────────────────────────
+# ── decoding ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def spec_of(seq: int, blob: bytes) -> NewJob:
-    """What was asked for by the job of this generation; raises Unreadable."""
+    """Decode the NewJob of the job with this generation; raises Unreadable."""
     try:
         return _spec_of(blob)
     except CANNOT_DECODE as error:
@@ -87,7 +88,7 @@ def spec_of(seq: int, blob: bytes) -> NewJob:
 
 
 def specs_of(rows: Iterable[tuple[int, bytes]]) -> list[NewJob]:
-    """The same of several; what is raised names all that cannot be read."""
+    """Decode several NewJobs; the Unreadable that is raised names all that cannot be read."""
     rows = list(rows)
     try:
         return [_spec_of(blob) for _, blob in rows]
@@ -96,7 +97,7 @@ def specs_of(rows: Iterable[tuple[int, bytes]]) -> list[NewJob]:
 
 
 def job_of(row: Row) -> Job:
-    """The job of a row with the columns of SqliteJobRow; raises Unreadable."""
+    """Decode a row with the columns of SqliteJobRow; raises Unreadable."""
     try:
         return _job_of(row, _spec_of(row[_SPEC]), STATES[row[_STATE]])
     except (*CANNOT_DECODE, LookupError) as error:
@@ -104,13 +105,13 @@ def job_of(row: Row) -> Job:
 
 
 def check_state(seq: int, state: int) -> None:
-    """Raise Unreadable unless this is the number of a state."""
+    """Raise Unreadable if no state has this number."""
     if state not in _STATE_NUMBERS:
         raise Unreadable({seq: f"no state has the number {state!r}"})
 
 
 def jobs_of(rows: Iterable[Row]) -> list[Job]:
-    """The same of several; what is raised names all that cannot be read."""
+    """Decode several rows; the Unreadable that is raised names all that cannot be read."""
     rows = list(rows)
     try:
         return [job_of(row) for row in rows]
@@ -121,7 +122,7 @@ def jobs_of(rows: Iterable[Row]) -> list[Job]:
 
 
 def unreadable_job(row: Row, ref: Ref, cause: str) -> Job:
-    """What is shown in the place of a job that cannot be read."""
+    """Return the stand-in that is shown for a job that cannot be read."""
     shown = SqliteJobRow._make(row)._replace(errors=None, reason=set_aside(cause).reason, members=None)
     state = STATES[shown.state] if 0 <= shown.state < len(STATES) else State.DEAD
     return _job_of(shown, stand_in(ref, shown.spec), state)
@@ -177,7 +178,10 @@ def _job_of(row: Row, spec: NewJob, state: State) -> Job:
 
 
 def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
-    """The jobs that a fetch has just leased: what it wrote itself is not read back. Raises Unreadable."""
+    """Decode the jobs that a fetch has just leased; values that it has just written are passed in.
+
+    Raises Unreadable.
+    """
     rows = list(rows)
     try:
         return _leased(rows, now, token, worker)
@@ -231,7 +235,7 @@ def _leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]
 
 
 def _unreadable(rows: Iterable[tuple[int, bytes, bytes | None]]) -> Unreadable:
-    """Of these generations, specs and members: which cannot be read."""
+    """Find the jobs that cannot be read; each row is (generation, spec, members)."""
     causes: dict[int, str] = {}
     for seq, spec, members in rows:
         try:
@@ -244,9 +248,10 @@ def _unreadable(rows: Iterable[tuple[int, bytes, bytes | None]]) -> Unreadable:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """For json_each: one parameter for a list of any length, so that the statement stays the same."""
+    """Encode numbers as JSON for json_each: one parameter for a list of any length."""
     return "[" + ",".join(map(str, values)) + "]"
 
 
 def texts(values: Iterable[str]) -> str:
+    """Encode texts as JSON for json_each."""
     return _json(list(values)).decode()

@@ -1,10 +1,11 @@
-"""Who asks, and who writes: what is asked at the same time is written in one commit.
+"""Run the calls of a process on its SQLite file; calls that wait at the same time share one commit.
 
-One thread of ours serves whatever event loops ask: it takes all that waits, runs it in one transaction,
-and answers after the commit. A thread that asks by itself (the sync door) does its own transaction in
-place if nobody else is at it, and joins those who wait otherwise. Only our thread ever stands still at
-the fair write lock: a process that was stopped while it wrote holds up that thread, but everybody who asked
-hears of it in time (StoreBusy).
+Calls from event loops run in one background thread. The thread takes all waiting calls, runs them in one
+transaction, and answers after the commit. A sync call runs its transaction in the caller's thread if no other
+call is waiting or running; otherwise it joins the waiting calls.
+
+Only the background thread blocks on the fair write lock. If a stopped process holds the lock, only that
+thread is stuck; the callers get StoreBusy when their patience ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ R = TypeVar("R")
 
 
 class Runner:
-    """Hands verbs to the transactions of this process, from event loops and threads alike."""
+    """Runs verbs in the transactions of this process, for event loops and threads."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
@@ -42,25 +43,25 @@ class Runner:
         pauses(self)
 
     def _start_empty(self) -> None:
-        """What belongs to one process."""
-        self._mine = threading.RLock()  # whoever holds it uses the transactions
-        self._inside = 0  # the thread that does
-        self._door = threading.Lock()  # taking from, or out of, those who wait
+        """Set the state that belongs to one process."""
+        self._mine = threading.RLock()  # its holder may use the transactions
+        self._inside = 0  # id of the thread that holds it
+        self._door = threading.Lock()  # guards removals from `_waiting`
         self._waiting: deque[PendingCall] = deque()
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._asleep = False
-        self._writes_next = False  # whoever wants to write has let readers go first
+        self._writes_next = False  # True if waiting writes have let readers go first once
         self._watched: set[asyncio.AbstractEventLoop] = set()
 
     @property
     def notifiers(self) -> dict[str, Notifier]:
         return self._transactions.notifiers
 
-    # ── asking ──
+    # ── calls ──
 
     def ask(self, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> asyncio.Future[R]:
-        """Let our thread do it; the future is of the running event loop."""
+        """Run a verb in the background thread; return a future of the running event loop."""
         call = PendingCall(verb, args)
         call.loop = loop = asyncio.get_running_loop()
         call.future = future = loop.create_future()
@@ -71,7 +72,7 @@ class Runner:
         return future
 
     def do(self, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> R:
-        """Do it in this thread, now; with others, in our thread, if others are at it."""
+        """Run a verb in this thread, or in the background thread if other calls are waiting or running."""
         call = PendingCall(verb, args)
         if not self._do_alone(call):
             self._do_with_others(call)
@@ -88,7 +89,7 @@ class Runner:
         finally:
             try:
                 self._release()
-            except BaseException:  # boundary: an interrupt in the middle of it
+            except BaseException:  # boundary: an interrupt during the release
                 self._release()
                 raise
 
@@ -106,24 +107,24 @@ class Runner:
             call.error = transactions.ours(error)
         return True
 
-    # A signal's handler, or the timeout of a task, may raise between any two statements of a caller's thread:
-    # so what is taken is given back by who never knew whether he had it.
+    # A signal handler, or the timeout of a task, may raise between any two statements of a caller's thread.
+    # So `_release` is always called, and does nothing if the thread holds nothing.
 
     def _acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the transactions for this thread, which does not have them yet."""
+        """Take the transactions for this thread, which must not have them yet."""
         if not self._mine.acquire(blocking, timeout):
             return False
         self._inside = threading.get_ident()
         return True
 
     def _release(self) -> None:
-        """Give back the write lock and the transactions; nothing if this thread has neither."""
+        """Release the write lock and the transactions; does nothing if this thread has neither."""
         if self._inside == threading.get_ident():
             self._write_lock.release()
             self._inside = 0
         try:
             self._mine.release()
-        except RuntimeError:  # not ours
+        except RuntimeError:  # not held by this thread
             pass
 
     def _do_with_others(self, call: PendingCall) -> None:
@@ -132,10 +133,10 @@ class Runner:
         if not call.gate.wait(self._patience):
             if self._withdraw(call):
                 raise self._transactions.too_long()
-            call.gate.wait()  # it is being done at this moment
+            call.gate.wait()  # the call is running now
 
     def _withdraw(self, call: PendingCall) -> bool:
-        """Take back a question that nobody has begun to answer: it will not be done."""
+        """Remove a waiting call, so that it never runs; return False if it has already been taken."""
         with self._door:
             try:
                 self._waiting.remove(call)
@@ -144,7 +145,7 @@ class Runner:
         return True
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """While something of this loop waits, look once a second whether it has waited for too long."""
+        """Check once a second for overdue calls of this loop, while any of its calls wait."""
         self._watched = {one for one in self._watched if not one.is_closed()}
         self._watched.add(loop)
         loop.call_later(min(1.0, self._patience), self._give_up_overdue, loop)
@@ -161,13 +162,13 @@ class Runner:
         if ours:
             self._watch(loop)
 
-    # ── our thread ──
+    # ── the background thread ──
 
     def _add(self, call: PendingCall) -> None:
         self._waiting.append(call)
         try:
             self._wake()
-        except RuntimeError as error:  # the system gives no thread
+        except RuntimeError as error:  # the system refuses a new thread
             self._withdraw(call)
             raise StoreUnavailable(
                 f"{self._transactions.path}: {error}; nothing of this call was done"
@@ -192,7 +193,7 @@ class Runner:
                 self._thread = thread
 
     def _serve(self, tokens: queue.SimpleQueue[bool]) -> None:
-        """The life of our thread; it ends with a False."""
+        """Run the background thread until its queue yields False."""
         going = True
         while going:
             self._asleep = False
@@ -203,19 +204,18 @@ class Runner:
                 finally:
                     self._release()
             self._asleep = True
-            if self._waiting and tokens is self._tokens:  # asked before it could be seen that we sleep
+            if self._waiting and tokens is self._tokens:  # a call was added before `_asleep` was set
                 continue
             going = tokens.get()
 
     def _serve_waiting(self) -> None:
-        """Answer what waits; all that waits when its turn comes goes into one transaction."""
+        """Answer the waiting calls: all that wait when the write lock is taken share one transaction."""
         calls: list[PendingCall] = []
         transactions = self._transactions
         try:
             calls = [] if self._writes_next else self._take_readers()
-            self._writes_next = bool(calls) and bool(
-                self._waiting
-            )  # readers come and come: a write waits once
+            # a constant flow of readers delays a write only once
+            self._writes_next = bool(calls) and bool(self._waiting)
             if calls:
                 left = transactions.probe(calls)
                 self._answer(call for call in calls if not call.writes)
@@ -224,27 +224,30 @@ class Runner:
                 return
             transactions.make_ready()
             self._write_lock.acquire()
-            calls = self._take()  # also those who came while we stood at the fair write lock
+            calls = self._take()  # including calls added while this thread waited for the write lock
             if calls:
                 transactions.write(calls)
                 self._answer(calls)
                 calls = []
                 transactions.tidy()
-        except BaseException as error:  # noqa: BLE001  # boundary: the callers get it, the thread goes on
+        except BaseException as error:  # noqa: BLE001  # boundary: the callers get the error
             calls = calls or self._take()
             for call in calls:
                 call.error = call.error or transactions.ours(error)
             self._answer(calls)
 
     def _take(self) -> list[PendingCall]:
-        """All who wait. One by one, for others come while we take."""
+        """Take all waiting calls, one by one, because other threads add calls meanwhile."""
         waiting = self._waiting
         with self._door:
             return [waiting.popleft() for _ in range(len(waiting))]
 
     def _take_readers(self) -> list[PendingCall]:
-        """Those who wait and need no write. Whoever may need one goes along if somebody else writes anyway:
-        a fetch with the settle that was asked at the same time."""
+        """Take the waiting calls that need no write.
+
+        A call that may need a write stays if another call needs one: then both share a transaction, e.g. a
+        fetch and a settle that wait at the same time.
+        """
         waiting = self._waiting
         with self._door:
             calls = [waiting.popleft() for _ in range(len(waiting))]
@@ -254,7 +257,7 @@ class Runner:
         return readers
 
     def _answer(self, calls: Iterable[PendingCall]) -> None:
-        """One call into each event loop, not one per question."""
+        """Deliver the answers, with one callback per event loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[PendingCall]] = {}
         for call in calls:
             if call.gate is not None:
@@ -264,13 +267,13 @@ class Runner:
         for loop, ours in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_resolve, ours)
-            except RuntimeError:  # the loop is closed: nobody waits there any more
+            except RuntimeError:  # the loop is closed, so nothing waits for the answers
                 pass
 
-    # ── the end, and forks ──
+    # ── closing and forks ──
 
     def close(self, patience: float = 5.0) -> None:
-        """Answer what was asked, end our thread, let go of all files. Asking again opens again."""
+        """Answer the waiting calls, end the background thread, close all files. A later call reopens them."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             self._tokens.put(False)
@@ -278,22 +281,23 @@ class Runner:
         if thread is self._thread:
             self._thread = None
         if self._inside == threading.get_ident():
-            return  # a signal's handler, in the middle of a call of its thread
+            return  # close was called by a signal handler, during a call of the same thread
         try:
             if not self._acquire(timeout=patience):
-                return  # our thread stands at the fair write lock, behind somebody who was stopped
+                return  # the background thread waits for the write lock, which a stopped process holds
             self._transactions.close()
         finally:
             self._release()
-        if self._waiting:  # asked meanwhile
+        if self._waiting:  # calls were added meanwhile
             self._wake()
 
-    # SQLite's locks do not survive a fork, and its notes about them do: a child that opened the file again
-    # would believe that it holds the parent's locks. So the connection is closed before a fork, and both open
-    # their own when they need one. If it is in use just then for too long, the child leaves it alone.
+    # A forked child does not inherit SQLite's file locks, but inherits SQLite's records of them: if it opened
+    # the file again, SQLite would assume that it holds the parent's locks. So the connection is closed before
+    # a fork, and parent and child open new ones when needed. If a call uses the connection for too long at
+    # that moment, the child abandons it.
 
     def before_fork(self, seconds: float) -> bool:
-        """Close the connection, and let nobody open it until the fork is made."""
+        """Close the connection, and keep it closed until the fork is done."""
         held = self._inside != threading.get_ident() and self._acquire(timeout=seconds)
         if held:
             self._transactions.close()
@@ -303,19 +307,19 @@ class Runner:
         self._release()
 
     def begin_life(self) -> None:
-        """A process of its own, without our thread and without what others had asked."""
+        """Reset the state in a forked child: no background thread, no waiting calls, no connection."""
         self._transactions.leave_alone()
         self._start_empty()
 
 
 def _resolve(calls: list[PendingCall]) -> None:
-    """In the event loop: hand out the answers."""
+    """Set the results of the calls' futures, in their event loop."""
     for call in calls:
         future = call.future
         if future is not None and not future.done():
             if call.error is None:
                 future.set_result(call.answer)
-            elif isinstance(call.error, StopIteration):  # a future refuses it
+            elif isinstance(call.error, StopIteration):  # futures refuse StopIteration
                 future.set_exception(RuntimeError(f"the call raised {call.error!r}"))
             else:
                 future.set_exception(call.error)

@@ -1,4 +1,4 @@
-"""Runs one verb inside a transaction, and sets aside the jobs that it cannot read."""
+"""Run one verb inside a transaction, and set aside the jobs that it cannot read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_verb(call: PendingCall, tx: TransactionContext) -> None:
 
 
 def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str]) -> None:
-    """Set aside the jobs that a verb could not read and run it again, until it reads all."""
+    """Set aside the jobs that a verb could not read and run the verb again, until it can read all."""
     untold = len(tx.found)
     tx.execute("SAVEPOINT whole")
     with _any_text(tx.cx):
@@ -52,7 +52,7 @@ def run_probe(call: PendingCall, tx: TransactionContext, probe: Callable[..., An
 
 
 def causes_of(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:
-    """The unreadable jobs to set aside, none for a text that is not UTF-8; re-raises any other error."""
+    """Return the unreadable jobs to set aside: none for text that is not UTF-8. Re-raises other errors."""
     if isinstance(error, Unreadable):
         return dict(error.causes)
     if "UTF-8" in str(error):
@@ -62,7 +62,7 @@ def causes_of(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:
 
 @contextlib.contextmanager
 def _any_text(cx: sqlite3.Connection) -> Iterator[None]:
-    """Read texts that are not UTF-8, too. Each text costs a call, so this is not the default."""
+    """Allow text that is not UTF-8. Not the default, because it costs a Python call per text."""
     cx.text_factory = lambda text: text.decode(errors="replace")
     try:
         yield

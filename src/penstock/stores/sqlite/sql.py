@@ -1,6 +1,6 @@
-"""The SQL statements of `queries/`, with states and repeated lists of columns put in by name.
+"""The SQL statements of `queries/`, with the names of states and column lists replaced.
 
-The texts are made once, when a file is first used, and stay constant: SQLite prepares each one once.
+A file is read once, at its first use. The texts stay constant, so SQLite prepares each statement once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from penstock.stores.statements import Statements
 
 __all__ = ["ADMITTED", "ADMITTED_UNSTARTED", "SQL"]
 
-#: What `penstock_job.admitted` says of a job that its partition lets run; the second one has not started, and
-#: its start will count against the rate of the partition.
+#: Values of `penstock_job.admitted` for a job that its partition has admitted. ADMITTED_UNSTARTED: the job
+#: has not started yet, and its start will count against the rate of the partition.
 ADMITTED, ADMITTED_UNSTARTED = 1, 2
 
 SQL = Statements(

@@ -1,4 +1,4 @@
-"""The number of each state in the tables, and the groups of states that verbs and statements ask for.
+"""The number of each state in the tables, and the sets of states that verbs and statements use.
 
 The numbers are part of the schema: partial indexes compare with them (`migrations/0001_jobs.sql`,
 `0003_states.sql`). Statements name a state as `{available}`; `sql.py` puts the number there.
@@ -54,7 +54,7 @@ CODE = {state: code for code, state in enumerate(STATES)}
 ) = range(len(STATES))
 
 ENDED = (COMPLETED, CANCELLED, DEAD)
-#: Waiting to start, one way or another.
+#: The states of jobs that have not started and may still start.
 QUEUED = (SCHEDULED, RETRYABLE, PARKED, AVAILABLE, WAITING, GROUPED)
 
 #: Conditions on the column `state`, written exactly as in the partial indexes that they choose.

@@ -1,8 +1,8 @@
-"""The store in one SQLite file: durable, for several processes of one host, and nothing to install.
+"""The store in one SQLite file: durable, for several processes of one host, with nothing to install.
 
-`SqliteStore` is for event loops, `SqliteStore.sync` for threads. The verbs stand in `verb_table.py`; both
-hand them to the one `Runner` of the store, which owns the connection and the transactions. Here are waiting,
-the checkup and the life of the store.
+`SqliteStore` is for event loops, `SqliteStore.sync` for threads. Both pass the verbs of `verb_table.py` to
+the store's `Runner`, which owns the connection and the transactions. This module has the verbs that wait, the
+checkup, and closing.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ _UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
 
 #: Waiters re-check at this interval (seconds) even if no notification arrived.
 _SAFETY = 1.0
-#: A thread that waits for many jobs rests after a look that was not short as long as that took, at most ...
+#: A thread that waits for jobs sleeps after a query longer than `_SHORT` for as long as the query took, at
+#: most `_REST` (seconds).
 _SHORT, _REST = 0.001, 0.1
 
 _DURABILITIES = ("full", "normal")
 
 
 class SqliteStore(StoreFacade):
-    """Jobs in a SQLite file, which comes to be if it is not there; its directory does not.
+    """A store in a SQLite file. A missing file is created; a missing directory is an error.
 
-    `durability="full"`: an acknowledged job survives a power cut. `"normal"`: it survives the crash of any
-    process, but a power cut can take the last moments. `patience` (ms): how long to wait for other writers
-    before StoreBusy. `mode`: of a new file, 0600 (private) or 0660 (for its group too) and the like; one that
-    is there keeps its own.
+    - `durability="full"`: an acknowledged job survives a power cut. `"normal"`: an acknowledged job survives
+      the crash of any process, but a power cut can lose the last commits.
+    - `patience`: how long (ms) to wait for other writers before StoreBusy.
+    - `mode`: the mode of a new file, e.g. 0600 (private) or 0660 (its group, too). An existing file keeps its
+      mode.
     """
 
     def __init__(
@@ -73,11 +75,11 @@ class SqliteStore(StoreFacade):
             raise ConfigError(f"durability={durability!r} is neither 'full' nor 'normal'{hint}")
         text = os.fspath(path)
         if text in ("", ":memory:") or "\0" in text:
-            raise ConfigError(f"{text!r} is no path of a file; for jobs in memory use memory://")
+            raise ConfigError(f"{text!r} is not the path of a file; for jobs in memory use memory://")
         self._clock = clock or SystemClock()
         self._mode = read_mode(mode)
         self._news = _News()
-        # one name for one file, whatever way leads to it: the fair write lock stands beside it
+        # the real path, so that all processes use the same fair write lock, which is beside the file
         self._path = Path(os.path.realpath(text))
         self._runner = Runner(
             Transactions(
@@ -102,7 +104,7 @@ class SqliteStore(StoreFacade):
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self._path
 
     @property
@@ -110,7 +112,7 @@ class SqliteStore(StoreFacade):
         return self._sync
 
     def close(self) -> None:
-        """Let go of the file; a later verb opens it again."""
+        """Close the file; a later verb opens it again."""
         self._runner.close()
 
     # ── producing ──
@@ -127,13 +129,13 @@ class SqliteStore(StoreFacade):
                 yield some
 
     async def _loop_result_waiter(self) -> ResultWaiter:
-        """The result waiter of this event loop."""
+        """Return the result waiter of the running event loop."""
         loop = asyncio.get_running_loop()
         result_waiter = self._result_waiters.get(loop)
         if result_waiter is None:
-            if self._news.heard is None:  # before it is opened there is no notifier to listen to
+            if self._news.heard is None:  # the notifier exists only after the file is opened
                 await self._runner.ask(_BASELINE, self._news)
-            runner = self._runner  # not the store: it shall go when its last user does
+            runner = self._runner  # not the store: a reference would keep it from being collected
 
             async def look(refs: Sequence[Ref], _: float) -> EndedJobs:
                 return await runner.ask(_FIND_ENDED, refs)
@@ -180,7 +182,7 @@ class SqliteStore(StoreFacade):
         return [_library(), self._privacy(), *settings]
 
     def _privacy(self) -> Finding:
-        """Who else may read what jobs carry, or lock the file."""
+        """Check whether other users can read the jobs or lock the file."""
         if not self._path.exists():
             return Finding(Level.FINE, "permissions", f"a new file will have the mode {self._mode:04o}")
         folder = self._path.with_name(self._path.name + "-penstock")
@@ -202,16 +204,16 @@ def _library() -> Finding:
     if not vulnerable(sqlite3.sqlite_version_info):
         return Finding(Level.FINE, "SQLite", version)
     return Finding(
-        Level.FINE,  # nothing has to be done: we keep it out, and the start says it too
+        Level.FINE,  # nothing has to be done: the fair write lock prevents it, and opening a file logs it
         "SQLite",
-        f"{version}; it can lose committed writes when a checkpoint races a commit, which Penstock keeps out "
+        f"{version}; it can lose committed writes when a checkpoint races a commit. Penstock prevents this "
         "among its own processes. Other programs should not write to the same file",
         "fixed in 3.51.3, 3.50.7 and 3.44.6",
     )
 
 
 class _SyncSqliteStore(SyncFacade):
-    """The verbs for callers without an event loop, each in the caller's own thread."""
+    """The sync verbs; each runs in the caller's thread."""
 
     def __init__(self, runner: Runner, verbs: VerbTable) -> None:
         super().__init__(verbs)
@@ -249,25 +251,25 @@ class _SyncSqliteStore(SyncFacade):
                     yield found
                 elif left <= 0:
                     return
-                elif waiter is None:  # from here on no notification is missed
+                elif waiter is None:  # after this, no notification is missed
                     waiter = listening.enter_context(self._runner.notifiers[ENDED].listening())
                 else:
                     waiter.wait(min(left, _SAFETY))
 
 
 class _News:
-    """What the waits of a store object have told of requests to stop and changes of settings."""
+    """The requests to stop and changes of settings that the waits of a store object have reported."""
 
     def __init__(self) -> None:
         self.heard: WakeCounts | None = None
 
     def begin(self, tx: TransactionContext) -> None:
-        """At the first opening: what happened before is not told."""
+        """Set the baseline when the file is first opened: earlier events are never reported."""
         if self.heard is None:
             self.heard = waiting.heard(tx)
 
     def told(self, now: WakeCounts) -> None:
-        """Several waits may end at once: the latest news count."""
+        """Store what a wait has reported; if several waits end at once, the highest counts stay."""
         before = self.heard or now
         self.heard = WakeCounts(*map(max, zip(before, now, strict=True)))
 

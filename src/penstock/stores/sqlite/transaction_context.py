@@ -1,7 +1,7 @@
-"""What verbs work with: the connection, the time, the queues, and the counters that every verb keeps.
+"""The context of a verb in a transaction: connection, time, queues, and the counters that verbs update.
 
-A verb is a plain function of a `TransactionContext` and its arguments. It never begins or commits: the caller
-owns the transaction, so that the same verbs also work on a user's own connection.
+A verb is a plain function of a `TransactionContext` and its arguments. Verbs never begin or commit a
+transaction: the caller owns it, so the same verbs also work on a user's own connection.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _END = SQL["cancel.end"]
 _FREE = SQL["keys.free"]
 
 _DAY = 86_400_000
-#: What most new jobs are, and `counters.new` counts.
+#: The usual states of new jobs, which the statement `counters.new` counts.
 _FIRST = (SCHEDULED, AVAILABLE)
 _ENQUEUED, _PROCESSED, _FAILED, _TAIL, _HEAD = range(len(STATES), len(STATES) + 5)
 
 
 class TransactionContext:
-    """What verbs work with: `start` before a transaction, `begin` before and `flush` after each verb."""
+    """The context of verbs: call `start` before a transaction, `begin` before and `flush` after each verb."""
 
     __slots__ = (
         "_generation",
@@ -67,19 +67,19 @@ class TransactionContext:
         self.namespace = namespace
         self.clock = clock
         self._queues: dict[str, QueueContext | None] = {}
-        self.found: list[SetAside] = []  # set aside, and not told yet
+        self.found: list[SetAside] = []  # set aside, but not reported yet
         self.start()
         self.begin()
 
     def start(self) -> None:
-        """A new transaction begins."""
+        """Reset the context for a new transaction."""
         self.now = self.clock.now()
         self._lease_now: int | None = None
-        self.work = False  # something became available or due later, or somebody else should look up
-        self.ended = False  # a job ended or went
+        self.work = False  # True: notify waiters, because a job may be available or due, or settings changed
+        self.ended = False  # True: a job has ended or was removed
 
     def begin(self) -> None:
-        """Forget what an earlier verb of the transaction has seen: it may have been undone."""
+        """Clear everything cached by earlier verbs of the transaction, which may have been rolled back."""
         self._queues.clear()
         self._generation = -1
         self._minted = 0
@@ -87,7 +87,7 @@ class TransactionContext:
 
     @property
     def lease_now(self) -> int:
-        """The clock of leases, at its first reading in this transaction."""
+        """The clock of leases, read once per transaction."""
         if self._lease_now is None:
             self._lease_now = self.clock.lease_now()
         return self._lease_now
@@ -95,7 +95,7 @@ class TransactionContext:
     # ── queues ──
 
     def queue(self, name: str) -> QueueContext | None:
-        """The queue of this name, None if there is none."""
+        """Return the queue of this name; None if it does not exist."""
         if name in self._queues:
             return self._queues[name]
         row = self.execute(_QUEUE, (self.namespace, name)).fetchone()
@@ -108,7 +108,7 @@ class TransactionContext:
         return found
 
     def some_queue(self, name: str) -> QueueContext:
-        """The queue of this name, which comes to be if it was not there."""
+        """Return the queue of this name, created if it does not exist."""
         queue = self.queue(name)
         if queue is None:
             self.execute(_OPEN_QUEUE, (self.namespace, name))
@@ -118,20 +118,20 @@ class TransactionContext:
         return queue
 
     def known(self, names: Sequence[str]) -> list[QueueContext]:
-        """Those of these queues that there are."""
+        """Return those of these queues that exist."""
         found = [self.queue(name) for name in names]
         return [queue for queue in found if queue is not None]
 
     # ── counts ──
 
     def move(self, queue: QueueContext, old: int | None, new: int | None, n: int = 1) -> None:
-        """n jobs went from one state to another; None is not being there."""
+        """Count n jobs that change their state; None as a state: the job does not exist (before or after)."""
         deltas = self._deltas(queue)
         queue.mixed = True
         if old is not None:
             deltas[old] -= n
             if old == RUNNING and queue.gate is not None:
-                self.work = True  # another one may run now
+                self.work = True  # another job may start now
         if new is None or new in ENDED:
             self.ended = True
         elif new != RUNNING:
@@ -140,7 +140,7 @@ class TransactionContext:
             deltas[new] += n
 
     def enqueued(self, queue: QueueContext, state: int, n: int) -> None:
-        """n new jobs, of the generations from `generation() + 1` on."""
+        """Count n new jobs, which have the generations from `generation() + 1` on."""
         deltas = self._deltas(queue)
         deltas[state] += n
         deltas[_ENQUEUED] += n
@@ -149,39 +149,39 @@ class TransactionContext:
         self.work = True
 
     def settled(self, queue: QueueContext, processed: int, failed: int) -> None:
-        """For the statistics."""
+        """Count attempts in the statistics."""
         deltas = self._deltas(queue)
         queue.mixed = True
         deltas[_PROCESSED] += processed
         deltas[_FAILED] += failed
 
     def generation(self) -> int:
-        """That of the newest job of the file; a queue must have been looked at before."""
+        """Return the generation of the newest job in the file; call `queue` or `some_queue` first."""
         assert self._generation >= 0
         return self._generation
 
     def mint(self) -> int:
-        """A generation for a job that nobody enqueued: it counts for nothing else."""
+        """Return a generation for a batch, which the totals of its queue do not count as enqueued."""
         self._generation += 1
         self._minted += 1
         return self._generation
 
     def tails(self, queue: QueueContext, n: int) -> int:
-        """Draws n places at the tail: those after the one returned."""
+        """Reserve n places at the tail: those after the returned one."""
         before = queue.tail
         queue.tail += n
         self._deltas(queue)[_TAIL] += n
         return before
 
     def heads(self, queue: QueueContext, n: int) -> int:
-        """Draws n places at the head, of which the first is returned; the others follow it."""
+        """Reserve n places at the head; return the first, which the others follow."""
         queue.head -= n
         queue.mixed = True
         self._deltas(queue)[_HEAD] -= n
         return queue.head
 
     def flush(self) -> None:
-        """Write down what the verb has changed of the counts."""
+        """Write the verb's changes of the counts."""
         new = self._minted
         for queue in self._queues.values():
             if queue is not None and queue.deltas is not None:
@@ -212,10 +212,10 @@ class TransactionContext:
             deltas = queue.deltas = [0] * (len(STATES) + 5)
         return deltas
 
-    # ── what several verbs do ──
+    # ── shared by several verbs ──
 
     def told(self) -> tuple[SetAside, ...]:
-        """What was set aside since this was asked last, by whatever verb."""
+        """Return the records set aside by any verb since the last call, and clear the list."""
         if not self.found:
             return ()
         found = tuple(self.found)
@@ -225,7 +225,7 @@ class TransactionContext:
     def end_queued(
         self, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
     ) -> None:
-        """A job that was not running is cancelled."""
+        """Cancel a job that is not running."""
         if isinstance(spec, bytes):
             spec = spec_of(seq, spec)
         until = self.now + kept(spec, State.CANCELLED)
@@ -238,12 +238,12 @@ class TransactionContext:
         self.move(queue, state, CANCELLED)
 
     def same_boot(self) -> bool:
-        """Whether the leases in the file are on this machine's running clock."""
+        """Return True if the leases in the file are from the current boot of this machine."""
         row = self.execute(_BOOT).fetchone()
         return row is not None and row == (self.clock.boot_id(),)
 
     def notice_reboot(self) -> None:
-        """A lease of another run of the machine is void: its clock says nothing any more."""
+        """Void all leases if the machine has rebooted: they are on the clock of an earlier boot."""
         if not self.same_boot():
             self.execute(_VOID)
             self.execute(_NEW_BOOT, (self.clock.boot_id(),))

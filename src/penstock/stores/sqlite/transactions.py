@@ -1,4 +1,4 @@
-"""The one connection of a process to its file, and the transactions on it. For one thread at a time."""
+"""The connection of a process to its SQLite file, and the transactions on it. For one thread at a time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["Transactions"]
 
 _log = logging.getLogger("penstock.stores")
 
-#: How often to look whether the file is still the one that we have open (seconds).
+#: Interval (seconds) of the check that the open file is still the file at this path.
 _LOOK_AT_FILE = 1.0
 
 
 class Transactions:
-    """Opens itself when it is needed. `patience`: ms that a write waits for others before StoreBusy."""
+    """Opens the file when needed. `patience`: ms that a write waits for other writers before StoreBusy."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Transactions:
         self._mode = mode
         self._checkpointer = Checkpointer(patience)
         self._cx: sqlite3.Connection | None = None
-        self._context: TransactionContext | None = None  # of this connection, used again by every transaction
+        self._context: TransactionContext | None = None  # reused by every transaction of this connection
         self._synced_fully = False
         self._sidecar_open = False
         self._inode = self._looked_at = 0.0
@@ -68,7 +68,7 @@ class Transactions:
     # ── transactions ──
 
     def probe(self, calls: Sequence[PendingCall]) -> list[PendingCall]:
-        """Answer calls by reading alone; the calls that need a write are returned, marked so."""
+        """Answer calls by reading alone; mark and return the calls that need a write."""
         cx = self._connection()
         left = []
         try:
@@ -80,7 +80,7 @@ class Transactions:
                 assert probe is not None
                 try:
                     call.answer = run_probe(call, tx, probe)
-                except BaseException as error:  # noqa: BLE001  # boundary: errors are per question
+                except BaseException as error:  # noqa: BLE001  # boundary: errors are per call
                     call.error = self.ours(error)
                 if call.answer is NEEDS_WRITE:
                     call.writes = True
@@ -91,7 +91,7 @@ class Transactions:
         return left
 
     def make_ready(self) -> None:
-        """All that a write needs, before the fair write lock: opening may have to go through it as well."""
+        """Open the files that a write needs. Call it before acquire: opening may take the write lock."""
         if time.monotonic() >= self._looked_at + _LOOK_AT_FILE:
             self._look_at_file()
         self._connection()
@@ -99,9 +99,9 @@ class Transactions:
             self._open_sidecar()
 
     def write(self, calls: Sequence[PendingCall]) -> None:
-        """Run all calls in one transaction; an error of one of several calls undoes that call alone.
+        """Run all calls in one transaction. An error in one of several calls undoes only that call.
 
-        Inside the fair write lock only.
+        Call it only inside the fair write lock.
         """
         cx = self._connection()
         if self._full_sync:
@@ -110,11 +110,11 @@ class Transactions:
             cx.execute("BEGIN IMMEDIATE")
             tx = self._run_all(calls)
             cx.execute("COMMIT")
-        except BaseException as error:  # boundary: nothing may stay half done, whatever happened
+        except BaseException as error:  # boundary: after any error nothing may stay half done
             if cx.in_transaction:
                 cx.execute("ROLLBACK")
             if self._context is not None:
-                self._context.found.clear()  # those who were set aside just now are not
+                self._context.found.clear()  # the rollback has undone their setting aside
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 self._make_room(cx)
             raise
@@ -124,7 +124,7 @@ class Transactions:
             self.notifiers[ENDED].notify()
 
     def tidy(self) -> None:
-        """Checkpoint now and then, inside the fair write lock; what fails now is done the next time."""
+        """Run a checkpoint if due, inside the fair write lock. A failed one is retried the next time."""
         assert self._cx is not None
         try:
             self._checkpointer.tick(self._cx)
@@ -132,19 +132,19 @@ class Transactions:
             pass
 
     def _make_room(self, cx: sqlite3.Connection) -> None:
-        """The disk is full: a log that begins anew may have room for the next, smaller, transaction."""
+        """Run a checkpoint because the disk is full: a reset log may have space for a smaller transaction."""
         with contextlib.suppress(sqlite3.Error):
             self._checkpointer.checkpoint(cx)
 
     def _run_all(self, calls: Sequence[PendingCall]) -> TransactionContext:
-        """Without savepoints where there is one write at most; with them if one of several calls fails."""
+        """Run the calls, without savepoints if at most one writes; if one fails, repeat with savepoints."""
         tx = self._fresh_context()
         if sum(not call.verb.reads for call in calls) <= 1:
             try:
                 for call in calls:
                     self._run_alone(call, tx)
                 return tx
-            except BaseException:  # boundary: which of them it was is found out below
+            except BaseException:  # boundary: the second run below finds the call that fails
                 if len(calls) == 1 or not tx.cx.in_transaction:
                     raise
             tx.execute("ROLLBACK")
@@ -156,7 +156,7 @@ class Transactions:
         return tx
 
     def _run_alone(self, call: PendingCall, tx: TransactionContext) -> None:
-        """A verb that need not be undone for itself, unless it meets what cannot be read."""
+        """Run a call without a savepoint; start the transaction again if it finds an unreadable job."""
         try:
             run_verb(call, tx)
         except (Unreadable, sqlite3.OperationalError) as error:
@@ -175,8 +175,8 @@ class Transactions:
                 causes = causes_of(error)
                 cx.execute("ROLLBACK TO call")
                 run_without(call, tx, causes)
-        except BaseException as error:  # boundary: errors are per question
-            if not cx.in_transaction:  # SQLite undid everything: a full disk, say
+        except BaseException as error:  # boundary: errors are per call
+            if not cx.in_transaction:  # SQLite has rolled back everything, e.g. on a full disk
                 raise
             cx.execute("ROLLBACK TO call")
             call.error = self.ours(error)
@@ -196,15 +196,15 @@ class Transactions:
     # ── errors ──
 
     def ours(self, error: BaseException) -> BaseException:
-        """Our error for SQLite's or the system's; any other is what it is."""
+        """Translate an error of SQLite or the system to ours; return any other error unchanged."""
         if isinstance(error, sqlite3.Error):
             ours: StoreError = translated(error, self.path)
         elif isinstance(error, OSError):
             ours = os_fault(error, self.path)
         elif isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):
             ours = StoreCorrupt(
-                f"{self.path}: a job in it cannot be read ({error}): does another program write to the "
-                "tables of Penstock? Restore a backup, or delete that row"
+                f"{self.path}: a job cannot be read ({error}), possibly because another program has written "
+                "to the tables of Penstock: restore a backup, or delete that row"
             )
         else:
             return error
@@ -231,7 +231,7 @@ class Transactions:
             self._looked_at = time.monotonic()
             self._context = tx = TransactionContext(cx, self._namespace, self._clock)
             self._on_open(tx)
-        except BaseException:  # boundary: a connection that is not kept is closed, whatever happened
+        except BaseException:  # boundary: a connection that is not kept is closed, after any error
             cx.close()
             raise
         self._cx = cx
@@ -244,7 +244,7 @@ class Transactions:
             while not self.write_lock.try_acquire():
                 if time.monotonic() > ends:
                     raise self.too_long()
-                time.sleep(0.002)  # once in the life of a file
+                time.sleep(0.002)  # happens only when a file is new or migrated
             prepare(cx, self.path, self._clock)
         finally:
             self.write_lock.release()
@@ -257,7 +257,7 @@ class Transactions:
         self._sidecar_open = True
 
     def _try_sidecar(self) -> None:
-        """Readers need it only to hear the notifiers: who may not write can do without."""
+        """Open the folder beside the file, if permitted. Readers need it only for notifications."""
         if not self._sidecar_open:
             try:
                 self._open_sidecar()
@@ -265,7 +265,7 @@ class Transactions:
                 pass
 
     def _look_at_file(self) -> None:
-        """A file that was deleted or replaced must not swallow jobs that nobody would ever find."""
+        """Close the file if it was deleted or replaced: jobs written to the old file would be lost."""
         self._looked_at = time.monotonic()
         if self._cx is None:
             return
@@ -274,20 +274,20 @@ class Transactions:
         except FileNotFoundError:
             inode = -1
         if inode != self._inode:
-            _log.warning("%s was deleted or replaced while it was open: it is opened anew", self.path)
+            _log.warning("%s was deleted or replaced while it was open: opening it again", self.path)
             self.close()
 
     def close(self) -> None:
-        """Let go of all files; the next verb opens them again."""
+        """Close all files; the next verb opens them again."""
         if self._cx is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._cx.close()
         self._forget()
 
     def leave_alone(self) -> None:
-        """In a fork's child: SQLite's locks are the parent's, and its notes about them are false here."""
+        """Abandon the connection in a forked child: its locks belong to the parent."""
         if self._cx is not None:
-            _LEFT_ALONE.append(self._cx)  # not even closed: that would drop locks of this process
+            _LEFT_ALONE.append(self._cx)  # kept open: closing it would drop locks of this process
         self._forget()
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""The verbs of the SQLite store: which function does each, and how the runner is to run it."""
+"""The verbs of the SQLite store: the function of each verb, and how the runner runs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class _RunnerOperation(Generic[P, R]):
-    """A verb, asked of a runner."""
+    """A verb bound to a runner."""
 
     __slots__ = ("_runner", "_verb")
 
@@ -46,7 +46,7 @@ class _RunnerOperation(Generic[P, R]):
 
 
 def verb_table(runner: Runner) -> VerbTable:
-    """The verbs, asked of this runner."""
+    """Return all verbs, bound to this runner."""
 
     def ask(verb: Verb[P, R]) -> Operation[P, R]:
         return _RunnerOperation(runner, verb)

@@ -1,11 +1,11 @@
-"""The one watch of a process on a file: all who wait for it share an inotify instance, for a user has 128.
+"""Watch a file for writes, with one inotify instance per process, because a user may have only 128 of them.
 
-An event loop has its selector watch the descriptor, threads have one thread of ours do it while any of them
-waits. Whoever reads that the file was written tells all others. Where there is no inotify, or no instance is
-left, loops and that thread read the file every few milliseconds.
+An event loop watches the inotify descriptor with its selector. For waiting threads, one background thread
+watches it. The first reader of an event notifies all listeners. Without inotify, or if no instance is left,
+event loops and the background thread read the file every few milliseconds.
 
-A watch is kept as long as a store has the file open: to close one takes the kernel 9 ms (measured; it waits
-for all processors to have seen it go), to open one 50 µs.
+A watch stays open as long as a store has the file open: the kernel takes 9 ms to close a watch (measured; it
+waits for all processors), and 50 µs to open one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from penstock.core.forks import begins_anew, lock
 
 __all__ = ["POLL", "Watch", "watch_on"]
 
-#: How often a file is read where it cannot be watched (seconds).
+#: Interval (seconds) of reading a file that cannot be watched.
 POLL = 0.003
 
-#: So long after the last wait (seconds) the thread that watched for threads ends.
+#: The background thread ends this long (seconds) after the last wait.
 _LINGER = 1.0
 _IN_MODIFY = 0x02
 _EVENT = struct.Struct("iIII")
@@ -40,24 +40,24 @@ Told = Callable[[], None]
 
 
 class Watch:
-    """Of one file, for all stores, threads and event loops of this process."""
+    """The watch on one file, for all stores, threads and event loops of this process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._told: dict[object, Told] = {}  # each step below is one of a dict: no lock
+        self._told: dict[object, Told] = {}  # needs no lock: every change is one dict operation
         self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int] = weakref.WeakKeyDictionary()
-        self._threads = 0  # that wait
-        self._lock = lock()  # of that number, and of the thread
+        self._threads = 0  # number of waiting threads
+        self._lock = lock()  # guards that number and the background thread
         self._thread: threading.Thread | None = None
         self._fd = -1
         self._close: Callable[[], object] | None = None
-        #: Whether this is the watch of a parent, in a fork's child.
+        #: True in a forked child, for the watch of the parent.
         self.left_behind = False
         self._open()
         begins_anew(self)
 
     def begin_life(self) -> None:
-        """In a fork's child: what it read would be missing in the parent."""
+        """Close the watch in a forked child: an event read here would be missing in the parent."""
         self.left_behind = True
         self._told.clear()
         if self._close is not None:
@@ -73,12 +73,12 @@ class Watch:
     # ── event loops ──
 
     def reads_in(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this loop's selector can watch it; else somebody must read the file now and then."""
+        """Watch the file with this loop's selector; return False if the loop must poll the file instead."""
         if self._fd < 0:
-            self._open()  # one may have become free
+            self._open()  # an inotify instance may be free again
         if self._fd < 0:
             return False
-        self.look()  # at earlier notifications
+        self.look()  # consume earlier notifications
         try:
             if not self._readers.get(loop):
                 loop.add_reader(self._fd, self.look)
@@ -89,13 +89,13 @@ class Watch:
 
     @contextlib.contextmanager
     def telling_loop(self, loop: asyncio.AbstractEventLoop, told: Told) -> Iterator[None]:
-        """After `reads_in`: `told` is called in that loop at each change, until the end of the block."""
+        """Call `told` in this loop at each write, until the end of the block. Call `reads_in` first."""
 
         def tell() -> None:
             if asyncio._get_running_loop() is loop:
                 told()
             else:
-                with contextlib.suppress(RuntimeError):  # it was closed a moment ago
+                with contextlib.suppress(RuntimeError):  # the loop was just closed
                     loop.call_soon_threadsafe(told)
 
         self._told[told] = tell
@@ -104,7 +104,7 @@ class Watch:
         finally:
             self._told.pop(told, None)
             self._readers[loop] = left = self._readers.get(loop, 1) - 1
-            # who left an iteration without closing it may be found out when his loop is closed
+            # an async generator that was not closed may end here after its loop was closed
             if not left and self._fd >= 0 and not loop.is_closed():
                 loop.remove_reader(self._fd)
 
@@ -112,9 +112,9 @@ class Watch:
 
     @contextlib.contextmanager
     def telling_thread(self, told: Told) -> Iterator[None]:
-        """`told` is called, in some thread, at each change until the end of the block."""
+        """Call `told`, in any thread, at each write, until the end of the block."""
         if self._fd >= 0:
-            self.look()  # at earlier notifications
+            self.look()  # consume earlier notifications
         with self._lock:
             self._threads += 1
             if self._thread is None:
@@ -131,13 +131,11 @@ class Watch:
         try:
             self._serve_threads()
         finally:
-            if (
-                self._thread is threading.current_thread()
-            ):  # it ended by an error: the next wait starts another
+            if self._thread is threading.current_thread():  # after an error: the next wait starts another
                 self._thread = None
 
     def _serve_threads(self) -> None:
-        """The life of our thread: while threads wait, and a moment longer."""
+        """Run the background thread while threads wait, and for `_LINGER` seconds after the last wait."""
         if self._fd < 0:
             self._open()
         changed = self._polled if self._fd < 0 else self._watched
@@ -167,10 +165,10 @@ class Watch:
             yield now != last
             last = now
 
-    # ── telling ──
+    # ── notifying ──
 
     def look(self) -> None:
-        """If the file was written since the last look, tell all."""
+        """Notify all listeners if the file was written since the last call."""
         if self._drained():
             self._tell()
 
@@ -190,7 +188,7 @@ class Watch:
 
 
 def _started(life: Callable[[], None]) -> threading.Thread | None:
-    """None where the system gives no thread: who waits looks again after a while anyway."""
+    """Start a thread; None if the system refuses one: waiters also re-check at an interval."""
     thread = threading.Thread(target=life, name="penstock-sqlite-watch", daemon=True)
     try:
         thread.start()
@@ -204,11 +202,11 @@ _watches_lock = lock()
 
 
 def watch_on(path: Path) -> Watch:
-    """The watch of this process on this file, made if it is not there."""
+    """Return this process's watch on this file, created if needed."""
     try:
         status = os.stat(path)
         key = (status.st_dev, status.st_ino)
-    except OSError:  # nothing to watch: whoever waits looks for himself
+    except OSError:  # nothing to watch: waiters also re-check at an interval
         return Watch(path)
     with _watches_lock:
         watch = _watches.get(key)
@@ -225,7 +223,7 @@ def _written(path: Path) -> bytes:
 
 
 def _inotify(path: Path) -> int:
-    """A descriptor with a watch on that file; -1 where there is no inotify or no room for one more."""
+    """Return an inotify descriptor that watches this file; -1 without inotify, or if none is left."""
     libc = _libc()
     if libc is None:
         return -1
@@ -244,6 +242,6 @@ def _libc() -> ctypes.CDLL | None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.inotify_init1.argtypes = [ctypes.c_int]
         libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
-    except (OSError, AttributeError):  # no C library that we can call
+    except (OSError, AttributeError):  # no usable C library
         return None
     return libc

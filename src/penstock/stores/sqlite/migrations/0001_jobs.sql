@@ -1,18 +1,18 @@
 -- The first tables. All names begin with penstock_, so that a file may also hold a user's own tables.
--- States are numbers here, ordered so that one comparison tells the kinds apart (states.py has the names):
+-- States are numbers, ordered so that one comparison selects a kind of states (names: states.py):
 --   0 scheduled  1 retryable  2 parked  3 available  4 running  5 completed  6 cancelled  7 dead
 --   due later: < 2    queued: < 4    ended: > 4
--- Instants are ms since the epoch, but lease_until is on the clock of leases (since boot).
+-- Instants are ms since the epoch. Exception: lease_until is on the clock of leases (ms since boot).
 
--- What the file as a whole knows: schema (number of the last migration), boot (whose clock lease_until is on).
+-- Facts of the whole file: schema (number of the last migration), boot (id of the boot that lease_until counts from).
 CREATE TABLE penstock_meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row per queue with its switches and its exact counts, changed once per transaction, never counted up.
--- The row 0 is no queue: its `enqueued` counts the jobs of the whole file, and is the newest one's generation.
--- AUTOINCREMENT: the number of a dropped queue is never given to another.
+-- One row per queue: its switches and its exact counts, which each transaction updates once.
+-- Row 0 is not a queue: its `enqueued` counts the jobs of the whole file, and is the newest job's generation.
+-- AUTOINCREMENT: the number of a dropped queue is never used again.
 CREATE TABLE penstock_queue (
     qid       INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace TEXT NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE penstock_queue (
 INSERT INTO penstock_queue (qid, namespace, name) VALUES (0, '', '');
 
 -- One row per job. `seq` is its generation; `spec` is the NewJob as msgpack, never changed.
--- What is seldom there stands last.
+-- Columns that are usually NULL come last.
 CREATE TABLE penstock_job (
     seq          INTEGER PRIMARY KEY,
     queue        INTEGER NOT NULL,
@@ -71,21 +71,21 @@ CREATE TABLE penstock_job (
     reason       TEXT
 ) STRICT;
 
--- Partial indexes only: a job stands in those that its state calls for, and pays for no others.
+-- Partial indexes: a job has entries only in the indexes that its state needs.
 CREATE UNIQUE INDEX penstock_id ON penstock_job (queue, id);
--- `state` is in it because SQLite looks at it though the index says it; with `due` the oldest available
--- job of a queue is found in the index alone
+-- `state` is a column of the index because SQLite reads it although the WHERE clause fixes it. With `due`, the
+-- oldest available job of a queue is found in the index alone.
 CREATE INDEX penstock_ready ON penstock_job (queue, priority DESC, place, due, state) WHERE state = 3;
 CREATE INDEX penstock_due ON penstock_job (queue, due) WHERE state < 2;
 CREATE INDEX penstock_parked ON penstock_job (queue, task, priority DESC, place) WHERE state = 2;
--- everything that runs in the whole file: as many entries as there are slots, so it is also walked
+-- all running jobs of the file: one entry per busy slot, so a scan of the whole index is cheap
 CREATE INDEX penstock_running ON penstock_job (token, lease_until, queue, state) WHERE state = 4;
 CREATE INDEX penstock_ended ON penstock_job (queue, state, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX penstock_over ON penstock_job (queue, keep_until) WHERE keep_until IS NOT NULL;
 CREATE INDEX penstock_expiring ON penstock_job (queue, expires_at) WHERE expires_at IS NOT NULL AND state < 4;
 CREATE UNIQUE INDEX penstock_unique ON penstock_job (queue, ukey) WHERE ukey IS NOT NULL;
 
--- What was settled on one UTC day (days since the epoch).
+-- The number of attempts settled on one UTC day (days since the epoch).
 CREATE TABLE penstock_day (
     queue     INTEGER NOT NULL,
     day       INTEGER NOT NULL,
@@ -94,7 +94,7 @@ CREATE TABLE penstock_day (
     PRIMARY KEY (queue, day)
 ) STRICT, WITHOUT ROWID;
 
--- Workers as they announced themselves; `info` is the WorkerInfo as msgpack.
+-- Announced workers; `info` is the WorkerInfo as msgpack.
 CREATE TABLE penstock_worker (
     namespace TEXT NOT NULL,
     id        TEXT NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE penstock_worker (
     PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
 
--- How often somebody asked a running job to stop, and changed settings: a wait compares what it saw last.
+-- Counts of requests to stop a running job, and of changes of settings. A wait compares them with the last ones.
 CREATE TABLE penstock_signal (
     namespace TEXT PRIMARY KEY,
     cancels   INTEGER NOT NULL DEFAULT 0,

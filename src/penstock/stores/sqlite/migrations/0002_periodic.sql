@@ -1,5 +1,5 @@
--- Periodic entries. `spec` is the NewEntry as msgpack; `schedule` is what it has in common with others of the
--- same instants. All instants up to `watermark` have been dealt with.
+-- Periodic entries. `spec` is the NewEntry as msgpack; `schedule` is equal for entries with the same instants.
+-- All instants up to `watermark` have been processed.
 CREATE TABLE penstock_periodic (
     queue     INTEGER NOT NULL,
     name      TEXT NOT NULL,

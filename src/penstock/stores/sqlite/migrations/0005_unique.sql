@@ -1,6 +1,6 @@
--- Unique keys in a table of their own: a key may be held without its job, and be free before its job has ended.
+-- Unique keys in a table of their own: a key may outlive its job, and may be freed before its job ends.
 
--- Who holds a key, and until when (NULL: as long as the job's state says). `seq` is the job's generation.
+-- The holder of a key, and the end of its period (NULL: the job's state alone decides). `seq`: the job's generation.
 CREATE TABLE penstock_key (
     queue INTEGER NOT NULL,
     key   TEXT NOT NULL,
@@ -15,7 +15,7 @@ CREATE INDEX penstock_key_over ON penstock_key (queue, until) WHERE until IS NOT
 INSERT INTO penstock_key (queue, key, seq, id, until)
 SELECT queue, ukey, seq, id, ukey_until FROM penstock_job WHERE ukey IS NOT NULL;
 
--- What ties a job to others; NULL for nothing. 1, 2, 4: the phases in which it holds its key.
+-- The phases in which the job holds its unique key, as bits: 1 queued, 2 running, 4 finished. NULL: no dependents.
 ALTER TABLE penstock_job ADD COLUMN tied INTEGER;
 UPDATE penstock_job SET tied = 3 WHERE ukey IS NOT NULL;
 

@@ -1,20 +1,22 @@
--- Lanes: of a key's jobs few are admitted (available or running), the others wait. Turns: a place among tenants.
+-- Partitions: a limited number of a key's jobs are admitted (available or running), the others wait.
+-- Fair share: a place among tenants.
 
--- laned: 1 once a job with a lane has come. fair: the place behind
--- which those of turns lie, once a job with a turn has come.
+-- laned: 1 from the first job with a partition on. fair: not NULL from the first job with a tenant on; the places
+-- of the fair share begin after it.
 ALTER TABLE penstock_queue ADD COLUMN laned INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE penstock_queue ADD COLUMN fair INTEGER;
 
--- lane: its key. rank: its order among those that wait there, before the place. admitted: 1; 2 as long as it has
--- not started, if its lane has a rate.
+-- lane: the partition key. rank: the order among the waiting jobs of the partition, before the place. admitted: 1;
+-- 2 if the partition has a rate and the job has not started yet.
 ALTER TABLE penstock_job ADD COLUMN lane TEXT;
 ALTER TABLE penstock_job ADD COLUMN rank INTEGER;
 ALTER TABLE penstock_job ADD COLUMN admitted INTEGER;
 CREATE INDEX penstock_waiting ON penstock_job (queue, lane, rank, place) WHERE state = 8;
 CREATE INDEX penstock_admitted ON penstock_job (queue, lane, admitted) WHERE admitted IS NOT NULL;
 
--- Keys with more to them than jobs: until when starts count against the rate, until when it is held, when the
--- first that waits is admitted if it waits for that alone; and when the first two end.
+-- Partition keys with state of their own. spent: until when recent starts count against the rate. held: the end of
+-- the throttle. due: when the first waiting job is admitted, if that depends on time alone. over: when both spent
+-- and held have passed.
 CREATE TABLE penstock_lane (
     queue INTEGER NOT NULL,
     key   TEXT NOT NULL,
@@ -27,7 +29,7 @@ CREATE TABLE penstock_lane (
 CREATE INDEX penstock_lane_due ON penstock_lane (queue, due, key) WHERE due IS NOT NULL;
 CREATE INDEX penstock_lane_over ON penstock_lane (queue, over) WHERE due IS NULL;
 
--- Of a fair queue's priority: the greatest place that was fetched, and where a key that comes anew stands.
+-- Per priority of a queue with a fair share: now, the greatest fetched place; tail, the place of the next new tenant.
 CREATE TABLE penstock_turns (
     queue    INTEGER NOT NULL,
     priority INTEGER NOT NULL,
@@ -36,7 +38,7 @@ CREATE TABLE penstock_turns (
     PRIMARY KEY (queue, priority)
 ) STRICT, WITHOUT ROWID;
 
--- And the place that a key gets next, while that is a later one.
+-- Per tenant: the place of its next job, if that is after `now`.
 CREATE TABLE penstock_turn (
     queue    INTEGER NOT NULL,
     priority INTEGER NOT NULL,

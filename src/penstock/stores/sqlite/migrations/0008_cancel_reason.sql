@@ -1,2 +1,2 @@
--- Why somebody asked a running job to stop, until it has: then that is its reason. NULL: nobody said.
+-- The reason of a request to stop a running job, which becomes the job's reason when it stops. NULL: none given.
 ALTER TABLE penstock_job ADD COLUMN cancel_reason TEXT;

@@ -1,15 +1,16 @@
--- Groups: who joins, who leaves, what becomes a batch, and how its members end.
+-- Batches: members join and leave a collecting batch, a batch job is made of them, and they end with it.
 
 -- name: key
--- A new job is a member.  ?1 seq  ?2 key of its group
+-- Store the batch key of a member.  ?1 seq  ?2 batch key
 UPDATE penstock_job SET gkey = ?2 WHERE seq = ?1
 
 -- name: enter
--- A member that was there becomes one that waits in its group.  ?1 seq  ?2 place  ?3 now
+-- An existing member joins its collecting batch.  ?1 seq  ?2 place  ?3 now
 UPDATE penstock_job SET state = {grouped}, place = ?2, due = ?3 WHERE seq = ?1
 
 -- name: join
--- One more; the last one's terms count.  ?1 qid  ?2 task  ?3 key  ?4 size  ?5 wait  ?6 grace  ?7 now  ?8 due if it is the first
+-- Count one more member; the rules of the last member apply.
+-- ?1 qid  ?2 task  ?3 key  ?4 size  ?5 wait  ?6 grace  ?7 now  ?8 due, if it is the first member
 INSERT INTO penstock_group (queue, task, key, size, wait, grace, n, first, last, due)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8)
 ON CONFLICT (queue, task, key) DO UPDATE SET size = ?4, wait = ?5, grace = ?6, n = n + 1, last = ?7
@@ -24,12 +25,12 @@ UPDATE penstock_group SET due = ?4 WHERE queue = ?1 AND task = ?2 AND key = ?3 A
 SELECT size, wait, grace, n, last, due FROM penstock_group WHERE queue = ?1 AND task = ?2 AND key = ?3
 
 -- name: first
--- When the first that is left has joined.  ?1 qid  ?2 task  ?3 key
+-- When the first remaining member joined.  ?1 qid  ?2 task  ?3 key
 SELECT due FROM penstock_job INDEXED BY penstock_gathered
 WHERE queue = ?1 AND task = ?2 AND gkey = ?3 AND state = {grouped} AND batch IS NULL ORDER BY place LIMIT 1
 
 -- name: shrink
--- ?1 qid  ?2 task  ?3 key  ?4 how many are left  ?5 first  ?6 due
+-- ?1 qid  ?2 task  ?3 key  ?4 number of remaining members  ?5 first  ?6 due
 UPDATE penstock_group SET n = ?4, first = ?5, due = ?6 WHERE queue = ?1 AND task = ?2 AND key = ?3
 
 -- name: empty
@@ -37,16 +38,16 @@ UPDATE penstock_group SET n = ?4, first = ?5, due = ?6 WHERE queue = ?1 AND task
 DELETE FROM penstock_group WHERE queue = ?1 AND task = ?2 AND key = ?3
 
 -- name: due
--- Groups that are due, in their order.  ?1 qid  ?2 now  ?3 limit
+-- Collecting batches that are due, by due time.  ?1 qid  ?2 now  ?3 limit
 SELECT due, task, key FROM penstock_group INDEXED BY penstock_ripe
 WHERE queue = ?1 AND due <= ?2 AND due IS NOT NULL ORDER BY due, task, key LIMIT ?3
 
 -- name: next
--- When the first one is.  ?1 qid
+-- When the first collecting batch is due.  ?1 qid
 SELECT min(due) FROM penstock_group INDEXED BY penstock_ripe WHERE queue = ?1 AND due IS NOT NULL
 
 -- name: members
--- The first of a group.  ?1 qid  ?2 task  ?3 key  ?4 limit
+-- The first members of a collecting batch.  ?1 qid  ?2 task  ?3 key  ?4 limit
 SELECT seq, expires_at, spec FROM penstock_job INDEXED BY penstock_gathered
 WHERE queue = ?1 AND task = ?2 AND gkey = ?3 AND state = {grouped} AND batch IS NULL ORDER BY place LIMIT ?4
 
@@ -57,26 +58,26 @@ VALUES (?1, ?2, ?3, {available}, ?4, ?5, ?6, ?7, ?6, ?8, ?9)
 ON CONFLICT (queue, id) DO NOTHING
 
 -- name: assign
--- These are its members; they expire no more.  ?1 JSON list of seq  ?2 batch
+-- Assign members to a batch job; members do not expire.  ?1 JSON list of seq  ?2 batch
 UPDATE penstock_job SET state = {grouped}, batch = ?2, expires_at = NULL WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: end
--- The members end as their batch.  ?1 qid  ?2 batch  ?3 state  ?4 now  ?5 kept until  ?6 reason
+-- End the members with their batch.  ?1 qid  ?2 batch  ?3 state  ?4 now  ?5 kept until  ?6 reason
 UPDATE penstock_job
 SET state = ?3, ended_at = ?4, keep_until = ?5, reason = ?6
 WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL AND state = {grouped} RETURNING seq, tied
 
 -- name: remove
--- They go with it, whatever has become of them.  ?1 qid  ?2 batch
+-- Remove the members of a batch, in any state.  ?1 qid  ?2 batch
 DELETE FROM penstock_job WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL RETURNING state, seq, tied
 
 -- name: ended
--- Those of a batch that have ended.  ?1 qid  ?2 batch
+-- The members of a batch that have ended.  ?1 qid  ?2 batch
 SELECT seq, state, spec FROM penstock_job INDEXED BY penstock_batched
 WHERE queue = ?1 AND batch = ?2 AND batch IS NOT NULL AND state <> {grouped}
 
 -- name: revive
--- Back with its batch.  ?1 seq
+-- Make a member of a retried batch grouped again.  ?1 seq
 UPDATE penstock_job
 SET state = {grouped}, ended_at = NULL, keep_until = NULL, reason = NULL
 WHERE seq = ?1
@@ -88,11 +89,11 @@ WHERE q.namespace = ?1 AND q.qid <> 0 AND (?2 IS NULL OR q.name = ?2) AND g.queu
 ORDER BY g.due IS NULL, g.due, g.task, g.key, q.name LIMIT ?3
 
 -- name: alone
--- Those that are part of no batch.  ?1 qid
+-- Members of collecting batches.  ?1 qid
 SELECT seq FROM penstock_job INDEXED BY penstock_gathered WHERE queue = ?1 AND state = {grouped} AND batch IS NULL
 
 -- name: grouped
--- All that are grouped.  ?1 qid  ?2 state
+-- All grouped jobs: members of collecting batches and of batch jobs.  ?1 qid  ?2 state
 SELECT seq FROM penstock_job INDEXED BY penstock_gathered
 WHERE queue = ?1 AND state = {grouped} AND batch IS NULL AND state = ?2
 UNION ALL

@@ -1,14 +1,14 @@
--- What every verb keeps: a queue's row with its counts, and the counts of the day.
+-- The row of a queue with its counts, and the daily counts; used by every verb.
 
 -- name: queue
--- A queue's switches, its last places, the generation of the newest job, its limits, its lanes and turns.
+-- A queue's switches, last places, the generation of the newest job, limits, partitions and fair share.
 -- ?1 namespace  ?2 name
 SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0),
        limits, held_until, tat, drained, drained_at, drained_since, laned, fair
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts
--- Its counts by state.  ?1 qid
+-- A queue's counts by state.  ?1 qid
 SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped
 FROM penstock_queue WHERE qid = ?1
 
@@ -17,7 +17,7 @@ FROM penstock_queue WHERE qid = ?1
 INSERT INTO penstock_queue (namespace, name) VALUES (?1, ?2)
 
 -- name: tally
--- Adds to the counts of one queue.  ?1…?10 states  ?11…?13 totals  ?14 tail  ?15 head  ?16 qid
+-- Add to the counts of one queue.  ?1…?10 states  ?11…?13 totals  ?14 tail  ?15 head  ?16 qid
 UPDATE penstock_queue SET
     scheduled = scheduled + ?1, retryable = retryable + ?2, parked = parked + ?3, available = available + ?4,
     running = running + ?5, completed = completed + ?6, cancelled = cancelled + ?7, dead = dead + ?8,
@@ -27,7 +27,7 @@ UPDATE penstock_queue SET
 WHERE qid = ?16
 
 -- name: recount
--- The counts as they are.  ?1 qid
+-- Correct a queue's counts by counting its jobs.  ?1 qid
 UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped) = (
     SELECT count(*) FILTER (WHERE state = {scheduled}), count(*) FILTER (WHERE state = {retryable}), count(*) FILTER (WHERE state = {parked}),
            count(*) FILTER (WHERE state = {available}), count(*) FILTER (WHERE state = {running}), count(*) FILTER (WHERE state = {completed}),
@@ -38,7 +38,7 @@ UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, com
 WHERE qid = ?1
 
 -- name: miscounted
--- Whether there are jobs of a state that counts none, which nobody would look for.  ?1 qid
+-- Whether a state with the count 0 has jobs, which no verb would find.  ?1 qid
 SELECT 1 FROM penstock_queue WHERE qid = ?1 AND (
     (available <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = {available}))
     OR (scheduled <= 0 AND retryable <= 0
@@ -49,32 +49,32 @@ SELECT 1 FROM penstock_queue WHERE qid = ?1 AND (
 )
 
 -- name: new
--- The same after an enqueue, which is all that most transactions of a producer do.
+-- As tally, for the enqueue of new jobs, which is all that most transactions of a producer do.
 -- ?1 scheduled  ?2 available  ?3 both  ?4 qid
 UPDATE penstock_queue SET
     scheduled = scheduled + ?1, available = available + ?2, enqueued = enqueued + ?3, tail = tail + ?3
 WHERE qid = ?4
 
 -- name: generation
--- Counts new jobs of the whole file.  ?1 how many
+-- Count new jobs of the whole file.  ?1 number of jobs
 UPDATE penstock_queue SET enqueued = enqueued + ?1 WHERE qid = 0
 
 -- name: day
--- Adds to what was settled on a day.  ?1 qid  ?2 day  ?3 processed  ?4 failed
+-- Add to the daily counts.  ?1 qid  ?2 day  ?3 processed  ?4 failed
 INSERT INTO penstock_day (queue, day, processed, failed) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (queue, day) DO UPDATE SET processed = processed + ?3, failed = failed + ?4
 
 -- name: signal
--- Counts requests to stop and changes of settings.  ?1 namespace  ?2 requests  ?3 changes
+-- Count requests to stop and changes of settings.  ?1 namespace  ?2 requests  ?3 changes
 INSERT INTO penstock_signal (namespace, cancels, changes) VALUES (?1, ?2, ?3)
 ON CONFLICT (namespace) DO UPDATE SET cancels = cancels + ?2, changes = changes + ?3
 
 -- name: heard
--- What was counted so far.  ?1 namespace
+-- The counts of signal.  ?1 namespace
 SELECT cancels, changes FROM penstock_signal WHERE namespace = ?1
 
 -- name: boot
--- Which boot of the machine the leases are on.
+-- The boot of the machine whose clock the leases use.
 SELECT value FROM penstock_meta WHERE key = 'boot'
 
 -- name: new_boot
@@ -82,5 +82,5 @@ SELECT value FROM penstock_meta WHERE key = 'boot'
 INSERT INTO penstock_meta (key, value) VALUES ('boot', ?1) ON CONFLICT (key) DO UPDATE SET value = ?1
 
 -- name: void
--- Ends all leases: they are of another boot, whose clock says nothing any more.
+-- Void all leases: they are on the clock of an earlier boot.
 UPDATE penstock_job SET lease_until = -1 WHERE state = {running}

@@ -1,13 +1,13 @@
--- Stores new jobs. The verb looks at the queue first, draws generation and place, and adds to the counts.
+-- Store new jobs. The verb reads the queue first, assigns generation and place, and updates the counts.
 
 -- name: insert
--- One job without a unique key; changes nothing if its id is taken.
+-- A job without a unique key; changes nothing if its id is taken.
 INSERT INTO penstock_job (seq, queue, id, state, priority, place, due, task, enqueued_at, expires_at, spec)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING
 
 -- name: insert_with_key
--- One job with the phases in which it holds a unique key, or NULL; for all that have an option of their own.
+-- A job with a unique key (last parameter: its phases, or NULL), a partition, a fair share or a batch key.
 INSERT INTO penstock_job
     (seq, queue, id, state, priority, place, due, task, enqueued_at, expires_at, spec, tied)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

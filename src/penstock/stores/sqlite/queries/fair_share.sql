@@ -1,7 +1,7 @@
--- Fair share (tables say turn): the places that each tenant's key gets in a fair queue.
+-- Fair share (tables: turn): the places of each tenant's jobs in a queue with a fair share.
 
 -- name: begin
--- A queue is fair from now on.  ?1 qid  ?2 the place behind which those of fair share lie
+-- Give a queue a fair share.  ?1 qid  ?2 the place after which the places of the fair share begin
 UPDATE penstock_queue SET fair = ?2 WHERE qid = ?1
 
 -- name: round
@@ -13,7 +13,7 @@ SELECT now, tail FROM penstock_turns WHERE queue = ?1 AND priority = ?2
 SELECT next FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
 
 -- name: set_tail
--- ?1 qid  ?2 priority  ?3 now (if it is the first)  ?4 tail
+-- ?1 qid  ?2 priority  ?3 now (for a new row)  ?4 tail
 INSERT INTO penstock_turns (queue, priority, now, tail) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (queue, priority) DO UPDATE SET tail = ?4
 
@@ -27,11 +27,11 @@ ON CONFLICT (queue, priority, key) DO UPDATE SET next = ?4
 DELETE FROM penstock_turn WHERE queue = ?1 AND priority = ?2 AND key = ?3
 
 -- name: fetched
--- A later place was fetched.  ?1 qid  ?2 priority  ?3 place
+-- Advance the round to a fetched place.  ?1 qid  ?2 priority  ?3 place
 UPDATE penstock_turns SET now = ?3 WHERE queue = ?1 AND priority = ?2 AND now < ?3
 
 -- name: drop_past
--- Places that say nothing any more.  ?1 qid  ?2 priority  ?3 place  ?4 how many
+-- Delete tenants' places that have been passed.  ?1 qid  ?2 priority  ?3 place  ?4 limit
 DELETE FROM penstock_turn WHERE (queue, priority, key) IN (
     SELECT queue, priority, key FROM penstock_turn INDEXED BY penstock_turn_next
     WHERE queue = ?1 AND priority = ?2 AND next <= ?3 LIMIT ?4
@@ -42,7 +42,7 @@ DELETE FROM penstock_turn WHERE (queue, priority, key) IN (
 SELECT 1 FROM penstock_turn WHERE queue = ?1 LIMIT 1
 
 -- name: restart
--- All keys begin alike.  ?1 qid
+-- Start all tenants equal again.  ?1 qid
 UPDATE penstock_turns SET now = max(now, coalesce(
     (SELECT max(next) FROM penstock_turn AS t WHERE t.queue = ?1 AND t.priority = penstock_turns.priority), now))
 WHERE queue = ?1

@@ -1,18 +1,18 @@
--- Leases available jobs, in the order of their queue.
+-- Lease available jobs, in the order of their queue.
 
 -- name: under
--- What is leased under a token already.  ?1 token
+-- The jobs already leased under a token.  ?1 token
 SELECT {job_columns}
 FROM penstock_job INDEXED BY penstock_running
 WHERE state = {running} AND token = ?1
 
 -- name: is_under
--- Whether anything is.  ?1 token
+-- Whether a job is leased under a token.  ?1 token
 SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = {running} AND token = ?1 LIMIT 1
 
 -- name: lease
--- The first of a queue.  ?1 qid  ?2 limit  ?3 charge  ?4 now  ?5 token  ?6 worker  ?7 lease until
--- Rows begin with what they are to be sorted by: RETURNING promises no order.
+-- The first jobs of a queue.  ?1 qid  ?2 limit  ?3 charge  ?4 now  ?5 token  ?6 worker  ?7 lease until
+-- Rows begin with their sort key: RETURNING guarantees no order.
 UPDATE penstock_job
 SET state = {running}, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
     lease_until = ?7, started = 0, progress = NULL, reason = NULL
@@ -23,7 +23,7 @@ WHERE seq IN (
 RETURNING {leased_columns}
 
 -- name: lease_these
--- Jobs that were picked one by one.  ?1 JSON list of seq  ?2 (unused)  ?3 … ?7 as above
+-- Jobs that were chosen one by one.  ?1 JSON list of seq  ?2 (unused)  ?3 … ?7 as above
 UPDATE penstock_job
 SET state = {running}, attempt = attempt + ?3, charged = ?3, fetched_at = ?4, token = ?5, worker = ?6,
     lease_until = ?7, started = 0, progress = NULL, reason = NULL
@@ -31,7 +31,7 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND ?2 IS NULL
 RETURNING {leased_columns}
 
 -- name: ready
--- The first of a queue, to be looked at one by one.  ?1 qid  ?2 limit
+-- The first jobs of a queue, to be checked one by one.  ?1 qid  ?2 limit
 SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_ready
 WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
 
@@ -42,7 +42,7 @@ WHERE queue = ?1 AND state = {parked} AND task IN (SELECT value FROM json_each(?
 ORDER BY priority DESC, place LIMIT ?2
 
 -- name: is_parked
--- Whether there is one.  ?1 qid  ?2 JSON list of tasks
+-- Whether there is a parked job of these tasks.  ?1 qid  ?2 JSON list of tasks
 SELECT 1 FROM penstock_job INDEXED BY penstock_parked
 WHERE queue = ?1 AND state = {parked} AND task IN (SELECT value FROM json_each(?2)) LIMIT 1
 
@@ -52,5 +52,5 @@ SELECT 1 FROM penstock_job INDEXED BY penstock_expiring
 WHERE queue = ?1 AND expires_at <= ?2 AND expires_at IS NOT NULL AND {is_queued} LIMIT 1
 
 -- name: worker
--- What a worker announced.  ?1 namespace  ?2 worker
+-- The announcement of a worker.  ?1 namespace  ?2 worker
 SELECT info FROM penstock_worker WHERE namespace = ?1 AND id = ?2

@@ -1,4 +1,4 @@
--- Limits of queues.
+-- Limits of queues and the state of their rate limiters.
 
 -- name: set
 -- ?1 qid  ?2 limits (NULL: none)  ?3 held until  ?4 tat
@@ -13,7 +13,7 @@ UPDATE penstock_queue SET held_until = ?2 WHERE qid = ?1
 UPDATE penstock_queue SET tat = ?2, drained = ?3, drained_at = ?4, drained_since = ?5 WHERE qid = ?1
 
 -- name: starts
--- A leased job that must not begin yet.  ?1 instant  ?2 seq
+-- A leased job that must not start before an instant.  ?1 instant  ?2 seq
 UPDATE penstock_job SET fetched_at = ?1 WHERE seq = ?2
 
 -- name: aged

@@ -1,7 +1,7 @@
--- Listings, newest first. Which way is short depends on the counts: the verb chooses.
+-- Lists of jobs, newest first. The verb chooses the cheapest statement by the counts.
 
 -- name: by_age
--- Down from a generation.  ?1 below  ?2 qid or NULL  ?3 state or NULL  ?4 task or NULL  ?5 namespace  ?6 limit
+-- Jobs below a generation.  ?1 below  ?2 qid or NULL  ?3 state or NULL  ?4 task or NULL  ?5 namespace  ?6 limit
 SELECT {job_columns}
 FROM penstock_job
 WHERE seq < ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR task = ?4)
@@ -9,7 +9,7 @@ WHERE seq < ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR state = ?3) AND
 ORDER BY seq DESC LIMIT ?6
 
 -- name: all_jobs
--- How many there are in the whole file.
+-- The number of jobs in the whole file.
 SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead + waiting + grouped)
 FROM penstock_queue
 
@@ -19,12 +19,12 @@ SELECT {job_columns}
 FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1)) ORDER BY seq DESC
 
 -- name: held
--- What a worker holds, in the queues of a namespace.  ?1 worker  ?2 namespace
+-- Jobs leased to a worker, in the queues of a namespace.  ?1 worker  ?2 namespace
 SELECT seq FROM penstock_job INDEXED BY penstock_running
 WHERE state = {running} AND worker = ?1 AND queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?2)
 
 -- name: queue
--- A whole queue.  ?1 qid
+-- All jobs of a queue.  ?1 qid
 SELECT seq FROM penstock_job INDEXED BY penstock_id WHERE queue = ?1
 
 -- name: due
@@ -48,7 +48,7 @@ SELECT seq FROM penstock_job INDEXED BY penstock_running WHERE queue = ?1 AND st
 SELECT seq FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND state = {waiting} AND state = ?2
 
 -- name: other
--- Of a state that has no index of its own.  ?1 qid  ?2 state
+-- Jobs in a state that has no index of its own.  ?1 qid  ?2 state
 SELECT seq FROM penstock_job INDEXED BY penstock_id WHERE queue = ?1 AND state = ?2
 
 -- name: ended
@@ -56,13 +56,14 @@ SELECT seq FROM penstock_job INDEXED BY penstock_id WHERE queue = ?1 AND state =
 SELECT seq FROM penstock_job INDEXED BY penstock_ended WHERE queue = ?1 AND state = ?2 AND ended_at IS NOT NULL
 
 -- name: oldest
--- Up from the first job of the file: what purge takes when it takes most of it.  ?1 qid  ?2 JSON list of states  ?3 limit
+-- Jobs of a queue from the oldest on: for a purge that removes most of them.
+-- ?1 qid  ?2 JSON list of states  ?3 limit
 SELECT seq FROM penstock_job NOT INDEXED
 WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (state <> {grouped} OR batch IS NULL)
 ORDER BY seq LIMIT ?3
 
 -- name: find
--- Jobs of one id in all queues of a namespace, by the queue's name.  ?1 namespace  ?2 id
+-- Jobs with one id in all queues of a namespace, by the queue's name.  ?1 namespace  ?2 id
 SELECT {job_columns}
 FROM penstock_queue AS q CROSS JOIN penstock_job AS j
 WHERE q.namespace = ?1 AND q.qid <> 0 AND j.queue = q.qid AND j.id = ?2

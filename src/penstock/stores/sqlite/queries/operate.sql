@@ -1,28 +1,28 @@
--- retry, reschedule, delete: what an operator does to single jobs.
+-- Change single jobs: retry, reschedule, delete.
 
 -- name: look
 -- ?1 qid  ?2 id
 SELECT seq, state, spec, expires_at, batch, members IS NOT NULL FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: retry
--- Available now, as new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 tied
+-- Make an ended job available now, as if it were new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 tied
 UPDATE penstock_job
 SET state = {available}, place = ?2, due = ?3, expires_at = ?4, tied = ?5, attempt = 0, lost = 0,
     ended_at = NULL, keep_until = NULL, cancel_asked = 0, result = NULL, reason = NULL
 WHERE seq = ?1
 
 -- name: retry_queued
--- The same for a job that has not ended.  ?1 … ?4 as above
+-- As retry, for a queued job.  ?1 … ?4 as above
 UPDATE penstock_job
 SET state = {available}, place = ?2, due = ?3, expires_at = ?4, attempt = 0, lost = 0, cancel_asked = 0,
     result = NULL, reason = NULL
 WHERE seq = ?1
 
 -- name: reschedule
--- ?1 seq  ?2 state  ?3 due  ?4 place (NULL: where it stood)
+-- ?1 seq  ?2 state  ?3 due  ?4 place (NULL: keep)
 UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE seq = ?1
 
 -- name: delete
--- Jobs of whatever state.  ?1 JSON list of seq
+-- Remove jobs in any state.  ?1 JSON list of seq
 DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1))
 RETURNING state, id, task, gkey, batch, members IS NOT NULL, seq, tied

@@ -1,27 +1,27 @@
--- Partitions (columns and tables say lane): what a change of one job means for the others of its key.
+-- Partitions (columns and tables: lane): update the other jobs of a key when one job changes.
 
 -- name: look
--- What there is to know of a job before a change of it.  ?1 seq
+-- Read a job before a change.  ?1 seq
 SELECT seq, state, priority, place, lane, admitted, spec FROM penstock_job WHERE seq = ?1
 
 -- name: begin
--- A queue has partitions from now on.  ?1 qid
+-- Mark that a queue has partitions.  ?1 qid
 UPDATE penstock_queue SET laned = 1 WHERE qid = ?1
 
 -- name: join
--- A job has a partition.  ?1 seq  ?2 key  ?3 rank
+-- Store the partition of a job.  ?1 seq  ?2 key  ?3 rank
 UPDATE penstock_job SET lane = ?2, rank = ?3 WHERE seq = ?1
 
 -- name: admit
--- ?1 seq  ?2 NULL, or as in sql.py
+-- ?1 seq  ?2 NULL, ADMITTED or ADMITTED_UNSTARTED (sql.py)
 UPDATE penstock_job SET admitted = ?2 WHERE seq = ?1
 
 -- name: available
--- The next of a partition.  ?1 seq  ?2 admitted
+-- Make a waiting job available.  ?1 seq  ?2 admitted
 UPDATE penstock_job SET state = {available}, admitted = ?2 WHERE seq = ?1
 
 -- name: wait
--- A job for which there is no room.  ?1 seq
+-- Make a job waiting, because its partition is full.  ?1 seq
 UPDATE penstock_job SET state = {waiting} WHERE seq = ?1
 
 -- name: to_place
@@ -33,22 +33,22 @@ UPDATE penstock_job SET place = ?2 WHERE seq = ?1
 UPDATE penstock_job SET state = {available}, place = ?2 WHERE seq = ?1
 
 -- name: first
--- Who is first in line.  ?1 qid  ?2 key
+-- The first waiting job.  ?1 qid  ?2 key
 SELECT seq, state, priority, place, lane, admitted, spec, rank FROM penstock_job INDEXED BY penstock_waiting
 WHERE queue = ?1 AND lane = ?2 AND state = {waiting} ORDER BY rank, place LIMIT 1
 
 -- name: count
--- How many are admitted.  ?1 qid  ?2 key
+-- The number of admitted jobs.  ?1 qid  ?2 key
 SELECT count(*) FROM penstock_job INDEXED BY penstock_admitted
 WHERE queue = ?1 AND lane = ?2 AND admitted IS NOT NULL
 
 -- name: unstarted
--- How many of these have not started.  ?1 qid  ?2 key
+-- The number of admitted jobs that have not started.  ?1 qid  ?2 key
 SELECT count(*) FROM penstock_job INDEXED BY penstock_admitted
 WHERE queue = ?1 AND lane = ?2 AND admitted = {admitted_unstarted} AND admitted IS NOT NULL
 
 -- name: rates
--- Those of some jobs whose start counts.  ?1 JSON list of seq
+-- The jobs of a list whose start counts against a rate.  ?1 JSON list of seq
 SELECT seq, lane, spec FROM penstock_job
 WHERE seq IN (SELECT value FROM json_each(?1)) AND lane IS NOT NULL AND admitted = {admitted_unstarted}
 
@@ -57,7 +57,7 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND lane IS NOT NULL AND admitted
 SELECT spent, held, due FROM penstock_lane WHERE queue = ?1 AND key = ?2
 
 -- name: remember
--- ?1 qid  ?2 key  ?3 spent  ?4 held  ?5 when both end
+-- ?1 qid  ?2 key  ?3 spent  ?4 held  ?5 when both have passed
 INSERT INTO penstock_lane (queue, key, spent, held, over) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (queue, key) DO UPDATE SET spent = ?3, held = ?4, over = ?5
 
@@ -80,7 +80,7 @@ WHERE queue = ?1 AND due <= ?2 AND due IS NOT NULL ORDER BY due, key LIMIT ?3
 SELECT min(due) FROM penstock_lane INDEXED BY penstock_lane_due WHERE queue = ?1 AND due IS NOT NULL
 
 -- name: over
--- Whether there is a key that nobody has a use for.  ?1 qid  ?2 now
+-- Whether there is an unused key.  ?1 qid  ?2 now
 SELECT 1 FROM penstock_lane INDEXED BY penstock_lane_over WHERE queue = ?1 AND over <= ?2 AND due IS NULL LIMIT 1
 
 -- name: forget
@@ -88,16 +88,16 @@ SELECT 1 FROM penstock_lane INDEXED BY penstock_lane_over WHERE queue = ?1 AND o
 DELETE FROM penstock_lane WHERE queue = ?1 AND over <= ?2 AND due IS NULL
 
 -- name: before
--- How many stand in line before a job.  ?1 qid  ?2 key  ?3 rank  ?4 place
+-- The number of waiting jobs ahead of a job.  ?1 qid  ?2 key  ?3 rank  ?4 place
 SELECT count(*) FROM penstock_job INDEXED BY penstock_waiting
 WHERE queue = ?1 AND lane = ?2 AND state = {waiting} AND (rank, place) < (?3, ?4)
 
 -- name: in_line
--- How many stand in line.  ?1 qid  ?2 key
+-- The number of waiting jobs.  ?1 qid  ?2 key
 SELECT count(*) FROM penstock_job INDEXED BY penstock_waiting WHERE queue = ?1 AND lane = ?2 AND state = {waiting}
 
 -- name: admitted
--- Their generations.  ?1 qid  ?2 key
+-- The generations of the admitted jobs.  ?1 qid  ?2 key
 SELECT seq FROM penstock_job INDEXED BY penstock_admitted
 WHERE queue = ?1 AND lane = ?2 AND admitted IS NOT NULL
 

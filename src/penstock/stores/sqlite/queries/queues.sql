@@ -1,4 +1,4 @@
--- What an operator sees of queues, and workers.
+-- Queues and workers, for operators.
 
 -- name: all
 -- ?1 namespace
@@ -11,7 +11,7 @@ SELECT {queue_columns}
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: oldest
--- The least due of the first available jobs, in the index alone.  ?1 qid  ?2 how many are looked at
+-- The earliest due time of the first available jobs, in the index alone.  ?1 qid  ?2 number of jobs to check
 SELECT min(due) FROM (
     SELECT due FROM penstock_job INDEXED BY penstock_ready
     WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
@@ -43,5 +43,5 @@ INSERT INTO penstock_worker (namespace, id, seen_at, info) VALUES (?1, ?2, ?3, ?
 ON CONFLICT (namespace, id) DO UPDATE SET seen_at = ?3, info = ?4
 
 -- name: workers
--- Who was seen since.  ?1 namespace  ?2 seen at or after
+-- Workers that announced themselves since an instant.  ?1 namespace  ?2 seen at or after
 SELECT id, seen_at, info FROM penstock_worker WHERE namespace = ?1 AND seen_at >= ?2

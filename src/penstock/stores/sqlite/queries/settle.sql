@@ -1,20 +1,20 @@
--- Ends attempts. Each statement that changes a running job compares its token in the same breath.
+-- End attempts. Each statement that changes a running job checks its token atomically.
 
 -- name: remove
--- Jobs of one token and queue that ended well, are not kept, and are tied to no others.
+-- Remove completed jobs of one token and queue that are not kept and have no dependents.
 -- ?1 JSON list of seq  ?2 qid  ?3 token
--- One statement for all: half the time of one each, and the interpreter is let go and taken back once.
+-- One statement for all takes half the time of one statement each, and releases Python's GIL only once.
 DELETE FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
   AND tied IS NULL AND members IS NULL
 
 -- name: left
--- Those of them that are tied, or batches: the others have gone.  ?1 … ?3 as above
+-- The jobs of the list that are left: batches, and jobs with dependents.  ?1 … ?3 as above
 SELECT seq FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
 
 -- name: keep
--- One job that ended well, stays for a while, and is tied to no others.
+-- Complete one job that is kept and has no dependents.
 -- ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 now  ?6 kept until  ?7 result  ?8 reason
 UPDATE penstock_job
 SET state = {completed}, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
@@ -28,14 +28,14 @@ SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied, memb
 FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move
--- One job to whatever state.
+-- Move one job to any other state.
 -- ?1 seq  ?2 state  ?3 attempt  ?4 lost  ?5 place  ?6 due  ?7 ended at  ?8 kept until  ?9 errors
--- ?10 result  ?11 reason  ?12 token (NULL: whichever it is)
+-- ?10 result  ?11 reason  ?12 token (NULL: any)
 UPDATE penstock_job
 SET state = ?2, attempt = ?3, lost = ?4, place = ?5, due = ?6, ended_at = ?7, keep_until = ?8, errors = ?9,
     result = ?10, reason = ?11, token = NULL, worker = NULL, lease_until = NULL, started = 0
 WHERE seq = ?1 AND state = {running} AND (?12 IS NULL OR token = ?12)
 
 -- name: drop
--- One job.  ?1 seq  ?2 token (NULL: whichever it is)
+-- Remove one job.  ?1 seq  ?2 token (NULL: any)
 DELETE FROM penstock_job WHERE seq = ?1 AND state = {running} AND (?2 IS NULL OR token = ?2)

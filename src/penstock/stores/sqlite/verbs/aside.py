@@ -1,4 +1,4 @@
-"""Jobs that cannot be read: what becomes of them, whatever verb has met them, and what is shown of them."""
+"""Set aside jobs that cannot be read, and show them as stand-ins; used by all verbs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FREE = SQL["keys.free"]
 
 
 class _Looked(NamedTuple):
-    """What the columns say of a job, whatever its spec says: those of `aside.look`."""
+    """The columns of a job whose spec may be unreadable: those of `aside.look`."""
 
     queue: str
     id: str
@@ -40,7 +40,7 @@ class _Looked(NamedTuple):
 
 
 def put_aside(tx: TransactionContext, causes: Mapping[int, str]) -> None:
-    """These jobs, by generation, are dead from now on, hold nothing, and can be read: as stand-ins."""
+    """Set jobs aside, given as generation → cause: each becomes a dead, readable stand-in without keys."""
     partitions_left: dict[tuple[str, str], None] = {}
     for seq, cause in causes.items():
         row = _looked(tx, seq)
@@ -48,12 +48,12 @@ def put_aside(tx: TransactionContext, causes: Mapping[int, str]) -> None:
             _put_aside(tx, seq, cause, row)
             if row.lane is not None:
                 partitions_left[row.queue, row.lane] = None
-    for name, key in partitions_left:  # when none of them stands there any more
+    for name, key in partitions_left:  # after all of them have left their partitions
         partitions.advance(tx, tx.some_queue(name), key)
 
 
 def show(tx: TransactionContext, row: Row) -> Job:
-    """The job of a row as `job_of` takes it; for one that cannot be read, what is shown in its place."""
+    """Decode a row with the columns of SqliteJobRow; return a stand-in for a job that cannot be read."""
     try:
         return job_of(row)
     except Unreadable as error:
@@ -84,7 +84,7 @@ def _put_aside(tx: TransactionContext, seq: int, cause: str, row: _Looked) -> No
 
 
 def _count(tx: TransactionContext, queue: QueueContext, state: int) -> None:
-    """One that had ended was counted then."""
+    """Count a job that was set aside as dead, and as settled unless it had ended before."""
     tx.move(queue, state if 0 <= state < len(STATES) else None, DEAD)
     if state not in ENDED:
         tx.settled(queue, 1, 1)

@@ -1,4 +1,4 @@
-"""Groups: members join and leave, some become a batch, and what becomes of it becomes of them."""
+"""Batches: members join and leave a collecting batch, a batch job is made of them, and they end with it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SHOW = SQL["batches.show"]
 
 _ids_blob = msgspec.msgpack.Encoder().encode
 
-#: A member of a group: its generation, and its job.
+#: A member of a collecting batch: its generation, and its job.
 _Member = tuple[int, NewJob]
 
 
@@ -64,7 +64,7 @@ _Member = tuple[int, NewJob]
 
 
 def entered(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, state: int) -> None:
-    """A new job that has a group was stored in this state."""
+    """Store the batch key of a new job with this state, and let a GROUPED one join its batch."""
     assert job.group is not None
     tx.execute(_KEY, (seq, job.group.key))
     if state == GROUPED:
@@ -72,19 +72,19 @@ def entered(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, 
 
 
 def set_key(tx: TransactionContext, seq: int, key: str) -> None:
-    """The key by which a member is grouped."""
+    """Store the batch key of a member."""
     tx.execute(_KEY, (seq, key))
 
 
 def enter(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob) -> None:
-    """A job that was there, and waits in no group, joins its own; its old state was counted out already."""
+    """Let an existing job join its collecting batch, after it was counted out of its old state."""
     assert job.group is not None
     tx.execute(_ENTER, (seq, tx.tails(queue, 1) + 1, tx.now))
     _join(tx, queue, job.task, job.group)
 
 
 def _join(tx: TransactionContext, queue: QueueContext, task: str, terms: Group) -> None:
-    """The row stands there already; if that makes a batch, it is made."""
+    """Count a member whose row is already stored; make the batch job if the batch is now full or due."""
     name, now = (queue.qid, task, terms.key), tx.now
     said = (terms.size, terms.wait, terms.grace, now, terms.due(now, now))
     n, first = tx.execute(_JOIN, (*name, *said)).fetchone()
@@ -97,7 +97,7 @@ def _join(tx: TransactionContext, queue: QueueContext, task: str, terms: Group) 
 
 
 def left(tx: TransactionContext, queue: QueueContext, task: str, key: str, n: int = 1) -> None:
-    """So many stand in their group no more."""
+    """Remove n members from the counts of their collecting batch."""
     name = (queue.qid, task, key)
     size, wait, grace, before, last, _ = tx.execute(_ONE, name).fetchone()
     if before <= n:
@@ -108,7 +108,7 @@ def left(tx: TransactionContext, queue: QueueContext, task: str, key: str, n: in
 
 
 def is_ripe(tx: TransactionContext, queue: QueueContext, task: str, key: str, *, full: bool = True) -> bool:
-    """Whether it is to become a batch: its time has come, or there are enough."""
+    """Return True if the collecting batch is due or, with `full`, has enough members."""
     found = tx.execute(_ONE, (queue.qid, task, key)).fetchone()
     if found is None:
         return False
@@ -116,11 +116,11 @@ def is_ripe(tx: TransactionContext, queue: QueueContext, task: str, key: str, *,
     return (full and n >= size) or (due is not None and due <= tx.now)
 
 
-# ── becoming a batch ─────────────────────────────────────────────────────────────────────────────
+# ── making the batch job ─────────────────────────────────────────────────────────────────────────
 
 
 def flush(tx: TransactionContext, queue: QueueContext, task: str, key: str) -> tuple[str | None, int]:
-    """The first of a group become a batch: its id, None if all have expired; and how many they were."""
+    """Make a batch job of the first members; return its id (None if all had expired) and their number."""
     name = (queue.qid, task, key)
     size, *_ = tx.execute(_ONE, name).fetchone()
     members: list[_Member] = []
@@ -137,7 +137,7 @@ def flush(tx: TransactionContext, queue: QueueContext, task: str, key: str) -> t
 
 
 def batch_alone(tx: TransactionContext, queue: QueueContext, seq: int, spec: NewJob) -> None:
-    """A member that waits in no group is a batch of its own."""
+    """Make a batch job of one member that is in no collecting batch."""
     _make_batch(tx, queue, [(seq, spec)])
 
 
@@ -158,7 +158,7 @@ def _make_batch(tx: TransactionContext, queue: QueueContext, members: Sequence[_
 def _insert(
     tx: TransactionContext, queue: QueueContext, seq: int, place: int, spec: NewJob, ids: bytes
 ) -> bool:
-    """Whether its id was free."""
+    """Store a batch job; return False if its id is taken."""
     row = (seq, queue.qid, spec.id, spec.priority, place, tx.now, spec.task, spec_blob(spec), ids)
     return tx.execute(_INSERT, row).rowcount == 1
 
@@ -169,7 +169,7 @@ def _insert(
 def end_queued(
     tx: TransactionContext, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
 ) -> None:
-    """A job that was not running is cancelled: it leaves its group, or its members end with it."""
+    """Cancel a job that is not running: a member leaves its collecting batch, a batch ends its members."""
     if isinstance(spec, bytes):
         spec = spec_of(seq, spec)
     partitions.end_queued(tx, queue, seq, state, spec, reason)
@@ -185,7 +185,7 @@ def end_queued(
 def end_members(
     tx: TransactionContext, queue: QueueContext, batch: str, state: int, until: int, reason: str | None
 ) -> None:
-    """A batch has ended in this state, and is kept until then."""
+    """End the members of a batch that has ended in this state; `until`: the end of its retention."""
     terms = (queue.qid, batch, state, tx.now, until, reason and storable(reason))
     rows = tx.execute(_END, terms).fetchall()
     for seq, tied in rows:
@@ -196,7 +196,7 @@ def end_members(
 
 
 def drop_members(tx: TransactionContext, queue: QueueContext, batch: str, *, forgotten: bool) -> None:
-    """A batch is gone, and its members with it. Forgotten: nobody has asked for that."""
+    """Remove the members of a removed batch. `forgotten`: it was removed by its retention, not on request."""
     for state, seq, tied in tx.execute(_REMOVE, (queue.qid, batch)).fetchall():
         tx.move(queue, state, None)
         if tied is not None and forgotten:
@@ -205,11 +205,11 @@ def drop_members(tx: TransactionContext, queue: QueueContext, batch: str, *, for
             free_keys(tx, [seq])
 
 
-# ── what there is ────────────────────────────────────────────────────────────────────────────────
+# ── queries ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
-    """When the first group of a queue is due."""
+    """Return when the first collecting batch of a queue is due; None if there is none."""
     if not queue.count(GROUPED):
         return None
     due: int | None
@@ -218,7 +218,7 @@ def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
 
 
 def due_groups(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
-    """Those that are due: when, task, key."""
+    """Return the collecting batches that are due: (instant, task, key)."""
     if not queue.count(GROUPED):
         return []
     return tx.execute(_DUE, (queue.qid, tx.now, limit)).fetchall()

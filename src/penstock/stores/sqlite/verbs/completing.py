@@ -1,4 +1,4 @@
-"""The part of settle for jobs that completed and need no more: all of them in a few statements."""
+"""The fast path of settle: completed jobs without dependents, settled together in a few statements."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LEFT = SQL["settle.left"]
 _KEEP = SQL["settle.keep"]
 
 _COMPLETED = State.COMPLETED
-#: The first parameters of `settle.keep`: one tuple a job.
+#: The first parameters of `settle.keep`: one tuple per job.
 _SEQ, _QID = 0, 1
 
 
 class Completions:
-    """Jobs that completed, of which no more has to be stored than their result."""
+    """Completed jobs for which nothing but a result has to be stored."""
 
     __slots__ = ("gone", "kept", "queues", "with_dependents")
 
@@ -38,15 +38,15 @@ class Completions:
         self.with_dependents: set[int] = set()  # generations
 
     def settle(self, tx: TransactionContext) -> set[int] | None:
-        """Settle all but batches and jobs with a unique key, whose generations are returned.
+        """Settle all jobs except batches and jobs with a unique key; return the generations of those.
 
-        If one of the leases does not hold: nothing is settled, and the answer is None.
+        Returns None, and settles nothing, if one of the leases is no longer held.
         """
         cx = tx.cx
         cx.execute("SAVEPOINT completions")
         try:
             all_hold = self._remove(cx) and self._keep(cx)
-        except OverflowError:  # of one of them: which one is seen when they go one by one
+        except OverflowError:  # settling the jobs one by one will find the job that causes it
             all_hold = False
         if not all_hold:
             cx.execute("ROLLBACK TO completions")
@@ -82,7 +82,7 @@ class Completions:
         return True
 
     def _left(self, cx: sqlite3.Connection, qid: int, token: str, seqs: list[int]) -> set[int]:
-        """The jobs of these leases that hold and were passed over: batches, and jobs with a unique key."""
+        """Return the jobs with a held lease that were skipped: batches, and jobs with a unique key."""
         left = {seq for (seq,) in cx.execute(_LEFT, (numbers(seqs), qid, token))}
         self.with_dependents |= left
         return left
@@ -99,17 +99,17 @@ class Completions:
 def completions_of(
     tx: TransactionContext, settlements: Sequence[Settlement]
 ) -> tuple[Completions | None, list[int]]:
-    """The jobs of a call that just completed, and the positions in the call of the rest.
+    """Split a call into plain completions and the positions of the other settlements.
 
-    Jobs that are settled once and bring no others do not touch each other, so their order is free. Otherwise
-    all have to be settled in the order of the call: the first answer is None.
+    Jobs that are settled once and have no `then` do not affect each other, so their order is free. Otherwise
+    all must be settled in the order of the call, and the first value is None.
     """
     completions, rest = Completions(), []
     gone, kept, queues, now = completions.gone, completions.kept, completions.queues, tx.now
     in_order = False
     name, queue, token = "", None, ""
     seqs: list[int] = []
-    heap: list[int] = []  # those of the last queue and token
+    heap: list[int] = []  # generations of the current queue and token
     for place, one in enumerate(settlements):
         lease, to = one.lease, one.transition
         if type(lease) is not Lease or one.then:

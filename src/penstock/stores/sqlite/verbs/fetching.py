@@ -34,14 +34,14 @@ _PARKED_TASKS = SQL["parked.tasks"]
 _EXPIRED = SQL["fetch.expired"]
 _WORKER = SQL["fetch.worker"]
 
-#: How many expired jobs one fetch cancels on its way: its transaction must stay short.
+#: The most expired jobs that one fetch cancels, because its transaction must stay short.
 _MOST_EXPIRED = 2_000
-#: Where these stand in a row: jobs that were just leased are read as plain tuples, for speed.
+#: Positions of these columns: just leased jobs are read as plain tuples, for speed.
 _SEQ, _TIED = LeasedRow._fields.index("seq"), LeasedRow._fields.index("tied")
 
 
 class _Terms(NamedTuple):
-    """What the statements that lease take behind their own parameters."""
+    """The last parameters of the statements that lease jobs."""
 
     charge: int
     now: int
@@ -51,7 +51,7 @@ class _Terms(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A job that may be leased, to be looked at on its own: the columns of `fetch.ready`."""
+    """A job that may be leased, to be checked one by one: the columns of `fetch.ready`."""
 
     seq: int
     state: int
@@ -72,7 +72,7 @@ def probe_fetch(
     token: str,
     charge: bool,
 ) -> Fetched | NeedsWrite:
-    """An idle worker must not take the write lock: is there anything at all?"""
+    """Answer an empty fetch by reading alone, so that idle workers do not take the write lock."""
     if not tx.same_boot() or tx.execute(_IS_UNDER, (token,)).fetchone():
         return NEEDS_WRITE
     found = tx.known([share.queue for share in queues])
@@ -105,12 +105,12 @@ def fetch(
 def _take(
     tx: TransactionContext, shares: Sequence[Share], limit: int, terms: _Terms, starts: dict[int, int]
 ) -> list[Row]:
-    """Leases up to each quota, then up to each cap. `starts`: which of them start later, and when."""
+    """Lease up to each quota, then up to each cap. `starts` collects the jobs that start later, and when."""
     found = [(share, tx.queue(share.queue)) for share in shares]
     supplies = [
         (share, _Supply(tx, queue, terms, share.free, starts)) for share, queue in found if queue is not None
     ]
-    if len(supplies) == 1:  # one queue: both passes are one
+    if len(supplies) == 1:  # one queue needs only one pass
         share, supply = supplies[0]
         return supply.take(min(share.cap, limit))
     rows: list[Row] = []
@@ -124,7 +124,7 @@ def _take(
 
 
 class _Supply:
-    """What a queue has to give in one fetch."""
+    """The jobs that one queue can give in one fetch."""
 
     __slots__ = ("_free", "_queue", "_simple", "_starts", "_tasks", "_terms", "_tx", "taken")
 
@@ -146,7 +146,7 @@ class _Supply:
         self._simple = not self._tasks and not _some_expired(tx, queue)
 
     def take(self, want: int) -> list[Row]:
-        """Leases up to `want` of its jobs, in their order."""
+        """Lease up to `want` jobs of the queue, in its order."""
         queue = self._queue
         if queue.gate is not None:
             want = self._bounded(want)
@@ -174,14 +174,14 @@ class _Supply:
         return rows
 
     def _bounded(self, want: int) -> int:
-        """As many as the queue's limits leave."""
+        """Return `want`, reduced to what the queue's limits allow."""
         gate, room = self._queue.gate, limits.room(self._tx, self._queue)
         if self._free is not None and gate is not None and gate.limits.gates:
             want = min(want, self._free - self.taken)
         return want if room is None else min(want, room)
 
     def _one_by_one(self, want: int) -> list[Row]:
-        """Where parked jobs come first, or expired ones stand in the way."""
+        """Lease jobs one by one, because parked jobs come first or some jobs have expired."""
         tx, queue = self._tx, self._queue
         picked: list[int] = []
         for one in self._candidates(want):
@@ -194,7 +194,7 @@ class _Supply:
         return self._lease_these(picked)
 
     def _with_dependents(self, want: int) -> list[Row]:
-        """The same where the end of one that has expired may bring another one before those that follow."""
+        """As `_one_by_one`, if cancelling an expired job may admit another job ahead of the next ones."""
         rows: list[Row] = []
         for _ in range(_MOST_EXPIRED):
             leased, others_changed = self._until_others_change(want - len(rows))
@@ -204,7 +204,7 @@ class _Supply:
         return rows
 
     def _until_others_change(self, want: int) -> tuple[list[Row], bool]:
-        """Lease jobs until a change of one may have changed others; whether one may have."""
+        """Lease jobs until a change of one may have changed others; return the jobs, and True if it may."""
         tx, queue = self._tx, self._queue
         picked: list[int] = []
         passed: _Candidate | None = None
@@ -231,7 +231,7 @@ class _Supply:
         return rows, bool(rows) or passed is not None
 
     def _pick(self, one: _Candidate, picked: list[int]) -> None:
-        """Count it as leased, which `_lease_these` does then."""
+        """Count a job as leased; `_lease_these` leases it later."""
         picked.append(one.seq)
         if one.tied is not None:
             self._leave_queue(one.state, one.seq, one.tied)
@@ -243,13 +243,13 @@ class _Supply:
         return sorted(rows, key=lambda row: order[row[_SEQ]])
 
     def _leave_queue(self, state: int, seq: int, tied: int) -> None:
-        """Its start may free its unique key, or take it."""
+        """Update the unique key of a job that leaves the queue: its start may free or take the key."""
         shift_key(self._tx, self._queue, seq, tied, STATES[state], STATES[RUNNING])
 
     def _candidates(self, want: int, more: int = _MOST_EXPIRED) -> Iterator[_Candidate]:
         cx, qid, most = self._tx.cx, self._queue.qid, want + more
         if self._tasks:
-            # all at once: the statements that change jobs run while these are looked at
+            # fetchall: statements that change jobs run during this iteration
             yield from map(_Candidate._make, cx.execute(_PARKED, (qid, most, texts(self._tasks))).fetchall())
         yield from map(_Candidate._make, cx.execute(_READY, (qid, most)).fetchall())
 
@@ -261,8 +261,7 @@ def _some_expired(tx: TransactionContext, queue: QueueContext) -> bool:
 def _kept_back(
     tx: TransactionContext, queues: Sequence[QueueContext], worker: str
 ) -> tuple[int | None, tuple[SetAside, ...], tuple[str, ...]]:
-    """When a gate opens behind which there is something for this worker, which knows some parked jobs; what
-    was set aside; and which queues with such jobs are full."""
+    """Return the fields `opens`, `set_aside` and `kept` of `Fetched` for this worker."""
     gated = [queue for queue in queues if queue.gate is not None]
     wanted = [queue for queue in gated if _wanted(tx, queue, worker)]
     opens = limits.opens(tx, gated, {queue.qid for queue in wanted})
@@ -270,7 +269,7 @@ def _kept_back(
 
 
 def _wanted(tx: TransactionContext, queue: QueueContext, worker: str) -> Sequence[str]:
-    """The tasks that this worker knows, if jobs of one of them are parked here; none otherwise."""
+    """Return the tasks that this worker knows, if a job of one of them is parked here; else an empty list."""
     if not queue.count(PARKED):
         return ()
     found = tx.execute(_WORKER, (tx.namespace, worker)).fetchone()

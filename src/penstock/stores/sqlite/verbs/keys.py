@@ -1,4 +1,4 @@
-"""Unique keys: who takes one, who holds it, and who gives it up."""
+"""Unique keys: find the holder of a key, take keys, and free them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JOB = SQL["keys.job"]
 
 
 def holder(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[str, int] | None:
-    """Who holds a key; one whose period is over loses it here."""
+    """Return the id and generation of a key's holder; a key whose period is over is freed here."""
     found = tx.execute(_HOLDER, (queue.qid, key)).fetchone()
     if found is None:
         return None
@@ -39,28 +39,28 @@ def holder(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[str, 
 def take_key(
     tx: TransactionContext, queue: QueueContext, seq: int, id: str, unique: UniqueKey, enqueued_at: int
 ) -> None:
-    """If nobody else holds it, for what is left of its period."""
+    """Take a key for the rest of its period, unless another job holds it."""
     end = until(unique, enqueued_at)
     if (end is None or end > tx.now) and holder(tx, queue, unique.key) is None:
         tx.execute(_TAKE, (queue.qid, unique.key, seq, id, end))
 
 
 def free_keys(tx: TransactionContext, seqs: Sequence[int]) -> None:
-    """Whatever these jobs hold."""
+    """Free the unique keys of these jobs."""
     if seqs:
         tx.execute(_FREE, (numbers(seqs),))
 
 
 def forget_key(tx: TransactionContext, seq: int, state: int, tied: int) -> None:
-    """What a tied job holds that has ended, when it is kept no longer without anybody's asking for it."""
-    if outlives_its_job(tied, STATES[state]):  # others hold nothing any more
+    """Free the key of an ended job that its retention removes; a key with a period may outlive its job."""
+    if outlives_its_job(tied, STATES[state]):  # in other states the job holds no key
         tx.execute(_FREE_ENDLESS, (seq,))
 
 
 def shift_key(
     tx: TransactionContext, queue: QueueContext, seq: int, tied: int, before: State | None, after: State
 ) -> None:
-    """What a step between these two states does to the key of a tied job, which is still there."""
+    """Take or free the unique key of a job that changes from state `before` to `after`."""
     match key_change(tied, before, after):
         case KeyChange.TAKEN:
             id, spec, enqueued_at = tx.execute(_JOB, (seq,)).fetchone()
@@ -74,7 +74,7 @@ def shift_key(
 
 
 def prune_keys(tx: TransactionContext, queues: Sequence[QueueContext], limit: int) -> int:
-    """Keys whose period is over; how many went."""
+    """Delete keys whose period is over; return their number."""
     gone = 0
     for queue in queues:
         gone += tx.execute(_PRUNE, (queue.qid, tx.now, limit - gone)).rowcount
@@ -82,5 +82,5 @@ def prune_keys(tx: TransactionContext, queues: Sequence[QueueContext], limit: in
 
 
 def drop_keys(tx: TransactionContext, queue: QueueContext) -> None:
-    """All of a queue that is forgotten."""
+    """Delete all keys of a queue that is dropped."""
     tx.execute(_DROP, (queue.qid,))

@@ -1,4 +1,4 @@
-"""extend and reclaim: leases are extended while their holder is alive, and taken over when they run out."""
+"""extend and reclaim: extend leases that are still held, and lease lost jobs to another worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def extend(tx: TransactionContext, requests: Sequence[HeartbeatRequest]) -> list
 
 
 def must_last(requests: Sequence[HeartbeatRequest]) -> bool:
-    """Whether one of them records what a power cut must not take back."""
+    """Return True if the data of one request must survive a power cut."""
     return any(request.lasting for request in requests)
 
 

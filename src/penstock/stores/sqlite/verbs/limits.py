@@ -1,4 +1,4 @@
-"""What the other verbs ask of a queue's limits: whether it gives, whether it takes, what it keeps."""
+"""The limits of a queue, for the other verbs: how many jobs it may give, and whether it takes new ones."""
 
 from __future__ import annotations
 
@@ -30,26 +30,28 @@ _blob = msgspec.msgpack.Encoder().encode
 
 
 def room(tx: TransactionContext, queue: QueueContext) -> int | None:
-    """How many jobs the queue may give now; None: any number."""
+    """Return how many jobs may be fetched from the queue now; None: any number."""
     if queue.paused:
         return 0
     return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), tx.now)
 
 
 def gives(tx: TransactionContext, queue: QueueContext, *, parked: bool = False) -> bool:
-    """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
+    """Return True if a fetch would get an available job now, or, with `parked`, a parked one."""
     some = queue.count(AVAILABLE) > 0 or (parked and queue.count(PARKED) > 0)
     return some and room(tx, queue) != 0
 
 
 def full(queue: QueueContext) -> bool:
-    """Whether as many of its jobs run as may, so that the end of one lets the next one start."""
+    """Return True if `max_running` jobs of the queue run: the next one starts when one of them ends."""
     return queue.gate is not None and not queue.paused and queue.gate.full(queue.count(RUNNING))
 
 
 def opens(tx: TransactionContext, queues: Sequence[QueueContext], parked: Collection[int] = ()) -> int | None:
-    """When one of these queues gives what it keeps back now, by the time that passes. In those of `parked`
-    there are parked jobs for who asks."""
+    """Return when a rate or a throttle of these queues admits the next job that it blocks now.
+
+    `parked`: the queues with parked jobs for the calling worker.
+    """
     instants = [
         queue.gate.opens(queue.count(RUNNING), tx.now)
         for queue in queues
@@ -62,7 +64,7 @@ def opens(tx: TransactionContext, queues: Sequence[QueueContext], parked: Collec
 
 
 def passed(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> dict[int, int]:
-    """These were given, in this order: which of them start later than now, and when."""
+    """Count leased jobs against the rate, in this order; return those that start later, and when."""
     gate = queue.gate
     if gate is None or not seqs:
         return {}
@@ -75,7 +77,7 @@ def passed(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> 
 
 
 def started(jobs: list[Job], starts: dict[int, int]) -> list[Job]:
-    """The jobs with their instants."""
+    """Return the jobs with `fetched_at` set to their start, if that is later than now."""
     if not starts:
         return jobs
     return [
@@ -87,7 +89,7 @@ def started(jobs: list[Job], starts: dict[int, int]) -> list[Job]:
 
 
 def refusal(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueued | None:
-    """What is said to a job for which there is no room."""
+    """Return the FULL answer for a new job if the queue has no room for it, else None."""
     gate = queue.gate
     most = None if gate is None else gate.limits.max_size
     if gate is None or most is None:
@@ -102,16 +104,16 @@ def refusal(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueue
 
 
 def hold(tx: TransactionContext, queue: QueueContext, ms: int) -> None:
-    """The queue gives nothing for so long."""
+    """Throttle the queue for `ms`."""
     if queue.gate is None:
         queue.gate = Gate()
     queue.gate.hold(ms, tx.now)
     tx.execute(_HOLD, (queue.qid, queue.gate.held_until))
-    tx.work = True  # somebody has to know when it goes on
+    tx.work = True  # waiting workers must learn when the throttle ends
 
 
 def change(tx: TransactionContext, queue: QueueContext, wanted: LimitChange) -> bool:
-    """Whether anything is other than before."""
+    """Apply a change of limits; return True if anything has changed."""
     gate = queue.gate or Gate()
     if not gate.change(wanted, tx.now):
         return False

@@ -1,4 +1,4 @@
-"""What an operator sees: jobs page by page, queues with their counts, statistics, partitions."""
+"""Listings for operators: pages of jobs, queues with their counts, statistics, partitions."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ _IN_STATE = {
 
 _DAY = 86_400_000
 _DAYS_KEPT = 90
-#: How many available jobs are looked at for the oldest one; beyond these, in the order of their queue,
-#: an older one can only be a job that was enqueued with a time long past.
+#: The number of available jobs, in the order of their queue, that are checked for the oldest one. A job after
+#: these can be older only if it was enqueued with a time long past.
 _LOOKED_AT = 4_000
-#: So many jobs are always gathered by their index.
+#: Up to this number of matching jobs are always read by their index and sorted.
 _FEW = 2_000
 _END = 2**63 - 1
 
@@ -113,7 +113,7 @@ def list_jobs(
 
 def _cursor(after: str) -> int:
     if not after.isascii() or not after.isdigit() or len(after) > 30:
-        raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
+        raise ConfigError(f"after={after!r} is not a cursor: pass the `next` of the previous page")
     return min(int(after), _END)
 
 
@@ -133,7 +133,7 @@ def _by_age(
 def _few(
     tx: TransactionContext, queue: str | None, state: State | None, worker: str | None, limit: int
 ) -> list[int] | None:
-    """The generations of all that may match, if an index gives them cheaply."""
+    """Return the generations of all jobs that may match, if an index finds them cheaply; else None."""
     cx = tx.cx
     if worker is not None:
         return [seq for (seq,) in cx.execute(_HELD, (worker, tx.namespace))]
@@ -147,8 +147,10 @@ def _few(
 
 
 def cheaper_to_gather(tx: TransactionContext, matches: int, limit: int) -> bool:
-    """Whether to fetch all generations that match by their index and sort them, or to walk all jobs in order:
-    a walk meets one match in all/matches jobs, gathering costs every match once."""
+    """Return True if reading all matches by their index and sorting them is cheaper than a walk.
+
+    A walk over all jobs in order finds one match in all/matches jobs. Gathering reads every match once.
+    """
     if matches <= _FEW:
         return True
     (all_jobs,) = tx.execute(_ALL_JOBS).fetchone()
@@ -156,7 +158,7 @@ def cheaper_to_gather(tx: TransactionContext, matches: int, limit: int) -> bool:
 
 
 def gather(tx: TransactionContext, qid: int, code: int | None) -> list[int]:
-    """The generations of a queue's jobs, all or those of one state, in any order."""
+    """Return the generations of a queue's jobs, all or those in one state, in any order."""
     if code is None:
         found = tx.execute(_QUEUE, (qid,))
     else:
@@ -165,7 +167,7 @@ def gather(tx: TransactionContext, qid: int, code: int | None) -> list[int]:
 
 
 def _matching(row: QueueRow, code: int | None) -> int:
-    """How many jobs of a queue's row have this state."""
+    """Return the number of jobs in this state (None: in any) from a queue's row."""
     return sum(row.counts) if code is None else row.counts[code]
 
 
@@ -200,7 +202,7 @@ def find(tx: TransactionContext, id: str) -> list[Job]:
 
 
 def lane(tx: TransactionContext, ref: Ref) -> LaneInfo | None:
-    """How it stands in the lane of a job."""
+    """Read the partition of a job, and the job's place in it."""
     cx = tx.cx
     row = cx.execute(_GET, (tx.namespace, ref.queue, ref.id)).fetchone()
     queue = tx.queue(ref.queue)
@@ -224,7 +226,7 @@ def lane(tx: TransactionContext, ref: Ref) -> LaneInfo | None:
 
 
 def all_queues(tx: TransactionContext) -> list[QueueRow]:
-    """Every queue of the namespace, by name."""
+    """Return every queue of the namespace, by name."""
     return [QueueRow._make(row) for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
 
 
@@ -238,7 +240,7 @@ def unreadable_settings(tx: TransactionContext) -> list[Finding]:
 
 
 def info(tx: TransactionContext, name: str) -> QueueInfo:
-    """One queue, which must be there."""
+    """Return one queue, which must exist."""
     return _info(tx, QueueRow._make(tx.execute(_ONE, (tx.namespace, name)).fetchone()))
 
 

@@ -1,4 +1,4 @@
-"""The answer of a read-only probe that only a write can answer."""
+"""NEEDS_WRITE: the answer of a read-only probe if the verb must write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do to jobs and queues: retry, reschedule, settings, drop."""
+"""The verbs by which operators change jobs and queues: retry, reschedule, settings, drop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
         return None
     queue, (seq, state, spec, expires_at, batch, is_batch) = found
     if batch is not None and _retry(tx, Ref(ref.queue, batch)) is not None:
-        return STATES[state]  # the members of a batch come back with it, and all together
+        return STATES[state]  # a running batch: its members are retried only together with it
     if state == RUNNING or (job := spec_of(seq, spec)).unreadable:
         return STATES[state]
     if expires_at is not None and expires_at <= tx.now:
@@ -92,7 +92,7 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
 
 
 def _bring_back(tx: TransactionContext, queue: QueueContext, batch: str) -> None:
-    """A batch that had ended runs again, and its members are its members again."""
+    """Make the members of a retried batch GROUPED again."""
     for seq, state, spec in tx.execute(_ENDED_MEMBERS, (queue.qid, batch)).fetchall():
         tx.execute(_REVIVE, (seq,))
         unique = spec_of(seq, spec).unique

@@ -1,4 +1,4 @@
-"""Periodic entries: list, put, pause, delete; and tick, which enqueues their jobs."""
+"""Periodic entries: list, put, pause and delete them; tick enqueues their jobs."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _entry(tx: TransactionContext, ref: Ref) -> Entry | None:
     return None if row is None else entry_of(ref, row)
 
 
-# ── what operators do ────────────────────────────────────────────────────────────────────────────
+# ── changing entries ─────────────────────────────────────────────────────────────────────────────
 
 
 def probe_put_entries(tx: TransactionContext, specs: Sequence[NewEntry]) -> list[Entry] | NeedsWrite:
-    """Every worker puts those of its code when it starts, and mostly they are there."""
+    """Answer by reading alone if nothing changes: every worker puts its entries when it starts."""
     found = [_entry(tx, spec.ref) for spec in specs]
     there = [entry for entry in found if entry is not None]
     return there if [entry.spec for entry in there] == list(specs) else NEEDS_WRITE

@@ -1,4 +1,4 @@
-"""enqueue, get, cancel; and the check that `wait_for_end` makes after each notification."""
+"""enqueue, get, cancel; and the queries of `wait_for_end` and `stream_ends` after each notification."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CHUNK = 2_000
 
 
 def enqueue(tx: TransactionContext, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """All at once if nothing stands in their way, which is nearly always; else one by one."""
+    """Insert all jobs together if possible, which is the usual case; else one by one."""
     plain = len(jobs) > 0
     for job in jobs:
         queue = tx.some_queue(job.queue)
@@ -51,7 +51,7 @@ def enqueue(tx: TransactionContext, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def _insert_all(tx: TransactionContext, jobs: Sequence[NewJob]) -> bool:
-    """Store them; or nothing, and False, if one of their ids is taken."""
+    """Store all jobs; if one of their ids is taken, store none and return False."""
     if len(jobs) == 1:
         return _insert(tx, tx.some_queue(jobs[0].queue), jobs[0])
     cx, now = tx.cx, tx.now
@@ -94,7 +94,7 @@ def _insert(tx: TransactionContext, queue: QueueContext, job: NewJob) -> bool:
 
 
 def _row(queue: QueueContext, job: NewJob, seq: int, code: int, place: int, due: int, now: int) -> Row:
-    """What `enqueue.insert` takes."""
+    """Return the parameters of `enqueue.insert`."""
     expires_at = job.expires_at
     if job.expires_in is not None:
         ends = now + job.expires_in
@@ -115,7 +115,7 @@ def _row(queue: QueueContext, job: NewJob, seq: int, code: int, place: int, due:
 
 
 def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -> Enqueued:
-    """One job, whatever it asks for. One that follows a settled job enters a closed queue too."""
+    """Enqueue one job with any options. With `follows`, a closed or full queue takes the job, too."""
     cx = tx.cx
     queue = tx.some_queue(job.queue)
     if cx.execute(_EXISTS, (queue.qid, job.id)).fetchone():
@@ -136,12 +136,12 @@ def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -
 
 
 def _may_wait(queue: QueueContext, job: NewJob) -> bool:
-    """Whether others decide about its place or its start: by a partition or by fair share."""
+    """Return True if a partition or a fair share determines the job's state or place."""
     return queue.fair is not None or job.lane is not None or job.turn is not None
 
 
 def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJob) -> None:
-    """Store a job that has a unique key, which is free, a partition, a fair share or a batch."""
+    """Store a job with a unique key (which must be free), a partition, a fair share or a batch key."""
     unique = job.unique
     first, due = first_state(job, tx.now)
     seq, state, place = tx.generation() + 1, CODE[first], tx.tails(queue, 1) + 1
@@ -169,20 +169,20 @@ def get(tx: TransactionContext, refs: Sequence[Ref]) -> list[Job | None]:
 
 
 def all_ended(tx: TransactionContext, refs: Sequence[Ref]) -> list[Job | None] | None:
-    """The jobs, if all of them have ended or are gone; else None."""
+    """Return the jobs if all of them have ended or do not exist; else None."""
     if any(is_open(tx, ref) for ref in refs):
         return None
     return get(tx, refs)
 
 
 def find_ended(tx: TransactionContext, refs: Sequence[Ref]) -> dict[Ref, Job | None]:
-    """Those of them that have ended or are gone."""
+    """Return the jobs that have ended; None for those that do not exist."""
     over = [ref for ref in refs if not is_open(tx, ref)]
     return dict(zip(over, get(tx, over), strict=True))
 
 
 def is_open(tx: TransactionContext, ref: Ref) -> bool:
-    """Whether it is there and has not ended."""
+    """Return True if the job exists and has not ended."""
     return tx.execute(_OPEN, (tx.namespace, ref.queue, ref.id)).fetchone() is not None
 
 

@@ -1,4 +1,4 @@
-"""promote: what is due becomes available, jobs, partitions that may admit again, and batches."""
+"""promote: make due jobs and batches available, and let partitions admit waiting jobs that are due."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ _DUE = SQL["promote.due"]
 _TO_TAIL = SQL["promote.move"]
 _NEXT = SQL["promote.next"]
 
-#: After so many members of batches a promotion leaves the rest to the next one.
+#: One promotion processes at most about this number of batch members.
 _MOST_MEMBERS = 5_000
 
 
 class _Due(NamedTuple):
-    """A job whose time has come, or a partition whose first job waits for time alone: the columns of
-    `promote.due`. A partition has no generation, so that it goes before the jobs of the same instant."""
+    """A due job, or a due partition: the columns of `promote.due`.
+
+    A partition has the generation 0, so it is sorted before the jobs with the same due time.
+    """
 
     due: int
-    seq: int  # 0: it is a partition
+    seq: int  # 0: a partition
     qid: int
     state: int | None
     expires_at: int | None
@@ -42,7 +44,7 @@ class _Due(NamedTuple):
 
 
 class _DueBatch(NamedTuple):
-    """Jobs collected for a batch whose time has come."""
+    """A collecting batch that is due."""
 
     queue: QueueContext
     task: str
@@ -74,7 +76,7 @@ def promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due:
 
 
 def _due(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) -> list[Row]:
-    """Jobs and partitions that are due, by instant, then by generation."""
+    """Return the jobs and partitions that are due, by instant, then by generation."""
     due: list[Row] = []
     for qid, queue in queues.items():
         due += tx.execute(_DUE, (qid, tx.now, limit)).fetchall()
@@ -85,7 +87,7 @@ def _due(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) ->
 
 
 def _promote_jobs(tx: TransactionContext, queues: dict[int, QueueContext], due: Sequence[Row]) -> int:
-    """Plain jobs of a queue move together; how many became available."""
+    """Promote due jobs, the plain jobs of a queue together; return how many became available."""
     moved: dict[int, list[int]] = {}
     n = 0
     for row in due:
@@ -104,12 +106,12 @@ def _promote_jobs(tx: TransactionContext, queues: dict[int, QueueContext], due: 
 def _promote_with_batches(
     tx: TransactionContext, queues: dict[int, QueueContext], due: Sequence[Row], limit: int
 ) -> int:
-    """One by one, by instant: a member that joins may put its batch off, or complete it."""
+    """Promote one by one, by instant: a joining member may change its batch's due time, or complete it."""
     items: list[tuple[tuple[int, int, int, str, str, str], _Due | _DueBatch]] = [
         ((one.due, 0, one.seq, "", "", ""), one) for one in map(_Due._make, due)
     ]
     for queue in queues.values():
-        # some may not be due any more when they are reached: as many as members join before them
+        # twice the limit: members that join during this promotion may make some batches due later
         for at, task, key in batches.due_groups(tx, queue, 2 * limit):
             items.append(((at, 1, 0, task, key, queue.name), _DueBatch(queue, task, key)))
     moved, members = 0, 0
@@ -129,7 +131,7 @@ def _promote_with_batches(
 
 
 def _promote_one(tx: TransactionContext, queue: QueueContext, one: _Due) -> int:
-    """How many became available, or joined a batch: of a partition several, none of an expired job."""
+    """Promote one item; return how many jobs moved: several for a partition, 0 for an expired job."""
     if one.partition is not None:
         return partitions.advance(tx, queue, one.partition)
     assert one.state is not None
@@ -149,7 +151,7 @@ def _promote_one(tx: TransactionContext, queue: QueueContext, one: _Due) -> int:
 
 
 def next_due(tx: TransactionContext, queues: Sequence[QueueContext]) -> int | None:
-    """When the next promotion of these queues is due; None: nothing waits for time."""
+    """Return when the next promotion of these queues is due; None if nothing has a due time."""
     least: int | None = None
     for queue in queues:
         if queue.count(SCHEDULED) or queue.count(RETRYABLE):

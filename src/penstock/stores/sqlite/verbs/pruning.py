@@ -1,4 +1,4 @@
-"""prune: jobs, keys, days and workers that have been kept for long enough go; expired jobs are cancelled."""
+"""prune: remove old jobs, unique keys, daily counts and workers; cancel expired jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DAYS_KEPT = 90
 def probe_prune(
     tx: TransactionContext, limit: int, keep_finished: int, keep_dead: int
 ) -> Pruned | NeedsWrite:
-    """Pruning runs on every worker and mostly finds nothing: then it must not take the write lock."""
+    """Answer by reading alone if there is nothing to prune, which is the usual case on every worker."""
     if any(_has_something_to_prune(tx, row, keep_finished, keep_dead) for row in all_queues(tx)):
         return NEEDS_WRITE
     silent = tx.execute(_SILENT, (tx.namespace, tx.now - SILENT, 1)).fetchone()
@@ -101,14 +101,17 @@ def _beyond(
     keep_dead: int,
     limit: int,
 ) -> list[int]:
-    """Of `count` ended jobs those that are one too many or too old, the oldest end first, up to `limit`."""
+    """Return the ended jobs of one state beyond the count or age limits, oldest end first, up to `limit`.
+
+    `count`: the number of ended jobs in this state.
+    """
     dead = STATES[state] is State.DEAD
     newest, until = limits_of(limits_blob).kept(dead, keep_dead if dead else keep_finished, tx.now)
     beyond = min(limit, count - newest)
     rows = tx.execute(_OLDEST_ENDED, (qid, state, beyond)).fetchall() if beyond > 0 else []
     if len(rows) < limit and until > -inf:
         aged = tx.execute(_AGED, (qid, state, int(until), limit)).fetchall()
-        rows = max(rows, aged, key=len)  # both are the first ones of the same order
+        rows = max(rows, aged, key=len)  # both lists are prefixes of the same order
     return [seq for (seq,) in rows]
 
 

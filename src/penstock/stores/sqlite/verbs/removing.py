@@ -1,4 +1,4 @@
-"""delete and purge; and what jobs that go leave behind: keys, members, room in their partition."""
+"""delete and purge; removed jobs free their unique key, their members and their place in a partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALONE = SQL["batches.alone"]
 
 
 class _Gone(NamedTuple):
-    """What is known of a job that was removed: the columns of `operate.delete`."""
+    """A removed job: the columns of `operate.delete`."""
 
     state: int
     id: str
@@ -68,13 +68,13 @@ def purge(tx: TransactionContext, name: str, states: Sequence[State], limit: int
 
 
 def _purgeable(tx: TransactionContext, qid: int, code: int) -> list[int]:
-    if code == GROUPED:  # those in a batch go with it
+    if code == GROUPED:  # members of a batch are removed with it
         return [seq for (seq,) in tx.execute(_ALONE, (qid,))]
     return gather(tx, qid, code)
 
 
 def _remove(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
-    """Because somebody asks for it."""
+    """Remove jobs on request."""
     if queue.has_dependents:
         _remove_with_dependents(tx, queue, seqs)
         return
@@ -85,7 +85,7 @@ def _remove(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) ->
 
 
 def _remove_with_dependents(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
-    """One by one: the next job to remove may be one that the removal of another admits."""
+    """Remove jobs one by one: removing one may admit another, which is to be removed next."""
     for seq in seqs:
         before = partitions.look(tx, seq)
         gone = _deleted(tx, [seq])
@@ -99,13 +99,13 @@ def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
 
 
 def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) -> None:
-    """What removed jobs leave behind: keys, members, their place in a batch to be."""
+    """Free the unique keys of removed jobs, remove members of removed batches, leave collecting batches."""
     free_keys(tx, [one.seq for one in gone if one.tied is not None])
     _leave_batches(tx, queue, gone, forgotten=False)
 
 
 def forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequence[int]) -> int:
-    """Remove ended jobs of one state that have been kept for long enough; how many they were."""
+    """Remove ended jobs of one state whose retention is over; return their number."""
     if seqs:
         keys = dict.fromkeys(partitions.look(tx, seq).lane for seq in seqs) if queue.has_partitions else {}
         gone = _deleted(tx, seqs)
@@ -114,7 +114,7 @@ def forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequen
             if one.tied is not None:
                 forget_key(tx, one.seq, state, one.tied)
         _leave_batches(tx, queue, gone, forgotten=True)
-        for key in keys:  # a look at a partition admits those whose time has come
+        for key in keys:  # `advance` admits waiting jobs that may start by now
             if key is not None:
                 partitions.advance(tx, queue, key)
     return len(seqs)
@@ -123,7 +123,7 @@ def forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequen
 def _leave_batches(
     tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone], *, forgotten: bool
 ) -> None:
-    """Members go with their batch, and leave the group in which they wait for one."""
+    """Remove the members of removed batches, and take removed members out of their collecting batches."""
     waited: dict[tuple[str, str], int] = {}
     for one in gone:
         if one.was_batch:

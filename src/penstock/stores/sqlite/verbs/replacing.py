@@ -1,4 +1,4 @@
-"""What a new job whose key is held leads to: it is turned away, or its holder gets what it asks for."""
+"""Enqueue conflicts: a new job whose unique key is held is a DUPLICATE, or replaces the holder's content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REPLACE = SQL["keys.replace"]
 
 
 def conflict(tx: TransactionContext, queue: QueueContext, new: NewJob) -> Enqueued | None:
-    """What the holder of its key makes of a new job; None if nobody holds it."""
+    """Resolve the conflict of a new job with the holder of its unique key; None if the key is free."""
     assert new.unique is not None
     found = holder(tx, queue, new.unique.key)
     if found is None:
@@ -58,7 +58,7 @@ def _replace(tx: TransactionContext, queue: QueueContext, seq: int, new: NewJob)
 
 
 def _move(tx: TransactionContext, queue: QueueContext, seq: int, before: Job, job: Job) -> None:
-    """A queued job becomes this one, of another lane, turn or group."""
+    """Replace a queued job by one with another partition, tenant or batch key."""
     row_before = partitions.leave(tx, queue, seq)
     code, old = CODE[job.state], CODE[before.state]
     if code == WAITING:
@@ -90,7 +90,7 @@ def _change_key(tx: TransactionContext, queue: QueueContext, seq: int, before: J
 
 
 def _change_group(tx: TransactionContext, queue: QueueContext, seq: int, job: Job, old: int) -> None:
-    """A member has left its group for a later time, or its time has come."""
+    """Let a replaced member leave its collecting batch (now scheduled), or join it (now due)."""
     assert job.spec.group is not None
     if old == GROUPED:
         left(tx, queue, job.task, job.spec.group.key)

@@ -1,4 +1,4 @@
-"""settle: all that ended well at once, the rest one job at a time."""
+"""settle: plain completions together, all other settlements one by one."""
 
 from __future__ import annotations
 
@@ -54,11 +54,14 @@ def _generation(one: Settlement) -> int:
     return one.lease.generation if isinstance(one.lease, Lease) else -1
 
 
-# ── one at a time ────────────────────────────────────────────────────────────────────────────────
+# ── one by one ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _heads(tx: TransactionContext, settlements: Sequence[Settlement]) -> dict[str, int]:
-    """Per queue the first of the places at the head that this call needs: its jobs keep their order there."""
+    """Reserve the places at the head of each queue for this call, so that its jobs keep their order.
+
+    Returns the first place per queue.
+    """
     needed: dict[str, int] = {}
     for one in settlements:
         if one.transition.place is QueuePosition.HEAD:
@@ -89,7 +92,7 @@ def _settle_one(tx: TransactionContext, one: Settlement, heads: dict[str, int]) 
 
 
 def _holds(lease: Lease | Ref, seq: int, state: int, token: str) -> bool:
-    """Whether this is the lease of the running job; a bare Ref stands for any lease."""
+    """Return True if this is the lease of the running job; a Ref matches any lease."""
     if state != RUNNING:
         return False
     return not isinstance(lease, Lease) or (seq == lease.generation and token == lease.token)
@@ -146,7 +149,7 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
 
 
 def _throttled(tx: TransactionContext, queue: QueueContext, seq: int, to: Transition) -> RowBefore:
-    """The job as its partition knows it, whose starts the transition may put off."""
+    """Return the job's row, and throttle its partition if the transition does."""
     before = partitions.look(tx, seq)
     if before.lane is None or to.hold_lane <= 0:
         return before

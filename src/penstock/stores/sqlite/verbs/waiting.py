@@ -1,4 +1,4 @@
-"""The look that `wait` takes between two notifications: whether there is anything for it."""
+"""The query of `wait` between two notifications: whether there is something to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def heard(tx: TransactionContext) -> WakeCounts:
 def look(
     tx: TransactionContext, queues: Sequence[str], until: int, before: WakeCounts, parked: Sequence[str]
 ) -> tuple[Wake, WakeCounts]:
-    """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
+    """Return the flags of a wait that ends at `until`, and the counts so far.
+
+    `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
+    """
     wake = Wake.NOTHING
     found = tx.known(queues)
     if any(limits.gives(tx, queue, parked=queue.name in parked) for queue in found):

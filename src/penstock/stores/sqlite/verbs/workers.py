@@ -1,4 +1,4 @@
-"""Workers: they announce themselves again and again, and one that is silent is not shown any more."""
+"""Workers: announce, retire and list them. A worker that has stopped announcing itself is not listed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANNOUNCE = SQL["queues.announce"]
 _FORGET_WORKER = SQL["prune.worker"]
 _WORKERS = SQL["queues.workers"]
 
-#: A worker that has not announced itself for longer counts as gone (ms).
+#: A worker that has not announced itself for this long (ms) counts as stopped.
 SILENT = 60_000
 
 
