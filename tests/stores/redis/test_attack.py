@@ -238,20 +238,20 @@ async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
     waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
     await asleep(waiting)
     subscriber = store._subscribers.get(asyncio.get_running_loop())
-    hear, late = subscriber.on_message, list[bytes]()
-    ear = store._runner._here().ear
-    assert ear is not None
-    monkeypatch.setattr(ear._channels[subscriber.channel.encode()], "hear", late.append)
+    receive, late = subscriber.on_message, list[bytes]()
+    listener = store._runner._loop_connections().listener
+    assert listener is not None
+    monkeypatch.setattr(listener._channels[subscriber.channel.encode()], "on_message", late.append)
     run = store._runner.run
 
-    async def run_and_hear(calls: Any) -> Any:
+    async def run_and_receive(calls: Any) -> Any:
         answers = await run(calls)
         while late:
-            hear(late.pop())
+            receive(late.pop())
         return answers
 
     if moment == "while it is fetched":
-        monkeypatch.setattr(store._runner, "run", run_and_hear)
+        monkeypatch.setattr(store._runner, "run", run_and_receive)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     job = new()
@@ -263,8 +263,8 @@ async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
     found = await store.fetch(shares, limit=9, lease=LEASE, worker="w1", token="t1")
     assert ids(found.jobs) == [job.id]
     while late:
-        hear(late.pop())
-    await asyncio.gather(*store._errands)
+        receive(late.pop())
+    await asyncio.gather(*store._background_tasks)
     assert await store.settle([Settlement(found.jobs[0].lease, COMPLETED)]) == [Settled.APPLIED]
     other.close()
 
@@ -279,7 +279,7 @@ async def test_a_job_that_came_too_long_ago_is_not_given_back_and_run(
     await add(other, new())
     assert await waiting == Wake.WORK
     found = await store.fetch([Share("default", 9, 9)], limit=9, lease=LEASE, worker="w1", token="t1")
-    await asyncio.gather(*store._errands)
+    await asyncio.gather(*store._background_tasks)
     assert len(found.jobs) == 1
     assert await store.settle([Settlement(found.jobs[0].lease, COMPLETED)]) == [Settled.APPLIED]
     other.close()

@@ -126,7 +126,7 @@ async def test_messages_are_heard_whatever_node_they_come_from(cluster: Cluster)
 
 def test_a_thread_hears_them_too(cluster: Cluster) -> None:
     runner = SyncRunner(Address.from_url(cluster.url))
-    with runner.listener(b"thread") as ear:
+    with runner.listener(b"thread") as listener:
         runner.run([plain("PUBLISH", "thread", "1")])
-        assert ear.hear(5) == b"1"
+        assert listener.receive(5) == b"1"
     runner.close()

@@ -15,7 +15,7 @@ from redis.credentials import CredentialProvider
 
 from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
-from penstock.stores.redis.wire.async_connection import open_link
+from penstock.stores.redis.wire.async_connection import open_async_connection
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
 from penstock.stores.redis.wire.calls import Acked, Call, Script
 from penstock.stores.redis.wire.faults import ReplyLost
@@ -470,12 +470,12 @@ async def test_listening_to_nobody_is_said(new_redis: NewRedis) -> None:
 
 def test_a_thread_listens(redis: RedisServer) -> None:
     runner = SyncRunner(Address.from_url(redis.url))
-    with runner.listener(b"thread") as ear:
-        assert ear.hear(0.01) is None
+    with runner.listener(b"thread") as listener:
+        assert listener.receive(0.01) is None
         runner.run([plain("PUBLISH", "thread", "1"), plain("PUBLISH", "thread", "2")])
-        assert ear.hear(5) == b"1"
-        assert ear.hear(5) == b"2"
-        assert ear.hear(0) is None
+        assert listener.receive(5) == b"1"
+        assert listener.receive(5) == b"2"
+        assert listener.receive(0) is None
     runner.close()
 
 
@@ -483,53 +483,53 @@ def test_a_listening_connection_is_used_again(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(proxy.address)
         for channel in (b"first", b"second", b"third"):
-            with runner.listener(channel) as ear:
+            with runner.listener(channel) as listener:
                 runner.run([plain("PUBLISH", "first", "old"), plain("PUBLISH", channel.decode(), "1")])
-                assert ear.hear(5) == (b"old" if channel == b"first" else b"1")
+                assert listener.receive(5) == (b"old" if channel == b"first" else b"1")
         assert proxy.connections == 2
         proxy.cut()
-        with runner.listener(b"fourth") as ear:
+        with runner.listener(b"fourth") as listener:
             runner.run([plain("PUBLISH", "fourth", "1")])
-            assert ear.hear(5) == b"1"
+            assert listener.receive(5) == b"1"
         runner.close()
 
 
 def test_a_thread_on_a_dead_wire_is_told(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(Address(mode="single", nodes=proxy.address.nodes, timeout=300))
-        with runner.listener(b"thread") as ear:
-            assert ear.hear(1) is None  # silent and alive
+        with runner.listener(b"thread") as listener:
+            assert listener.receive(1) is None  # silent and alive
             proxy.dead = True
             with pytest.raises(StoreUnavailable, match="not even a PONG"):
-                ear.hear(5)
+                listener.receive(5)
         runner.close()
 
 
 def test_a_thread_is_told_that_it_hears_nothing_any_more(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(proxy.address)
-        with runner.listener(b"thread") as ear:
+        with runner.listener(b"thread") as listener:
             proxy.cut()
             with pytest.raises(StoreUnavailable, match=r"closed the connection|lost"):
-                ear.hear(5)
+                listener.receive(5)
         runner.close()
 
 
 def test_a_line_that_is_kept_hears_its_channel_on_and_nothing_of_before(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(proxy.address)
-        with runner.listener(b"kept") as ear:
-            ear.then = "keep"
+        with runner.listener(b"kept") as listener:
+            listener.then = "keep"
         (line,) = runner._pool._idle[proxy.address.nodes[0], "messages"]
         runner.run([plain("PUBLISH", "kept", "old")])
         assert line._poll.poll(5_000), "the old message is here"
-        with runner.listener(b"another") as ear:
-            assert ear.channel == b"kept"
+        with runner.listener(b"another") as listener:
+            assert listener.channel == b"kept"
             runner.run([plain("PUBLISH", "another", "1"), plain("PUBLISH", "kept", "2")])
-            assert ear.hear(5) == b"2"
-            ear.then = "close"
-        with runner.listener(b"another") as ear:
-            assert ear.channel == b"another"
+            assert listener.receive(5) == b"2"
+            listener.then = "close"
+        with runner.listener(b"another") as listener:
+            assert listener.channel == b"another"
         assert proxy.connections == 3
         runner.close()
 
@@ -537,12 +537,12 @@ def test_a_line_that_is_kept_hears_its_channel_on_and_nothing_of_before(redis: R
 def test_a_line_that_died_while_it_was_kept_is_replaced(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(proxy.address)
-        with runner.listener(b"kept") as ear:
-            ear.then = "keep"
+        with runner.listener(b"kept") as listener:
+            listener.then = "keep"
         proxy.cut()
-        with runner.listener(b"another") as ear:
-            runner.run([plain("PUBLISH", ear.channel.decode(), "1")])
-            assert ear.hear(5) == b"1"
+        with runner.listener(b"another") as listener:
+            runner.run([plain("PUBLISH", listener.channel.decode(), "1")])
+            assert listener.receive(5) == b"1"
         runner.close()
 
 
@@ -576,4 +576,4 @@ async def test_who_hangs_up_before_the_greeting_is_not_waited_for() -> None:
         address = Address.from_url(f"redis://127.0.0.1:{port}")
         address = replace(address, options={"credential_provider": _Late(hung_up)})
         with pytest.raises(StoreUnavailable, match="it closed the connection"):
-            await open_link(address, address.nodes[0], "calls", 60.0)
+            await open_async_connection(address, address.nodes[0], "calls", 60.0)

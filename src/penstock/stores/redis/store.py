@@ -65,7 +65,7 @@ class RedisStore(StoreFacade):
         self._plans = PlanRunner(self._runner, self._sync_runner, self._context)
         super().__init__(verb_table(self._plans))
         self._subscribers: PerLoop[Subscriber] = PerLoop()
-        self._errands: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # handed over in vain, by token
         self._prober = Prober(self._context.outages, self._served_again, self._sync_runner.close)
         self._sync = SyncRedisStore(self._sync_runner, self._plans, self._verbs)
@@ -151,7 +151,9 @@ class RedisStore(StoreFacade):
             leased += found.jobs
         if found.jobs and subscriber.offered:  # who has work waits no more
             queues_offered, subscriber.offered = subscriber.offered, frozenset()
-            self._send_off(waiting.withdraw(self._context, sorted(queues_offered), subscriber.channel))
+            self._run_in_background(
+                waiting.withdraw(self._context, sorted(queues_offered), subscriber.channel)
+            )
         return found
 
     async def wait(
@@ -219,12 +221,12 @@ class RedisStore(StoreFacade):
             raise
 
     def _pass_on(self, queue: str, kind: bytes) -> None:
-        self._send_off(waiting.pass_on(self._context, queue, kind))
+        self._run_in_background(waiting.pass_on(self._context, queue, kind))
 
     def _give_back(self, came: Sequence[DispatchedJob]) -> None:
         """To the heads of their queues; if that fails their leases run out. They have one token."""
         token = came[0].token
-        task = self._send_off(_given_back(self._context, came))
+        task = self._run_in_background(_given_back(self._context, came))
         self._going_back.setdefault(token, set()).add(task)
 
         def back(task: asyncio.Task[None]) -> None:
@@ -234,16 +236,16 @@ class RedisStore(StoreFacade):
 
         task.add_done_callback(back)
 
-    def _send_off(self, plan: CallPlan[Any]) -> asyncio.Task[None]:
+    def _run_in_background(self, plan: CallPlan[Any]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._plans.run(plan))
-        self._errands.add(task)
-        task.add_done_callback(self._came_back)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_done)
         return task
 
-    def _came_back(self, task: asyncio.Task[Any]) -> None:
-        self._errands.discard(task)
+    def _on_background_done(self, task: asyncio.Task[Any]) -> None:
+        self._background_tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody waits for it: who could not be told will look for himself
+            task.exception()  # nobody awaits it, and waiters check at an interval anyway
 
     async def checkup(self) -> list[Finding]:
         before = int(time.time() * 1000)

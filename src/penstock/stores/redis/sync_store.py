@@ -61,7 +61,7 @@ class SyncRedisStore(SyncFacade):
                         listener.then = "close" if untold else "keep"
                     if ended:
                         yield ended
-                    message = listener.hear(max(0.0, look_again - time.monotonic())) if open else None
+                    message = listener.receive(max(0.0, look_again - time.monotonic())) if open else None
                     if message is None:
                         break
                     untold.discard(read_end(message)[0])

@@ -1,4 +1,4 @@
-"""An async connection that many callers share: calls go out as they come, replies find their callers."""
+"""An async connection that many callers share: requests go out at once, replies are matched to callers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import hiredis
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.connect import dial_async, where
-from penstock.stores.redis.wire.encoding import packed_all
+from penstock.stores.redis.wire.connect import connect_async, where
+from penstock.stores.redis.wire.encoding import encoded_all
 from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because, read
-from penstock.stores.redis.wire.handshake import Greeting, Kind, Server
+from penstock.stores.redis.wire.handshake import Handshake, Kind, Server
 
-__all__ = ["Link", "not_greeted", "open_link"]
+__all__ = ["AsyncConnection", "handshake_error", "open_async_connection"]
 
-#: How often a busy link looks for calls that are overdue (seconds).
+#: How often a busy connection checks for overdue calls (seconds).
 _WATCH = 0.25
 _NOTHING: Any = object()
 
 
 class _Caller:
-    """Who waits for the next `count` replies."""
+    """A caller that waits for the next `count` replies."""
 
     __slots__ = ("count", "future", "replies", "sent", "until")
 
@@ -41,8 +41,8 @@ class _Caller:
         self.replies: list[Any] = []
 
 
-class Link(asyncio.Protocol):
-    """One connection of one event loop, given up when nothing came or went for `patience` seconds."""
+class AsyncConnection(asyncio.Protocol):
+    """A connection of one event loop; it is closed if no byte moved for `patience` seconds."""
 
     def __init__(self, writer: asyncio.StreamWriter, *, patience: float) -> None:
         self.lost: str = ""
@@ -50,14 +50,14 @@ class Link(asyncio.Protocol):
         self.on_lost: Callable[[], None] | None = None
         self.on_message: Callable[[Any], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._writer = writer  # kept: a forgotten one closes the transport
+        self._writer = writer  # kept: a collected writer closes the transport
         self._transport = writer.transport
         self._patience = patience
         self._callers: deque[_Caller] = deque()
         self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_NOTHING)
-        self.heard = time.monotonic()
-        self._moved = 0.0  # when we last saw that bytes of ours went out
-        self._left = 0  # how many had not, then
+        self.last_received = time.monotonic()
+        self._moved = 0.0  # when bytes of ours last went out
+        self._left = 0  # how many were left to send then
         self._watch: asyncio.TimerHandle | None = None
         self._transport.set_protocol(self)
 
@@ -66,7 +66,10 @@ class Link(asyncio.Protocol):
         return not self.lost and not self._transport.is_closing()
 
     def ask(self, payload: bytes, count: int, until: float) -> asyncio.Future[list[Any]]:
-        """The next `count` replies. The future fails with Lost; raises Unsent if nothing was written."""
+        """Send the payload; the future gets the next `count` replies, or Lost.
+
+        Raises Unsent if nothing was written.
+        """
         if not self.alive:
             raise Unsent(self.lost or "the connection is closed")
         now = time.monotonic()
@@ -75,33 +78,33 @@ class Link(asyncio.Protocol):
         self._callers.append(caller)
         self._transport.write(payload)
         if self._watch is None:
-            self._watch = self._loop.call_later(_WATCH, self._look_after)
+            self._watch = self._loop.call_later(_WATCH, self._check_callers)
         if until - now < 4 * _WATCH:
             timer = self._loop.call_later(max(until - now, 0), self._overdue, caller)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
-    def tell(self, payload: bytes) -> None:
-        """Say something that is answered by messages, if at all."""
+    def send(self, payload: bytes) -> None:
+        """Send without expecting replies; messages may follow."""
         if self.alive:
             self._transport.write(payload)
 
     def close(self, why: str = "it was closed") -> None:
-        """Now; who still waits is told."""
+        """Close the connection now; waiting callers get Lost."""
         if not self.lost:
-            self._gone(why)
+            self._fail_callers(why)
         self._transport.abort()
 
-    def let_go(self) -> None:
-        """Its loop is closed: nobody can be told. The socket is closed with the last reference to it."""
+    def abandon(self) -> None:
+        """Give up a connection whose loop is closed. The socket is closed with the last reference to it."""
         self.lost = "its event loop is closed"
         with contextlib.suppress(RuntimeError):
             self._transport.abort()
 
-    # ── what the loop says ──
+    # ── callbacks of the loop ──
 
     def data_received(self, data: bytes) -> None:
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         reader, callers = self._reader, self._callers
         try:
             reader.feed(data)
@@ -121,9 +124,9 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost:
-            self._gone(lost_because(exc))
+            self._fail_callers(lost_because(exc))
 
-    def _gone(self, why: str) -> None:
+    def _fail_callers(self, why: str) -> None:
         self.lost = why
         if self._watch is not None:
             self._watch.cancel()
@@ -134,8 +137,8 @@ class Link(asyncio.Protocol):
         if self.on_lost is not None:
             self.on_lost()
 
-    def _look_after(self) -> None:
-        """Now and then while somebody waits: is anybody overdue, does anything still come or go?"""
+    def _check_callers(self) -> None:
+        """Check, at an interval while there are callers, for overdue calls and for a dead connection."""
         self._watch = None
         if not self._callers:
             return
@@ -143,19 +146,19 @@ class Link(asyncio.Protocol):
         left = self._transport.get_write_buffer_size() + unsent(self._transport.get_extra_info("socket"))
         if left != self._left:
             self._left, self._moved = left, now
-        silent = now - max(self.heard, self._moved, self._callers[0].sent)
+        silent = now - max(self.last_received, self._moved, self._callers[0].sent)
         if silent >= self._patience:
             self.close(f"it has not answered for {silent:.1f} s")
             return
         for caller in self._callers:
             if caller.until <= now:
                 self._overdue(caller)
-        self._watch = self._loop.call_later(_WATCH, self._look_after)
+        self._watch = self._loop.call_later(_WATCH, self._check_callers)
 
     def _overdue(self, caller: _Caller) -> None:
-        """Its time is up; but while bytes move, its own or those of who was first, it is only late."""
+        """Fail a call whose time is up, unless bytes still move in either direction."""
         now = time.monotonic()
-        if now - max(self.heard, self._moved) < min(self._patience, caller.until - caller.sent):
+        if now - max(self.last_received, self._moved) < min(self._patience, caller.until - caller.sent):
             return
         if not caller.future.done():
             waited = now - caller.sent
@@ -163,37 +166,37 @@ class Link(asyncio.Protocol):
 
 
 def unsent(sock: Any) -> int:
-    """How many bytes the system has taken, and the other end has not; 0 where it does not say."""
+    """Bytes that the system has taken and the other end has not; 0 if unknown."""
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError, AttributeError):
         return 0
 
 
-async def open_link(address: Address, node: Node, kind: Kind, timeout: float) -> Link:
-    """A link whose server has been greeted. Raises StoreError."""
+async def open_async_connection(address: Address, node: Node, kind: Kind, timeout: float) -> AsyncConnection:
+    """Connect and shake hands. Raises StoreError."""
     started = time.monotonic()
     patience = address.timeout / 2000
     if kind == "waits":
         patience += address.wait_timeout / 1000
-    writer, said = await dial_async(address, node, kind, timeout)
-    link = Link(writer, patience=max(patience, 0.1))
+    writer, said = await connect_async(address, node, kind, timeout)
+    connection = AsyncConnection(writer, patience=max(patience, 0.1))
     try:
-        greeting = Greeting(address, node, kind, said)
-        payload = packed_all(greeting.commands)
+        handshake = Handshake(address, node, kind, said)
+        payload = encoded_all(handshake.commands)
         until = max(started + timeout, time.monotonic() + 0.1)
-        replies = await link.ask(payload, len(greeting.commands), until)
-        link.server = greeting.read(replies)
+        replies = await connection.ask(payload, len(handshake.commands), until)
+        connection.server = handshake.read(replies)
     except Lost as lost:
-        raise not_greeted(lost, address, node, kind) from None
+        raise handshake_error(lost, address, node, kind) from None
     finally:
-        if link.server is None:
-            link.close()
-    return link
+        if connection.server is None:
+            connection.close()
+    return connection
 
 
-def not_greeted(lost: Lost, address: Address, node: Node, kind: Kind) -> StoreError:
-    """A connection that broke before we knew who is there: its last words say why, if there were any."""
+def handshake_error(lost: Lost, address: Address, node: Node, kind: Kind) -> StoreError:
+    """The error for a connection that broke during its handshake: the server's error reply, if any."""
     there = where(address, node, kind)
     for reply in lost.replies:
         if isinstance(reply, ErrorReply):

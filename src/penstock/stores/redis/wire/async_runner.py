@@ -1,7 +1,7 @@
-"""Calls go out and answers come back, from any number of event loops: the `AsyncRunner`.
+"""The async runner: sends calls and returns their answers, for any number of event loops.
 
-`request_batch.py` and `topology.py` decide what to send, where, and whether again, for this runner
-and for that of threads (`sync_runner.py`); connections, waiting and forks are here.
+`request_batch.py` and `topology.py` decide what to send, where, and what to retry, for this runner and the
+sync one (`sync_runner.py`). This module has the connections, the waiting and the handling of forks.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from penstock.core import forks
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.per_loop import PerLoop
 from penstock.stores.redis.wire.address import Address, Mode, Node
-from penstock.stores.redis.wire.async_connection import Link, open_link
+from penstock.stores.redis.wire.async_connection import AsyncConnection, open_async_connection
 from penstock.stores.redis.wire.calls import Call
-from penstock.stores.redis.wire.encoding import packed
+from penstock.stores.redis.wire.encoding import encoded
 from penstock.stores.redis.wire.faults import Lost, Unsent
 from penstock.stores.redis.wire.handshake import OnConnect
-from penstock.stores.redis.wire.listener import Ear
-from penstock.stores.redis.wire.loop_connections import Here
-from penstock.stores.redis.wire.request_batch import Errand, Parcel
+from penstock.stores.redis.wire.listener import AsyncListener
+from penstock.stores.redis.wire.loop_connections import LoopConnections
+from penstock.stores.redis.wire.request_batch import NodeRequest, RequestBatch
 from penstock.stores.redis.wire.sync_runner import SyncRunner
-from penstock.stores.redis.wire.topology import Directory, FixedDirectory, Question, directory_of
+from penstock.stores.redis.wire.topology import FixedTopology, Query, Topology, topology_of
 
 __all__ = ["AsyncRunner", "SyncRunner"]
 
 
 class AsyncRunner:
-    """For any number of event loops and threads; each loop has links of its own, forks are noticed."""
+    """Runs calls from any number of event loops and threads; each loop has its own connections. Fork-safe."""
 
     def __init__(self, address: Address, *, on_connect: OnConnect | None = None) -> None:
         self._address = address
         self._on_connect = on_connect
-        self._directory: Directory = directory_of(address)
+        self._topology: Topology = topology_of(address)
         self._lock = forks.lock()
         self._pid = os.getpid()
-        self._loops: PerLoop[Here] = PerLoop(Here.let_go)
+        self._loops: PerLoop[LoopConnections] = PerLoop(LoopConnections.abandon)
 
     @property
     def mode(self) -> Mode:
@@ -50,155 +50,165 @@ class AsyncRunner:
         return self._address
 
     async def run(self, calls: Sequence[Call], *, within: int | None = None) -> list[Any]:
-        """One answer per call, in order; an answer may be an error of ours, which is not raised.
+        """Send the calls and return one answer per call, in order; an answer may be a StoreError.
 
-        Calls to one server go out in one write. `within`: ms until which an answer must be there.
+        Calls to one server go out in one write. `within`: the deadline in ms.
         """
-        here = self._here()
-        if here.will is None:
-            await here.begin()
-        errand = Errand(calls, self._directory, self._address, within)
-        return await self._answers(here, errand)
+        connections = self._loop_connections()
+        if connections.shutdown_hook is None:
+            await connections.watch_shutdown()
+        batch = RequestBatch(calls, self._topology, self._address, within)
+        return await self._run_batch(connections, batch)
 
     async def everywhere(self, calls: Sequence[Call], *, within: int | None = None) -> dict[Node, list[Any]]:
-        """The same plain commands to every master: the only one, or all of a cluster. Raises StoreError."""
-        here = self._here()
-        await here.begin()
+        """Send the same plain commands to every master. Raises StoreError."""
+        connections = self._loop_connections()
+        await connections.watch_shutdown()
         limit = self._address.timeout if within is None else within
-        if self._directory.vague:
-            await self._look(here, time.monotonic() + limit / 1000)
-        nodes = self._directory.masters()
+        if self._topology.stale:
+            await self._refresh(connections, time.monotonic() + limit / 1000)
+        nodes = self._topology.masters()
         answers = await asyncio.gather(*(self.at(node, calls, within=within) for node in nodes))
         return dict(zip(nodes, answers, strict=True))
 
     async def at(self, node: Node, calls: Sequence[Call], *, within: int | None = None) -> list[Any]:
-        """The same to one server, whatever it has: as `run`."""
-        here = self._here()
-        await here.begin()
-        errand = Errand(calls, FixedDirectory(self._address, node), self._address, within)
-        return await self._answers(here, errand)
+        """Send the calls to this server, as `run` does, without regard to their keys."""
+        connections = self._loop_connections()
+        await connections.watch_shutdown()
+        batch = RequestBatch(calls, FixedTopology(self._address, node), self._address, within)
+        return await self._run_batch(connections, batch)
 
-    async def _answers(self, here: Here, errand: Errand) -> list[Any]:
-        while not errand.done:
+    async def _run_batch(self, connections: LoopConnections, batch: RequestBatch) -> list[Any]:
+        while not batch.done:
             try:
-                if self._directory.vague:
-                    await self._look(here, errand.until)
+                if self._topology.stale:
+                    await self._refresh(connections, batch.until)
             except StoreError as error:
-                errand.cannot_look(error)
+                batch.on_refresh_failed(error)
             else:
-                parcels = errand.parcels()
-                if len(parcels) == 1:
-                    await self._deliver(here, parcels[0])
+                requests = batch.requests()
+                if len(requests) == 1:
+                    await self._send(connections, requests[0])
                 else:
-                    await asyncio.gather(*(self._deliver(here, parcel) for parcel in parcels))
-            if not errand.done and (seconds := errand.pause()):
+                    await asyncio.gather(*(self._send(connections, request) for request in requests))
+            if not batch.done and (seconds := batch.pause()):
                 await asyncio.sleep(seconds)
-        return errand.answers
+        return batch.answers
 
-    async def listen(self, channel: bytes, hear: Callable[[bytes], None], lost: Callable[[], None]) -> None:
-        """From its return on `hear` is called for each message in this loop, and `lost` whenever the
-        connection had to be made anew, so that messages may have been missed. Raises StoreError."""
-        here = self._here()
-        await here.begin()
-        if here.ear is None:
-            here.ear = Ear(self._address, lambda: self._connect_ear(here))
-        await here.ear.listen(channel, hear, lost)
+    async def listen(
+        self, channel: bytes, on_message: Callable[[bytes], None], on_lost: Callable[[], None]
+    ) -> None:
+        """Subscribe to a channel: `on_message` is called in this loop for each message.
+
+        `on_lost` is called after each reconnect, because messages may have been missed. Raises StoreError.
+        """
+        connections = self._loop_connections()
+        await connections.watch_shutdown()
+        if connections.listener is None:
+            connections.listener = AsyncListener(self._address, lambda: self._connect_listener(connections))
+        await connections.listener.listen(channel, on_message, on_lost)
 
     async def unlisten(self, channel: bytes) -> None:
-        here = self._here()
-        if here.ear is not None:
-            here.ear.unlisten(channel)
+        connections = self._loop_connections()
+        if connections.listener is not None:
+            connections.listener.unlisten(channel)
 
     def close(self) -> None:
-        """Let go of the connections, from any thread; a later call opens new ones."""
-        self._loops.drop_closed()  # who is closed holds no loop that is
-        for loop, here in self._loops.items():
-            _close_in(loop, here.close)
+        """Close the connections, from any thread; a later call opens new ones."""
+        self._loops.drop_closed()  # a closed loop is not kept alive
+        for loop, connections in self._loops.items():
+            _close_in(loop, connections.close)
 
-    async def _deliver(self, here: Here, parcel: Parcel) -> None:
-        until = parcel.until
+    async def _send(self, connections: LoopConnections, request: NodeRequest) -> None:
+        until = request.until
         try:
-            link = await here.link(parcel.node, parcel.kind, parcel.connect_until)
-            replies = await link.ask(*parcel.packed(), until)
+            connection = await connections.connection(request.node, request.kind, request.connect_until)
+            replies = await connection.ask(*request.encoded(), until)
         except StoreError as error:
-            parcel.unsent(error)
+            request.on_unsent(error)
         except Unsent as unsent:
-            parcel.unsent(StoreUnavailable(f"{self._address.at(parcel.node)}: {unsent}"))
+            request.on_unsent(StoreUnavailable(f"{self._address.at(request.node)}: {unsent}"))
         except Lost as lost:
-            parcel.lost(str(lost), lost.replies)
+            request.on_lost(str(lost), lost.replies)
         else:
-            parcel.came(replies)
-            if parcel.shun:
-                here.drop(parcel.node)
+            request.on_replies(replies)
+            if request.drop_connection:
+                connections.drop(request.node)
 
-    async def _connect_ear(self, here: Here) -> Link:
+    async def _connect_listener(self, connections: LoopConnections) -> AsyncConnection:
         until = time.monotonic() + self._address.connect_timeout / 1000
-        if self._directory.vague:
-            await self._look(here, until)
-        edition = self._directory.edition
-        node = self._directory.node_of(None)
+        if self._topology.stale:
+            await self._refresh(connections, until)
+        edition = self._topology.edition
+        node = self._topology.node_of(None)
         try:
             if node is None:
                 raise StoreUnavailable(f"{self._address.url}: nobody is in charge now")
-            here.ear_node = node
-            return await open_link(self._address, node, "messages", self._address.connect_timeout / 1000)
+            connections.listener_node = node
+            return await open_async_connection(
+                self._address, node, "messages", self._address.connect_timeout / 1000
+            )
         except StoreUnavailable:
-            self._directory.doubt(edition, node)
+            self._topology.invalidate(edition, node)
             raise
 
-    async def _look(self, here: Here, until: float) -> None:
-        """Find out who is in charge. Raises StoreError."""
-        async with here.looking:
-            if not self._directory.vague:  # somebody else has looked
+    async def _refresh(self, connections: LoopConnections, until: float) -> None:
+        """Refresh the topology. Raises StoreError."""
+        async with connections.refreshing:
+            if not self._topology.stale:  # another task has refreshed it
                 return
-            look = self._directory.look()
+            refresh = self._topology.refresh()
             try:
-                question = next(look)
+                query = next(refresh)
                 while True:
-                    question = look.send(await self._put(here, question, until))
+                    query = refresh.send(await self._query(connections, query, until))
             except StopIteration:
-                in_charge = self._directory.node_of(None)
-                if self.mode == "sentinel" and here.ear is not None and here.ear_node != in_charge:
-                    here.ear.leave("another server is in charge")
+                in_charge = self._topology.node_of(None)
+                if (
+                    self.mode == "sentinel"
+                    and connections.listener is not None
+                    and connections.listener_node != in_charge
+                ):
+                    connections.listener.reconnect("another server is in charge")
 
-    async def _put(self, here: Here, question: Question, until: float) -> Any:
-        payload = packed(*question.command)
+    async def _query(self, connections: LoopConnections, query: Query, until: float) -> Any:
+        payload = encoded(*query.command)
         limit = min(until, time.monotonic() + self._address.connect_timeout / 1000)
         try:
-            if not question.sentinel:
-                link = await here.link(question.node, "calls", until)
-                return (await link.ask(payload, 1, limit))[0]
+            if not query.sentinel:
+                connection = await connections.connection(query.node, "calls", until)
+                return (await connection.ask(payload, 1, limit))[0]
             timeout = max(limit - time.monotonic(), 0.05)
-            link = await open_link(self._address, question.node, "sentinel", timeout)
+            connection = await open_async_connection(self._address, query.node, "sentinel", timeout)
             try:
-                return (await link.ask(payload, 1, limit))[0]
+                return (await connection.ask(payload, 1, limit))[0]
             finally:
-                link.close()
+                connection.close()
         except StoreError as error:
             return error
         except (Lost, Unsent) as lost:
-            return StoreUnavailable(f"{question.node}: {lost}")
+            return StoreUnavailable(f"{query.node}: {lost}")
 
-    def _here(self) -> Here:
+    def _loop_connections(self) -> LoopConnections:
         loop = asyncio.get_running_loop()
-        here = self._loops.get(loop) if self._pid == os.getpid() else None
-        return here or self._settle_in(loop)
+        connections = self._loops.get(loop) if self._pid == os.getpid() else None
+        return connections or self._enter_loop(loop)
 
-    def _settle_in(self, loop: asyncio.AbstractEventLoop) -> Here:
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> LoopConnections:
         with self._lock:
             if self._pid != os.getpid():
-                _left_to_the_parent.append(self._loops)
-                self._loops = PerLoop(Here.let_go)
+                _left_to_parent.append(self._loops)
+                self._loops = PerLoop(LoopConnections.abandon)
                 self._pid = os.getpid()
-        return self._loops.put(loop, Here(self._address, self._on_connect))
+        return self._loops.put(loop, LoopConnections(self._address, self._on_connect))
 
 
-#: A child keeps what it has inherited and never touches it: closing it would speak for the parent.
-_left_to_the_parent: list[Any] = []
+#: Connections of the parent that a child keeps and never touches: closing them would send on their sockets.
+_left_to_parent: list[Any] = []
 
 
 def _close_in(loop: asyncio.AbstractEventLoop, close: Callable[[], None]) -> None:
-    """Call `close` where its loop runs, or here if that one runs no more."""
+    """Call `close` in its loop, or here if that loop no longer runs."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:

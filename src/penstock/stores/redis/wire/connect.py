@@ -1,7 +1,7 @@
-"""Opening a connection: redis-py's connection classes make the socket (TCP, TLS, Unix), the rest is ours.
+"""Connect to a server: redis-py's connection classes open the socket (TCP, TLS, Unix).
 
-What a call costs is decided by who reads the replies, and whether it is known that a call was sent; so the
-open socket is taken out of redis-py's hands and given to a `Line` (sync) or a `Link` (async).
+The open socket is then taken from redis-py and given to a `SyncConnection` or an `AsyncConnection`: these
+read replies faster, and know whether a call was sent.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.faults import cannot_connect
 from penstock.stores.redis.wire.handshake import Kind
 
-__all__ = ["credentials", "dial", "dial_async", "where"]
+__all__ = ["connect", "connect_async", "credentials", "where"]
 
 
 def where(address: Address, node: Node, kind: Kind) -> str:
     return f"the sentinel {node}" if kind == "sentinel" else address.at(node)
 
 
-def dial(address: Address, node: Node, kind: Kind, timeout: float) -> tuple[socket.socket, tuple[str, ...]]:
-    """An open socket, and what to say to AUTH. Raises StoreError."""
+def connect(
+    address: Address, node: Node, kind: Kind, timeout: float
+) -> tuple[socket.socket, tuple[str, ...]]:
+    """An open socket, and the arguments of AUTH. Raises StoreError."""
     try:
         connection = _class(redis.connection, address, node, kind)(**_settings(address, node, kind, timeout))
         connection.connect()
@@ -41,10 +43,10 @@ def dial(address: Address, node: Node, kind: Kind, timeout: float) -> tuple[sock
     return taken, _known(address, kind) or credentials(_provider(address, kind))
 
 
-async def dial_async(
+async def connect_async(
     address: Address, node: Node, kind: Kind, timeout: float
 ) -> tuple[asyncio.StreamWriter, tuple[str, ...]]:
-    """As `dial`; the writer's transport is still to be given its protocol."""
+    """As `connect`; the caller sets the protocol of the writer's transport."""
     try:
         chosen = _class(redis.asyncio.connection, address, node, kind)
         connection = chosen(**_settings(address, node, kind, timeout))
@@ -52,7 +54,7 @@ async def dial_async(
             await connection.connect()
     except (RedisError, OSError, ValueError, TypeError) as error:
         raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
-    heard: asyncio.StreamReader = connection._reader
+    reader: asyncio.StreamReader = connection._reader
     taken: asyncio.StreamWriter = connection._writer
     connection._reader = connection._writer = None
     said = _known(address, kind)
@@ -60,14 +62,14 @@ async def dial_async(
     if not said and provider is not None:
         asked = provider.get_credentials_async()
         said = credentials(None, await asked if inspect.isawaitable(asked) else asked)
-    if heard.at_eof():  # whoever takes over would not be told again, and wait for a greeting in vain
+    if reader.at_eof():  # the next protocol would not be told, and the handshake would time out
         taken.transport.abort()
         raise StoreUnavailable(f"{where(address, node, kind)}: it closed the connection")
     return taken, said
 
 
 def credentials(provider: Any, given: Any = None) -> tuple[str, ...]:
-    """What a redis-py credential provider gives, as AUTH wants it."""
+    """The credentials of a redis-py credential provider as arguments of AUTH."""
     if provider is not None:
         given = provider.get_credentials()
     if not given:
@@ -97,7 +99,7 @@ def _class(module: Any, address: Address, node: Node, kind: Kind) -> Any:
 
 
 def _settings(address: Address, node: Node, kind: Kind, timeout: float) -> dict[str, Any]:
-    """For a connection that opens its socket once and says nothing on it."""
+    """Options of a connection that opens its socket once and sends nothing on it."""
     given = address.sentinel_options if kind == "sentinel" else address.options
     tls = address.sentinel_tls if kind == "sentinel" else address.tls
     options = {
@@ -119,4 +121,4 @@ def _settings(address: Address, node: Node, kind: Kind, timeout: float) -> dict[
 
 
 def _say_nothing(connection: Any) -> None:
-    """Instead of redis-py's greeting: ours needs one round trip."""
+    """Replaces redis-py's handshake: `handshake.py` needs one round trip."""

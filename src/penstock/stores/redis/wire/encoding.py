@@ -1,4 +1,4 @@
-"""Commands as bytes."""
+"""Encodes commands as bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import hiredis
 
-__all__ = ["packed", "packed_all"]
+__all__ = ["encoded", "encoded_all"]
 
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its own types say "exactly one argument"
 
 
-def packed(*command: bytes | str | int) -> bytes:
+def encoded(*command: bytes | str | int) -> bytes:
     return _pack(command)
 
 
-def packed_all(commands: list[tuple[str, ...]]) -> bytes:
+def encoded_all(commands: list[tuple[str, ...]]) -> bytes:
     return b"".join(map(_pack, commands))

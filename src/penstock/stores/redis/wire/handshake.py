@@ -1,4 +1,4 @@
-"""The first words on a new connection: who we are, which database, and what kind of server is there."""
+"""The handshake of a new connection: authenticate, select the database, and check the server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.faults import ErrorReply, read
 
-__all__ = ["Greeting", "Kind", "OnConnect", "Server"]
+__all__ = ["Handshake", "Kind", "OnConnect", "Server"]
 
-#: What a connection is for: calls; calls that wait for replicas, which hold up whatever comes behind them;
-#: a question for a sentinel; messages.
+#: The use of a connection: calls; calls that wait for replicas (WAIT blocks the calls behind it); a query
+#: to a sentinel; messages.
 Kind = Literal["calls", "waits", "sentinel", "messages"]
 
 OLDEST = (6, 2)
@@ -21,7 +21,7 @@ OLDEST = (6, 2)
 
 @dataclass(frozen=True)
 class Server:
-    """What a server says of itself when we connect."""
+    """Facts that a server gives about itself in the handshake."""
 
     node: Node
     version: str = ""
@@ -33,15 +33,15 @@ class Server:
 OnConnect = Callable[[Server], None]
 
 
-class Greeting:
-    """The commands to begin with, all in one write, and the reading of their replies."""
+class Handshake:
+    """The commands of the handshake, sent in one write, and the reading of their replies."""
 
     def __init__(self, address: Address, node: Node, kind: Kind, credentials: tuple[str, ...]) -> None:
         self._address = address
         self._node = node
         self._kind = kind
         self.commands: list[tuple[str, ...]] = []
-        self._must = 0  # the first so many must be answered with OK
+        self._must = 0  # number of first commands that must be answered with OK
         if credentials:
             self.commands.append(("AUTH", *credentials))
         if kind != "sentinel" and address.db:
@@ -54,7 +54,7 @@ class Greeting:
             self.commands.append(("ROLE",))
 
     def read(self, replies: list[Any]) -> Server:
-        """Who is there. Raises StoreUnavailable for what passes, StoreError for what does not."""
+        """The server's facts. Raises StoreUnavailable for a temporary fault, StoreError for a lasting one."""
         where = self._address.at(self._node)
         for reply in replies[: self._must]:
             if isinstance(reply, ErrorReply):
@@ -79,7 +79,7 @@ class Greeting:
         reply = replies[at] if at < len(replies) else replies[0]
         if isinstance(reply, ErrorReply):
             if str(reply).startswith("NOPERM"):
-                return {}  # it may hide what it is
+                return {}  # the user may not read INFO
             error = read(str(reply), where).error
             assert error is not None
             raise error

@@ -1,7 +1,7 @@
-"""Listening for messages: one connection for all channels of an event loop (`Ear`), one per waiting thread.
+"""Listeners for messages: one connection for all channels of an event loop, and one per waiting thread.
 
-A message is a wake-up call, never the only news of something: what is published while nobody is connected is
-not heard, and `lost` says when that may have been so.
+A message is only a wake-up: a message published while the connection is down is lost, and `on_lost` reports
+that there may be such messages.
 """
 
 from __future__ import annotations
@@ -15,49 +15,51 @@ from typing import Any, Literal, Self
 from penstock.core.duration import format_ms
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
-from penstock.stores.redis.wire.async_connection import Link
-from penstock.stores.redis.wire.encoding import packed
+from penstock.stores.redis.wire.async_connection import AsyncConnection
+from penstock.stores.redis.wire.encoding import encoded
 from penstock.stores.redis.wire.faults import ErrorReply, Lost, Step, read
 from penstock.stores.redis.wire.request_batch import backoff
-from penstock.stores.redis.wire.sync_connection import Line
+from penstock.stores.redis.wire.sync_connection import SyncConnection
 
-__all__ = ["Ear", "SyncListener"]
+__all__ = ["AsyncListener", "SyncListener"]
 
-Hear = Callable[[bytes], None]
+OnMessage = Callable[[bytes], None]
 
 
 class _Channel:
-    """Who listens to one channel."""
+    """The listener of one channel."""
 
-    __slots__ = ("hear", "lost", "ready")
+    __slots__ = ("on_lost", "on_message", "ready")
 
-    def __init__(self, hear: Hear, lost: Callable[[], None], ready: asyncio.Future[None]) -> None:
-        self.hear = hear
-        self.lost = lost
+    def __init__(
+        self, on_message: OnMessage, on_lost: Callable[[], None], ready: asyncio.Future[None]
+    ) -> None:
+        self.on_message = on_message
+        self.on_lost = on_lost
         self.ready = ready
 
 
-class Ear:
-    """The listening connection of one event loop; it comes to be with the first channel, and comes back."""
+class AsyncListener:
+    """Listens for one event loop, on one connection that is opened with the first channel and reconnects."""
 
-    def __init__(self, address: Address, connect: Callable[[], Awaitable[Link]]) -> None:
+    def __init__(self, address: Address, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
         self._address = address
         self._connect = connect
         self._channels: dict[bytes, _Channel] = {}
-        self._link: Link | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._connection: AsyncConnection | None = None
+        self._task: asyncio.Task[None] | None = None
         self._trouble: StoreError | None = None
         self._tries = 0
 
-    async def listen(self, channel: bytes, hear: Hear, lost: Callable[[], None]) -> None:
-        """From its return on nothing is missed without `lost` being called. Raises StoreError."""
+    async def listen(self, channel: bytes, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
+        """Subscribe; from then on, `on_lost` is called if messages may be missed. Raises StoreError."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ready.add_done_callback(_seen)
-        mine = self._channels[channel] = _Channel(hear, lost, ready)
-        if self._link is not None and self._link.alive:
-            self._link.tell(packed("SUBSCRIBE", channel))
-        elif self._life is None or self._life.done():
-            self._life = asyncio.create_task(self._live())
+        ready.add_done_callback(_ignore_exception)
+        mine = self._channels[channel] = _Channel(on_message, on_lost, ready)
+        if self._connection is not None and self._connection.alive:
+            self._connection.send(encoded("SUBSCRIBE", channel))
+        elif self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._stay_connected())
         try:
             async with asyncio.timeout(self._address.timeout / 1000):
                 await ready
@@ -74,73 +76,73 @@ class Ear:
         if mine is not None:
             self._forget(channel, mine)
 
-    def leave(self, why: str) -> None:
-        """Connect anew: what is to be heard is said elsewhere by now."""
-        if self._link is not None:
-            self._link.close(why)
+    def reconnect(self, why: str) -> None:
+        """Reconnect, because messages are published on another server now."""
+        if self._connection is not None:
+            self._connection.close(why)
 
     def close(self) -> None:
-        if self._life is not None:
-            self._life.cancel()
+        if self._task is not None:
+            self._task.cancel()
         self._refuse(StoreUnavailable("the store was closed"))
         self._channels.clear()
-        if self._link is not None:
-            self._link.close("the store was closed")
+        if self._connection is not None:
+            self._connection.close("the store was closed")
 
-    def let_go(self) -> None:
-        """Its loop is closed."""
-        if self._link is not None:
-            self._link.let_go()
+    def abandon(self) -> None:
+        """Give up a connection whose loop is closed."""
+        if self._connection is not None:
+            self._connection.abandon()
 
     def _forget(self, channel: bytes, mine: _Channel) -> None:
         if self._channels.get(channel) is mine:
             del self._channels[channel]
-            if self._link is not None and self._link.alive:
-                self._link.tell(packed("UNSUBSCRIBE", channel))
+            if self._connection is not None and self._connection.alive:
+                self._connection.send(encoded("UNSUBSCRIBE", channel))
 
-    async def _live(self) -> None:
-        """Be connected, for ever, while anybody listens."""
+    async def _stay_connected(self) -> None:
+        """Stay connected while there are channels."""
         while self._channels:
             try:
-                link = self._link = await self._connect()
+                connection = self._connection = await self._connect()
             except StoreError as error:
                 self._trouble = error
                 if not isinstance(error, StoreUnavailable):
                     self._refuse(error)
             else:
-                await self._stay(link)
+                await self._serve(connection)
             await asyncio.sleep(backoff(self._tries, first=0.05, most=2.0))
             self._tries += 1
 
-    async def _stay(self, link: Link) -> None:
-        """Until the link is lost; now and then make sure that it is not silent because it is dead."""
+    async def _serve(self, connection: AsyncConnection) -> None:
+        """Serve this connection until it is lost; PING detects a dead one."""
         gone = asyncio.Event()
-        link.on_lost = gone.set
-        link.on_message = self._message
+        connection.on_lost = gone.set
+        connection.on_message = self._message
         if self._channels:
-            link.tell(packed("SUBSCRIBE", *self._channels))
+            connection.send(encoded("SUBSCRIBE", *self._channels))
         period = self._address.timeout / 1000
-        # of a Cluster any node will do, and nothing else would tell that this one is dead
+        # in a Cluster nothing else would detect that this node is dead
         calm = period * (0.9 if self._address.mode == "cluster" else 1.9)
-        while link.alive:
+        while connection.alive:
             try:
                 async with asyncio.timeout(period / 2):
                     await gone.wait()
             except TimeoutError:
-                silent = time.monotonic() - link.heard
+                silent = time.monotonic() - connection.last_received
                 if silent > calm + period / 2:
-                    link.close(f"nothing was heard for {silent:.1f} s")
+                    connection.close(f"nothing was heard for {silent:.1f} s")
                 elif silent > calm:
-                    link.tell(packed("PING"))
-        self._trouble = StoreUnavailable(f"{self._address.url}: {link.lost}")
+                    connection.send(encoded("PING"))
+        self._trouble = StoreUnavailable(f"{self._address.url}: {connection.lost}")
 
     def _message(self, message: Any) -> None:
         if isinstance(message, ErrorReply):
             meaning = read(str(message), self._address.url)
             if meaning.error is not None and meaning.step is Step.FINAL:
                 self._refuse(meaning.error)
-            elif self._link is not None:
-                self._link.close(str(message))
+            elif self._connection is not None:
+                self._connection.close(str(message))
             return
         if not isinstance(message, list) or len(message) != 3:
             return  # a PONG
@@ -148,13 +150,13 @@ class Ear:
         if channel is None:
             return
         if message[0] == b"message":
-            channel.hear(message[2])
+            channel.on_message(message[2])
         elif message[0] == b"subscribe":
             self._tries = 0
             if not channel.ready.done():
                 channel.ready.set_result(None)
             else:
-                channel.lost()
+                channel.on_lost()
 
     def _refuse(self, error: StoreError) -> None:
         for channel in list(self._channels.values()):
@@ -162,41 +164,40 @@ class Ear:
                 channel.ready.set_exception(error)
 
 
-def _seen(ready: asyncio.Future[None]) -> None:
-    """A refusal that nobody waits for any more is no news to the loop."""
+def _ignore_exception(ready: asyncio.Future[None]) -> None:
+    """Mark the exception as retrieved, so that the loop does not log it."""
     if not ready.cancelled():
         ready.exception()
 
 
 class SyncListener:
-    """One channel, heard by one thread; `with` it.
+    """Listens to one channel for one thread, as a context manager.
 
-    A kept line stays subscribed to the channel that it has, and `channel` says which: a wait for a result
-    needs no round trips for that. Raises StoreUnavailable when the connection is lost: something may have
-    been missed.
+    A kept connection stays subscribed to its channel (`channel`), so that a wait for a result needs no round
+    trip to subscribe. Raises StoreUnavailable if the connection is lost, as messages may have been missed.
     """
 
     def __init__(
         self,
         address: Address,
         channel: bytes,
-        take: Callable[[float, bool], tuple[Line, bool]],
-        keep: Callable[[Line], None],
+        take: Callable[[float, bool], tuple[SyncConnection, bool]],
+        keep: Callable[[SyncConnection], None],
     ) -> None:
         self._address = address
         self.channel = channel
-        #: What becomes of the line: "keep" it as it is where nothing more can be on its way.
+        #: What to do with the connection at the end; "keep" only if no more messages can be on their way.
         self.then: Literal["keep", "unsubscribe", "close"] = "unsubscribe"
-        self._take = take  # until when; must it be a fresh one → a line, and whether it is
+        self._take = take  # (until, must it be new) → a connection, and whether it is new
         self._keep = keep  # for the next listener
-        self._line: Line | None = None
+        self._connection: SyncConnection | None = None
 
     def __enter__(self) -> Self:
         until = time.monotonic() + self._address.timeout / 1000
         tries = 0
         while True:
             try:
-                self._line = self._subscribed(until)
+                self._connection = self._subscribed(until)
                 return self
             except StoreUnavailable as error:
                 pause = backoff(tries, first=0.05, most=2.0)
@@ -209,85 +210,85 @@ class SyncListener:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        line, self._line = self._line, None
-        if line is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
         if kind is None and self.then != "close":
             try:
                 if self.then == "unsubscribe":
-                    line.channel = None
-                    # what this is answered with is skipped by who listens next
-                    line.tell(packed("UNSUBSCRIBE", self.channel))
-                self._keep(line)
+                    connection.channel = None
+                    # the next listener skips the answer
+                    connection.send(encoded("UNSUBSCRIBE", self.channel))
+                self._keep(connection)
                 return
             except Lost:
                 pass
-        line.close()
+        connection.close()
 
-    def hear(self, seconds: float) -> bytes | None:
-        """The next message, or None when the time is up."""
-        line = self._line
-        assert line is not None, "a listener listens inside its `with`"
+    def receive(self, seconds: float) -> bytes | None:
+        """The next message; None at the timeout."""
+        connection = self._connection
+        assert connection is not None, "a listener listens inside its `with`"
         period = self._address.timeout / 1000
         until = time.monotonic() + seconds
-        heard_at = time.monotonic()
+        received_at = time.monotonic()
         while True:
             now = time.monotonic()
             try:
-                message = line.hear(max(0.0, min(until - now, period)))
-                if message is None and now < until and time.monotonic() - heard_at > period * 0.9:
-                    line.tell(packed("PING"))  # is it silent because it is dead?
+                message = connection.receive(max(0.0, min(until - now, period)))
+                if message is None and now < until and time.monotonic() - received_at > period * 0.9:
+                    connection.send(encoded("PING"))  # detects a dead connection
             except Lost as lost:
-                self._line = None
-                line.close()
+                self._connection = None
+                connection.close()
                 raise StoreUnavailable(f"{self._address.url}: {lost}") from None
             if isinstance(message, list) and message[0] == b"message" and message[1] == self.channel:
-                heard: bytes = message[2]
-                return heard
+                received: bytes = message[2]
+                return received
             if message is not None:
-                heard_at = time.monotonic()
+                received_at = time.monotonic()
             elif time.monotonic() >= until:
                 return None
-            elif time.monotonic() - heard_at > period * 1.9:
+            elif time.monotonic() - received_at > period * 1.9:
                 raise StoreUnavailable(f"{self._address.url}: nothing was heard of it, not even a PONG")
 
-    def _subscribed(self, until: float) -> Line:
-        line, fresh = self._take(until, False)
+    def _subscribed(self, until: float) -> SyncConnection:
+        connection, fresh = self._take(until, False)
         while True:
             try:
-                if line.channel is None:
-                    self._subscribe(line, until)
+                if connection.channel is None:
+                    self._subscribe(connection, until)
                 else:
-                    self._resume(line)
-                self.channel = line.channel or self.channel
-                return line
+                    self._resume(connection)
+                self.channel = connection.channel or self.channel
+                return connection
             except StoreUnavailable:
                 if fresh:
                     raise
-            line, fresh = self._take(until, True)  # the kept one had died
+            connection, fresh = self._take(until, True)  # the kept one was dead
 
-    def _resume(self, line: Line) -> None:
+    def _resume(self, connection: SyncConnection) -> None:
         try:
-            line.catch_up()
+            connection.discard_pending()
         except Lost as lost:
-            line.close()
+            connection.close()
             raise StoreUnavailable(f"{self._address.url}: {lost}") from None
 
-    def _subscribe(self, line: Line, until: float) -> None:
+    def _subscribe(self, connection: SyncConnection, until: float) -> None:
         reply: Any = None
         try:
-            line.tell(packed("SUBSCRIBE", self.channel))
+            connection.send(encoded("SUBSCRIBE", self.channel))
             while True:
-                reply = line.hear(max(until - time.monotonic(), 0.05))
+                reply = connection.receive(max(until - time.monotonic(), 0.05))
                 if reply is None:
                     raise StoreUnavailable(f"{self._address.url} does not answer")
                 if isinstance(reply, ErrorReply):
                     raise read(str(reply), self._address.url).error or StoreError(str(reply))
                 if isinstance(reply, list) and reply[:2] == [b"subscribe", self.channel]:
-                    line.channel = self.channel
+                    connection.channel = self.channel
                     return
         except Lost as lost:
             raise StoreUnavailable(f"{self._address.url}: {lost}") from None
         finally:
             if not (isinstance(reply, list) and reply[0] == b"subscribe"):
-                line.close()
+                connection.close()

@@ -1,11 +1,12 @@
-"""The calls of one `run` on their way to an answer each: what is sent where, and again, and when to stop.
+"""A request batch: the calls of one `run`, which call goes to which server, what is retried, when to give up.
 
-Nothing here does I/O; the async and the sync runner do what an errand says:
+Nothing here does I/O; the async and the sync runner both run this loop:
 
-    while not errand.done:
-        look, if the directory is vague
-        for parcel in errand.parcels(): deliver it; then parcel.came / parcel.lost / parcel.unsent
-        wait for errand.pause() seconds
+    while not batch.done:
+        refresh the topology if it is stale
+        for request in batch.requests():
+            send it, then call request.on_replies, request.on_lost or request.on_unsent
+        wait for batch.pause() seconds
 """
 
 from __future__ import annotations
@@ -19,96 +20,98 @@ from penstock.core.duration import format_ms
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.calls import Acked, Call
-from penstock.stores.redis.wire.encoding import packed
+from penstock.stores.redis.wire.encoding import encoded
 from penstock.stores.redis.wire.faults import ErrorReply, Meaning, ReplyLost, Step, read
 from penstock.stores.redis.wire.handshake import Kind
-from penstock.stores.redis.wire.topology import Directory
+from penstock.stores.redis.wire.topology import Topology
 
-__all__ = ["Errand", "Parcel", "backoff"]
+__all__ = ["NodeRequest", "RequestBatch", "backoff"]
 
-#: So often a call may be sent on, or its script loaded, before we pause between the tries.
+#: How often a call is redirected, or its script loaded, before there are pauses between the tries.
 _EAGER = 4
-#: Calls that are `brief` are tried for so long (seconds).
+#: How long `brief` calls are tried (seconds).
 _BRIEF = 1.0
-#: What is larger brings its scripts along (bytes).
+#: A larger request loads its scripts itself (bytes).
 _LARGE = 262_144
-_ASKING = packed("ASKING")
+_ASKING = encoded("ASKING")
 
 
 def backoff(tries: int, *, first: float = 0.02, most: float = 0.5) -> float:
-    """Seconds to wait before the next try, spread so that many clients do not come at once."""
+    """Seconds to wait before the next try, with jitter, so that many clients do not retry at once."""
     return float(min(most, first * 2 ** min(tries, 16)) * (0.5 + random.random() / 2))  # noqa: S311 (jitter, no secret)
 
 
 class _Item:
-    """One call, and what has become of it so far."""
+    """One call, and its progress so far."""
 
-    __slots__ = ("asking", "call", "doubtful", "index", "load", "trouble")
+    __slots__ = ("asking", "call", "index", "last_error", "load", "maybe_executed")
 
     def __init__(self, index: int, call: Call) -> None:
         self.index = index
         self.call = call
         self.load = False  # its script must be loaded first
-        self.asking: Node | None = None  # this node has it, for this once
-        self.doubtful = False  # it was sent once and its reply lost
-        self.trouble: StoreError | None = None
+        self.asking: Node | None = None  # send it to this node, once
+        self.maybe_executed = False  # it was sent, and its reply was lost
+        self.last_error: StoreError | None = None
 
 
-class Errand:
-    """`answers` has one for each call, in their order, once `done`."""
+class RequestBatch:
+    """The calls of one `run`. Once `done`, `answers` has one answer per call, in order."""
 
     def __init__(
-        self, calls: Sequence[Call], directory: Directory, address: Address, within: int | None
+        self, calls: Sequence[Call], topology: Topology, address: Address, within: int | None
     ) -> None:
         self.answers: list[Any] = [None] * len(calls)
         self.within = address.timeout if within is None else within
         self.until = time.monotonic() + self.within / 1000
         if any(call.replicas for call in calls):
             self.until += address.wait_timeout / 1000
-        #: Until when a connection may be waited for; and, if calls are brief, until when those are tried.
+        #: Until when to wait for a connection, and until when to try brief calls.
         self.connect_until = self.until
         self._brief = any(call.brief for call in calls)
         if self._brief:
             self.connect_until = min(self.until, time.monotonic() + _BRIEF)
-        self._directory = directory
+        self._topology = topology
         self._address = address
         self._todo = [_Item(index, call) for index, call in enumerate(calls)]
         self._tries = 0
-        self._hurry = False  # the next try is expected to work: no pause before it
-        self._bounced = 0
+        self._no_pause = False  # the next try is expected to work: no pause before it
+        self._eager_tries = 0
 
     @property
     def done(self) -> bool:
         return not self._todo
 
-    def parcels(self) -> list[Parcel]:
-        """What is to be sent now, one parcel for each connection, in the order of the calls."""
+    def requests(self) -> list[NodeRequest]:
+        """The requests to send now, one per connection, with the calls in order."""
         todo, self._todo = self._todo, []
-        node_of = self._directory.node_of
-        parcels: dict[tuple[Node, Kind], Parcel] = {}
-        self._hurry = True
+        node_of = self._topology.node_of
+        requests: dict[tuple[Node, Kind], NodeRequest] = {}
+        self._no_pause = True
         for item in todo:
             call = item.call
             node = item.asking or node_of(call.keys[0] if call.keys else None)
             if node is None:
-                self._directory.doubt(self._directory.edition)
-                self._later(item, StoreUnavailable(f"{self._address.url}: nobody is in charge of this now"))
+                self._topology.invalidate(self._topology.edition)
+                self._retry_later(
+                    item, StoreUnavailable(f"{self._address.url}: nobody is in charge of this now")
+                )
                 continue
             place: tuple[Node, Kind] = (node, "waits" if call.replicas else "calls")
-            parcel = parcels.get(place)
-            if parcel is None:
-                parcel = parcels[place] = Parcel(self, *place, self._directory.edition)
-            parcel.items.append(item)
-        return list(parcels.values())
+            request = requests.get(place)
+            if request is None:
+                request = requests[place] = NodeRequest(self, *place, self._topology.edition)
+            request.items.append(item)
+        return list(requests.values())
 
     def pause(self) -> float:
-        """Seconds to wait before the next round. When the time is up, what is left is answered with why."""
+        """Seconds to wait before the next round. At the deadline, open calls get their errors as answers."""
         if not self._todo:
             return 0.0
         self._todo.sort(key=lambda item: item.index)
         left = self.until - time.monotonic()
-        if self._hurry and self._bounced < _EAGER and left > 0:
-            self._bounced += 1
+        if self._no_pause and self._eager_tries < _EAGER and left > 0:
+            self._eager_tries += 1
             return 0.0
         seconds = backoff(self._tries)
         self._tries += 1
@@ -118,113 +121,115 @@ class Errand:
             self._give_up(self._todo)
         return seconds if self._todo else 0.0
 
-    def cannot_look(self, error: StoreError) -> None:
-        """Nobody says who is in charge."""
-        self._hurry = False
+    def on_refresh_failed(self, error: StoreError) -> None:
+        """The topology could not be refreshed."""
+        self._no_pause = False
         for item in self._todo:
-            item.trouble = error
+            item.last_error = error
         if not isinstance(error, StoreUnavailable):
             self._give_up(self._todo)
 
     def _give_up(self, on: list[_Item]) -> None:
         self._todo = [item for item in self._todo if item not in on]
         for item in on:
-            trouble = item.trouble or StoreUnavailable(f"{self._address.url} does not answer")
-            if isinstance(trouble, StoreUnavailable):
+            last_error = item.last_error or StoreUnavailable(f"{self._address.url} does not answer")
+            if isinstance(last_error, StoreUnavailable):
                 after = 1000 * _BRIEF if item.call.brief else self.within
-                trouble = type(trouble)(f"{trouble}; gave up after {format_ms(min(int(after), self.within))}")
-            self._fail(item, trouble)
+                last_error = type(last_error)(
+                    f"{last_error}; gave up after {format_ms(min(int(after), self.within))}"
+                )
+            self._fail(item, last_error)
 
     def _fail(self, item: _Item, error: StoreError) -> None:
-        if item.doubtful and not isinstance(error, ReplyLost):
+        if item.maybe_executed and not isinstance(error, ReplyLost):
             error = ReplyLost(f"{error} (it was sent before, and may have been carried out)")
         self.answers[item.index] = error
 
-    # ── what became of a parcel ──
+    # ── results of a request ──
 
-    def _answered(self, item: _Item, reply: Any, parcel: Parcel, replicas: int) -> None:
+    def _on_reply(self, item: _Item, reply: Any, request: NodeRequest, replicas: int) -> None:
         item.asking = None
         if not isinstance(reply, ErrorReply):
             self.answers[item.index] = Acked(reply, replicas) if item.call.replicas else reply
             return
-        meaning = read(str(reply), self._address.at(parcel.node))
+        meaning = read(str(reply), self._address.at(request.node))
         match meaning.step:
             case Step.LOAD if item.call.script is not None:
                 item.load = True
-                self._again(item, meaning)
+                self._retry_now(item, meaning)
             case Step.MOVED:
-                self._directory.moved(meaning, parcel.node)
-                self._again(item, meaning)
+                self._topology.moved(meaning, request.node)
+                self._retry_now(item, meaning)
             case Step.ASK:
-                item.asking = self._directory.moved(meaning, parcel.node)
-                self._again(item, meaning)
+                item.asking = self._topology.moved(meaning, request.node)
+                self._retry_now(item, meaning)
             case Step.ELSEWHERE:
-                self._directory.doubt(parcel.edition)
-                parcel.shun = True
-                self._later(item, meaning.error)
+                self._topology.invalidate(request.edition)
+                request.drop_connection = True
+                self._retry_later(item, meaning.error)
             case Step.LATER:
-                self._later(item, meaning.error)
+                self._retry_later(item, meaning.error)
             case _:
                 assert meaning.error is not None
                 self._fail(item, meaning.error)
 
-    def _again(self, item: _Item, meaning: Meaning) -> None:
-        item.trouble = meaning.error
-        if self._bounced < _EAGER:  # it has answered, and the way there may have been long
+    def _retry_now(self, item: _Item, meaning: Meaning) -> None:
+        item.last_error = meaning.error
+        if self._eager_tries < _EAGER:  # the server has answered: the time so far does not count
             self.until = max(self.until, time.monotonic() + self.within / 1000)
         self._todo.append(item)
 
-    def _later(self, item: _Item, error: StoreError | None) -> None:
-        item.trouble = error
-        self._hurry = False
+    def _retry_later(self, item: _Item, error: StoreError | None) -> None:
+        item.last_error = error
+        self._no_pause = False
         self._todo.append(item)
 
-    def _lost(self, item: _Item, error: StoreError) -> None:
-        item.doubtful = True
+    def _on_lost(self, item: _Item, error: StoreError) -> None:
+        item.maybe_executed = True
         item.asking = None
         if item.call.repeatable:
-            self._hurry = self._hurry and self._tries == 0
-            item.trouble = error
+            self._no_pause = self._no_pause and self._tries == 0
+            item.last_error = error
             self._todo.append(item)
         else:
             self._fail(item, ReplyLost(f"{error}; it may have been carried out"))
 
-    def _unsent(self, item: _Item, error: StoreError) -> None:
+    def _on_unsent(self, item: _Item, error: StoreError) -> None:
         item.asking = None
         if isinstance(error, StoreUnavailable):
-            self._later(item, error)
+            self._retry_later(item, error)
         else:
             self._fail(item, error)
 
 
-class Parcel:
-    """What goes to one server in one write, and what is to be made of what comes back."""
+class NodeRequest:
+    """The calls that go to one server in one write, and the handling of their replies."""
 
-    __slots__ = ("_errand", "_scripts", "_waits", "edition", "items", "kind", "node", "shun")
+    __slots__ = ("_batch", "_scripts", "_waits", "drop_connection", "edition", "items", "kind", "node")
 
-    def __init__(self, errand: Errand, node: Node, kind: Kind, edition: int) -> None:
+    def __init__(self, batch: RequestBatch, node: Node, kind: Kind, edition: int) -> None:
         self.node = node
         self.kind: Kind = kind
         self.edition = edition
         self.items: list[_Item] = []
-        self.shun = False  # the runner drops this connection: the server is not who it was
-        self._errand = errand
+        self.drop_connection = False  # the runner drops its connections to this server: its role has changed
+        self._batch = batch
         self._scripts = 0
         self._waits = 0
 
     @property
     def until(self) -> float:
-        return self._errand.until
+        return self._batch.until
 
     @property
     def connect_until(self) -> float:
-        return self._errand.connect_until
+        return self._batch.connect_until
 
-    def packed(self) -> tuple[bytes, int]:
-        """The bytes, and the number of replies that they ask for."""
+    def encoded(self) -> tuple[bytes, int]:
+        """The bytes to send, and the number of replies to expect."""
         items = self.items
         commands = [_command(item.call) for item in items]
-        if sum(map(len, commands)) > _LARGE:  # to be told NOSCRIPT would cost as much once more
+        if sum(map(len, commands)) > _LARGE:  # after NOSCRIPT it would have to be sent again
             for item in items:
                 item.load = item.call.script is not None
         if len(items) == 1 and self.kind == "calls":
@@ -234,21 +239,21 @@ class Parcel:
         parts: list[bytes] = []
         texts = {item.call.script.text for item in items if item.load and item.call.script}
         self._scripts = len(texts)
-        parts += [packed("SCRIPT", "LOAD", text) for text in texts]
+        parts += [encoded("SCRIPT", "LOAD", text) for text in texts]
         for item, command in zip(items, commands, strict=True):
             if item.asking is not None:
                 parts.append(_ASKING)
             parts.append(command)
         if self.kind == "waits":
-            # one for all: what it says of the last write holds for those before it
+            # one WAIT for all: its answer for the last write holds for those before it
             replicas = max(item.call.replicas for item in items)
-            parts.append(packed("WAIT", replicas, self._errand._address.wait_timeout))
+            parts.append(encoded("WAIT", replicas, self._batch._address.wait_timeout))
             self._waits = 1
         return b"".join(parts), len(parts)
 
-    def came(self, replies: list[Any]) -> None:
-        """All replies are there."""
-        errand, items = self._errand, self.items
+    def on_replies(self, replies: list[Any]) -> None:
+        """Give each call its reply."""
+        batch, items = self._batch, self.items
         at, replicas = self._scripts, 0
         if self._waits and isinstance(replies[-1], int):
             replicas = replies[-1]
@@ -259,32 +264,32 @@ class Parcel:
             if unloadable and item.load:
                 reply = unloadable[0]
             at += 1
-            errand._answered(item, reply, self, replicas)
+            batch._on_reply(item, reply, self, replicas)
 
-    def lost(self, why: str, replies: list[Any]) -> None:
-        """The connection was lost behind these replies."""
-        errand = self._errand
-        errand._directory.doubt(self.edition, self.node)
-        error = StoreUnavailable(f"{errand._address.at(self.node)}: {why}")
+    def on_lost(self, why: str, replies: list[Any]) -> None:
+        """Handle the loss of the connection after these replies."""
+        batch = self._batch
+        batch._topology.invalidate(self.edition, self.node)
+        error = StoreUnavailable(f"{batch._address.at(self.node)}: {why}")
         at = self._scripts
         loaded = not any(isinstance(reply, ErrorReply) for reply in replies[:at])
         for item in self.items:
             at += item.asking is not None
             if at < len(replies) and (loaded or not item.load):
-                # nobody knows about the replicas then, and to ask again would not tell
-                errand._answered(item, replies[at], self, 0)
+                # the number of replicas is unknown, and another WAIT would not tell
+                batch._on_reply(item, replies[at], self, 0)
             else:
-                errand._lost(item, error)
+                batch._on_lost(item, error)
             at += 1
 
-    def unsent(self, error: StoreError) -> None:
-        """Nothing of it was written."""
-        self._errand._directory.doubt(self.edition, self.node)
+    def on_unsent(self, error: StoreError) -> None:
+        """Handle a request of which nothing was written."""
+        self._batch._topology.invalidate(self.edition, self.node)
         for item in self.items:
-            self._errand._unsent(item, error)
+            self._batch._on_unsent(item, error)
 
 
 def _command(call: Call) -> bytes:
     if call.script is None:
-        return packed(*call.ask)
-    return packed("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+        return encoded(*call.ask)
+    return encoded("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)

@@ -1,4 +1,4 @@
-"""A sync connection, used by one thread at a time, and the pool that they wait in between calls."""
+"""A sync connection, used by one thread at a time, and the pool of idle ones."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import hiredis
 
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.async_connection import not_greeted, unsent
-from penstock.stores.redis.wire.connect import dial
-from penstock.stores.redis.wire.encoding import packed_all
+from penstock.stores.redis.wire.async_connection import handshake_error, unsent
+from penstock.stores.redis.wire.connect import connect
+from penstock.stores.redis.wire.encoding import encoded_all
 from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because
-from penstock.stores.redis.wire.handshake import Greeting, Kind, Server
+from penstock.stores.redis.wire.handshake import Handshake, Kind, Server
 
-__all__ = ["ConnectionPool", "Line", "open_line"]
+__all__ = ["ConnectionPool", "SyncConnection", "open_sync_connection"]
 
 _NOTHING: Any = object()
 _CHUNK = 65_536
 _PIECE = 262_144
 
 
-class Line:
-    """One connection."""
+class SyncConnection:
+    """A connection of the pool."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.server: Server | None = None
-        #: What it is subscribed to, if anything.
+        #: The channel that it is subscribed to.
         self.channel: bytes | None = None
         self._sock = sock
         self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_NOTHING)
@@ -39,12 +39,12 @@ class Line:
         self._poll.register(sock, select.POLLIN)
 
     def ask(self, payload: bytes, count: int, until: float, patience: float = 1e9) -> list[Any]:
-        """The next `count` replies. Raises Lost, or Unsent if nothing was written.
+        """Send the payload and return the next `count` replies. Raises Lost; Unsent if nothing was written.
 
-        While bytes move it takes as long as it takes; `until` ends what stands still.
+        `until` is the deadline of a call during which no bytes move; while bytes move there is none.
         """
         stall = max(min(until - time.monotonic(), patience), 0.05)
-        if self._poll.poll(0):  # nobody has asked anything: it has hung up
+        if self._poll.poll(0):  # readable before anything was sent: the server has closed it
             raise Unsent("it closed the connection")
         try:
             self._sock.settimeout(max(until - time.monotonic(), 0.001))
@@ -53,7 +53,7 @@ class Line:
             raise Unsent(lost_because(error)) from None
         try:
             if written < len(payload):
-                self._rest(memoryview(payload)[written:], stall)
+                self._send_rest(memoryview(payload)[written:], stall)
                 until = max(until, time.monotonic() + stall)
         except OSError as error:
             raise Lost(lost_because(error)) from None
@@ -62,21 +62,21 @@ class Line:
             replies.append(self._reply(until, stall, replies))
         return replies
 
-    def _rest(self, payload: memoryview, stall: float) -> None:
-        """Write what one call did not take, each piece within `stall` seconds."""
+    def _send_rest(self, payload: memoryview, stall: float) -> None:
+        """Send the rest of a payload, each piece within `stall` seconds."""
         self._sock.settimeout(stall)
         while payload:
             payload = payload[self._sock.send(payload[:_PIECE]) :]
 
-    def tell(self, payload: bytes) -> None:
-        """Say something that is answered by messages, if at all. Raises Lost."""
+    def send(self, payload: bytes) -> None:
+        """Send without expecting replies; messages may follow. Raises Lost."""
         try:
             self._sock.sendall(payload)
         except OSError as error:
             raise Lost(lost_because(error)) from None
 
-    def hear(self, seconds: float) -> Any:
-        """The next thing that the server says by itself, or None when the time is up. Raises Lost."""
+    def receive(self, seconds: float) -> Any:
+        """The next message of the server; None at the timeout. Raises Lost."""
         until = time.monotonic() + seconds
         while (reply := self._gets([])) is _NOTHING:
             try:
@@ -86,8 +86,8 @@ class Line:
                     return None
         return reply
 
-    def catch_up(self) -> None:
-        """Drop what came while nobody listened. Raises Lost."""
+    def discard_pending(self) -> None:
+        """Discard messages that arrived while nobody listened. Raises Lost."""
         while True:
             while self._gets([]) is not _NOTHING:
                 pass
@@ -95,7 +95,7 @@ class Line:
                 return
             try:
                 self._read(0.001, [])
-            except TimeoutError:  # TLS has read what was no data
+            except TimeoutError:  # TLS read a record without data
                 return
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Line:
                 before, left = left, unsent(self._sock)
                 if left in (0, before):
                     raise Lost(f"it has not answered for {max(wait, 0):.1f} s", sofar) from None
-            until = max(until, time.monotonic() + stall)  # something came, or went
+            until = max(until, time.monotonic() + stall)  # bytes moved
         return reply
 
     def _gets(self, sofar: list[Any]) -> Any:
@@ -136,69 +136,69 @@ class Line:
         self._reader.feed(data)
 
 
-def open_line(address: Address, node: Node, kind: Kind, timeout: float) -> Line:
-    """A line whose server has been greeted. Raises StoreError."""
+def open_sync_connection(address: Address, node: Node, kind: Kind, timeout: float) -> SyncConnection:
+    """Connect and shake hands. Raises StoreError."""
     until = time.monotonic() + timeout
-    sock, said = dial(address, node, kind, timeout)
-    line = Line(sock)
+    sock, said = connect(address, node, kind, timeout)
+    connection = SyncConnection(sock)
     try:
-        greeting = Greeting(address, node, kind, said)
-        payload = packed_all(greeting.commands)
-        replies = line.ask(payload, len(greeting.commands), max(until, time.monotonic() + 0.1))
-        line.server = greeting.read(replies)
+        handshake = Handshake(address, node, kind, said)
+        payload = encoded_all(handshake.commands)
+        replies = connection.ask(payload, len(handshake.commands), max(until, time.monotonic() + 0.1))
+        connection.server = handshake.read(replies)
     except (Lost, Unsent) as lost:
         lost = lost if isinstance(lost, Lost) else Lost(str(lost))
-        raise not_greeted(lost, address, node, kind) from None
+        raise handshake_error(lost, address, node, kind) from None
     finally:
-        if line.server is None:
-            line.close()
-    return line
+        if connection.server is None:
+            connection.close()
+    return connection
 
 
 class ConnectionPool:
-    """Lines that nobody uses now, the last used first; at most `size` are out at once."""
+    """Idle connections, the last used first; at most `size` are in use at once."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
         self._closed = False
-        self._places = threading.BoundedSemaphore(size)
-        self._idle: dict[tuple[Node, Kind], deque[Line]] = {}
+        self._permits = threading.BoundedSemaphore(size)
+        self._idle: dict[tuple[Node, Kind], deque[SyncConnection]] = {}
 
     def enter(self, until: float) -> None:
-        """Wait for a place. Raises StoreUnavailable."""
-        if self._places.acquire(blocking=False):
+        """Wait until a connection may be used. Raises StoreUnavailable."""
+        if self._permits.acquire(blocking=False):
             return
-        if not self._places.acquire(timeout=max(until - time.monotonic(), 0)):
+        if not self._permits.acquire(timeout=max(until - time.monotonic(), 0)):
             raise StoreUnavailable(f"all {self._size} connections of this store are in use by other threads")
 
     def leave(self) -> None:
-        self._places.release()
+        self._permits.release()
 
-    def take(self, node: Node, kind: Kind) -> Line | None:
+    def take(self, node: Node, kind: Kind) -> SyncConnection | None:
         try:
             return self._idle[node, kind].pop()
         except (KeyError, IndexError):
             return None
 
-    def put(self, node: Node, kind: Kind, line: Line) -> None:
+    def put(self, node: Node, kind: Kind, connection: SyncConnection) -> None:
         if self._closed:
-            line.close()
+            connection.close()
             return
-        self._idle.setdefault((node, kind), deque()).append(line)
+        self._idle.setdefault((node, kind), deque()).append(connection)
 
     def drop(self, node: Node) -> None:
-        """Close what is idle to this server."""
+        """Close the idle connections to this server."""
         for key in list(self._idle):
             if key[0] == node:
                 self._close(key)
 
     def close(self) -> None:
-        """For good; what is out is closed when it comes back."""
+        """Close the pool for good; connections in use are closed when they are put back."""
         self._closed = True
         for key in list(self._idle):
             self._close(key)
 
     def _close(self, key: tuple[Node, Kind]) -> None:
-        lines = self._idle.pop(key, deque())
-        while lines:
-            lines.pop().close()
+        connections = self._idle.pop(key, deque())
+        while connections:
+            connections.pop().close()

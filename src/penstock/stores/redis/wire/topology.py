@@ -1,8 +1,8 @@
-"""Which server is in charge of a key, and how to find out: fixed, asked of sentinels, or a cluster's map.
+"""The topology: which server is in charge of a key. It is fixed, asked of sentinels, or a cluster's slot map.
 
-Nothing here does I/O: `look` is a conversation that yields a `Question` and is sent its replies, so that the
-async and the sync runner share it. A directory belongs to one runner and is replaced piece by piece, so
-that threads may read it while one of them looks.
+Nothing here does I/O: `refresh` is a generator that yields a `Query` and is sent its reply, so that the async
+and the sync runner share it. A topology belongs to one runner; it is updated piece by piece, so that threads
+may read it while one of them refreshes it.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.faults import ErrorReply, Meaning, Step, read
 
-__all__ = ["Directory", "FixedDirectory", "Question", "directory_of", "slot_of"]
+__all__ = ["FixedTopology", "Query", "Topology", "slot_of", "topology_of"]
 
 SLOTS = 16_384
-#: A moved slot is noted at once; the whole map is asked for again at most this often (seconds).
-_REDRAW = 1.0
-#: A server that has not answered is asked last for so long (seconds).
+#: Least seconds between two refreshes of the whole slot map; a moved slot is noted at once.
+_REFRESH_PAUSE = 1.0
+#: For how many seconds a server that has not answered is asked last.
 _SILENT_FOR = 30.0
 
 
-class Question(NamedTuple):
-    """A command for a certain server, and whether that one is a sentinel."""
+class Query(NamedTuple):
+    """A command for this server, and whether it is a sentinel."""
 
     node: Node
     command: tuple[str, ...]
     sentinel: bool = False
 
 
-Look = Generator[Question, Any, None]  # is sent the reply, or the StoreError that came instead
+Refresh = Generator[Query, Any, None]  # is sent the reply, or a StoreError
 
 
-class Directory:
-    """One server: it is in charge of everything, always."""
+class Topology:
+    """The topology of a single server."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        #: True: `look` before the next call.
-        self.vague = False
-        #: Counts the looks, so that what failed before the last one raises no new doubt.
+        #: True: `refresh` before the next call.
+        self.stale = False
+        #: Counts the refreshes, so that a failure from before the last one does not cause another.
         self.edition = 0
 
     def node_of(self, key: bytes | None) -> Node | None:
-        """Who is in charge of this key (None: of anything)."""
+        """The server in charge of this key; any server for None."""
         return self.address.nodes[0]
 
     def masters(self) -> list[Node]:
         return [self.address.nodes[0]]
 
-    def doubt(self, edition: int, silent: Node | None = None) -> None:
-        """Something that this edition said has not held; `silent`: this server does not answer."""
+    def invalidate(self, edition: int, silent: Node | None = None) -> None:
+        """Mark as stale if this edition is the current one; `silent` names a server that does not answer."""
 
     def moved(self, meaning: Meaning, by: Node) -> Node:
-        """A server says that another one is in charge: which."""
+        """The server that a redirect names."""
         return self.address.nodes[0]
 
-    def look(self) -> Look:
+    def refresh(self) -> Refresh:
         return
         yield
 
 
-class SentinelDirectory(Directory):
-    """The master of a name, as the sentinels see it."""
+class SentinelTopology(Topology):
+    """The master of a name, as the sentinels report it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self.vague = True
+        self.stale = True
         self._master: Node | None = None
         self._sentinels = list(address.nodes)
 
@@ -81,23 +81,23 @@ class SentinelDirectory(Directory):
     def masters(self) -> list[Node]:
         return [self._master] if self._master else []
 
-    def doubt(self, edition: int, silent: Node | None = None) -> None:
+    def invalidate(self, edition: int, silent: Node | None = None) -> None:
         if edition == self.edition:
-            self.vague = True
+            self.stale = True
 
     def moved(self, meaning: Meaning, by: Node) -> Node:
         return by
 
-    def look(self) -> Look:
+    def refresh(self) -> Refresh:
         name, unknown, last = self.address.master, 0, None
         for sentinel in list(self._sentinels):
             command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-            reply = yield Question(sentinel, command, sentinel=True)
+            reply = yield Query(sentinel, command, sentinel=True)
             if isinstance(reply, list):
                 self._found(Node(reply[0].decode(), int(reply[1])), sentinel)
                 return
             unknown += reply is None
-            last = self._trouble(reply, sentinel) or last
+            last = self._error_of(reply, sentinel) or last
         if unknown == len(self._sentinels):
             raise StoreError(
                 f"{self.address.url}: its sentinels know no master called {name!r}; "
@@ -106,16 +106,16 @@ class SentinelDirectory(Directory):
         raise last or StoreUnavailable(f"{self.address.url}: no sentinel knows its master now")
 
     def _found(self, master: Node, by: Node) -> None:
-        # the next look begins with another sentinel: this one's view may have been the old one
+        # the next refresh begins with another sentinel, as this one's view may be outdated
         self._sentinels.remove(by)
         self._sentinels.append(by)
         self._master = master
         self.edition += 1
-        self.vague = False
+        self.stale = False
 
-    def _trouble(self, reply: Any, sentinel: Node) -> StoreError | None:
+    def _error_of(self, reply: Any, sentinel: Node) -> StoreError | None:
         if not isinstance(reply, ErrorReply):
-            return _passing(reply)
+            return _unavailable_or_raise(reply)
         text = str(reply)
         if "unknown command" in text.lower():
             raise StoreError(
@@ -128,17 +128,17 @@ class SentinelDirectory(Directory):
         return meaning.error
 
 
-class ClusterDirectory(Directory):
-    """The slot map of a cluster, as any of its nodes tells it."""
+class ClusterTopology(Topology):
+    """The slot map of a cluster, as any of its nodes reports it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self.vague = True
+        self.stale = True
         self._slots: list[Node | None] = [None] * SLOTS
         self._known: list[Node] = []
-        #: Servers that have not answered of late, since when (monotonic).
+        #: Servers that have not answered, and since when (monotonic).
         self._silent: dict[Node, float] = {}
-        self._drawn_at = 0.0
+        self._refreshed_at = 0.0
 
     def node_of(self, key: bytes | None) -> Node | None:
         if key is None:
@@ -149,39 +149,39 @@ class ClusterDirectory(Directory):
     def masters(self) -> list[Node]:
         return list(self._known)
 
-    def doubt(self, edition: int, silent: Node | None = None) -> None:
+    def invalidate(self, edition: int, silent: Node | None = None) -> None:
         if silent is not None:
             self._silent[silent] = time.monotonic()
         if edition == self.edition:
-            self.vague = True
+            self.stale = True
 
     def moved(self, meaning: Meaning, by: Node) -> Node:
         host, port = meaning.node
         node = Node(host or by.host, port)  # no host: another port of the same one
         if meaning.step is Step.MOVED:
             self._slots[meaning.slot] = node
-            if time.monotonic() - self._drawn_at > _REDRAW:
-                self.vague = True
+            if time.monotonic() - self._refreshed_at > _REFRESH_PAUSE:
+                self.stale = True
         return node
 
-    def look(self) -> Look:
+    def refresh(self) -> Refresh:
         known = random.sample(self._known, len(self._known))
-        known.sort(key=self._is_silent)  # or everybody would wait for one that is away
+        known.sort(key=self._is_silent)  # else every refresh would wait for an unreachable node
         last: StoreError | None = None
         for node in dict.fromkeys([*known, *self.address.nodes]):
-            reply = yield Question(node, ("CLUSTER", "SLOTS"))
+            reply = yield Query(node, ("CLUSTER", "SLOTS"))
             if isinstance(reply, list):
                 self._silent.pop(node, None)
-                self._draw(reply, node)
+                self._read_slots(reply, node)
                 return
             self._silent[node] = time.monotonic()
             if isinstance(reply, ErrorReply):
                 last = self._refused(reply, node)
             else:
-                last = _passing(reply) or last
+                last = _unavailable_or_raise(reply) or last
         raise last or StoreUnavailable(f"{self.address.url}: no node of the cluster answers")
 
-    def _draw(self, reply: list[Any], by: Node) -> None:
+    def _read_slots(self, reply: list[Any], by: Node) -> None:
         slots: list[Node | None] = [None] * SLOTS
         masters: dict[Node, None] = {}
         for first, last, master, *_ in reply:
@@ -190,9 +190,9 @@ class ClusterDirectory(Directory):
             slots[first : last + 1] = [node] * (last + 1 - first)
             masters[node] = None
         self._slots, self._known = slots, list(masters)
-        self._drawn_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         self.edition += 1
-        self.vague = False
+        self.stale = False
 
     def _is_silent(self, node: Node) -> bool:
         return time.monotonic() - self._silent.get(node, float("-inf")) < _SILENT_FOR
@@ -207,15 +207,15 @@ class ClusterDirectory(Directory):
         return meaning.error
 
 
-def _passing(reply: Any) -> StoreUnavailable | None:
-    """A server that is away is one thing to know; what it will never do ends the look."""
+def _unavailable_or_raise(reply: Any) -> StoreUnavailable | None:
+    """Return an outage of a server; raise an error that is final."""
     if isinstance(reply, StoreError) and not isinstance(reply, StoreUnavailable):
         raise reply
     return reply if isinstance(reply, StoreUnavailable) else None
 
 
-class FixedDirectory(Directory):
-    """One of several masters, whoever is in charge."""
+class FixedTopology(Topology):
+    """The topology for calls to one given server."""
 
     def __init__(self, address: Address, node: Node) -> None:
         super().__init__(address)
@@ -225,18 +225,18 @@ class FixedDirectory(Directory):
         return self._node
 
 
-def directory_of(address: Address) -> Directory:
+def topology_of(address: Address) -> Topology:
     match address.mode:
         case "sentinel":
-            return SentinelDirectory(address)
+            return SentinelTopology(address)
         case "cluster":
-            return ClusterDirectory(address)
+            return ClusterTopology(address)
         case "single":
-            return Directory(address)
+            return Topology(address)
 
 
 def slot_of(key: bytes) -> int:
-    """A key's hash slot; only what is between the first braces counts, if anything is."""
+    """The hash slot of a key, or of the text between its first braces."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
