@@ -224,7 +224,7 @@ def test_a_queue_that_is_not_there_is_limited_only_if_that_is_meant(penstock, st
         ("--max-size", "-1", "--max-size=-1 is not a whole number"),
         ("--max-size", "many", "neither a whole number nor 'none'"),
         ("--rate", "fast", "--rate='fast' is not a rate"),
-        ("--rate", "0/s", "nothing start"),
+        ("--rate", "0/s", "never let a job start"),
         ("--burst", "3", "--burst needs a rate"),
         ("--on-full", "wiat", "did you mean 'wait'?"),
         ("--keep-dead", "-2", "--keep-dead=-2 is not a whole number"),

@@ -72,7 +72,7 @@ class Loops:
 
 
 class Threads:
-    """The front for threads."""
+    """The queue and pool for threads."""
 
     name = "threads"
     Queue, Pool = ThreadJobQueue, ThreadPool

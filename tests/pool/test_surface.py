@@ -88,9 +88,7 @@ def test_nothing_is_endless_by_default() -> None:
 
 @pytest.mark.parametrize("works", [handler, AsyncCall()], ids=["function", "object"])
 def test_a_thread_pool_refuses_an_async_handler(works) -> None:
-    with pytest.raises(
-        ConfigError, match="is no plain function of one job; for async functions there is Pool"
-    ):
+    with pytest.raises(ConfigError, match="is not a plain function of one job; for async functions use Pool"):
         ThreadPool(works, workers=1, capacity=1)
 
 

@@ -314,7 +314,9 @@ async def test_a_handler_that_is_not_async_fails_with_the_way_out() -> None:
     pool: Any = Pool(lambda job: job, workers=1, capacity=1, on_error=lambda job, error: told.append(error))  # type: ignore[arg-type]
     await pool.put(7)
     await pool.stop()
-    assert "returned a int, nothing to await: give an async function, or use ThreadPool" in str(told[0])
+    assert "returned a int, which cannot be awaited: give an async function, or use ThreadPool" in str(
+        told[0]
+    )
 
 
 async def test_a_loop_that_ends_takes_the_workers_with_it_and_the_next_one_may_go_on() -> None:

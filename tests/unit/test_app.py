@@ -299,7 +299,7 @@ def test_a_listener_hears_its_kind_of_event() -> None:
 
 
 def test_listening_to_what_is_no_event_is_refused() -> None:
-    with pytest.raises(ConfigError, match="takes a kind of event"):
+    with pytest.raises(ConfigError, match="takes a class of events"):
         App("memory://").on(NewJob)  # type: ignore[type-var]
 
 

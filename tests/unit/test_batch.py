@@ -53,7 +53,7 @@ def test_a_batch_says_what_its_groups_are() -> None:
         ({"max_wait": "soon"}, "max_wait='soon'"),
         ({"grace": 0}, "grace=0"),
         ({"grace": []}, "grace"),
-        ({"max_wait": "1s", "grace": "2s"}, "longer than the longest wait"),
+        ({"max_wait": "1s", "grace": "2s"}, "longer than max_wait"),
         ({"max_wait": None}, "wait for ever"),
     ],
 )

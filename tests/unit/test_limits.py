@@ -44,9 +44,9 @@ def test_the_step_is_the_time_between_two_starts() -> None:
 @pytest.mark.parametrize(
     ("value", "burst", "says"),
     [
-        ("0/s", None, "nothing start"),
-        ("-1/s", None, "nothing start"),
-        ("5/0s", None, "nothing start"),
+        ("0/s", None, "never let a job start"),
+        ("-1/s", None, "never let a job start"),
+        ("5/0s", None, "never let a job start"),
         ("100", None, "not a rate"),
         ("fast", None, "not a rate"),
         ("", None, "not a rate"),
@@ -56,10 +56,10 @@ def test_the_step_is_the_time_between_two_starts() -> None:
         ("nan/s", None, "not a rate"),
         (5, None, "not a rate"),
         (None, None, "not a rate"),
-        ("0.1/100w", None, "one a year"),
-        ("5000000/s", None, "million a second"),
-        (Rate(float("inf"), 1), None, "nothing start"),
-        (Rate(float("nan"), 1), None, "nothing start"),
+        ("0.1/100w", None, "one per year"),
+        ("5000000/s", None, "million per second"),
+        (Rate(float("inf"), 1), None, "never let a job start"),
+        (Rate(float("nan"), 1), None, "never let a job start"),
         (Rate(5, 1_500.5), None, "per_ms= is a whole number"),  # type: ignore[arg-type]
         (Rate(True, 1_000), None, "not a rate"),
         (Rate("5", 1_000), None, "not a rate"),  # type: ignore[arg-type]

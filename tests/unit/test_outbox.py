@@ -341,7 +341,7 @@ def test_a_duplicate_is_told(kit: Kit) -> None:
     kit.store.up()
     assert kit.app.flush(PATIENCE)
     (told,) = last_of(kit)
-    assert told.error == f"not stored: the unique job {first.id} is there"
+    assert told.error == f"not stored: the unique job {first.id} exists"
 
 
 def test_a_closed_queue_is_told(kit: Kit) -> None:
@@ -377,7 +377,7 @@ def test_too_few_replicas_are_told_and_the_job_is_stored(kit: Kit, caplog: pytes
     kit.store.up()
     assert kit.app.flush(PATIENCE)
     assert [(type(event), event.id) for event in last_of(kit)] == [(JobEnqueued, h.id) for h in handles]
-    assert f"the job {handles[2].id} is stored, but a test says so" in caplog.text
+    assert f"job {handles[2].id} is stored, but a test says so" in caplog.text
     assert kit.stored() == [handle.id for handle in handles]
 
 
@@ -429,7 +429,7 @@ def test_closing_says_what_is_lost_by_id(kit: Kit, caplog: pytest.LogCaptureFixt
     lost = last_of(kit)
     assert [event.id for event in lost] == ids
     assert {type(event) for event in lost} == {JobNotEnqueued}
-    assert "given up, the store did not take them in time (a test has taken the store away)" in caplog.text
+    assert "given up: the store did not take them in time (a test has taken the store away)" in caplog.text
     assert all(id in caplog.text for id in ids)
 
 
@@ -475,7 +475,7 @@ def test_a_process_that_ends_sends_what_waits_or_says_what_is_lost(back: str) ->
         assert "job(s) from the outbox" not in ran.stdout
     else:
         assert (
-            f"given up, the store did not take them in time (a test has taken the store away): {id}"
+            f"given up: the store did not take them in time (a test has taken the store away): {id}"
             in ran.stdout
         )
 

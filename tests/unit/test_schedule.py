@@ -168,9 +168,9 @@ def test_every_is_written_in_one_way(every: str, text: str) -> None:
         ("@dayly", "did you mean '@daily'"),
         ("@", "the aliases are @yearly"),
         ("every", "is not a duration"),
-        ("every 0s", "whole seconds, from 1s on"),
+        ("every 0s", "whole seconds, 1s or more"),
         ("every -5s", "is negative"),
-        ("every 1500ms", "whole seconds, from 1s on"),
+        ("every 1500ms", "whole seconds, 1s or more"),
         (5, "5 is not a schedule"),
     ],
 )

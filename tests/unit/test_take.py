@@ -356,7 +356,7 @@ async def steal(store: Frail, clock: ManualClock) -> None:
 
 async def test_a_block_whose_lease_is_lost_is_told(app: App, store: Frail, clock: ManualClock) -> None:
     handle = await enqueued(app)
-    with pytest.raises(AttemptLost, match=f"the lease of job {handle.id} is gone"):
+    with pytest.raises(AttemptLost, match=f"the lease of job {handle.id} is lost"):
         async with app.take(lease="100ms"):
             await steal(store, clock)
             await asyncio.Event().wait()
@@ -408,7 +408,7 @@ async def test_a_heartbeat_that_finds_no_store_is_no_end(
     with caplog.at_level(logging.WARNING):
         async with app.take(lease="100ms"):
             await store.beaten.wait()
-    assert caplog.text.count("found no store: away") == 2
+    assert caplog.text.count("failed: store unreachable: away") == 2
     assert await handle.astatus() is State.COMPLETED
 
 

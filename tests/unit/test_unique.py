@@ -65,9 +65,9 @@ def test_no_rule(written: Any) -> None:
         (lambda: Unique.of(-1), "unique="),
         (lambda: Unique.of("soon"), "unique="),
         (lambda: Unique.of([1]), "unique="),  # type: ignore[arg-type]
-        (lambda: Unique.of(0), "unique=0 would hold for no time"),
-        (lambda: Unique(period=0), "unique=0 would hold for no time"),
-        (lambda: Unique(states=()), "would hold in no state"),
+        (lambda: Unique.of(0), "unique=0 would never be in effect"),
+        (lambda: Unique(period=0), "unique=0 would never be in effect"),
+        (lambda: Unique(states=()), "names no state"),
         (lambda: Unique(states="queue"), "states='queue' is not a state of holding .did you mean 'queued'"),  # type: ignore[arg-type]
         (lambda: Unique(states=3), "states=3 is not a list of words"),  # type: ignore[arg-type]
         (lambda: Unique(on_conflict="refuse"), "on_conflict='refuse' is unknown"),  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ def test_what_is_no_key_is_refused(app: App, said: Any) -> None:
 
 def test_a_key_for_what_is_not_unique_is_a_contradiction(app: App) -> None:
     task = app.task(name="f")(lambda: None)
-    with pytest.raises(ConfigError, match="that it is not"):
+    with pytest.raises(ConfigError, match="turns that off"):
         task.using(unique=False, unique_key="k")
 
 

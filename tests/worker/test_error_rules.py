@@ -23,11 +23,11 @@ async def test_an_error_is_tried_again_or_not_as_its_class_says(app: App, run_in
     assert [e.kind for e in job.errors] == ["ConnectionResetError"]
     job = await ended(never)
     assert (job.state, job.attempt) == (State.DEAD, 1)
-    assert job.reason == "not tried again: discard_on has FileNotFoundError"
+    assert job.reason == "not retried: discard_on has FileNotFoundError"
     assert [(e.kind, e.message) for e in job.errors] == [("FileNotFoundError", "it is wrong")]
     job = await ended(strange)
     assert (job.state, job.attempt) == (State.DEAD, 1)
-    assert job.reason == "not tried again: retry_on has no ValueError"
+    assert job.reason == "not retried: retry_on has no ValueError"
 
 
 async def test_what_is_no_failure_is_tried_again_uncharged_and_uncounted(app: App, run_in: str) -> None:
@@ -76,7 +76,7 @@ async def test_the_rules_are_asked_about_timeouts_as_well(
     assert len(lines(tmp_path / "began")) == 1
     assert job.attempt == (0 if "is_failure" in rules else 1)
     if state is State.DEAD:
-        assert (job.reason or "").startswith("not tried again: ")
+        assert (job.reason or "").startswith("not retried: ")
         assert "Timeout" in (job.reason or "")
 
 
@@ -96,7 +96,7 @@ async def test_they_hold_for_a_job_that_is_taken_without_a_worker(app: App) -> N
     with pytest.raises(FileNotFoundError):
         async with app.take("default"):
             raise FileNotFoundError("gone")
-    assert (await ended(handle)).reason == "not tried again: discard_on has FileNotFoundError"
+    assert (await ended(handle)).reason == "not retried: discard_on has FileNotFoundError"
 
 
 async def test_an_apps_rules_are_those_of_its_tasks_unless_they_have_their_own(url: str) -> None:
@@ -119,4 +119,4 @@ async def test_a_raw_handler_has_such_rules_too(app: App) -> None:
 
     handle_ = await app.aenqueue_raw("legacy", b"x")
     await in_a_burst(app)
-    assert (await ended(handle_)).reason == "not tried again: discard_on has ValueError"
+    assert (await ended(handle_)).reason == "not retried: discard_on has ValueError"

@@ -151,5 +151,5 @@ async def test_what_a_reclaim_makes_of_a_job_is_told_as_what_its_worker_would_ha
         end = await told.one(JobDied)
         loss = await told.one(JobFailed)
     assert (end.id, end.attempt, end.queue) == (last.id, 1, "default")
-    assert end.error == "LeaseLost: its worker did not renew the lease"
+    assert end.error == "LeaseLost: the worker did not extend the lease"
     assert (loss.id, loss.attempt, loss.delay) == (first.id, 1, 0)

@@ -133,7 +133,7 @@ async def test_one_that_hangs_keeps_neither_jobs_nor_the_end_of_the_worker_waiti
 
 
 def test_what_makes_no_sense_is_refused(app: App) -> None:
-    with pytest.raises(ConfigError, match=r"on_health\(every=0\) would never rest: use 100ms or more"):
+    with pytest.raises(ConfigError, match=r"on_health\(every=0\) is too often: use 100ms or more"):
         app.on_health(every=0)
     with pytest.raises(ConfigError, match="takes \\(health\\)"):
         app.on_health(lambda: None)  # type: ignore[arg-type, misc]

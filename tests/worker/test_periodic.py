@@ -150,7 +150,7 @@ async def test_one_entry_that_cannot_be_reckoned_stops_no_other(
     clock.advance(MINUTE)
     assert await enqueuer(store).tick() == 5.0
     assert await due(store) == [60]
-    assert "the periodic entry 'strange' is left out: tz='Atlantis/Capital'" in caplog.text
+    assert "the periodic entry 'strange' is skipped: tz='Atlantis/Capital'" in caplog.text
 
 
 async def test_middleware_that_fails_is_told_and_its_job_comes_later(
@@ -192,7 +192,7 @@ async def test_what_middleware_makes_of_a_periodic_job_is_checked_as_by_enqueue(
     clock.advance(MINUTE)
     assert await service.tick() == 5.0
     assert [job.id for job in (await store.list_jobs()).jobs] == ["report@2023-11-15T12:01:00Z"]
-    assert "the periodic entry 'odd' is left out" in caplog.text
+    assert "the periodic entry 'odd' is skipped" in caplog.text
     assert why in caplog.text
 
 

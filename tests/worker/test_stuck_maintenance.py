@@ -102,7 +102,7 @@ async def test_a_fault_in_one_loop_of_a_worker_ends_neither_it_nor_the_worker(
     service = Faulty()
     await asyncio.wait_for(service.run(), 10)
     assert service.ticks == 2
-    assert "faulty failed, and goes on" in caplog.text
+    assert "faulty failed and continues" in caplog.text
 
 
 async def test_what_a_store_sets_aside_is_an_event_and_a_line_in_the_log(
@@ -128,4 +128,4 @@ async def test_what_a_store_sets_aside_is_an_event_and_a_line_in_the_log(
     worker.stop()
     await running
     assert (event.kind, event.queue, event.id, event.cause) == ("job", "default", "j-1", "cut short")
-    assert "set aside, for it cannot be read: job j-1 of the queue default: cut short" in caplog.text
+    assert "record cannot be read and was set aside: job j-1 of the queue default: cut short" in caplog.text

@@ -1,1 +1,1 @@
-"""What a user holds: the app, its tasks, queues and periodic entries, and what runs inside an attempt."""
+"""The user's side: the app, its tasks, queues and periodic entries, and the running attempt."""

@@ -1,4 +1,4 @@
-"""What a user holds: the tasks of an application, and the way to the store where their jobs are."""
+"""The App: the tasks of an application and the store of their jobs."""
 
 from __future__ import annotations
 
@@ -47,24 +47,30 @@ __all__ = ["App"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A heartbeat comes every third of a lease, and the store has to be reached in between.
+#: Shortest lease (ms): a heartbeat follows every third of a lease, and must reach the store in time.
 _SHORTEST_LEASE = 100
 _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
 _OWN_OPTIONS |= {"key", "encrypt", "key_required"}
 
 
 class App(Registry):
-    """Tasks, and the store where their jobs are kept. Makes no connection before the first enqueue.
+    """The tasks of an application, and the store of their jobs. Connects at the first enqueue.
 
-    Without a URL that is `sqlite:///jobs.db`. Works across threads, event loops and forks. `namespace`
-    isolates it from others on the same store; `max_payload` and `max_result` bound the bytes of one
-    job's arguments and of its result; `outbox` is how many new jobs may wait in memory while the store is
-    away (0, unless it is said), and die there with the process; `full_timeout` is how long an enqueue waits
-    for room in a full queue whose rule is to wait (30 s); `store` takes the place of the URL. `key` encrypts
-    what jobs carry: 32 bytes, or those as base64 text; of several the first is for writing, all for reading;
-    with `encrypt=False` it signs only, with `key_required` clear jobs are refused (docs/encryption.md). All
-    further options are defaults for its tasks; `retention` is that of tasks with a result. What is not
-    given here may be set in the environment or in penstock.toml.
+    Works across threads, event loops and forks. Options:
+
+    - `url`: the store; without one, `sqlite:///jobs.db`. `store`: a store object instead of a URL.
+    - `namespace`: isolates this app from others on the same store.
+    - `max_payload`, `max_result`: maximum bytes of one job's arguments and of its result.
+    - `outbox`: how many new jobs may wait in memory while the store is unreachable (default 0). They are lost
+      if the process dies.
+    - `full_timeout`: how long an enqueue waits for room in a full queue whose rule is to wait (default 30 s).
+    - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. Of several keys the first is
+    for
+      writing and all are for reading. `encrypt=False`: sign only. `key_required`: refuse unencrypted jobs.
+      See docs/encryption.md.
+
+    All other options are defaults for the app's tasks; `retention` applies to tasks with a result. Missing
+    options are read from the environment or penstock.toml.
     """
 
     def __init__(
@@ -89,9 +95,9 @@ class App(Registry):
         self.namespace = check_namespace(said.or_else(namespace, "namespace", ""))
         self.name = name
         self._given = store
-        #: Whatever an application keeps with its app: hooks fill it, attempts read it.
+        #: Free for the application: hooks fill it, attempts read it.
         self.state = SimpleNamespace()
-        #: "module:attribute", where this app is found; set by whoever loaded it.
+        #: "module:attribute" of this app; set by the code that loaded it.
         self.spec: str | None = None
         self._keep_dead: int = said.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
@@ -116,60 +122,61 @@ class App(Registry):
 
     @property
     def store(self) -> Store:
-        """The store; made at its first use, opened at its first verb."""
+        """The store; made at its first use, opened by its first call."""
         return self._client.store
 
     def use_store(self, store: Store) -> Store:
-        """Keep jobs in this store from now on; the one before comes back, and is not closed. For tests."""
+        """Keep jobs in this store from now on; returns the previous store, which stays open. For tests."""
         before = self._client.store
         self._client.use_store(store)
         return before
 
     def swap_store(self, store: Store | None) -> Store | None:
-        """As `use_store`, but makes none: None is an app that has not used its own store yet. For tests."""
+        """Like `use_store`, but makes no store: None stands for the app's own, not made yet. For tests."""
         return self._client.swap_store(store)
 
     @property
     def connect_url(self) -> str | None:
-        """What another process connects to; None where the store was passed in as an object."""
+        """The URL for other processes to connect to; None if the store was passed in as an object."""
         return self.url if self._given is None else None
 
     @property
     def store_url(self) -> str:
-        """Where the jobs are, without secrets."""
+        """The URL of the store, without secrets."""
         return self.store.url
 
     def enqueue_many(self, jobs: Iterable[JobCall[R]]) -> list[Handle[R]]:
-        """Store many jobs, made by `task.job(...)`, in one step per 10 000; their handles, in order.
+        """Store many jobs, made by `task.job(...)`, in one step per 10 000; returns their handles in order.
 
-        Those that can be stored are. If some were not, EnqueueManyError has the handles of all others and
-        the errors by index; if the store fails before anything was stored, its own error comes out.
+        If some jobs cannot be stored, the others are, and EnqueueManyError has the other handles and the
+        errors by index. If the store fails before anything was stored, its own error is raised.
         """
         return self._client.enqueue_many(jobs)
 
     async def aenqueue_many(self, jobs: Iterable[JobCall[R]]) -> list[Handle[R]]:
-        """The same, without blocking the event loop."""
+        """Like `enqueue_many`, without blocking the event loop."""
         return await self._client.aenqueue_many(jobs)
 
     def enqueue_raw(
         self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
     ) -> Handle[Any]:
-        """Store a job of any bytes, for a raw handler or a worker in another language.
+        """Store a job with any bytes as payload, for a raw handler or a worker in another language.
 
-        Options are those of a call; what is left out is as the queue's handler has it, if it is known here.
+        Options are those of a call; missing ones are taken from the queue's handler, if it is registered
+        here.
         """
         return self._client.enqueue(self.raw_job(queue, payload, task, **options))
 
     async def aenqueue_raw(
         self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
     ) -> Handle[Any]:
-        """The same, without blocking the event loop."""
+        """Like `enqueue_raw`, without blocking the event loop."""
         return await self._client.aenqueue(self.raw_job(queue, payload, task, **options))
 
     def raw_job(
         self, queue: str, payload: bytes, task: str = "", **options: Unpack[RawOptions]
     ) -> JobCall[Any]:
-        """The same for `enqueue_many`: made now, stored then."""
+        """Make a raw job for `enqueue_many`, checked now and stored then."""
         who = "enqueue_raw()"
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise ArgumentError(f"{who}: the payload is bytes, not {payload!r:.100}")
@@ -193,10 +200,10 @@ class App(Registry):
     @overload
     def handle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
     def handle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
-        """The handle of a job that was enqueued anywhere. The store is not asked whether it is there.
+        """A handle for a job by its id, without asking the store whether it exists.
 
-        With its task the result has the task's type; without, it is plain JSON. The queue is the task's
-        unless it is given, else the app's default queue.
+        With its task the result has the task's type; without, it is plain JSON. The default for `queue` is
+        the task's queue, else the app's default queue.
         """
         known: Task[..., Any] | None = task if isinstance(task, Task) else self.tasks.get(task or "")
         if queue is None:
@@ -219,11 +226,11 @@ class App(Registry):
     def results(
         self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
     ) -> list[Any]:
-        """What the tasks returned, in the order of the handles: one wait for all of them, at most `timeout`.
+        """Wait for the results of all these jobs, for at most `timeout`; returns them in the handles' order.
 
-        The first job that turns out to have no result raises its error at once, as `handle.result()` would;
-        nothing is done to the others. With `return_errors` the errors stand in the places of the results, and
-        all are waited for. Errors of the store are raised either way.
+        The first job without a result raises its error at once, as `handle.result()` would; the other jobs
+        are not affected. With `return_errors=True` all are waited for, and errors are returned in the places
+        of the results. Errors of the store are always raised.
         """
         return results(self.store, handles, timeout, return_errors)
 
@@ -242,15 +249,15 @@ class App(Registry):
     async def aresults(
         self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
     ) -> list[Any]:
-        """The same, without blocking the event loop."""
+        """Like `results`, without blocking the event loop."""
         return await aresults(self.store, handles, timeout, return_errors)
 
     def as_completed(self, handles: Iterable[Handle[R]], timeout: Duration | None = None) -> AsCompleted[R]:
-        """Handles of these jobs as they end: `for` in a thread, `async for` in an event loop.
+        """Iterate over the handles as their jobs end: `for` in a thread, `async for` in an event loop.
 
-        Their `result()` answers at once, with the result or its error. A job comes once, however often it was
-        given, also one that keeps no result or is not there. Raises ResultTimeout for those that have not
-        ended within `timeout` from the start of the loop.
+        The `result()` of such a handle returns at once, with the result or its error. Each job is yielded
+        once, even if it was given twice, keeps no result, or does not exist. Raises ResultTimeout for jobs
+        that have not ended within `timeout` from the start of the loop.
         """
         return AsCompleted(self.store, handles, timeout)
 
@@ -265,13 +272,13 @@ class App(Registry):
     ) -> Take[Any]:
         """Pull one job without a worker: `async with app.take("mail") as job:`.
 
-        Waits for a job, at most `wait`; None comes when there was none. The lease is prolonged while the
-        block runs. Leaving it completes the job; an exception fails it as it would in a worker, and goes
-        on to the caller, unless it is one of Retry, Snooze, Discard and Cancel.
+        Waits for a job, for at most `wait`; the job is None if there was none. The lease is extended while
+        the block runs. Leaving the block completes the job. An exception fails it as in a worker, and is
+        raised to the caller, unless it is one of Retry, Snooze, Discard and Cancel.
         """
         ms = milliseconds(lease, what="lease")
         if ms < _SHORTEST_LEASE:
-            raise ConfigError(f"lease={lease!r} is too short to be prolonged in time: use 100ms or more")
+            raise ConfigError(f"lease={lease!r} is too short to be extended in time: use 100ms or more")
         patience = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
         return Take(
@@ -287,36 +294,38 @@ class App(Registry):
         )
 
     def queue(self, name: str) -> StoredQueue:
-        """The settings of a queue: `app.queue("mail").settings(max_running=7)`; see docs/limits.md."""
+        """The queue's settings: `app.queue("mail").settings(max_running=7)`; see docs/limits.md."""
         return StoredQueue(lambda: self.store, check_queue(name))
 
     def drained(self, queue: str, timeout: Duration | None = None) -> bool:
-        """Wait until a queue has nothing queued (delayed, parked) or running; False: it still has.
+        """Wait until a queue has no job queued (delayed and parked ones included) or running. False: timeout.
 
-        It counts every 50 ms. Close the queue first, or it may never be: docs/enqueueing.md.
+        Counts every 50 ms. Close the queue first, or it may never become empty: docs/enqueueing.md.
         """
         return self._client.drained(check_queue(queue), timeout)
 
     async def adrained(self, queue: str, timeout: Duration | None = None) -> bool:
-        """The same, without blocking the event loop."""
+        """Like `drained`, without blocking the event loop."""
         return await self._client.adrained(check_queue(queue), timeout)
 
     @property
     def outbox(self) -> Outbox:
-        """The jobs that wait here for a store that is away: `app.outbox.pending` of them."""
+        """The jobs that wait in memory for an unreachable store; `app.outbox.pending` is their number."""
         return self._client.outbox
 
     def flush(self, timeout: Duration | None = None) -> bool:
-        """Wait until the store has taken what is in the outbox; False: it still has not."""
+        """Wait until the store has taken all jobs of the outbox. False: timeout."""
         return self._client.flush(timeout)
 
     async def aflush(self, timeout: Duration | None = None) -> bool:
-        """The same, without blocking the event loop."""
+        """Like `flush`, without blocking the event loop."""
         return await self._client.aflush(timeout)
 
     def close(self) -> None:
-        """Deliver what is left (the outbox has 2 s), and let go of the store; what is used afterwards opens
-        again. Jobs that the store did not take are lost, and logged with their ids."""
+        """Flush the outbox for up to 2 s, then close the store; a later use opens it again.
+
+        Jobs that the store did not take are lost, and logged with their ids.
+        """
         self._client.close()
         self.events.close()
 
@@ -333,7 +342,7 @@ class App(Registry):
 
 
 class _Settings:
-    """What the environment and penstock.toml say to an app; what is said in code goes before it."""
+    """The settings of an app from the environment and penstock.toml. Arguments in code take precedence."""
 
     def __init__(self) -> None:
         loaded = load()
@@ -361,7 +370,7 @@ class _Settings:
         return None
 
     def options(self) -> Options:
-        """The defaults of tasks, as far as they are set there."""
+        """The defaults of tasks that are set there."""
         names = self._set & {"queue", "timeout", "max_attempts", "retention"}
         return Options(**{name: getattr(self._config, name) for name in names})
 

@@ -1,4 +1,4 @@
-"""The attempt that is running here: what a task may know and say of itself."""
+"""The running attempt, as its task sees it: its facts, progress and cancellation."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.core.text import shown, storable
 
 __all__ = ["Attempt", "NoCurrentJob", "current_job", "running"]
 
-#: Between minus this and this a float is exact to the unit, and every language reads it.
+#: Largest float that is exact to the unit, in every language.
 _MOST = 2**53
 _LONGEST_NOTE = 200
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class NoCurrentJob(PenstockError, LookupError):
-    """`current_job()` was called where no attempt runs."""
+    """`current_job()` was called outside a running task."""
 
 
 class Attempt:
-    """One try of a job, as its function sees it through `current_job()`."""
+    """One attempt of a job, as its function sees it through `current_job()`."""
 
     __slots__ = ("_cancelled", "_ends", "_report", "job")
 
@@ -65,13 +65,13 @@ class Attempt:
 
     @property
     def group(self) -> str:
-        """The key of the group that the running batch was collected in; "" for any other job."""
+        """The batch key of the running batch; "" for any other job."""
         group = self.job.spec.group
         return "" if group is None else group.key
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The ids of the jobs in the running batch, as their elements stand in the list."""
+        """The ids of the jobs in the running batch, in the order of the list's elements."""
         return self.job.members
 
     @property
@@ -80,16 +80,16 @@ class Attempt:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has asked this attempt to stop; look at it now and then in long loops."""
+        """Whether this attempt was asked to stop; check it regularly in long loops."""
         return self._cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Stop here, if somebody has asked for it."""
+        """Raise AttemptCancelled if this attempt was asked to stop."""
         if self._cancelled:
             raise AttemptCancelled("the job was cancelled")
 
     def ask_to_stop(self) -> None:
-        """From now on it is `cancelled`. For the worker."""
+        """Set `cancelled`. For the worker."""
         self._cancelled = True
 
     def remaining(self) -> float | None:
@@ -97,10 +97,10 @@ class Attempt:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def progress(self, done: float, of: float | None = None, note: str = "") -> None:
-        """Say how far it is; shown by `handle.job()` and the command line after the next heartbeat.
+        """Report progress; `handle.job()` and the command line show it after the next heartbeat.
 
-        `done` and `of` are whole numbers or floats from -2**53 to 2**53, `note` is a text of which the first
-        200 characters are kept. Anything else raises TypeError or ValueError.
+        `done` and `of` are whole numbers or floats from -2**53 to 2**53. Of `note`, a text, the first 200
+        characters are kept. Other values raise TypeError or ValueError.
         """
         said = Progress(_number("done", done), None if of is None else _number("of", of), _note(note))
         if self._report is not None:
@@ -115,7 +115,7 @@ running: ContextVar[Attempt] = ContextVar("penstock_attempt")
 
 
 def current_job() -> Attempt:
-    """The attempt that is running here. Raises NoCurrentJob outside of one."""
+    """The attempt that runs here. Raises NoCurrentJob outside of one."""
     try:
         return running.get()
     except LookupError:
@@ -124,19 +124,19 @@ def current_job() -> Attempt:
         ) from None
 
 
-# ── what progress may be ─────────────────────────────────────────────────────────────────────────
+# ── checks of progress ───────────────────────────────────────────────────────────────────────────
 
 
 def _number(name: str, given: Any) -> float:
-    """The number in its plain type: what no store can keep must fail here, where its task can be told."""
+    """The number in its plain type. A number that no store can keep is refused here, inside its task."""
     number = given if type(given) is int or type(given) is float else _plain(name, given)
-    if not -_MOST <= number <= _MOST:  # nan is not, either
+    if not -_MOST <= number <= _MOST:  # refuses nan too
         raise ValueError(f"progress({name}={shown(given)}): give a finite number from -2**53 to 2**53")
     return number
 
 
 def _plain(name: str, given: Any) -> float:
-    """A number of a subclass, as an IntEnum or numpy.float64, or whatever counts as a whole number."""
+    """A number of another type, such as IntEnum or numpy.float64, as a plain int or float."""
     if isinstance(given, float):
         return float.__float__(given)
     if not isinstance(given, bool) and hasattr(type(given), "__index__"):

@@ -1,4 +1,4 @@
-"""Wraps middleware around a block of code: it runs up to its `call()`, then the block, then its rest."""
+"""Wraps middleware around a block of code: its part before `call()`, the block, then its part after."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from penstock.client.middleware import AroundAttempt, wrap
 
 __all__ = ["BlockMiddleware"]
 
-#: What the middleware awaits at the bottom, in place of a function: here its block runs.
+#: The middleware awaits this in place of a function: the block runs at this point.
 _BLOCK = object()
 
 
 class BlockMiddleware:
     """The middleware of one attempt whose work is an `async with` block.
 
-    A function can be called by the middleware; a block cannot. So the middleware is driven step by step in
-    the task that runs the block. What it sets there, such as context variables and `asyncio.timeout`, holds
-    in the block.
+    Middleware can call a function, but not a block. So the middleware is driven step by step in the task that
+    runs the block. Context variables and `asyncio.timeout` that the middleware sets apply to the block.
     """
 
     def __init__(
@@ -31,16 +30,16 @@ class BlockMiddleware:
         self._result = result  # what `call()` returns
         self._owner = asyncio.current_task()
         self._called = False
-        #: What the middleware has returned, once it has ended.
+        #: The return value of the middleware, after it has ended.
         self.value: Any = None
         self._coroutine = _awaited(wrap(around, attempt.job, self._call))
 
     async def begin(self) -> bool:
-        """Run up to `call()`. False: the middleware came back without calling on; its result is `value`."""
+        """Run up to `call()`. False: the middleware returned without calling it; its result is `value`."""
         return await self._run(self._coroutine.send, None)
 
     async def end(self, error: BaseException | None) -> Any:
-        """Go on after the block, which ended so; returns and raises what the middleware does."""
+        """Continue after the block, which ended with `error` or None; return or raise as middleware does."""
         if error is None:
             await self._run(self._coroutine.send, self._result())
         else:
@@ -81,7 +80,7 @@ def _block() -> Generator[Any, Any, Any]:
 def _until_block(
     coroutine: Coroutine[Any, Any, Any], step: Callable[..., Any], given: Any
 ) -> Generator[Any, Any, tuple[bool, Any]]:
-    """Await the coroutine up to its block (True), or to its end: False, and what it returned."""
+    """Run the coroutine up to its block (True, None), or to its end: (False, its return value)."""
     while True:
         try:
             awaited = step(given)
@@ -95,5 +94,5 @@ def _until_block(
         except GeneratorExit:
             coroutine.close()
             raise
-        except BaseException as error:  # noqa: BLE001  # boundary: a cancellation, or what the awaited raised
+        except BaseException as error:  # noqa: BLE001  # boundary: a cancellation, or an error of the awaited
             given, step = error, coroutine.throw

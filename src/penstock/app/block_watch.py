@@ -1,4 +1,4 @@
-"""Watches over the block of a taken job: its heartbeat, its time, and whether it should go on at all."""
+"""Watches the block of a taken job: extends its lease, and cancels it at its timeout or cancellation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _log = logging.getLogger("penstock.take")
 
 
 class BlockWatch:
-    """Watches over a block: its heartbeat, its time, and whether it should go on at all.
+    """Extends the lease of a block's job, and cancels the block if it must stop.
 
-    A block that must stop is cancelled, and the cancellation is turned into the reason when it arrives.
+    The cancellation is replaced by an error with the reason when it arrives.
     """
 
     def __init__(self, taken: Taken, every: float) -> None:
@@ -29,13 +29,13 @@ class BlockWatch:
         self._loop = asyncio.get_running_loop()
         self._cancelled_before = owner.cancelling()
         self._why: type[Interrupted] | None = None
-        self._told = False  # it has been said why
+        self._told = False  # whether the reason was raised
         self._beating = asyncio.create_task(self._beat(), name="penstock-take")
         left = taken.remaining()
         self._alarm = None if left is None else self._loop.call_later(left, self._interrupt, AttemptTimeout)
 
     def meaning(self, error: BaseException | None) -> BaseException | None:
-        """This error; if it is our own cancellation, why we cancelled."""
+        """The error itself, or the reason for the cancellation, if this watch cancelled the block."""
         if self._why is None or self._told:
             return error
         self._told = True
@@ -45,12 +45,12 @@ class BlockWatch:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody else has cancelled the task of the block."""
+        """Whether the block's task was cancelled by other code."""
         return self._owner.cancelling() > self._cancelled_before
 
     def stands(self, error: BaseException | None) -> bool:
-        """Whether an error is the end of the attempt, whatever middleware makes of it."""
-        if _is_cancel(error):  # middleware may have asked for it, as asyncio.timeout does
+        """Whether an error ends the attempt regardless of middleware."""
+        if _is_cancel(error):  # middleware may have cancelled, as asyncio.timeout does
             return self.cancelled
         return isinstance(error, Interrupted) or not isinstance(error, Exception | None)
 
@@ -59,9 +59,9 @@ class BlockWatch:
         self._cease()
 
     def abandon(self) -> None:
-        """Keep the lease no longer; for any thread."""
+        """Stop extending the lease. May be called from any thread."""
         if not self._beating.done() and not self._loop.is_closed():
-            _log.warning("job %s: its block was never left; its lease runs out", self._taken.id)
+            _log.warning("job %s: its block was never left; its lease expires", self._taken.id)
             self._loop.call_soon_threadsafe(self._cease)
 
     def _cease(self) -> None:
@@ -73,8 +73,8 @@ class BlockWatch:
         while self._why is None and not self._owner.done():
             try:
                 status = await self._taken.beat()
-            except StoreError as error:  # the lease is ours until somebody reclaims it
-                _log.warning("the heartbeat of job %s found no store: %s", self._taken.id, error)
+            except StoreError as error:  # the lease holds until it is reclaimed
+                _log.warning("heartbeat of job %s failed: store unreachable: %s", self._taken.id, error)
                 status = LeaseStatus.HELD
             if status is not LeaseStatus.HELD:
                 self._interrupt(AttemptLost if status is LeaseStatus.LOST else AttemptCancelled)

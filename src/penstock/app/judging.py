@@ -1,4 +1,4 @@
-"""Judges reclaimed jobs: what the lifecycle says of a lost lease is settled."""
+"""Decides the outcome of reclaimed jobs and settles them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.stores.contract import Fetched, HeartbeatRequest, Settled, Settlem
 
 __all__ = ["JudgeOptions", "Judged", "judge"]
 
-#: Called with each job that was reclaimed and judged, and the transition that the store applied.
+#: Called with each reclaimed job that was decided, and the transition that the store applied.
 Judged = Callable[[Job, Transition], None]
 
 
@@ -41,9 +41,9 @@ async def judge(
     on_judged: Judged = lambda *_: None,
     leave: Callable[[Transition], bool] = lambda _: False,
 ) -> None:
-    """Settle reclaimed jobs as the lifecycle says. What is not settled in time is reclaimed again.
+    """Settle reclaimed jobs by the lifecycle's decision. Jobs not settled in time are reclaimed again.
 
-    What `leave` is true of is left to another reclaimer, who may take it at once.
+    Jobs for whose transition `leave` is true are left to another reclaimer, which may take them at once.
     """
     judged: list[Job] = []
     settlements: list[Settlement] = []
@@ -75,6 +75,6 @@ async def judge(
 def _decided(job: Job, outcome: LeaseLost | TimedOut, now: int, keep_dead: int) -> Transition:
     try:
         return decide(job, outcome, now, random.random(), keep_dead=keep_dead)  # noqa: S311 (jitter, no secret)
-    except Exception as error:  # noqa: BLE001  # boundary: terms that make no sense are their own job's alone
-        move = set_aside(f"it cannot be judged: {error}")
+    except Exception as error:  # noqa: BLE001  # boundary: invalid terms must affect only their own job
+        move = set_aside(f"its outcome cannot be decided: {error}")
         return replace(move, error=outcome.error)

@@ -1,4 +1,4 @@
-"""`"module:attribute"` becomes an App, or one clear line that says why not."""
+"""Loads an App by `"module:attribute"`, or raises an error of one clear line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["AppBroken", "load_app"]
 
 
 class AppBroken(PenstockError):
-    """The app's module is there, and fails while it is imported; `__cause__` is its error."""
+    """The app's module exists but fails while it is imported; `__cause__` is its error."""
 
 
 def load_app(spec: str) -> App:
-    """The app of this spec, with `app.spec` set; modules of the working directory are found.
+    """Load the app and set its `spec`. Modules of the working directory are found.
 
-    Raises ConfigError where the spec leads nowhere, AppBroken where user code fails.
+    Raises ConfigError if the spec is wrong, AppBroken if user code fails.
     """
     module_name, colon, attribute = spec.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:
@@ -92,7 +92,7 @@ def _modules_here() -> list[str]:
 
 
 def _broken(name: str, error: BaseException) -> AppBroken:
-    """The last line of the error, and the place in user code where it arose."""
+    """AppBroken with the last line of the error and the place in user code that raised it."""
     last = traceback.format_exception_only(error)[-1].strip()
     frames = [
         frame
@@ -105,5 +105,5 @@ def _broken(name: str, error: BaseException) -> AppBroken:
     elif frames:
         place = f"{frames[-1].filename}:{frames[-1].lineno}"
     else:
-        place = "nobody knows where"
+        place = "place unknown"
     return AppBroken(f"the module {name!r} cannot be imported: {last} ({place})")

@@ -1,4 +1,4 @@
-"""What an exception says about an attempt, in the words of the lifecycle."""
+"""Finds the outcome of an attempt from its exception and its task's rules."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ __all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "unjudged"]
 
 _log = logging.getLogger("penstock")
 
-#: Of a deep traceback the innermost frames say most.
+#: Innermost frames kept of a deep traceback.
 _FRAMES = 30
 
-#: The name of a class as Python knows it: asking the class itself may run code of the user's.
+#: Reads a class's name without calling user code: the class may override `__qualname__`.
 _name_of: Any = type.__dict__["__qualname__"].__get__
 
-#: Of those who have not said anything.
+#: For tasks without options.
 _ANY = Options()
 
 
 def error_of(job: Job, now: int, error: BaseException, more: str = "") -> AttemptError:
-    """The error as it is kept with the job. Never raises, whatever the error's own methods do."""
+    """The error as it is stored with the job. Never raises, even if the error's own methods do."""
     kind = kind_of(error)
     message = (text_of(error, f"a {kind} that cannot be shown") or kind) + more
     return AttemptError.bounded(job.attempt, now, kind, message, _traceback_of(error))
 
 
 def kind_of(error: BaseException) -> str:
-    """The name of its class, whatever its metaclass says."""
+    """The name of the error's class, read without its metaclass."""
     name: str = _name_of(type(error))
     return name
 
@@ -64,24 +64,24 @@ def kind_of(error: BaseException) -> str:
 def _traceback_of(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error, limit=-_FRAMES))
-    except BaseException:  # noqa: BLE001  # boundary: an exception of the user's that cannot be shown
+    except BaseException:  # noqa: BLE001  # boundary: a user's exception that cannot be shown
         return "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
 
 
 def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY) -> Outcome:
-    """The outcome of an attempt that raised this. `now` is the store's clock, `options` are its task's.
+    """The outcome of an attempt that raised `error`. `now` is the store's clock, `options` are its task's.
 
-    Never raises: an error that cannot be judged is a failed attempt which says why.
+    Never raises: an error without a clear outcome is a failed attempt whose message says why.
     """
     try:
         return _judged(job, now, error, options)
-    except BaseException as wrong:  # noqa: BLE001  # boundary: what the user's error is made of; it must end its attempt
+    except BaseException as wrong:  # noqa: BLE001  # boundary: the user's error class may raise; the attempt must end
         return unjudged(job, now, error, wrong)
 
 
 def unjudged(job: Job, now: int, error: BaseException, wrong: BaseException) -> Raised:
-    """The outcome of an attempt that raised an error of which nobody can say what it means, for `wrong`."""
-    more = f" (what it means for the job cannot be told: {kind_of(wrong)}: {text_of(wrong, most=300)})"
+    """The outcome of an attempt whose error could not be examined, because of `wrong`."""
+    more = f" (its outcome could not be determined: {kind_of(wrong)}: {text_of(wrong, most=300)})"
     return Raised(error_of(job, now, error, more))
 
 
@@ -101,7 +101,8 @@ def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outco
                 return Cancelled(Cancel.reason if reason is None else text_of(reason, Cancel.reason))
             case Discard():
                 return Raised(error_of(job, now, error), final=True)
-            case SignatureMismatch() if error.job == job.id:  # its own, not those of one that it has read
+            # of this job, not of another job that the task has read
+            case SignatureMismatch() if error.job == job.id:
                 return Unknown(f"of another release: {text_of(error)}")
             case Undecodable():
                 return DecodingFailed(AttemptError.bounded(job.attempt, now, "Undecodable", text_of(error)))
@@ -119,8 +120,11 @@ def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outco
 
 
 def timed_out(job: Job, fact: AttemptError, options: Options = _ANY) -> TimedOut:
-    """The outcome of an attempt whose time was over. To a task's rules that is an AttemptTimeout, and a
-    TimeoutError: who lists the one that Python has means it too."""
+    """The outcome of an attempt that timed out.
+
+    A task's rules see an AttemptTimeout that is also a TimeoutError: a rule that lists Python's class matches
+    too.
+    """
     why = _not_again((*AttemptTimeout.__mro__[:-2], *TimeoutError.__mro__), options)
     if why is not None:
         return TimedOut(fact, final=True, why=why)
@@ -128,17 +132,18 @@ def timed_out(job: Job, fact: AttemptError, options: Options = _ANY) -> TimedOut
 
 
 def _not_again(kinds: tuple[type, ...], options: Options) -> str | None:
-    """Why an error of this class (and its bases, nearest first) is not tried again; None: it is.
+    """The reason why an error of this class is not retried; None: it is.
 
-    Of the classes that match, the nearest one has its way, as it would in a row of `except` clauses.
+    `kinds` are the class and its bases, nearest first. The nearest class in a rule decides, as in a row of
+    `except` clauses.
     """
     only, never = options.retry_on, options.discard_on
     for kind in kinds if only or never else ():
         if kind in never:
-            return f"not tried again: discard_on has {kind.__name__}"
+            return f"not retried: discard_on has {kind.__name__}"
         if only and kind in only:
             return None
-    return f"not tried again: retry_on has no {kinds[0].__name__}" if only else None
+    return f"not retried: retry_on has no {kinds[0].__name__}" if only else None
 
 
 def _is_failure(job: Job, error: BaseException, options: Options) -> bool:
@@ -146,19 +151,19 @@ def _is_failure(job: Job, error: BaseException, options: Options) -> bool:
         return True
     try:
         return bool(options.is_failure(error))
-    except BaseException:  # noqa: BLE001  # boundary: a user's function; an error that it does not know is a failure
+    except BaseException:  # noqa: BLE001  # boundary: a user's function; if it fails, the error is a failure
         _log.exception("job %s: is_failure of %s failed; the error counts as a failure", job.id, job.task)
         return True
 
 
 def _own_delay(job: Job, error: BaseException, options: Options) -> int | None:
-    """What the task's own retry function says, in ms; None lets the job's policy speak."""
+    """The delay (ms) that the task's retry function returns; None: the job's policy applies."""
     function = options.retry_function
     if function is None:
         return None
     try:
         return milliseconds(function(job.attempt, error, job), what="the retry function's answer")
-    except BaseException:  # noqa: BLE001  # boundary: a user's function; where it fails the default policy applies
+    except BaseException:  # noqa: BLE001  # boundary: a user's function; if it fails, the default policy applies
         _log.exception(
             "job %s: the retry function of %s failed; the default policy applies", job.id, job.task
         )

@@ -1,4 +1,4 @@
-"""The events of the end of a job and of each attempt, whether a worker, a reclaimer or a take decided it."""
+"""Events for the ends of jobs and attempts, decided by a worker, a reclaimer or `app.take`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _log = logging.getLogger("penstock.maintenance")
 
 
 def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
-    """The event of this transition of a job, once a store has applied it; None: of a job of an unknown task
-    TaskUnknown tells. `seconds`: how long its function ran."""
+    """The event for a transition that a store has applied; None for an unknown task (see TaskUnknown).
+
+    `seconds`: how long the job's function ran.
+    """
     spec = job.spec
     about = (int(time.time() * 1000), spec.id, spec.queue, spec.task, job.attempt)
     error = "" if move.error is None else f"{move.error.kind}: {move.error.message}"
@@ -43,7 +45,7 @@ def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
         return JobFailed(*about, error=error, delay=move.delay)
     if move.hold or move.hold_lane:
         return JobSnoozed(*about, delay=move.hold or move.hold_lane)
-    if move.state in (State.SCHEDULED, State.RETRYABLE):  # the latter by what is no failure
+    if move.state in (State.SCHEDULED, State.RETRYABLE):  # RETRYABLE: by an error that is not a failure
         return JobSnoozed(*about, delay=move.delay)
     if move.state is not State.PARKED:
         return JobReleased(*about)
@@ -52,18 +54,18 @@ def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
 
 
 def tell(events: EventBus, job: Job, move: Transition) -> None:
-    """Let listeners hear of a transition that a store has applied, of a job that nothing has run here."""
+    """Emit the event of an applied transition, for a job that was not run here."""
     if events.active and (event := event_of(job, move)) is not None:
         events.emit(event)
 
 
 def tell_set_aside(events: EventBus, found: Sequence[SetAside]) -> None:
-    """The store has met records that cannot be read."""
+    """Emit an event for each record that the store cannot read and has set aside."""
     for one in found if events.active else ():
         events.emit(RecordSetAside(int(time.time() * 1000), one.kind, one.queue, one.id, one.cause))
 
 
 def log_set_aside(found: Sequence[SetAside]) -> None:
-    """One warning for each record that the store has set aside."""
+    """Log a warning for each record that the store has set aside."""
     for one in found:
-        _log.warning("set aside, for it cannot be read: %s", one)
+        _log.warning("record cannot be read and was set aside: %s", one)

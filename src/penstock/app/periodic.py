@@ -1,6 +1,6 @@
-"""A task and when it recurs; and what has to be enqueued for it by now.
+"""Periodic entries: a task with its schedule, and the jobs to enqueue for it by now.
 
-Pure: a store says how an entry stands and what time it is, and what comes out is a `Tick` for it to apply.
+Pure functions: from an entry and the store's time they make a `Tick` for the store to apply.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ __all__ = [
     "wait_ms",
 ]
 
-#: An instant's job is enqueued so long before it (ms): time enough for a worker that dies just then to be
-#: replaced by another. Where the job before decides (`Overlap`), there is nothing to know before the instant.
+#: A job is enqueued this long before its instant (ms), so that another worker can take over from one that
+#: dies just then. With an `Overlap` rule it is enqueued at the instant, because the previous job must be
+#: known.
 AHEAD = 2_000
-#: An instant that passed longer ago than this (ms) was missed, and is the misfire policy's.
+#: An instant that passed longer ago than this (ms) was missed: the misfire policy applies.
 LATE = 5_000
-#: So many jobs go into one step; what is left goes into the next.
+#: Maximum number of jobs per tick; the others follow in the next tick.
 _AT_ONCE = 200
 _MOST_CAUGHT_UP = 10_000
-#: An id is the name, "@" and the instant.
+#: Maximum length of a name: a job's id is the name, "@" and the instant.
 _LONGEST_NAME = 100
 
 MisfirePolicy = Literal["skip", "once", "all"]
@@ -49,7 +50,7 @@ OverlapPolicy = Literal["allow", "skip", "replace"]
 
 
 class PeriodicOptions(TypedDict, total=False):
-    """What `app.periodic(...)` may set."""
+    """Options of `app.periodic(...)`."""
 
     every: Duration
     tz: str
@@ -74,7 +75,7 @@ def of_task(
     kwargs: Mapping[str, Any] | None = None,
     **policies: Any,
 ) -> NewEntry:
-    """The entry of this call; raises ArgumentError where the arguments do not fit the task."""
+    """Make the entry of this call. Raises ArgumentError if the arguments do not fit the task."""
     if not isinstance(task, (Task, Using)):
         raise ConfigError(
             f"task={task!r} is no task: pass what @app.task made, or task.using(...) for other options"
@@ -104,12 +105,12 @@ def new_entry(
     jitter: Duration = 0,
     by_code: bool = False,
 ) -> NewEntry:
-    """An entry that enqueues jobs like this one; raises ConfigError for what cannot be."""
+    """Make an entry that enqueues jobs like `job`. Raises ConfigError for an invalid entry."""
     check_name(name)
     who = f"the periodic entry {name!r}"
     check_storable(job, who)
     if job.run_at is not None or job.delay:
-        raise ConfigError(f"{who}: its schedule says when its jobs are due: leave run_at= and delay= out")
+        raise ConfigError(f"{who}: its schedule sets when its jobs are due: leave run_at= and delay= out")
     if job.expires_at is not None or job.deadline is not None:
         raise ConfigError(
             f"{who}: an instant would be the same for all its jobs: give expires= a duration, no deadline="
@@ -129,7 +130,7 @@ def new_entry(
 
 
 def check_name(name: str) -> str:
-    """The name itself, if an entry may have it."""
+    """Return the name if an entry may have it. Raises ConfigError otherwise."""
     try:
         if len(plain := check_id(name)) <= _LONGEST_NAME:
             return plain
@@ -153,7 +154,7 @@ def _one_of(kind: Any, value: Any, what: str, who: str) -> Any:
 
 
 def reckon(entry: Entry, now: int) -> Tick | None:
-    """What has to be done for the entry at this instant of its store; None: nothing."""
+    """The tick that the entry needs at the store's time `now`; None: none."""
     if entry.paused:
         return None
     spec, ahead, edge = entry.spec, _ahead(entry), now - LATE
@@ -174,23 +175,23 @@ def reckon(entry: Entry, now: int) -> Tick | None:
 
 
 def wait_ms(entry: Entry, now: int) -> int | None:
-    """How long nothing has to be done for the entry; None: until it is changed."""
+    """Milliseconds until the entry needs a tick; None: not until it is changed."""
     if entry.paused:
         return None
-    # what is missed by now, and was not made up for, never will be
+    # instants missed before that are never caught up with
     coming = entry.spec.schedule.next(max(entry.watermark, now - LATE))
     return None if coming is None else max(0, coming - _ahead(entry) - now)
 
 
 def job_at(spec: NewEntry, instant: int) -> NewJob:
-    """The entry's job of this instant: the same one, whoever makes it."""
+    """The entry's job of this instant; every worker makes the same."""
     due = instant + _jitter(spec, instant)
     expires_in = spec.job.expires_in
     return replace(
         spec.job,
         id=f"{spec.name}@{datetime.fromtimestamp(instant // 1_000, UTC):%Y-%m-%dT%H:%M:%SZ}",
         run_at=due,
-        expires_in=None,  # which would count from the enqueue
+        expires_in=None,  # it would count from the enqueue
         expires_at=None if expires_in is None else due + expires_in,
     )
 
@@ -210,7 +211,7 @@ def _made_up_for(spec: NewEntry) -> int:
 
 
 def _jitter(spec: NewEntry, instant: int) -> int:
-    """Drawn from the instant itself, so that all workers draw the same."""
+    """Jitter in ms, derived from the instant, so that all workers compute the same."""
     if spec.jitter == 0:
         return 0
     digest = blake2b(f"{spec.job.queue}/{spec.name}@{instant}".encode(), digest_size=8).digest()

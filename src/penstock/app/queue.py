@@ -1,4 +1,4 @@
-"""A queue as an app's own code sees it: its settings, kept in the store, the same for all workers."""
+"""A queue as an app's code sees it: its settings in the store, the same for all workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["QueueSettings", "StoredQueue"]
 
 
 class QueueSettings(TypedDict, total=False):
-    """What can be set. What is left out stays as it is; None takes a limit away."""
+    """The settings of a queue. Missing ones stay as they are; None removes a limit."""
 
     paused: bool
     closed: bool
@@ -31,22 +31,22 @@ class QueueSettings(TypedDict, total=False):
 
 
 class StoredQueue:
-    """`app.queue("mail")`. Nothing is asked of the store before a method is called."""
+    """`app.queue("mail")`: the settings of a queue. Making it does not ask the store."""
 
     def __init__(self, store: Callable[[], Store], name: str) -> None:
         self._store = store
         self.name = name
 
     def settings(self, **changes: Unpack[QueueSettings]) -> QueueInfo:
-        """Change the queue's settings, for all who use it, from now on; as it is then.
+        """Change the queue's settings for all workers and producers from now on; returns the new state.
 
-        Raises ConfigError for what makes no sense, and changes nothing. docs/limits.md has them all.
+        Raises ConfigError for invalid settings, and changes nothing then. docs/limits.md lists them all.
         """
         paused, closed, limits = _read(changes)
         return self._store().sync.settings(self.name, paused=paused, closed=closed, limits=limits)
 
     async def asettings(self, **changes: Unpack[QueueSettings]) -> QueueInfo:
-        """The same, without blocking the event loop."""
+        """Like `settings`, without blocking the event loop."""
         paused, closed, limits = _read(changes)
         return await self._store().settings(self.name, paused=paused, closed=closed, limits=limits)
 

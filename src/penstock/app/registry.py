@@ -1,4 +1,4 @@
-"""What an application has registered: tasks, raw handlers, middleware, listeners, hooks."""
+"""The registrations of an application: tasks, raw handlers, middleware, listeners, hooks."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ TaskT = TypeVar("TaskT", bound=Task[..., Any])
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What each worker process calls, in the order of registration: functions of nothing or of the app."""
+    """The hooks of each worker process in order of registration. A hook takes nothing, or the app."""
 
     on_startup: list[Callable[..., Any]] = []
     on_drain: list[Callable[..., Any]] = []
     on_shutdown: list[Callable[..., Any]] = []
-    #: With how many ms lie between two calls.
+    #: Functions with the interval between two calls (ms).
     on_health: list[tuple[int, Callable[[Health], object]]] = []
 
 
 class TaskDecorator(Protocol):
-    """What `@app.task(...)` is: a function goes in, its task comes out."""
+    """The type of `@app.task(...)`: turns a function into its task."""
 
     @overload  # a coroutine function is a function too, and mypy sees only that
     def __call__(  # type: ignore[overload-overlap]
@@ -63,7 +63,7 @@ class TaskDecorator(Protocol):
 
 
 class BatchDecorator(Protocol):
-    """What `@app.task(batch=...)` is: a function of a list goes in, a task of its elements comes out."""
+    """The type of `@app.task(batch=...)`: turns a function of a list into a task of its elements."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -74,7 +74,7 @@ class BatchDecorator(Protocol):
 
 
 class Registry:
-    """The registering half of an app. Registering opens nothing and asks no store."""
+    """The registering half of an app. Registering opens no connection."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Registry:
         defaults: Options,
         limits: Limits,
     ) -> None:
-        #: By name; one that was renamed is there under its old names too.
+        #: By name, and by the old names (`aliases`) of renamed tasks.
         self.tasks: dict[str, Task[..., Any]] = {}
         self.handlers: dict[str, Handler] = {}
         self.periodic_entries: dict[Ref, NewEntry] = {}
@@ -116,9 +116,9 @@ class Registry:
     ) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", timeout="30s", …)`.
 
-        With `batch=Batch(...)` the function takes a list, and its jobs, enqueued element by element, are
-        collected and run together. Raises ConfigError for an option that is unknown or makes no sense, and
-        for a name that is taken.
+        With `batch=Batch(...)` the function takes a list; its jobs are enqueued element by element,
+        collected, and run together. Raises ConfigError for an unknown or invalid option, and for a name that
+        is taken.
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
@@ -143,11 +143,14 @@ class Registry:
             its = "name" if name == other.name else "alias"
             raise ConfigError(
                 f"{name!r}, {mine} of the task {task.name!r}, is {its} of the task {other.name!r} already: "
-                "whose are its jobs? Take it from one of the two"
+                "remove it from one of the two"
             )
 
     def handler(self, **options: Unpack[HandlerOptions]) -> Callable[[HandlerT], HandlerT]:
-        """Let a function take every raw job of a queue: `@app.handler(queue="legacy")`. It stays as it is."""
+        """Make a function the handler of every raw job of a queue: `@app.handler(queue="legacy")`.
+
+        Returns the function itself.
+        """
 
         def register(function: HandlerT) -> HandlerT:
             handler = make_handler(function, self._defaults, self._limits, options)
@@ -182,11 +185,11 @@ class Registry:
         task: Task[..., Any] | Using[..., Any] | None = None,
         **options: Unpack[PeriodicOptions],
     ) -> Any:
-        """Let a task recur: `@app.periodic("*/5 * * * *", tz="Europe/Berlin")` above `@app.task`, or
+        """Make a task periodic: `@app.periodic("*/5 * * * *", tz="Europe/Berlin")` above `@app.task`, or
         `app.periodic(every="30s", task=report, args=[1])`.
 
-        Workers that serve its queue put it into the store when they start, and enqueue its jobs. Its name
-        is the task's unless it is said. Raises ConfigError, or ArgumentError where the arguments do not fit.
+        Workers that serve its queue store the entry when they start, and enqueue its jobs. The default for
+        `name` is the task's name. Raises ConfigError, or ArgumentError if the arguments do not fit the task.
         """
         who = "app.periodic()"
         refuse_unknown(options, PeriodicOptions.__optional_keys__ | {"task"}, who=who)
@@ -212,7 +215,7 @@ class Registry:
         return decorate if task is None else register(task)
 
     def queues(self) -> list[str]:
-        """The queues of the tasks, handlers and periodic entries registered here, in that order."""
+        """The queues of the registered tasks, handlers and periodic entries, in that order."""
         of_tasks = [task.queue for task in self.tasks.values()]
         of_entries = [ref.queue for ref in self.periodic_entries]
         return list(dict.fromkeys([*of_tasks, *self.handlers, *of_entries]))
@@ -231,11 +234,11 @@ class Registry:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> Any:
-        """Wrap attempts, of all tasks or of one queue or task: `async def timing(job, call)`."""
+        """Add middleware around attempts of all tasks or one queue or task: `async def timing(job, call)`."""
 
         def register(call: AroundAttempt) -> AroundAttempt:
             if not inspect.iscoroutinefunction(call) and not inspect.iscoroutinefunction(
-                getattr(call, "__call__", None)  # noqa: B004 (not whether, but how it is called)
+                getattr(call, "__call__", None)  # noqa: B004 (its `__call__` is inspected, not called)
             ):
                 raise ConfigError(f"{call!r}: middleware around an attempt is an `async def` of (job, call)")
             _check_arguments(call, 2, "middleware around an attempt takes (job, call)")
@@ -258,7 +261,7 @@ class Registry:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> Any:
-        """Rewrite new jobs, of all tasks or of one queue or task: `def stamp(new): return new`."""
+        """Add middleware around enqueues of all tasks or one queue or task: `def stamp(new): return new`."""
 
         def register(call: AroundEnqueue) -> AroundEnqueue:
             if inspect.iscoroutinefunction(call):
@@ -283,9 +286,10 @@ class Registry:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> Any:
-        """Call this of (job, result) in the worker when a job has completed; a `def` or an `async def`.
+        """Register a callback `(job, result)` for completed jobs: `def` or `async def`, run in the worker.
 
-        For all jobs, or those of one queue or task. Its failure is logged and changes nothing.
+        For all jobs, or those of one queue or task. An error in the callback is logged and has no other
+        effect.
         """
         return self._add_callback("on_success", call, queue, task)
 
@@ -303,7 +307,7 @@ class Registry:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> Any:
-        """Call this of (job, error) when an attempt has failed, whether the job runs again or is dead."""
+        """Register a callback `(job, error)` for failed attempts, whether the job is retried or dead."""
         return self._add_callback("on_failure", call, queue, task)
 
     @overload
@@ -320,7 +324,7 @@ class Registry:
         queue: str | None = None,
         task: str | Task[..., Any] | None = None,
     ) -> Any:
-        """Call this of (job, error) when a job has failed for good, after `on_failure`."""
+        """Register a callback `(job, error)` for dead jobs, called after `on_failure`."""
         return self._add_callback("on_dead", call, queue, task)
 
     def _add_callback(
@@ -334,9 +338,9 @@ class Registry:
         return register if call is None else register(call)
 
     def on(self, kind: type[EventT]) -> Callable[[Callable[[EventT], None]], Callable[[EventT], None]]:
-        """Listen to a kind of event: `@app.on(JobDied)`. Called on a thread of its own; delays no job."""
+        """Listen to a kind of event: `@app.on(JobDied)`. Called in a separate thread; delays no job."""
         if not isinstance(kind, type) or not issubclass(kind, Event):
-            raise ConfigError(f"app.on({kind!r}) takes a kind of event, as in app.on(JobDied)")
+            raise ConfigError(f"app.on({kind!r}) takes a class of events, as in app.on(JobDied)")
 
         def register(listener: Callable[[EventT], None]) -> Callable[[EventT], None]:
             self.events.listen(kind, listener)
@@ -345,15 +349,15 @@ class Registry:
         return register
 
     def on_startup(self, hook: F) -> F:
-        """Call this in each worker process before it takes jobs; a `def` or an `async def`."""
+        """Register a hook (`def` or `async def`) for the start of each worker process, before any fetch."""
         return _add_hook(self.hooks.on_startup, hook, "app.on_startup")
 
     def on_drain(self, hook: F) -> F:
-        """Call this when a worker process stops taking jobs, while its last ones still run."""
+        """Register a hook for when a worker process has stopped fetching and its last jobs still run."""
         return _add_hook(self.hooks.on_drain, hook, "app.on_drain")
 
     def on_shutdown(self, hook: F) -> F:
-        """Call this when a worker process has ended its last job."""
+        """Register a hook for the end of each worker process, after its last job."""
         return _add_hook(self.hooks.on_shutdown, hook, "app.on_shutdown")
 
     @overload
@@ -361,20 +365,23 @@ class Registry:
     @overload
     def on_health(self, /, *, every: Duration = ...) -> Callable[[HealthT], HealthT]: ...
     def on_health(self, call: Any = None, /, *, every: Duration = "15s") -> Any:
-        """Call this of a `Health` in each worker process, first when it begins; no job waits for it."""
+        """Register a callback `(health)`, called in each worker process at its start and once per `every`.
+
+        No job waits for it.
+        """
         span = milliseconds(every, what="every")
         if span < _NO_REST:
-            raise ConfigError(f"app.on_health(every={every!r}) would never rest: use 100ms or more")
+            raise ConfigError(f"app.on_health(every={every!r}) is too often: use 100ms or more")
 
         def register(call: Any) -> Any:
-            check_function(call, 1, "app.on_health", "takes (health) and tells somebody")
+            check_function(call, 1, "app.on_health", "takes (health)")
             self.hooks.on_health.append((span, call))
             return call
 
         return register if call is None else register(call)
 
 
-#: Each look at a worker's health is a write to the store (ms).
+#: Minimum interval of health callbacks (ms): each one writes to the store.
 _NO_REST = 100
 _MOMENTS: tuple[Moment, ...] = get_args(Moment)
 

@@ -1,4 +1,4 @@
-"""Takes one job without a worker: leased while a block runs, settled when it is left."""
+"""Takes one job without a worker: leases it while a block runs, and settles it at the end of the block."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _log = logging.getLogger("penstock.take")
 T = TypeVar("T")
 Some = TypeVar("Some", covariant=True)
 
-#: A wait for work is cut into pieces of this (ms), so that leases that others lost are found meanwhile.
+#: Maximum length of one wait for work (ms), so that expired leases of other holders are found in between.
 _LOOK = 5_000
 _AT_ONCE = 100
 
 
 class Take(AbstractAsyncContextManager[Some]):
-    """`async with app.take("mail") as job:`; docs/enqueueing.md says what leaving the block means."""
+    """`async with app.take("mail") as job:`; docs/enqueueing.md has the outcomes of leaving the block."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Take(AbstractAsyncContextManager[Some]):
         self._wait = wait
         self._keep_dead = keep_dead
         self._worker = mint()
-        self._clock = (0, 0.0)  # the store's now, and `clock.lease_seconds()` when it said so
+        self._clock = (0, 0.0)  # the store's time at the fetch, and `clock.lease_seconds()` then
         self._taken: Taken | None = None
         self._watch: BlockWatch | None = None
         self._around: BlockMiddleware | None = None
@@ -90,14 +90,14 @@ class Take(AbstractAsyncContextManager[Some]):
 
     async def __aenter__(self) -> Some:
         if self._entered:
-            raise RuntimeError("a take is one block at a time: call app.take() again for another job")
+            raise RuntimeError("a take runs one block at a time: call app.take() again for another job")
         self._entered = True
         try:
             await self._enter()
-        except BaseException:  # boundary: the block is not entered, whatever it was
+        except BaseException:  # boundary: any error means that the block is not entered
             self._entered = False
             raise
-        # None comes out only where a `wait` went in, which is what the overloads of App.take say
+        # None is possible only with a `wait`, as the overloads of App.take state
         return cast(Some, self._taken)
 
     async def __aexit__(
@@ -119,7 +119,7 @@ class Take(AbstractAsyncContextManager[Some]):
             taken = Taken(job, self._store, self._lease, self._end_of(job), task)
             await self._record_start(taken)
             self._taken, self._watch = taken, BlockWatch(taken, self._lease / 3000)
-            # a block that nobody leaves any more must not hold its job for ever
+            # a block that is never left must not hold its job for ever
             weakref.finalize(self, self._watch.abandon).atexit = False
             around = self._middleware(job.queue, job.task if task is None else task.name)
             self._around = (
@@ -130,13 +130,13 @@ class Take(AbstractAsyncContextManager[Some]):
             self._taken = self._watch = self._around = None
 
     async def _begun(self, around: BlockMiddleware) -> bool:
-        """Run the middleware up to the block. False: it did not call on, and its own outcome is stored."""
+        """Run the middleware up to the block. False: it did not call the block, and its outcome is stored."""
         error: BaseException | None = None
         try:
             if await around.begin():
                 return True
             if self._watch is not None and self._watch.cancelled:
-                raise asyncio.CancelledError  # the middleware has swallowed it
+                raise asyncio.CancelledError  # the middleware swallowed the cancellation
             self._replace_result(around.value)
         except BaseException as raised:  # noqa: BLE001  # boundary: the outcome of middleware, which is user code
             error = raised
@@ -146,7 +146,7 @@ class Take(AbstractAsyncContextManager[Some]):
         return False
 
     async def _leave(self, error: BaseException | None) -> bool:
-        """Store the outcome. True: the block's error is dealt with."""
+        """Store the outcome. True: the block's error needs no raise."""
         if self._taken is None or self._watch is None:
             return False
         given, error = error, self._watch.meaning(error)
@@ -167,27 +167,27 @@ class Take(AbstractAsyncContextManager[Some]):
     async def _middleware_ended(
         self, around: BlockMiddleware, watch: BlockWatch, error: BaseException | None
     ) -> BaseException | None:
-        """Let the middleware go on after the block; how the attempt has ended then."""
+        """Continue the middleware after the block; returns the error with which the attempt has ended."""
         end: BaseException | None = None
         try:
             self._replace_result(await around.end(error))
         except BaseException as raised:  # noqa: BLE001  # boundary: the outcome of middleware, which is user code
             end = watch.meaning(raised)
         if watch.stands(error):
-            return error  # whatever the middleware makes of it
+            return error  # regardless of the middleware
         if end is None and watch.cancelled:
-            return asyncio.CancelledError()  # it came while the middleware ran, which has swallowed it
+            return asyncio.CancelledError()  # the middleware swallowed the cancellation
         return end
 
     def _replace_result(self, value: Any) -> None:
-        """Middleware came back with this."""
+        """Take the middleware's return value as the job's result."""
         if self._taken is not None and value is not self._taken.value:
             self._taken.returns(value)
 
     # ── finding a job ────────────────────────────────────────────────────────────────────────────
 
     async def _next(self, ends: float) -> Job | None:
-        """The next job. Nobody else may be there to promote and reclaim, so that is done here too."""
+        """Wait for the next job. Promotes and reclaims too, because no worker may be running."""
         while True:
             promoted = await self._store.promote([self._queue], limit=_AT_ONCE)
             self._set_aside(promoted.set_aside)
@@ -197,7 +197,7 @@ class Take(AbstractAsyncContextManager[Some]):
                 why = unreadable_check(self._store)(job)
                 if why is not None:
                     _log.warning(
-                        "job %s: what it carries cannot be read here (%s); it is parked", job.id, why
+                        "job %s: its contents cannot be read here (%s); the job is parked", job.id, why
                     )
                     await self._apply(job, Unknown(CANNOT_BE_READ + why))
                 elif job.cancel_asked:
@@ -223,12 +223,13 @@ class Take(AbstractAsyncContextManager[Some]):
             self._tell_set_aside(found)
 
     def _too_late(self, job: Job) -> Outcome | None:
-        if clock.lease_seconds() - self._clock[1] > self._lease / 1000:  # we were suspended: it may be lost
+        # this process was suspended: the lease may be lost
+        if clock.lease_seconds() - self._clock[1] > self._lease / 1000:
             return Released(QueuePosition.OWN)
         return too_late(job, self._now())
 
     async def _its_time(self, job: Job, now: int) -> None:
-        """A job of a queue with a rate may have to wait for its instant, some milliseconds."""
+        """Wait for the start time of a job whose queue has a rate limit: some milliseconds."""
         if job.fetched_at is None or job.fetched_at <= now:
             return
         begins = time.monotonic() + (job.fetched_at - now) / 1000
@@ -239,7 +240,7 @@ class Take(AbstractAsyncContextManager[Some]):
             raise
 
     async def _fetch(self) -> Fetched:
-        """Lease one job; who is cancelled meanwhile gives it back rather than let its lease run out."""
+        """Lease one job. If the caller is cancelled meanwhile, the job is released at once."""
         self._clock = (0, clock.lease_seconds())
         fetching = asyncio.ensure_future(
             self._store.fetch(
@@ -266,24 +267,24 @@ class Take(AbstractAsyncContextManager[Some]):
             [self._queue], limit=_AT_ONCE, lease=self._lease, worker=self._worker, token=mint_token()
         )
         self._set_aside(found.set_aside)
-        cause = "its holder did not renew the lease"
+        cause = "its holder did not extend the lease"
         await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._tell)
         return bool(found.jobs)
 
     async def _record_start(self, taken: Taken) -> None:
-        """Before a last attempt, and an at-most-once one, the store must know that it begins."""
+        """Store the start of a last attempt, or of an at-most-once one, before it begins."""
         if not starts_on_record(taken.job):
             return
         try:
             await taken.record_start()
-        except BaseException:  # boundary: whatever it was, the job has not begun, and says so
+        except BaseException:  # boundary: after any error the job has not begun, and is released
             await _to_the_end(self._settle(taken, Released(QueuePosition.OWN)))
             raise
 
     # ── leaving the block ────────────────────────────────────────────────────────────────────────
 
     def _outcome(self, job: Job, error: BaseException | None) -> Outcome | None:
-        """How the block ended; None: there is nothing to say, for the lease is gone."""
+        """The outcome of the block; None: nothing to store, because the lease is lost."""
         match error:
             case None:
                 return Returned()
@@ -296,14 +297,14 @@ class Take(AbstractAsyncContextManager[Some]):
                 return timed_out(job, fact, self._options_of(job))
             case Exception():
                 return outcome_of(job, self._now(), error, self._options_of(job))
-        return Released()  # this process or asyncio task is to end: the job is not to blame
+        return Released()  # the process or task is ending: no attempt is charged
 
     def _options_of(self, job: Job) -> Options:
         task = self._tasks.get(job.task)
         return Options() if task is None else task.options
 
     async def _settle(self, taken: Taken, outcome: Outcome | None) -> Settled:
-        """Put the outcome into the store, trying for as long as the lease surely holds."""
+        """Store the outcome, retrying for the time of a lease."""
         give_up, pause = clock.lease_seconds() + self._lease / 1000, 0.05
         while outcome is not None:
             try:
@@ -321,18 +322,18 @@ class Take(AbstractAsyncContextManager[Some]):
         move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)  # noqa: S311 (jitter, no secret)
         (answer,) = await self._store.settle([Settlement(job.lease, move, result)])
         if answer is Settled.UNKNOWN:
-            raise StoreUnavailable(f"job {job.id}: the part of the store that has its queue is away")
+            raise StoreUnavailable(f"job {job.id}: the part of the store that holds its queue is unreachable")
         if answer is Settled.APPLIED:
             self._tell(job, move)
         return answer
 
     def _now(self) -> int:
-        """The store's clock, reckoned from what it said at the fetch."""
+        """The store's time: its value at the fetch plus the time since."""
         now, at = self._clock
         return now + int((clock.lease_seconds() - at) * 1000)
 
     def _end_of(self, job: Job) -> float | None:
-        """The monotonic instant at which the block's time is over."""
+        """The monotonic time at which the attempt times out; None: never."""
         spans = [] if job.spec.timeout is None else [job.spec.timeout]
         if job.spec.deadline is not None:
             spans.append(max(0, job.spec.deadline - self._now()))
@@ -340,7 +341,7 @@ class Take(AbstractAsyncContextManager[Some]):
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Finish this, also when we are cancelled meanwhile; the cancellation goes on afterwards."""
+    """Finish `work` even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""A job in hand, taken without a worker: its facts, its arguments, its lease."""
+"""A job taken without a worker: its facts, its arguments, its lease."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _log = logging.getLogger("penstock.take")
 
 #: The messages of the errors that end a block, with the id of its job.
 INTERRUPTED_BECAUSE: dict[type[Interrupted], str] = {
-    AttemptLost: "the lease of job {} is gone: nothing that this block does still counts",
+    AttemptLost: "the lease of job {} is lost: the block's outcome is ignored",
     AttemptCancelled: "job {} was cancelled while it ran",
-    AttemptTimeout: "the time of this attempt of job {} is over",
+    AttemptTimeout: "the attempt of job {} timed out",
 }
 
 
 class Taken(Attempt):
-    """A job in hand: the facts of its attempt, its arguments, its lease."""
+    """A taken job: the facts of its attempt, its arguments, its lease."""
 
     __slots__ = ("_by", "_progress", "_store", "_task", "result", "value")
 
@@ -49,41 +49,41 @@ class Taken(Attempt):
         self._by = by
         self._task = task
         self._progress: Progress | None = None
-        #: What the block has returned, and its bytes.
+        #: The block's result, and its encoded bytes.
         self.value: Any = None
         self.result: bytes | None = None
 
     @property
     def payload(self) -> bytes:
-        """The bytes as they were enqueued."""
+        """The payload as it was enqueued."""
         return self.job.spec.payload
 
     def json(self) -> Any:
-        """The payload, read as JSON; raises Undecodable."""
+        """The payload, decoded as JSON. Raises Undecodable."""
         return read_json(self.payload, self.id)
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The positional arguments, typed as the task says. Raises Undecodable, or ConfigError."""
+        """The positional arguments, in the types of the task. Raises Undecodable or ConfigError."""
         return self._call()[0]
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The keyword arguments, decoded in the same way."""
+        """The keyword arguments, in the types of the task."""
         return self._call()[1]
 
     def returns(self, value: Any) -> None:
-        """Make this the job's result, for `handle.result()`; kept for as long as the job's retention says."""
+        """Set the job's result for `handle.result()`; kept for the job's retention."""
         codec = ANY_RESULT if self._task is None else self._task.result
         self.result = codec.encode(value) if self.job.spec.retention else None
         self.value = value
 
     async def extend(self) -> None:
-        """Prolong the lease now, whatever the heartbeat does; raises AttemptLost if it is gone."""
+        """Extend the lease now, in addition to the heartbeat. Raises AttemptLost if it is lost."""
         await self._renewed()
 
     async def record_start(self) -> None:
-        """As `extend`, and the record of the start survives a power cut."""
+        """Like `extend`, and store the start so that it survives a power cut."""
         await self._renewed(lasting=True)
 
     async def _renewed(self, *, lasting: bool = False) -> None:
@@ -91,19 +91,21 @@ class Taken(Attempt):
             raise AttemptLost(INTERRUPTED_BECAUSE[AttemptLost].format(self.id))
 
     async def beat(self, *, lasting: bool = False) -> LeaseStatus:
-        """One heartbeat: prolong the lease, record the start, pass the progress on."""
+        """Send one heartbeat: extend the lease, record the start, store the progress."""
         said = self._progress
         request = HeartbeatRequest(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
         try:
             (status,) = await self._store.extend([request])
         except StoreError:
             raise
-        except Exception:  # noqa: BLE001  # boundary: the lease must hold, whatever the block says of itself
-            _log.exception("job %s: its progress cannot be stored", self.id)
+        except Exception:  # noqa: BLE001  # boundary: the lease must hold even if the progress cannot be stored
+            _log.exception("job %s: progress could not be stored", self.id)
             (status,) = await self._store.extend([replace(request, progress=None)])
         if status is LeaseStatus.UNKNOWN:
-            raise StoreUnavailable(f"job {self.id}: the part of the store that has its queue is away")
-        if self._progress is said:  # else it has said more meanwhile
+            raise StoreUnavailable(
+                f"job {self.id}: the part of the store that holds its queue is unreachable"
+            )
+        if self._progress is said:  # otherwise newer progress waits
             self._progress = None
         if status is LeaseStatus.CANCEL_ASKED:
             self._cancelled = True
@@ -111,7 +113,7 @@ class Taken(Attempt):
 
     @property
     def has_words(self) -> bool:
-        """Whether it has said something of its progress that is not in the store."""
+        """Whether there is progress that is not stored yet."""
         return self._progress is not None
 
     def _keep_progress(self, _: Job, progress: Progress) -> None:
@@ -122,6 +124,6 @@ class Taken(Attempt):
             raise ConfigError(f"this app has no task {self.task!r}: read .payload or .json() instead")
         try:
             return self._task.args.decode(self.payload)
-        except SignatureMismatch as error:  # if the block ends with it, the job is parked
+        except SignatureMismatch as error:  # a block that ends with this error parks the job
             error.job = self.id
             raise

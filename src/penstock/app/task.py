@@ -1,4 +1,4 @@
-"""A function that can be enqueued."""
+"""Tasks: functions that can be enqueued."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class _Later(Generic[P, R]):
-    """What can be called later; the arguments are checked at the call, by type checkers and at run time."""
+    """The enqueue methods of a task. Arguments are checked at the call, by type checkers and at run time."""
 
     def __init__(self, client: Client, template: Template, args: ArgsCodec, id: str = "") -> None:
         self._client = client
@@ -54,33 +54,33 @@ class _Later(Generic[P, R]):
         self._id = id
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a job that will make this call; it is safe once this returns.
+        """Store a job that makes this call; when the method returns, the job is stored.
 
-        Raises ArgumentError where the call does not fit the function, EnqueueError or StoreError where
-        the store did not take it.
+        Raises ArgumentError if the arguments do not fit the function, EnqueueError or StoreError if the store
+        did not take the job.
         """
         return self._client.enqueue(JobCall(self._template, self._encode(args, kwargs), self._id))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """The same, without blocking the event loop; concurrent calls share one write."""
+        """Like `enqueue`, without blocking the event loop; concurrent calls share one write."""
         return await self._client.aenqueue(JobCall(self._template, self._encode(args, kwargs), self._id))
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
-        """The job of this call for `app.enqueue_many`; checked now, stored then."""
+        """Make a job of this call for `app.enqueue_many`, checked now and stored then."""
         return JobCall(self._template, self._encode(args, kwargs), self._id)
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How many bytes the arguments of one job may take, and its result."""
+    """Maximum bytes of one job's arguments and of its result."""
 
     payload: int
     result: int
 
 
 class Task(_Later[P, R]):
-    """A function under a name. Calling it is calling the function; `enqueue` lets a worker call it.
+    """A function with a name and options. Calling it calls the function; `enqueue` lets a worker call it.
 
-    Made by `@app.task`. Durations are ms here, as in all that Penstock keeps.
+    Made by `@app.task`. Durations here are in ms.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class Task(_Later[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
-        #: The names that it had before.
+        #: Former names.
         self.aliases = aliases
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
         self._key_functions = key_functions
-        #: What one job carries: the arguments, or of a batch one element of its list.
+        #: The codec of one job's payload: the arguments, or for a batch task one element of its list.
         self.carried = carried or self.args
         template = Template(name, options, self.result, self.carried, key_functions)
         super().__init__(client, template, self.carried)
@@ -113,7 +113,7 @@ class Task(_Later[P, R]):
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[CallOptions]) -> Using[P, R]:
-        """The same task with other options for this call: `task.using(delay="5m").enqueue(...)`."""
+        """The task with other options for this call: `task.using(delay="5m").enqueue(...)`."""
         who = f"{self.name}.using()"
         chosen = override_call(self.options, options, who=who)
         if "unique" in options:
@@ -171,7 +171,7 @@ class Task(_Later[P, R]):
 
 
 class SyncTask(Task[P, R]):
-    """A task made of a `def`: called directly, it returns what the function returns."""
+    """A task made of a `def`: a direct call returns the function's result."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)
@@ -179,7 +179,7 @@ class SyncTask(Task[P, R]):
 
 
 class AsyncTask(Task[P, R]):
-    """A task made of an `async def`: called directly, it is awaited as the function is."""
+    """A task made of an `async def`: a direct call returns a coroutine."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
@@ -187,7 +187,7 @@ class AsyncTask(Task[P, R]):
 
 
 class SyncBatchTask(Task[[T], None], Generic[T, R]):
-    """A task made of a `def` that takes a list, and is enqueued element by element."""
+    """A batch task made of a `def` that takes a list; it is enqueued element by element."""
 
     def __call__(self, items: list[T], /) -> R:
         result: R = self.function(items)
@@ -195,7 +195,7 @@ class SyncBatchTask(Task[[T], None], Generic[T, R]):
 
 
 class AsyncBatchTask(Task[[T], None], Generic[T, R]):
-    """The same, made of an `async def`."""
+    """A batch task made of an `async def` that takes a list; it is enqueued element by element."""
 
     def __call__(self, items: list[T], /) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.function(items)
@@ -203,14 +203,14 @@ class AsyncBatchTask(Task[[T], None], Generic[T, R]):
 
 
 class Using(_Later[P, R]):
-    """A task with the options of one call; may be kept and used again."""
+    """A task with the options of one call; it can be kept and used again."""
 
     def __repr__(self) -> str:
         return f"<Using of {self._template.task}>"
 
 
 class Handler:
-    """A function that takes every raw job of a queue, whatever its name."""
+    """A function that handles every raw job of a queue, of any task name."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class Handler:
 
 
 def check_unique_batch(options: Options, who: str) -> None:
-    """Raise ConfigError for a unique rule that a task which runs in batches cannot have."""
+    """Raise ConfigError for a unique rule that a batch task cannot have."""
     rule = options.unique
     if options.batch is not None and rule is not None and (rule.names is not None or callable(rule.key)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Makes tasks and handlers of functions, and refuses what does not go together."""
+"""Makes tasks and handlers from functions, and refuses options that do not fit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_task(
     given: TaskOptions,
     batch: Batch | None = None,
 ) -> Task[..., Any]:
-    """The task of this function; raises ConfigError where function and options do not go together."""
+    """Make the task of a function. Raises ConfigError if function and options do not fit."""
     _check_function(function, "@app.task")
     name = check_task_name(given["name"] if "name" in given else _name_of(function))
     who = f"the task {name!r}"
@@ -64,7 +64,7 @@ def make_task(
     task = kind(function, client, name, options, run_in, (args, result), aliases, key_functions, carried)
     if run_in != "async":
         return task
-    if sys.version_info >= (3, 12):  # so that frameworks which look see what calling it gives
+    if sys.version_info >= (3, 12):  # frameworks that inspect the task see a coroutine function
         inspect.markcoroutinefunction(task)
     return task
 
@@ -86,7 +86,7 @@ def _check_batch(batch: object, given: TaskOptions, who: str) -> None:
 def make_handler(
     function: Callable[..., Any], defaults: Options, limits: Limits, given: HandlerOptions
 ) -> Handler:
-    """The handler of this function; raises ConfigError as `make_task` does."""
+    """Make the handler of a function. Raises ConfigError if function and options do not fit."""
     _check_function(function, "@app.handler")
     if "queue" not in given:
         raise ConfigError("@app.handler needs the queue whose jobs it takes: @app.handler(queue='legacy')")
@@ -103,7 +103,7 @@ def make_handler(
 
 
 def _keeping(defaults: Options, result: ResultCodec) -> Options:
-    """The defaults for a function with this result: who returns nothing keeps nothing, unless it says so."""
+    """The defaults for a function with this result: without a result the default retention is 0."""
     return defaults if result.keeps else msgspec.structs.replace(defaults, retention=0)
 
 
@@ -118,7 +118,9 @@ def _aliases(given: TaskOptions, name: str, who: str) -> tuple[str, ...]:
         except ConfigError:
             raise ConfigError(f"{who}: the alias {alias!r} cannot be a task's name") from None
         if names[-1] == name or names[-1] in names[:-1]:
-            raise ConfigError(f"{who}: the alias {alias!r} is there twice, or is its own name: leave it out")
+            raise ConfigError(
+                f"{who}: the alias {alias!r} is listed twice, or is the task's name: leave it out"
+            )
     return tuple(names)
 
 
@@ -148,7 +150,7 @@ def _check_function(function: Any, decorator: str) -> None:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """`module.qualname`: producers and workers must agree on it, even if one ran the file as a script."""
+    """`module.qualname`: the same in producers and workers, even if one ran the file as a script."""
     qualname = getattr(function, "__qualname__", "<lambda>")
     if "<lambda>" in qualname:
         raise ConfigError(f"{function!r} has no name of its own: give the task one with name=")
@@ -156,7 +158,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _module_of(function: Callable[..., Any]) -> str:
-    """The function's module; for a script (`__main__`) the name that importing its file would give it."""
+    """The function's module; for a script (`__main__`) the name under which its file would be imported."""
     module = function.__module__
     if module not in ("__main__", "__mp_main__"):
         return module
@@ -165,7 +167,7 @@ def _module_of(function: Callable[..., Any]) -> str:
     if spec is not None:  # python -m package.tasks
         return str(spec.name)
     file = getattr(main, "__file__", None)
-    if file is None:  # typed at a prompt
+    if file is None:  # defined at an interactive prompt
         return module
     path = Path(file).absolute()
     parts = [path.stem]
@@ -177,7 +179,7 @@ def _module_of(function: Callable[..., Any]) -> str:
 
 def _run_in(function: Callable[..., Any], given: HandlerOptions, who: str) -> RunIn:
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (not whether, but how it is called)
+        getattr(function, "__call__", None)  # noqa: B004 (its `__call__` is inspected, not called)
     )
     chosen = given.get("run_in", "async" if is_async else "thread")
     if chosen not in ("async", "thread", "process"):

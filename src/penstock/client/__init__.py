@@ -1,1 +1,1 @@
-"""Producing: writes calls down as jobs, enqueues them, and waits for their results."""
+"""Producing: turns calls into jobs, enqueues them, and waits for their results."""

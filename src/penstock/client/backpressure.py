@@ -22,13 +22,13 @@ __all__ = [
     "warn_in_loop",
 ]
 
-#: How long a producer waits unless it says otherwise (ms).
+#: Default time for which a producer waits for room in a full queue (ms).
 FULL_TIMEOUT = 30_000
 
-#: The bounds of a pause between two looks (s): a producer must neither spin nor oversleep.
+#: Bounds of the pause between two attempts (s).
 _SHORTEST, _LONGEST = 0.005, 1.0
 
-#: The loop that runs in this thread, or None: a tenth of the time of `get_running_loop` where there is none.
+#: The event loop of this thread, or None; without a loop ten times as fast as `get_running_loop`.
 running_loop = asyncio._get_running_loop
 _warned = False
 
@@ -36,7 +36,10 @@ Answers = Sequence[Enqueued | None]
 
 
 class Backpressure:
-    """The jobs of one call that a full queue refused, until the call's time is over. Their order stays."""
+    """The jobs of one call that a full queue refused, until the call's timeout.
+
+    Their order stays the same.
+    """
 
     def __init__(self, jobs: Sequence[NewJob], answers: Answers, timeout: float) -> None:
         self._jobs = jobs
@@ -56,7 +59,7 @@ class Backpressure:
             return None
         first = self.answers[self._waiting[0]]
         wait = (first.retry_after if first is not None and first.retry_after is not None else 1_000) / 1000
-        # many may wait for the same place: not all at the same moment
+        # jitter: several producers may wait for the same room
         return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))  # noqa: S311 (jitter, no secret)
 
     def tried(self, answers: Answers) -> None:
@@ -66,7 +69,7 @@ class Backpressure:
         self._waiting = self._found(self._waiting)
 
     def failed(self, error: PenstockError) -> None:
-        """The store did not answer for these; what it has said of the others stays."""
+        """Record that the store did not answer for `jobs`; earlier answers for the other jobs stay."""
         lost = isinstance(error, EnqueueUnknown)
         cause = error.cause if isinstance(error, EnqueueUnknown) else str(error)
         status = EnqueueStatus.UNKNOWN if lost else EnqueueStatus.FAILED
@@ -79,7 +82,7 @@ class Backpressure:
 def retry_while_full(
     jobs: Sequence[NewJob], answers: Answers, timeout: float, again: Callable[[list[NewJob]], Answers]
 ) -> Answers:
-    """Send the refused jobs again until all are stored or the time (s) is over; return all answers."""
+    """Send refused jobs again until all are stored or `timeout` (s) is over; return all answers."""
     if not any(map(_waits, answers)) or in_loop():
         return answers
     waiting = Backpressure(jobs, answers, timeout)
@@ -98,7 +101,7 @@ async def aretry_while_full(
     timeout: float,
     again: Callable[[list[NewJob]], Awaitable[Answers]],
 ) -> Answers:
-    """As `retry_while_full`, without blocking the event loop."""
+    """Like `retry_while_full`, without blocking the event loop."""
     if not any(map(_waits, answers)):
         return answers
     waiting = Backpressure(jobs, answers, timeout)
@@ -112,13 +115,15 @@ async def aretry_while_full(
 
 
 def in_loop() -> bool:
-    """Whether an event loop runs in this thread: who blocks it may wait for itself."""
+    """Whether an event loop runs in this thread. Blocking it could wait for work of the same loop."""
     return running_loop() is not None
 
 
 def warn_in_loop(what: str, instead: str) -> None:
-    """Say once per process that a call blocks the event loop which runs in this thread. For what the user
-    calls through two functions of ours."""
+    """Warn once per process that a call blocks the event loop of this thread.
+
+    The stack level fits a user's call that reaches this function through two Penstock functions.
+    """
     global _warned
     if not _warned:
         _warned = True

@@ -1,4 +1,4 @@
-"""What an app has called when a job has succeeded, failed or died: functions of a task, a queue, or all."""
+"""Callbacks of an app for jobs that have succeeded, failed or died: per task, per queue, or for all jobs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.core.job import AttemptError, Job
 
 __all__ = ["Callbacks", "Moment", "OnError", "OnSuccess"]
 
-#: (job, what it returned). A `def` or an `async def`; what it returns is not looked at.
+#: Called with (job, its result). A `def` or an `async def`; its return value is ignored.
 OnSuccess = Callable[[Job, Any], object]
-#: (job, the error of its last attempt).
+#: Called with (job, the error of its last attempt).
 OnError = Callable[[Job, AttemptError], object]
 Moment = Literal["on_success", "on_failure", "on_dead"]
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What is called for the jobs of one task from one queue."""
+    """The callbacks for the jobs of one task in one queue."""
 
     on_success: tuple[OnSuccess, ...]
     on_failure: tuple[OnError, ...]
@@ -28,12 +28,12 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Callbacks:
-    """All callbacks of an app, looked up per (queue, task) and remembered."""
+    """All callbacks of an app, cached per (queue, task)."""
 
     def __init__(self) -> None:
         self._all: dict[Moment, list[Scoped]] = {"on_success": [], "on_failure": [], "on_dead": []}
         self._found: dict[tuple[str, str], Chosen] = {}
-        #: True once there is one; look at it before asking for any.
+        #: Whether there is any callback; check it before calling `of`.
         self.active = False
 
     def add(
@@ -44,14 +44,14 @@ class Callbacks:
         queue: str | None = None,
         task: str | None = None,
     ) -> None:
-        """Call this for all jobs, those of one queue, or those of one task."""
+        """Register a callback for all jobs, those of one queue, or those of one task."""
         self._all[moment].append(Scoped(call, queue, task))
         self._all[moment].sort(key=lambda one: -one.depth)  # stable: registration order within a depth
         self._found.clear()
         self.active = True
 
     def of(self, queue: str, task: str) -> Chosen:
-        """Those of this task, then those of the queue, then those of all jobs."""
+        """The callbacks for a task's jobs in a queue: the task's, then the queue's, then the app's."""
         found = self._found.get((queue, task))
         if found is None:
             found = Chosen(*(self._fitting(moment, queue, task) for moment in Chosen.__struct_fields__))

@@ -1,4 +1,4 @@
-"""Puts jobs into a store: one or many, from threads and event loops, and says what became of each."""
+"""Enqueues jobs, one or many, from threads and event loops, and reports the answer for each."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ __all__ = ["CHUNK", "Client", "Handle"]
 
 R = TypeVar("R")
 
-#: A larger `enqueue_many` is sent in pieces of this many jobs, each stored whole or not at all.
+#: A larger `enqueue_many` is sent in chunks of this many jobs; each chunk is stored completely or not at all.
 CHUNK = 10_000
-#: How often `drained` counts (s): counting is cheap, and no store tells of a queue's last job.
+#: Interval at which `drained` counts (s): counting is cheap, and stores send no notification for an empty
+#: queue.
 _COUNT_EVERY = 0.05
 
 _NEW, _REPLACED, _UNREPLICATED = EnqueueStatus.NEW, EnqueueStatus.REPLACED, EnqueueStatus.UNREPLICATED
@@ -59,9 +60,9 @@ _UNDONE = QUEUED | {State.RUNNING}
 
 
 class Client:
-    """The producing half of an app. The store is made at its first use; then it opens itself, per process.
+    """The producing half of an app. The store is created at its first use and opened once per process.
 
-    Concurrent `aenqueue` of one event loop share their writes; each loop has a batcher of its own.
+    Concurrent `aenqueue` calls of one event loop share their writes; each loop has its own batcher.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Client:
         outbox: int = 0,
         full_timeout: int = 30_000,
     ) -> None:
-        #: Where jobs wait while the store is away; of no room unless the app wants one.
+        #: Where jobs wait while the store is unreachable; without room unless the app sets a limit.
         self.outbox = Outbox(outbox, lambda: self.store, events)
         self._make_store = make_store
-        #: How long (s) to wait for room in a queue that is full, where its rule is to wait.
+        #: Maximum wait (s) for room in a full queue whose rule is to wait.
         self._full_timeout = full_timeout / 1000
         self._made: dict[str, Store] = {}
         self._middleware = middleware
@@ -84,23 +85,30 @@ class Client:
 
     @property
     def store(self) -> Store:
-        """The store. No lock, which a fork could leave taken: the loser of a race drops his, unopened."""
+        """The store.
+
+        Created without a lock, because a fork could copy a locked one. If two threads create a store at the
+        same time, one of the two is dropped unopened.
+        """
         store = self._made.get("store")
         return self._made.setdefault("store", self._make_store()) if store is None else store
 
     def use_store(self, store: Store) -> None:
-        """Put jobs there from now on; handles that were given out keep to the store that they know."""
+        """Enqueue into this store from now on. Existing handles keep their store."""
         self._made["store"] = store
 
     def swap_store(self, store: Store | None) -> Store | None:
-        """Put jobs there from now on, or, with None, where they belong; the store before, if one was made."""
+        """Enqueue into this store from now on; None: into the app's own.
+
+        Returns the previous store, if any.
+        """
         before = self._made.pop("store", None)
         if store is not None:
             self._made["store"] = store
         return before
 
     def enqueue(self, call: JobCall[R]) -> Handle[R]:
-        """Store one job; raises EnqueueError or StoreError."""
+        """Store one job. Raises EnqueueError or StoreError."""
         if running_loop() is not None:
             self._warn("enqueue()", "await ….aenqueue()")
         new = self._rewritten(call.new())
@@ -108,19 +116,23 @@ class Client:
         return self._handle(new, answer, call)
 
     async def aenqueue(self, call: JobCall[R]) -> Handle[R]:
-        """The same; who calls while a write is in flight goes with the next one."""
+        """Store one job without blocking; calls made while a write is in flight share the next write."""
         new = self._rewritten(call.new())
         answer = await self._batcher(new.queue).put(new)
-        if answer is not None and answer.status is EnqueueStatus.FULL:  # the batcher goes on with the others'
+        # the batcher continues with other jobs
+        if answer is not None and answer.status is EnqueueStatus.FULL:
             (answer,) = await aretry_while_full([new], [answer], self._full_timeout, self._put_again)
         return self._handle(new, answer, call)
 
     def enqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
-        """Store many; handles in their order. EnqueueManyError says which were stored if some were not."""
+        """Store many jobs and return their handles in order.
+
+        Raises EnqueueManyError if some were not stored; the error lists which.
+        """
         if running_loop() is not None:
             self._warn("enqueue_many()", "await ….aenqueue_many()")
         many = _Many(calls, self._rewritten, self._handle, self._handle_of)
-        left = self._full_timeout  # of the whole call, however many chunks it has
+        left = self._full_timeout  # for the whole call, over all chunks
         for chunk in many.chunks():
             try:
                 answers = self._answers(chunk)
@@ -132,11 +144,11 @@ class Client:
         return many.handles()
 
     def _warn(self, what: str, instead: str) -> None:
-        if not self.store.url.startswith("memory:"):  # which waits for nothing
+        if not self.store.url.startswith("memory:"):  # memory never blocks
             warn_in_loop(what, instead)
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
-        """The same, without blocking the event loop."""
+        """Like `enqueue_many`, without blocking the event loop."""
         many = _Many(calls, self._rewritten, self._handle, self._handle_of)
         left = self._full_timeout
         for chunk in many.chunks():
@@ -150,11 +162,14 @@ class Client:
         return many.handles()
 
     def handle(self, id: str, queue: str, task: str, codec: ResultCodec) -> Handle[Any]:
-        """The handle of a job that was enqueued here or elsewhere; the store is not asked."""
+        """A handle for a job by its id, without asking the store."""
         return Handle(self.store, check_queue(queue), check_id(id), task, codec)
 
     def drained(self, queue: str, timeout: Duration | None) -> bool:
-        """Wait until nothing is queued or running in the queue; False if that is not so in time."""
+        """Wait until the queue has no queued and no running job.
+
+        False if that takes longer than `timeout`.
+        """
         refuse_in_loop("app.drained()", "await app.adrained()")
         patience = Patience(timeout)
         while _undone(queue, ask(patience, self.store.sync.queues)):
@@ -164,7 +179,7 @@ class Client:
         return True
 
     async def adrained(self, queue: str, timeout: Duration | None) -> bool:
-        """The same, without blocking the event loop."""
+        """Like `drained`, without blocking the event loop."""
         patience = Patience(timeout)
         while _undone(queue, await aask(patience, self.store.queues)):
             if patience.over:
@@ -173,12 +188,12 @@ class Client:
         return True
 
     def flush(self, timeout: Duration | None) -> bool:
-        """Wait until the outbox is empty; False if it is not so in time."""
+        """Wait until the outbox is empty. False if that takes longer than `timeout`."""
         refuse_in_loop("app.flush()", "await app.aflush()")
         return self.outbox.flush(None if timeout is None else milliseconds(timeout, what="timeout") / 1000)
 
     async def aflush(self, timeout: Duration | None) -> bool:
-        """The same, without blocking the event loop."""
+        """Like `flush`, without blocking the event loop."""
         patience = Patience(timeout)
         while not self.outbox.flush(0):
             if patience.over:
@@ -187,7 +202,7 @@ class Client:
         return True
 
     def close(self) -> None:
-        """Give the outbox a moment, and let go of what the store holds; its next use opens it again."""
+        """Flush the outbox for a moment and close the store; its next use opens it again."""
         self.outbox.close()
         for store in self._made.values():
             store.close()
@@ -196,9 +211,9 @@ class Client:
         return [await self._batcher(job.queue).put(job) for job in jobs]
 
     def _answers(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | None]:
-        """What the store says to each job; None where the outbox has it for now."""
+        """The store's answer for each job; None for a job that the outbox keeps."""
         outbox = self.outbox
-        if outbox.pending:  # whoever comes later is stored later
+        if outbox.pending:  # keep the order: jobs in the outbox are older
             return outbox.keep(jobs)
         try:
             answers = self.store.sync.enqueue(jobs)
@@ -221,7 +236,7 @@ class Client:
         return outbox.keep_failed(jobs, answers) if outbox.limit else answers
 
     def _batcher(self, queue: str) -> Batcher[NewJob, Enqueued | None]:
-        """One for all queues, or where these lie on several servers one for each: one may be away."""
+        """One batcher for all queues; if queues are on several servers, one per queue."""
         loop = asyncio.get_running_loop()
         batchers = self._batchers.get(loop)
         if batchers is None:
@@ -235,9 +250,9 @@ class Client:
     async def _send(self, jobs: list[NewJob]) -> Sequence[Enqueued | BaseException | None]:
         try:
             return await self._aanswers(jobs)
-        except EnqueueUnknown as error:  # each caller hears of its own job only
+        except EnqueueUnknown as error:  # each caller gets an error for its own job only
             return [EnqueueUnknown([job.id], error.cause) for job in jobs]
-        except OutboxFull:  # not all of them have room: as many as have
+        except OutboxFull:  # not all have room: keep as many as fit
             return [self._kept_alone(job) for job in jobs]
 
     def _kept_alone(self, new: NewJob) -> OutboxFull | None:
@@ -251,7 +266,7 @@ class Client:
         return self._middleware.rewrite(new)
 
     def _handle(self, new: NewJob, answer: Enqueued | None, call: JobCall[R]) -> Handle[R]:
-        if answer is None:  # the outbox tells of it once it is stored
+        if answer is None:  # the outbox reports the job when it is stored
             return msgspec.structs.replace(self._handle_of(new, call), _unsent=True)
         status = answer.status
         if status is _NEW or status is _UNREPLICATED:
@@ -263,7 +278,7 @@ class Client:
             return self._handle_of(new, call)
         if status is EnqueueStatus.DUPLICATE and new.unique is not None and new.unique.reject:
             raise DuplicateJob(new.queue, answer.id, new.task)
-        if status is EnqueueStatus.DUPLICATE or status is _REPLACED:  # its retention is its own
+        if status is EnqueueStatus.DUPLICATE or status is _REPLACED:  # the existing job has its own retention
             return Handle(self.store, new.queue, answer.id, new.task, call.template.codec, None, True)
         raise _refusal(new, answer)
 
@@ -272,7 +287,7 @@ class Client:
 
 
 class _Many(Generic[R]):
-    """A large enqueue under way, chunk by chunk: what was answered, and what went wrong where."""
+    """One `enqueue_many` call in progress: its chunks, and the answer or error for each job."""
 
     def __init__(
         self,
@@ -302,16 +317,16 @@ class _Many(Generic[R]):
         for new, answer, call in zip(self._jobs[span], answers, self._calls[span], strict=True):
             try:
                 handles.append(handle(new, answer, call))
-            except NotReplicated as late:  # it is there
+            except NotReplicated as late:  # the job is stored
                 self._late[len(handles)] = late
-                (id,) = late.ids  # another's, if that was replaced
+                (id,) = late.ids  # the id of the existing job, if that was replaced
                 handles.append(msgspec.structs.replace(self._handle_of(new, call), id=id))
             except (EnqueueError, StoreError) as refusal:
                 self._errors[len(handles)] = refusal
                 handles.append(None)
 
     def broke_off(self, error: PenstockError) -> None:
-        """The store failed: the chunk was not stored, and the rest is not tried."""
+        """Record that the store failed: this chunk was not stored, and the remaining ones are not sent."""
         self._broken = error
         if not any(self._handles) and not self._errors:
             raise error
@@ -320,7 +335,7 @@ class _Many(Generic[R]):
             self._handles.append(None)
 
     def handles(self) -> list[Handle[R]]:
-        """All of them, or the error that says which there are."""
+        """All handles. Raises the error that lists which jobs were stored, if some were not."""
         if self._errors:
             raise EnqueueManyError(self._handles, {**self._errors, **self._late})
         if self._late:
@@ -331,7 +346,7 @@ class _Many(Generic[R]):
 
 
 def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
-    """All calls, before any is stored: an argument that does not fit must leave the store untouched."""
+    """All calls with their ids, checked before any is stored."""
     if not isinstance(calls, Iterable):
         raise ConfigError(f"enqueue_many takes a list of task.job(...), not one: {calls!r:.100}")
     calls = list(calls)
@@ -340,7 +355,7 @@ def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
             raise ConfigError(f"enqueue_many takes task.job(...), not {call!r:.100}")
     blank = [call for call in calls if not call.given_id]
     for call, id in zip(blank, mint_many(len(blank)), strict=True):
-        call.given_id = call.given_id or id  # the same call may be in the list twice
+        call.given_id = call.given_id or id  # a call may be in the list twice
     return calls
 
 
@@ -352,7 +367,11 @@ def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
             return QueueClosed(new.queue)
         case EnqueueStatus.FULL:
             wait = None if answer.retry_after is None else answer.retry_after / 1000
-            way_out = "; nobody waits in an event loop: use aenqueue" if answer.waits and in_loop() else ""
+            way_out = (
+                "; enqueue() does not wait in an event loop: use aenqueue"
+                if answer.waits and in_loop()
+                else ""
+            )
             return QueueFull(new.queue, wait, answer.size, way_out)
         case EnqueueStatus.UNKNOWN:
             return EnqueueUnknown([new.id], answer.cause)

@@ -1,4 +1,4 @@
-"""A job as its producer holds it: where it stands, what came of it, and how to call it off."""
+"""A producer's handle of a job: its state, its result, its progress, and how to cancel it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
-    """The address of a stored job, and a way to it. Handles of the same job are equal.
+    """The address of a stored job and the operations on it. Handles of the same job are equal.
 
-    Every verb has an async twin with an `a` before its name. `existing` is True where a unique job was
-    enqueued again: then this is the handle of the one that was there.
+    Every method has an async twin with the prefix `a`. `existing` is True if a unique job was enqueued
+    again: then this is the handle of the existing job.
     """
 
     _store: Store
@@ -42,12 +42,12 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     id: str
     task: str = ""
     _codec: ResultCodec = ANY_RESULT
-    #: How long the finished job is kept (ms); None: only the job itself knows.
+    #: How long the finished job is kept (ms); None: known only from the stored job.
     _retention: int | None = None
     existing: bool = False
-    #: What was heard of the job's end by whoever gave this handle away.
+    #: The ended job (or None), if it was known when this handle was made; the store is then not asked.
     _end: tuple[Job | None] | None = None
-    #: The job waited in the outbox when this handle was made: that it is not there means nothing.
+    #: Whether the job was in the outbox when this handle was made: it may not be in the store yet.
     _unsent: bool = False
 
     @property
@@ -55,10 +55,10 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return Ref(self.queue, self.id)
 
     def status(self) -> State | Unkept:
-        """Where the job stands now.
+        """The job's current state.
 
-        Once it is gone: `Unkept.ENDED` if this handle comes from its enqueue and the job keeps nothing (its
-        task is annotated `-> None`, or its retention is 0); any other raises JobNotFound.
+        After the job is gone: `Unkept.ENDED` if this handle comes from its enqueue and the job keeps nothing
+        (its task is annotated `-> None`, or its retention is 0); otherwise JobNotFound is raised.
         """
         return _status(self, self.job())
 
@@ -66,18 +66,19 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return _status(self, await self.ajob())
 
     def job(self) -> Job | None:
-        """All that is known of the job; None when it is not there (any more)."""
+        """The stored job with all its facts; None if it does not exist (any more)."""
         return self._store.sync.get([self.ref])[0]
 
     async def ajob(self) -> Job | None:
         return (await self._store.get([self.ref]))[0]
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """What the task returned, waiting for it at most `timeout`; None waits for as long as it takes.
+        """Wait for the task's result, for at most `timeout` (None: without a limit), and return it.
 
-        Raises ResultNotKept at once where retention keeps nothing, ResultTimeout, JobDead, JobCancelled,
-        or JobNotFound. An outage of the store is waited through; StoreUnavailable is raised if it outlasts
-        the timeout. Blocks the thread, and is therefore refused where an event loop runs: `aresult`.
+        Raises ResultNotKept at once if retention keeps nothing; otherwise ResultTimeout, JobDead,
+        JobCancelled or JobNotFound. During an outage of the store it keeps waiting, and raises
+        StoreUnavailable if the outage outlasts the timeout. It blocks the thread, so it is refused in an
+        event loop: use `aresult` there.
         """
         patience = Patience(timeout)
         if self._end is not None:
@@ -102,19 +103,20 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
                 return outcome_of(self, job, patience)
 
     def follow_progress(self, every: Duration = "1s", timeout: Duration | None = None) -> ProgressStream:
-        """What the job says of its progress, until it ends: `for` in a thread, `async for` in an event loop.
+        """Iterate over the job's progress until it ends: `for` in a thread, `async for` in an event loop.
 
-        Begins with what was said last, if anything was. The store is asked once in `every` (50 ms at least),
-        and tells of the end at once; what is said in between is passed over, and so may be the job's last
-        words. Raises ResultTimeout if it has not ended within `timeout`, and JobNotFound if it never was.
+        Starts with the latest progress, if any. The store is asked once per `every` (at least 50 ms), and the
+        iteration stops as soon as the job has ended. Progress between two questions is skipped, possibly also
+        the job's last. Raises ResultTimeout if the job has not ended within `timeout`, and JobNotFound if it
+        does not exist.
         """
         missing = None if self._retention == 0 or not self._codec.keeps else _gone(self)
         return ProgressStream(self._store, self.ref, name_of(self), missing, every, timeout)
 
     def cancel(self, reason: str | None = None) -> State | None:
-        """Call the job off: CANCELLED at once while it is queued; RUNNING: it has been asked to stop.
+        """Cancel the job. CANCELLED: it was queued, and is cancelled now. RUNNING: it was asked to stop.
 
-        An ended job keeps its state, which comes back; None: it is not there.
+        An ended job is not changed, and its state is returned. None: the job does not exist.
         """
         return self._store.sync.cancel([self.ref], **_because(reason))[0]
 
@@ -122,7 +124,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return (await self._store.cancel([self.ref], **_because(reason)))[0]
 
     def reschedule(self, *, run_at: datetime | None = None, delay: Duration | None = None) -> State | None:
-        """Give a queued job a new time; the state before comes back, and a running or ended job is left."""
+        """Give a queued job a new time; returns its state before. A running or ended job is not changed."""
         return self._store.sync.reschedule([self.ref], **_when(run_at, delay))[0]
 
     async def areschedule(
@@ -131,7 +133,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return (await self._store.reschedule([self.ref], **_when(run_at, delay)))[0]
 
     def retry(self) -> State | None:
-        """Make an ended or queued job available now, as new; the state before comes back."""
+        """Make an ended or queued job available now, with all its attempts; returns its state before."""
         return self._store.sync.retry([self.ref])[0]
 
     async def aretry(self) -> State | None:
@@ -150,14 +152,14 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return f"<Handle of {name_of(self)}{existing}>"
 
     def _told(self) -> R_co:
-        """The result, by what was heard of the end."""
+        """The result of a job whose end is known to this handle."""
         (job,) = self._end or (None,)
         if not keeps_result(self):
             refuse_unkept(self, job)
         return outcome_of(self, job, None)
 
 
-# ── what those who wait for several know of a handle ─────────────────────────────────────────────
+# ── for functions that wait for several handles ──────────────────────────────────────────────────
 
 
 def name_of(handle: Handle[Any]) -> str:
@@ -166,24 +168,24 @@ def name_of(handle: Handle[Any]) -> str:
 
 
 def belongs_to(handle: Handle[Any], store: Store) -> bool:
-    """Whether its job is in the store of this store object."""
+    """Whether the handle was made by the app of this store object."""
     return handle._store is store
 
 
 def with_end(handle: Handle[R], job: Job | None) -> Handle[R]:
-    """A handle of the same job that knows how it ended: its `result` asks the store no more."""
+    """A handle of the same job that knows its end: `result` does not ask the store."""
     return msgspec.structs.replace(handle, _end=(job,))
 
 
 def keeps_result(handle: Handle[Any]) -> bool:
-    """Whether we know that the result will be there; raises ResultNotKept where it surely will not."""
+    """Whether the result is known to be kept. Raises ResultNotKept if it is known not to be."""
     if handle._retention == 0:
         raise _not_kept(handle)
     return handle._retention is not None
 
 
 def refuse_unkept(handle: Handle[Any], job: Job | None) -> None:
-    """Somebody else enqueued it: the job knows what its retention is."""
+    """Raise ResultNotKept or JobNotFound by the stored job, for a handle that does not know its retention."""
     if job is None:
         raise _gone(handle) if handle._codec.keeps else _not_kept(handle)
     if job.spec.retention == 0:
@@ -191,14 +193,14 @@ def refuse_unkept(handle: Handle[Any], job: Job | None) -> None:
 
 
 def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) -> R:
-    """The result, or the error that says why there is none."""
+    """The job's result. Raises the error that says why there is none."""
     job = _found(handle, job)
     if job.state is State.COMPLETED:
         result: R = None if job.result is None else handle._codec.decode(job.result)  # type: ignore[assignment]
         return result
     if job.state is State.DEAD:
         last = job.errors[-1] if job.errors else None
-        why = f"{last.kind}: {last.message}" if last else job.reason or "nobody knows why"
+        why = f"{last.kind}: {last.message}" if last else job.reason or "no reason recorded"
         said = f" ({job.reason})" if last and job.reason and job.reason != why else ""
         said += f" with its batch {job.batch}" if job.batch else ""
         raise JobDead(shown_text(f"{name_of(handle)} failed for good{said}: {why}"), job.errors)

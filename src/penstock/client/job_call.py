@@ -1,4 +1,4 @@
-"""A job that is written but not yet sent."""
+"""A call of a task with its encoded arguments, not enqueued yet."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Template:
-    """What all jobs of one task under the same options share, laid out so that one more costs little.
+    """The part that all jobs of one task with the same options share, prepared so that a job costs little.
 
-    `args` knows the arguments of a unique job; without, its payload is all that counts.
+    `args` decodes the arguments for a unique key; without it, the key is made from the payload.
     """
 
     __slots__ = ("_key_functions", "_key_of", "_rest", "codec", "retention", "task")
@@ -45,7 +45,7 @@ class Template:
         self._rest = _fields_after_payload(options, self.retention)
 
     def new(self, id: str, payload: bytes) -> NewJob:
-        """The job of this id and payload."""
+        """Make the job with this id and payload."""
         job = self._new(id, payload)
         return job if self._key_functions is None else self._key_functions.apply(job)
 
@@ -57,10 +57,10 @@ class Template:
 
 
 class JobCall(msgspec.Struct, Generic[R_co]):
-    """What `task.job(...)` gives and `app.enqueue_many` takes.
+    """The result of `task.job(...)`, for `app.enqueue_many`.
 
-    A call is one job and keeps its id: sent a second time (say, after a lost reply) it is not stored
-    twice, the store answers that it exists.
+    A call is one job and keeps its id: if it is sent twice (after a lost reply, say), it is not stored twice.
+    The store answers that it exists.
     """
 
     template: Template
@@ -69,13 +69,13 @@ class JobCall(msgspec.Struct, Generic[R_co]):
 
     @property
     def id(self) -> str:
-        """The id that the job has or will have."""
+        """The job's id, generated at the first use if none was given."""
         if not self.given_id:
             self.given_id = mint()
         return self.given_id
 
     def new(self) -> NewJob:
-        """The job for the store."""
+        """Make the job for the store."""
         return self.template.new(self.given_id or self.id, self.payload)
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class JobCall(msgspec.Struct, Generic[R_co]):
 
 
 def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes], UniqueKey]:
-    """The unique key of each call of a task under one rule."""
+    """A function that makes the unique key of a call of this task under this rule."""
     terms, names = rule.terms(), rule.names
 
     def key(how: str, what: bytes) -> UniqueKey:
@@ -102,7 +102,7 @@ def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes]
 
 
 def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
-    """What the rule's function says of this call."""
+    """The return value of the rule's key function for this call, checked."""
     assert callable(rule.key)
     arguments = args.by_name(payload)
     try:

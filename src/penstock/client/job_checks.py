@@ -1,5 +1,7 @@
-"""Which jobs every store can keep, every worker can read, and nobody waits for in vain: what a call's options
-check one by one, checked of a job that something else made."""
+"""Checks jobs made by middleware or other code: every store can keep and every worker can run them.
+
+The options of a call are checked one by one before; these checks are for complete jobs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ __all__ = ["check_headers", "check_storable"]
 _write_job = msgspec.msgpack.Encoder().encode
 _read_job = msgspec.msgpack.Decoder(NewJob).decode
 
-#: The least and the most of each number; where it may be None, that is no limit.
+#: Minimum and maximum of each number. None, where allowed, means no limit.
 _BOUNDS: dict[str, tuple[int, int]] = {
     "priority": (PRIORITIES[0], PRIORITIES[-1]),
     "delay": (0, LONGEST),
@@ -38,15 +40,18 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "keep_dead": (0, LONGEST),
 }
 
-#: Headers travel with every fetch of the job: a letter's envelope, not its content.
+#: Maximum size of a job's headers (characters). Each fetch of the job transfers them.
 _HEADERS_KEPT = 16_000
 
-#: What a number is called, the number, its least and its most.
+#: The number's name, its value, its minimum and its maximum.
 _Number = tuple[str, int | None, int, int]
 
 
 def check_storable(job: NewJob, who: str) -> None:
-    """Raise ConfigError for a job that no store could keep, or no worker read or run; `who` made it."""
+    """Raise ConfigError for a job that a store could not keep or a worker could not read or run.
+
+    `who` names the code that made the job.
+    """
     try:
         _read_job(_write_job(job))
     except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, TypeError) as error:
@@ -57,11 +62,11 @@ def check_storable(job: NewJob, who: str) -> None:
     try:
         _check_words(job)
     except ConfigError as error:
-        raise ConfigError(f"{who} made a job that cannot be: {error}") from None
+        raise ConfigError(f"{who} made an invalid job: {error}") from None
 
 
 def check_headers(value: Any) -> dict[str, str]:
-    """Headers as they are stored: few texts under names."""
+    """Check headers and return them as they are stored: a mapping of names to texts, of limited size."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"headers={value!r} is not a mapping of names to texts")
     headers: dict[str, str] = {}

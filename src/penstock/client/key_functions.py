@@ -1,4 +1,4 @@
-"""Which lane and whose turn a call belongs to: a task's keys, from the arguments of each call."""
+"""Key functions: compute a call's partition key and tenant from its arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder(enc_hook=spell).encode
 def key_functions_of(
     function: Callable[..., Any], args: ArgsCodec, given: TaskOptions, who: str
 ) -> KeyFunctions | None:
-    """The keys of a task with these options; None if it has none. Raises ConfigError."""
+    """The key functions of a task with these options; None if it has none. Raises ConfigError."""
     try:
         lane = _lane_rule(function, given)
         turn = _turn_rule(function, given)
@@ -38,7 +38,7 @@ def key_functions_of(
 
 
 class KeyFunctions:
-    """A task's concurrency key and fairness key, from a call's arguments. Errors reach the caller."""
+    """Computes a task's concurrency key and fairness key from a call's arguments. Errors reach the caller."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class KeyFunctions:
         self._turn = turn
 
     def apply(self, job: NewJob) -> NewJob:
-        """The job in its lane, and with its turn."""
+        """Return the job with its partition and its tenant."""
         arguments = self._arguments(job.payload)
         lane, turn = None, None
         if self._lane is not None:
@@ -106,7 +106,7 @@ class KeyFunctions:
 
 
 class _Key:
-    """How the key of a call is found: an argument, several, or a function of some."""
+    """How to compute the key of a call: from one argument, from several, or by a function of some."""
 
     def __init__(self, option: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
         self._option = option
@@ -144,14 +144,16 @@ class _Key:
 
 
 def _asked_by(option: str, function: Any, parameters: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
-    """Which arguments a key function wants: those that it names; `**others` are all."""
+    """The names of the arguments that a key function takes; all of them for `**others`."""
     name = shown_name(function)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{option}={name}: a key function is a plain `def`, not `async def`")
     try:
         asked = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        raise ConfigError(f"{option}={name}: nobody can see which arguments it takes; wrap it") from None
+        raise ConfigError(
+            f"{option}={name}: its arguments cannot be inspected; wrap it in a function"
+        ) from None
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in asked):
         return tuple(parameters)
     for p in asked:
@@ -168,7 +170,7 @@ def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
     if given.get("concurrency_key") is None:
         for option in _TERMS:
             if option in given:
-                raise ConfigError(f"{option}= says how it is with one key: say which, with concurrency_key=")
+                raise ConfigError(f"{option}= needs a key: give concurrency_key= too")
         return None
     most: Any = given.get("max_running_per_key", 1)
     ordered: Any = given.get("ordered", False)
@@ -177,10 +179,10 @@ def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
     if not isinstance(ordered, bool):
         raise ConfigError(f"ordered={ordered!r} is neither True nor False")
     if ordered and most > 1:
-        raise ConfigError(f"ordered=True is one at a time: leave max_running_per_key={most} out")
+        raise ConfigError(f"ordered=True allows one job at a time: leave max_running_per_key={most} out")
     rate = given.get("rate_per_key")
     if rate is None and "burst_per_key" in given:
-        raise ConfigError("burst_per_key= is of a rate: say which, with rate_per_key=")
+        raise ConfigError("burst_per_key= needs a rate: give rate_per_key= too")
     said = None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
     key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
     return key, Lane("", whole(most), ordered, said)
@@ -189,7 +191,7 @@ def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
 def _turn_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Callable[[str], Any]] | None:
     if given.get("fair_by") is None:
         if "fair_weights" in given:
-            raise ConfigError("fair_weights= weighs keys: say which, with fair_by=")
+            raise ConfigError("fair_weights= needs a key: give fair_by= too")
         return None
     key = _Key("fair_by", given.get("fair_by"), inspect.signature(function).parameters)
     weights: Any = given.get("fair_weights", {})
@@ -219,10 +221,10 @@ def _spelt(key: Any) -> str:
 
 
 def _bounded(key: str) -> str:
-    """The key, or what stands for one that is too long or cannot be written."""
+    """The key, or its hash if it is too long or is not valid Unicode."""
     try:
         if len(key.encode()) <= MOST_KEY:
             return key
-    except UnicodeEncodeError:  # halves of surrogate pairs
+    except UnicodeEncodeError:  # unpaired surrogates
         pass
     return "#" + blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

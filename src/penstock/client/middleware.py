@@ -1,13 +1,14 @@
-"""Wrap an attempt; rewrite a new job.
+"""Middleware: functions that wrap an attempt or rewrite a new job.
 
-Two kinds, both plain callables, registered globally, per queue or per task; the first registered is
-the outermost, global ones outside queue ones outside task ones:
+Both kinds are plain callables, registered globally, per queue or per task. The first registered is the
+outermost; global ones are outside queue ones, and these are outside task ones.
 
-- around an attempt: `async def timing(job, call): ...; return await call()`. What it returns is the
-  attempt's result, what it raises is the attempt's failure, and it may do so without calling on.
-  It runs on the worker's event loop, also for thread and process tasks.
-- around an enqueue: `def stamp(new): return msgspec.structs.replace(new, headers={...})`. What it
-  returns is stored; what it raises goes to the caller and nothing is stored.
+- Around an attempt: `async def timing(job, call): ...; return await call()`. Its return value is the
+attempt's
+  result, and its exception is the attempt's failure. It need not call `call`. It runs on the worker's event
+  loop, also for thread and process tasks.
+- Around an enqueue: `def stamp(new): return msgspec.structs.replace(new, headers={...})`. The job that it
+  returns is stored; an exception is raised to the caller, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AroundEnqueue = Callable[[NewJob], NewJob]
 
 
 class Scoped(msgspec.Struct, frozen=True):
-    """Something to call for all jobs, for those of a queue, of a task, or of both."""
+    """A function to call for all jobs, or only for those of a queue, of a task, or of both."""
 
     call: Any
     queue: str | None
@@ -44,7 +45,7 @@ class Scoped(msgspec.Struct, frozen=True):
 
 
 class MiddlewareStack:
-    """All middleware of an app, looked up per (queue, task) and remembered."""
+    """All middleware of an app, cached per (queue, task)."""
 
     def __init__(self) -> None:
         self._attempts: list[Scoped] = []
@@ -52,18 +53,18 @@ class MiddlewareStack:
         self._found: dict[tuple[str, str], tuple[AroundAttempt, ...]] = {}
 
     def add_attempt(self, call: AroundAttempt, *, queue: str | None = None, task: str | None = None) -> None:
-        """Wrap attempts: all, those of one queue, or those of one task."""
+        """Add middleware around attempts: of all jobs, of one queue, or of one task."""
         self._attempts.append(Scoped(call, queue, task))
         self._attempts.sort(key=lambda m: m.depth)  # stable: registration order within a depth
         self._found.clear()
 
     def add_enqueue(self, call: AroundEnqueue, *, queue: str | None = None, task: str | None = None) -> None:
-        """Rewrite new jobs: all, those of one queue, or those of one task."""
+        """Add middleware around enqueues: of all jobs, of one queue, or of one task."""
         self._enqueues.append(Scoped(call, queue, task))
         self._enqueues.sort(key=lambda m: m.depth)
 
     def attempts(self, queue: str, task: str) -> tuple[AroundAttempt, ...]:
-        """What wraps attempts of this task from this queue, outermost first."""
+        """The middleware around attempts of this task in this queue, outermost first."""
         if not self._attempts:
             return ()
         key = (queue, task)
@@ -75,7 +76,7 @@ class MiddlewareStack:
         return found
 
     def rewrite(self, new: NewJob) -> NewJob:
-        """The job as the enqueue middleware leaves it; ConfigError if that cannot be stored."""
+        """Apply the enqueue middleware. Raises ConfigError if the resulting job cannot be stored."""
         rewritten = new
         for scoped in self._enqueues:
             if scoped.fits(rewritten.queue, rewritten.task):
@@ -94,7 +95,7 @@ class MiddlewareStack:
 def wrap(
     around: tuple[AroundAttempt, ...], job: Job, call: Callable[[], Awaitable[Any]]
 ) -> Callable[[], Awaitable[Any]]:
-    """`call` with all of `around` about it."""
+    """`call` wrapped in all functions of `around`."""
     for one in reversed(around):
         call = _bind(one, job, call)
     return call

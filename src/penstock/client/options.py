@@ -1,8 +1,8 @@
-"""What a user may ask of a job, checked once and turned into milliseconds.
+"""Options of a job as a user gives them: checked once, with durations converted to milliseconds.
 
-An app sets defaults, a task overrules them, a single call (`task.using(...)`) overrules both. Each of
-these three has a TypedDict, so that type checkers and editors know the words; at run time an unknown
-word is refused with the nearest known one.
+An app sets defaults, a task overrides them, and a single call (`task.using(...)`) overrides both. Each of
+these three has a TypedDict, so that type checkers and editors know the option names; at run time an unknown
+option is refused with the nearest known one.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ __all__ = [
     "refuse_unknown",
 ]
 
-#: What of a call makes its key: the name of an argument, several, or a function of some of them.
+#: The key of a call: the name of an argument, several names, or a function of some arguments.
 KeyRule = str | Sequence[str] | Callable[..., str | int | None]
 
 
 class DefaultOptions(TypedDict, total=False):
-    """What `App(...)` may set for all its tasks."""
+    """Options that `App(...)` accepts as defaults for its tasks."""
 
     queue: str
     timeout: Duration | None
@@ -64,7 +64,7 @@ class DefaultOptions(TypedDict, total=False):
 
 
 class HandlerOptions(DefaultOptions, total=False):
-    """What `@app.handler(...)` may set: how its function runs, and the jobs of `app.enqueue_raw`."""
+    """Options of `@app.handler(...)`: how its function runs, and the jobs of `app.enqueue_raw`."""
 
     priority: int
     keep_dead: Duration | None
@@ -79,7 +79,7 @@ class HandlerOptions(DefaultOptions, total=False):
 
 
 class TaskOptions(HandlerOptions, total=False):
-    """What `@app.task(...)` may set."""
+    """Options of `@app.task(...)`."""
 
     name: str
     aliases: Sequence[str]
@@ -94,7 +94,7 @@ class TaskOptions(HandlerOptions, total=False):
 
 
 class RawOptions(TypedDict, total=False):
-    """What `app.enqueue_raw(...)` may set."""
+    """Options of `app.enqueue_raw(...)`."""
 
     id: str
     priority: int
@@ -113,14 +113,14 @@ class RawOptions(TypedDict, total=False):
 
 
 class CallOptions(RawOptions, total=False):
-    """What `task.using(...)` may set for one call."""
+    """Options of `task.using(...)`, for one call."""
 
     queue: str
     group: str
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The same, checked; the fields and units of `NewJob`. `retention=None`: nobody has said."""
+    """Checked options, with the fields and units of `NewJob`. `retention=None`: not given."""
 
     queue: str = "default"
     priority: int = 0
@@ -146,9 +146,9 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
-    """`base`, overruled by what was given; raises ConfigError, naming `who` and the option.
+    """Return `base` with the given options applied. Raises ConfigError that names `who` and the option.
 
-    Options of no meaning here (`name`, `id`, `run_in`, callbacks) are the caller's to read.
+    Options without a reader (`name`, `id`, `run_in`, callbacks) are left to the caller.
     """
     fields: dict[str, Any] = {}
     try:
@@ -164,12 +164,12 @@ def override(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
         _refuse_contradictions(options, given)
     except ConfigError as error:
         raise ConfigError(f"{who}: {error}") from None
-    # the start of a last attempt is recorded before it begins, which is just what at-most-once needs
+    # at-most-once uses the rule for last attempts: their start is stored before they begin
     return msgspec.structs.replace(options, max_attempts=1) if options.at_most_once else options
 
 
 def override_call(base: Options, given: Mapping[str, Any], *, who: str) -> Options:
-    """`override`, for a single call, which cannot bring a function along."""
+    """Like `override`, for a single call, which cannot carry a function."""
     refuse_unknown(given, CallOptions.__optional_keys__, who=who)
     if callable(given.get("retry")):
         raise ConfigError(
@@ -179,7 +179,7 @@ def override_call(base: Options, given: Mapping[str, Any], *, who: str) -> Optio
     return override(base, given, who=who)
 
 
-#: What is said of an attempt, of which a batch has one for all its members.
+#: Options of an attempt. A batch has one attempt for all its jobs, so a single call cannot set them.
 _OF_ATTEMPTS = ("timeout", "deadline", "max_attempts", "retry", "retention", "keep_dead")
 
 
@@ -199,7 +199,7 @@ def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> Non
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], *, who: str) -> None:
-    """Raise ConfigError for the first option that nobody knows here."""
+    """Raise ConfigError for the first unknown option."""
     known = sorted(known)
     for name in given:
         if name not in known:
@@ -209,7 +209,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], *, who: str) -> N
 
 def _with_key(rule: Unique | None, given: Mapping[str, Any]) -> Unique:
     if rule is None and "unique" in given:
-        raise ConfigError(f"unique_key= says when it is unique, unique={given['unique']!r} that it is not")
+        raise ConfigError(f"unique_key= makes the job unique, but unique={given['unique']!r} turns that off")
     return (rule or Unique()).with_key(given["unique_key"])
 
 
@@ -228,4 +228,4 @@ def _refuse_contradictions(options: Options, given: Mapping[str, Any]) -> None:
         raise ConfigError("delivery='at-most-once' allows a single attempt: leave max_attempts= out")
     both = [one.__name__ for one in options.retry_on or () if one in options.discard_on]
     if both:
-        raise ConfigError(f"retry_on= and discard_on= both name {', '.join(both)}: one of them can be right")
+        raise ConfigError(f"retry_on= and discard_on= both name {', '.join(both)}: use one of them")

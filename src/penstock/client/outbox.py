@@ -1,8 +1,8 @@
-"""Holds new jobs in memory while the store is away, and sends them in their order when it is back.
+"""Keeps new jobs in memory while the store is unreachable, and sends them in order when it is back.
 
-What waits here dies with the process: a producer that would rather lose a job in a crash than fail a
-request while the store is down says so, `App(outbox=N)`. One thread of ours sends, whoever enqueued (a
-thread, any event loop); it lives as long as something waits.
+Jobs in the outbox are lost if the process dies. A producer that prefers that risk to failing during an outage
+asks for it with `App(outbox=N)`. One thread sends the jobs of all threads and event loops; it ends when the
+outbox is empty.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ __all__ = ["Outbox"]
 
 _log = logging.getLogger("penstock.outbox")
 
-#: Jobs sent at once: few enough for one atomic step of any store.
+#: Number of jobs sent at once: within one atomic step of any store.
 _CHUNK = 1_000
-#: How long the sender rests after it has failed (s): doubled each time, with jitter; short while one waits.
+#: Pause of the sender after a failure (s): doubled each time, with jitter; short while a flush waits.
 _FIRST_REST, _LONGEST_REST, _HURRIED_REST = 0.1, 2.0, 0.1
-#: How long an app that is closed, or a process that ends, waits for the store (s).
+#: Maximum wait for the store when an app is closed or the process ends (s).
 _LAST_WORDS = 2.0
-#: Ids in one line of the log.
+#: Maximum number of ids in one log line.
 _IDS_A_LINE = 50
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A job, and when it came (monotonic)."""
+    """A job and the monotonic time of its arrival."""
 
     job: NewJob
     since: float
 
 
 class Outbox:
-    """At most `limit` jobs on their way to a store that does not answer; 0: no outbox.
+    """Keeps at most `limit` jobs for a store that does not answer; 0: no outbox.
 
-    Every job that comes out of it is stored once, or logged with its id and told as JobNotEnqueued.
+    Every job that leaves it is stored once, or logged with its id and reported as JobNotEnqueued.
     """
 
     def __init__(self, limit: int, store: Callable[[], Store], events: EventBus) -> None:
@@ -62,7 +62,10 @@ class Outbox:
             _OUTBOXES.add(self)
 
     def begin_life(self) -> None:
-        """What belongs to one process: a fork's child starts with an empty one, the parent sends its own."""
+        """Create the state of one process.
+
+        A fork's child starts with an empty outbox; the parent sends its own.
+        """
         self._changed = threading.Condition()
         self._jobs: deque[_Kept] = deque()
         self._sender: threading.Thread | None = None
@@ -72,16 +75,16 @@ class Outbox:
 
     @property
     def pending(self) -> int:
-        """How many jobs wait here, those on their way to the store included."""
+        """Number of jobs in the outbox, including those being sent."""
         return len(self._jobs)
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def keep(self, jobs: Sequence[NewJob], error: PenstockError | None = None) -> list[None]:
-        """Take all of these jobs, behind those that are here; raises OutboxFull if not all have room.
+        """Add all these jobs at the end. Raises OutboxFull if there is not room for all.
 
-        `error` is why the store did not take them; without, they wait for those before them.
+        `error` is the reason why the store did not take them; None: they wait for older jobs in the outbox.
         """
         with self._changed:
             if error is not None:
@@ -90,7 +93,7 @@ class Outbox:
                 raise OutboxFull(self.limit, self._cause) from error
             first = not self._jobs
             if self._sender is None:
-                self._start()  # before they are here: a process that ends may not be able to
+                self._start()  # first, because a process that ends cannot start a thread
             now = time.monotonic()
             self._jobs.extend([_Kept(job, now) for job in jobs])
         if first:
@@ -100,9 +103,9 @@ class Outbox:
         return [None] * len(jobs)
 
     def keep_failed(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> Sequence[Enqueued | None]:
-        """Take those of which the store says that it could not; None in the place of their answers.
+        """Add the jobs whose answer is FAILED, and replace their answers by None.
 
-        Without room for all of them they stay failed, for the others of the call are stored.
+        If there is not room for all of them, none is added and the answers stay: the other jobs are stored.
         """
         failed = [answer.status is EnqueueStatus.FAILED for answer in answers]
         if not any(failed):
@@ -115,7 +118,7 @@ class Outbox:
         return [None if it else answer for answer, it in zip(answers, failed, strict=True)]
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Send now, and wait (s) until nothing is left; whether that is so."""
+        """Send now, and wait up to `timeout` seconds until the outbox is empty. True if it is."""
         if not self._jobs:
             return True
         with self._changed:
@@ -127,16 +130,16 @@ class Outbox:
                 self._hurrying -= 1
 
     def close(self, timeout: float = _LAST_WORDS) -> None:
-        """Flush; what the store does not take in time (s) is given up and said."""
+        """Flush for `timeout` seconds; jobs that the store has not taken by then are given up and logged."""
         if self.flush(timeout):
             return
         with self._changed:
             given_up = [kept.job for kept in self._jobs]
             self._jobs.clear()
-            self._jobs = deque()  # the sender, if it hangs in a call, keeps to the old one and then ends
+            self._jobs = deque()  # a sender that hangs in a call keeps the old deque and then ends
             self._sender = None
             self._changed.notify_all()
-        self._say_not_enqueued(given_up, f"given up, the store did not take them in time ({self._cause})")
+        self._say_not_enqueued(given_up, f"given up: the store did not take them in time ({self._cause})")
 
     # ── the sender ──
 
@@ -148,19 +151,19 @@ class Outbox:
         self._sender.start()
 
     def _send_all(self, jobs: deque[_Kept]) -> None:
-        """The life of the sender: from the first job of an outage to the last."""
+        """Run in the sender's thread: send until the outbox is empty."""
         size, failures, sent = _CHUNK, 1, 0
         self._rest(failures)  # the store has just failed
         while chunk := self._next(jobs, size):
             left: set[int] = set()
             try:
                 left = self._send(chunk)
-            except StoreError as error:  # it took nothing, and may take it later
+            except StoreError as error:  # nothing was stored; retry later
                 self._cause = str(error)
                 left = set(range(len(chunk)))
-            except BaseException as error:  # noqa: BLE001  # boundary: jobs wait here, the sender must not die before them
+            except BaseException as error:  # noqa: BLE001  # boundary: the sender must not end while jobs wait
                 if len(chunk) > 1:
-                    size = 1  # one of them is to blame: which?
+                    size = 1  # one of the jobs causes the error: send each alone
                     continue
                 self._say_not_enqueued(chunk, f"not stored: {error}")
                 size = _CHUNK
@@ -180,7 +183,7 @@ class Outbox:
         return [_aged(kept.job, int((now - kept.since) * 1000)) for kept in chunk]
 
     def _done(self, jobs: deque[_Kept], count: int, left: set[int]) -> None:
-        """Of the first `count`, those at the places `left` stay."""
+        """Remove the first `count` jobs except those at the positions `left`."""
         if len(left) == count:
             return
         with self._changed:
@@ -194,7 +197,7 @@ class Outbox:
         self._hurry.clear()
 
     def _send(self, jobs: list[NewJob]) -> set[int]:
-        """One call of the store; the places of those that it could not store."""
+        """Send the jobs in one call; returns the positions of those that could not be stored."""
         try:
             answers = self._store().sync.enqueue(jobs)
         except EnqueueUnknown as error:
@@ -209,21 +212,19 @@ class Outbox:
                 self._hear(job, answer)
         return failed
 
-    # ── what became of them ──
+    # ── answers ──
 
     def _hear(self, job: NewJob, answer: Enqueued) -> None:
         match answer.status:
             case EnqueueStatus.NEW:
                 self._tell_stored(job)
             case EnqueueStatus.UNREPLICATED:
-                _log.warning("from the outbox: the job %s is stored, but %s", job.id, answer.cause)
+                _log.warning("from the outbox: job %s is stored, but %s", job.id, answer.cause)
                 self._tell_stored(job)
             case EnqueueStatus.DUPLICATE:
-                self._say_not_enqueued([job], f"not stored: the unique job {answer.id} is there")
+                self._say_not_enqueued([job], f"not stored: the unique job {answer.id} exists")
             case EnqueueStatus.REPLACED:
-                self._say_not_enqueued(
-                    [job], f"not stored: the unique job {answer.id} was given what it asked for"
-                )
+                self._say_not_enqueued([job], f"not stored: it updated the existing unique job {answer.id}")
             case EnqueueStatus.UNKNOWN:
                 self._say_not_enqueued([job], f"perhaps stored: the reply was lost ({answer.cause})")
             case status:
@@ -253,21 +254,21 @@ _REFUSALS = {
 
 
 def _aged(job: NewJob, waited: int) -> NewJob:
-    """The job as it would be had the store taken it when it was enqueued: its durations began then."""
+    """The job with its durations shortened by its time in the outbox, as if stored when it was enqueued."""
     if not job.delay and job.expires_in is None:
         return job
     expires_in = None if job.expires_in is None else max(1, job.expires_in - waited)
     return msgspec.structs.replace(job, delay=max(0, job.delay - waited), expires_in=expires_in)
 
 
-# ── the end ──
+# ── exit of the process ──
 
 _OUTBOXES: weakref.WeakSet[Outbox] = weakref.WeakSet()
 _at_exit: list[Callable[[], None]] = []
 
 
 def _flush_at_exit() -> None:
-    """Once per process, and not before a store was used: what is registered last goes first."""
+    """Register the flush at exit once per process, after a store was used (exits run in reverse order)."""
     if not _at_exit:
         _at_exit.append(atexit.register(_close_all))
 

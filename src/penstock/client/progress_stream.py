@@ -1,4 +1,4 @@
-"""Follow a job's progress from where it was enqueued, until it ends."""
+"""Iterates over a job's progress from the producer's side, until the job ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.stores.contract import Store
 
 __all__ = ["ProgressStream"]
 
-#: To ask more often (ms) would be busy polling, and a worker does not tell more often anyway.
+#: Minimum interval of questions to the store (ms); workers store progress less often.
 _OFTENEST = 50
 
 
 class ProgressStream:
-    """A job's progress: `for` in a thread, `async for` in an event loop. Ends with the job."""
+    """A job's progress: `for` in a thread, `async for` in an event loop. Ends when the job ends."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ProgressStream:
         self._store = store
         self._ref = ref
         self._name = name
-        self._missing = missing  # what it means that the job is not there from the first
+        self._missing = missing  # the error to raise if the job does not exist at the start
         self._every = milliseconds(every, what="every")
         self._patience = Patience(timeout)
         if self._every < _OFTENEST:
@@ -47,7 +47,7 @@ class ProgressStream:
         while job is not None:
             if job.progress not in (None, told):
                 yield job.progress
-            told = job.progress  # None again: another attempt has begun, and says it all anew
+            told = job.progress  # None: a new attempt has started without progress
             if job.ended:
                 return
             self._refuse_late(job, patience)

@@ -1,4 +1,4 @@
-"""The results of many jobs: all of them in one wait, or each as it ends."""
+"""Waits for the results of many jobs: all in one wait, or each when it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 def results(
     store: Store, handles: Iterable[Handle[R]], timeout: Duration | None, return_errors: bool
 ) -> list[R | PenstockError]:
-    """As `App.results`."""
+    """Implements `App.results`."""
     refuse_in_loop("app.results()", "await app.aresults()")
     patience, found = Patience(timeout), _Results(_checked(store, handles, "results"), return_errors)
     if asked := found.begin():
@@ -46,7 +46,7 @@ def results(
 async def aresults(
     store: Store, handles: Iterable[Handle[R]], timeout: Duration | None, return_errors: bool
 ) -> list[R | PenstockError]:
-    """The same, without blocking the event loop."""
+    """Implements `App.aresults`."""
     patience, found = Patience(timeout), _Results(_checked(store, handles, "aresults"), return_errors)
     if asked := found.begin():
         jobs = await aask(patience, lambda: store.get(asked))
@@ -62,7 +62,7 @@ async def aresults(
 class AsCompleted(Generic[R]):
     """The handles of jobs in the order in which they end: `for` in a thread, `async for` in an event loop.
 
-    Their `result()` and `aresult()` answer at once, without a question to the store, in an event loop too.
+    Their `result()` and `aresult()` return at once without asking the store, also in an event loop.
     """
 
     def __init__(self, store: Store, handles: Iterable[Handle[R]], timeout: Duration | None) -> None:
@@ -99,13 +99,13 @@ class AsCompleted(Generic[R]):
 
 
 class _Results(Generic[R]):
-    """What is known of some jobs' results, each at the places of its handles."""
+    """The results of several jobs, at the positions of their handles."""
 
     def __init__(self, handles: list[Handle[R]], return_errors: bool) -> None:
         self._handles = handles
         self._return_errors = return_errors
         self._found: list[R | PenstockError | None] = [None] * len(handles)
-        #: The jobs of whose ends we do not know, and their places.
+        #: The jobs whose end is not known yet, with their positions.
         self.open: dict[Ref, list[int]] = {}
 
     @property
@@ -113,7 +113,7 @@ class _Results(Generic[R]):
         return cast("list[R | PenstockError]", self._found)
 
     def begin(self) -> list[Ref]:
-        """Refuse what surely has no result; those of whom only the store knows whether it is kept."""
+        """Refuse handles that keep no result; returns the jobs whose retention only the store knows."""
         unsure: dict[Ref, None] = {}
         for place, handle in enumerate(self._handles):
             try:
@@ -125,7 +125,7 @@ class _Results(Generic[R]):
         return list(unsure)
 
     def learn(self, jobs: dict[Ref, Job | None]) -> None:
-        """What the store says of them: some keep no result, or are not there."""
+        """Refuse jobs that keep no result, or do not exist, by the store's answers."""
         for ref, job in jobs.items():
             places = self.open.pop(ref)
             for place in places:
@@ -136,13 +136,13 @@ class _Results(Generic[R]):
                     self._fail(place, error)
 
     def take(self, ended: dict[Ref, Job | None]) -> None:
-        """These have ended. Of several that failed, the one that was asked for first is raised."""
+        """Add ended jobs. If several have failed, the error of the first handle is raised."""
         for ref in sorted(ended, key=lambda ref: self.open[ref][0]):
             for place in self.open.pop(ref):
                 self._put(place, ended[ref])
 
     def give_up(self, jobs: list[Job | None], patience: Patience) -> None:
-        """The time is up, and so the others stand."""
+        """End the wait: add jobs that have ended, and report the others as late."""
         stand = dict(zip(list(self.open), jobs, strict=True))
         self.take({ref: job for ref, job in stand.items() if job is None or job.ended})
         for ref, places in self.open.items():

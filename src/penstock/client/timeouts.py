@@ -1,4 +1,4 @@
-"""Waiting for results: how long, through outages of the store, and where it must not be done by blocking."""
+"""Waits with a timeout that continue through outages of the store, and refuse to block an event loop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Patience", "aask", "ask", "astream_ends", "refuse_in_loop", "stream_
 
 R = TypeVar("R")
 
-#: How long a wait without a limit is (ms), until it begins anew; the store tells at once all the same.
+#: Length of one wait without a limit (ms), repeated; the store reports ends at once in any case.
 _LONG = 86_400_000
-#: During an outage the store is asked again after this (seconds).
+#: Pause before the store is asked again during an outage (s).
 _PAUSE = 0.2
 
 
 class Patience:
-    """How long somebody is ready to wait, from now on; None: for as long as it takes."""
+    """A timeout that starts now; None: no limit."""
 
     __slots__ = ("_ms", "_until")
 
@@ -33,12 +33,12 @@ class Patience:
         self._until = None if self._ms is None else time.monotonic() + self._ms / 1000
 
     def again(self) -> Patience:
-        """The same, from now on."""
+        """The same timeout, starting now."""
         return Patience(None if self._ms is None else self._ms / 1000)
 
     @property
     def left(self) -> int:
-        """For how many ms to wait now."""
+        """Remaining time in ms."""
         return _LONG if self._until is None else max(0, round((self._until - time.monotonic()) * 1000))
 
     @property
@@ -46,7 +46,7 @@ class Patience:
         return self.left == 0
 
     def pause(self, error: StoreUnavailable) -> float:
-        """The seconds until the store is asked again; raises the error if the wait is over by then."""
+        """Seconds until the store is asked again. Raises the error if the timeout ends before that."""
         if self.left <= _PAUSE * 1000:
             raise error
         return _PAUSE
@@ -55,11 +55,11 @@ class Patience:
         return "any time" if self._ms is None else format_ms(self._ms)
 
 
-# ── waits that outlive an outage of the store, as long as they may take ──────────────────────────
+# ── waits that continue through an outage of the store ───────────────────────────────────────────
 
 
 def ask(patience: Patience, question: Callable[[], R]) -> R:
-    """The answer of the store. During an outage it is asked again; raises StoreUnavailable at the end."""
+    """Return the store's answer, asking again during an outage. Raises StoreUnavailable at the timeout."""
     while True:
         try:
             return question()
@@ -68,7 +68,7 @@ def ask(patience: Patience, question: Callable[[], R]) -> R:
 
 
 async def aask(patience: Patience, question: Callable[[], Awaitable[R]]) -> R:
-    """The same, without blocking the event loop."""
+    """Like `ask`, without blocking the event loop."""
     while True:
         try:
             return await question()
@@ -79,7 +79,7 @@ async def aask(patience: Patience, question: Callable[[], Awaitable[R]]) -> R:
 def stream_ends(
     store: Store, open: Collection[Ref], patience: Patience
 ) -> Generator[dict[Ref, Job | None], None, None]:
-    """Stream the ended jobs of `open` until it is empty or the wait is over; the caller removes them."""
+    """Yield the jobs of `open` that end, until `open` is empty or the timeout. The caller removes them."""
     while open:
         try:
             with closing(store.sync.stream_ends(list(open), timeout=patience.left)) as told:
@@ -94,7 +94,7 @@ def stream_ends(
 async def astream_ends(
     store: Store, open: Collection[Ref], patience: Patience
 ) -> AsyncGenerator[dict[Ref, Job | None], None]:
-    """The same, without blocking the event loop."""
+    """Like `ends`, without blocking the event loop."""
     while open:
         try:
             async with aclosing(store.stream_ends(list(open), timeout=patience.left)) as told:
@@ -108,7 +108,7 @@ async def astream_ends(
 
 
 def refuse_in_loop(what: str, instead: str) -> None:
-    """Raise ConfigError where an event loop runs in this thread: blocking it may wait for itself."""
+    """Raise ConfigError if an event loop runs in this thread: blocking it could wait for its own work."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,1 +1,1 @@
-"""What a job is and what may happen to it: facts and arithmetic, no I/O."""
+"""Jobs and their lifecycle: values and pure functions, without I/O."""

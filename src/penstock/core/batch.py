@@ -1,4 +1,4 @@
-"""How single jobs of a task are collected, to be run together in one batch."""
+"""Batches: the rule by which single jobs of a task are collected and run together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.core.text import plain, shown, whole
 
 __all__ = ["MAX_SIZE", "Batch", "Group", "batch_id", "check_group"]
 
-#: The most members of one batch: a store makes one, and ends it, in one short step.
+#: Maximum number of jobs in one batch: a store makes and ends a batch in one short step.
 MAX_SIZE = 1_000
 _KEY = 200
-#: Of the first member's id so much is in that of its batch, which then is a job's id too.
+#: Maximum number of characters of the first member's id in the batch's id, which must be a valid job id.
 _STEM = 110
 
 
@@ -38,10 +38,10 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A task's rule for collecting: its function takes a list, its jobs are enqueued one by one.
+    """A task's rule for collecting jobs: its function takes a list, and its jobs are enqueued one by one.
 
-    A batch begins when it has `max_size` members, when the first of them has waited for `max_wait`, or when
-    none has come for `grace`. Of the last two one may be None, never both: members would wait for ever.
+    A batch starts when it has `max_size` members, when its first member has waited for `max_wait`, or when
+    none has arrived for `grace`. One of the last two may be None, but not both: members could wait for ever.
     """
 
     max_size: int = 100
@@ -55,13 +55,13 @@ class Batch(msgspec.Struct, frozen=True):
         wait, grace = _span(self.max_wait, "max_wait"), _span(self.grace, "grace")
         if wait is None and grace is None:
             raise ConfigError(
-                "Batch(max_wait=None, grace=None): what does not fill a batch would wait for ever; "
+                "Batch(max_wait=None, grace=None): an incomplete batch would wait for ever; "
                 "give one of the two"
             )
         if wait is not None and grace is not None and grace > wait:
             raise ConfigError(
-                f"Batch(max_wait={self.max_wait!r}, grace={self.grace!r}): a grace that is longer than the "
-                "longest wait never counts; make it shorter, or leave it out"
+                f"Batch(max_wait={self.max_wait!r}, grace={self.grace!r}): a grace longer than max_wait has "
+                "no effect; make it shorter, or leave it out"
             )
 
     def group(self, key: str) -> Group:
@@ -84,7 +84,7 @@ def _span(value: Duration | None, what: str) -> int | None:
 
 
 def check_group(key: str) -> str:
-    """The key of a group itself, if it may be one: up to 200 printable characters."""
+    """Return the batch key if it is valid: up to 200 printable characters. Raises ConfigError otherwise."""
     text = plain(key) if isinstance(key, str) else None
     if text is None or len(text) > _KEY or not text.isprintable():
         raise ConfigError(
@@ -94,5 +94,5 @@ def check_group(key: str) -> str:
 
 
 def batch_id(first: str, n: int) -> str:
-    """The id of the batch whose first member has this one, if `n` - 1 such ids are taken."""
+    """The id of the batch whose first member has the id `first`; `n` distinguishes several such batches."""
     return f"{first[:_STEM]}.batch" + (str(n) if n > 1 else "")

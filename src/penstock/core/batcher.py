@@ -1,7 +1,7 @@
-"""Group commit: what arrives while a write is in flight goes out together in the next one.
+"""Group commit: items that arrive while a write is in flight are written together in the next one.
 
-When nothing is in flight an item goes at once, so batching never adds waiting; under load the batches
-grow by themselves. Producers use it for concurrent enqueues, the worker for outcomes and heartbeats.
+If no write is in flight, an item is sent at once, so batching adds no waiting; under load the batches grow.
+Producers use it for concurrent enqueues, the worker for outcomes and heartbeats.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ R = TypeVar("R")
 
 
 class Batcher(Generic[T, R]):
-    """Sends items in batches of at most `limit`, one batch in flight; of one event loop.
+    """Sends items in batches of at most `limit`, with one batch in flight; for one event loop.
 
-    `send` gets a list and returns one answer per item, in order; an answer that is an exception is
-    raised to its own caller only. If `send` itself raises, every caller of that batch gets it.
+    `send` takes a list and returns one answer per item, in order. An answer that is an exception is raised to
+    its own caller only. If `send` raises, every caller of that batch gets the error.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class Batcher(Generic[T, R]):
         self._flight: asyncio.Task[None] | None = None
 
     def put(self, item: T) -> asyncio.Future[R]:
-        """Send the item with the next batch; the future is its answer.
+        """Send the item with the next batch; the future returns its answer.
 
-        A caller that is cancelled while waiting does not take its item, or anybody else's, back.
+        Cancelling the waiting caller does not withdraw its item or any other.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
@@ -47,7 +47,7 @@ class Batcher(Generic[T, R]):
         return answer
 
     async def drained(self) -> None:
-        """Wait until everything that was put has been answered."""
+        """Wait until all items were answered."""
         while self._flight is not None:
             await asyncio.shield(self._flight)
 
@@ -67,13 +67,13 @@ class Batcher(Generic[T, R]):
             for answer in answers:
                 answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  # boundary: whatever the write failed with belongs to its callers
+        except Exception as error:  # noqa: BLE001  # boundary: any error of the write is raised to its callers
             for answer in answers:
                 if not answer.done():
                     answer.set_exception(error)
             return
         for answer, result in zip(answers, results, strict=True):
-            if answer.done():  # its caller was cancelled; the item is stored all the same
+            if answer.done():  # its caller was cancelled; the item is stored anyway
                 continue
             if isinstance(result, BaseException):
                 answer.set_exception(result)

@@ -1,8 +1,8 @@
-"""What time it is, and who says so.
+"""Clocks.
 
-Every instant in Penstock is an integer of **milliseconds since the epoch**, every duration an
-integer of milliseconds; seconds, strings and datetimes exist only at the edge (`duration.py`).
-A store owns the clock that its jobs are judged by; tests pass one in and steer it.
+Every instant in Penstock is an integer of **milliseconds since the epoch**, and every duration is an integer
+of milliseconds; seconds, strings and datetimes exist only at the edge (`duration.py`). A store owns the clock
+for its jobs; tests pass in a clock and control it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-#: Seconds, steady, and running on while the machine is suspended: what a holder reckons its leases from.
-#: Always called as `clock.lease_seconds()`, so that tests can let time pass.
+#: Steady seconds that keep counting while the machine is suspended; holders count their leases from it.
+#: Always called as `clock.lease_seconds()`, so that tests can replace it.
 lease_seconds: Callable[[], float] = (
     time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
 )
 
 
 class Clock(Protocol):
-    """What a store needs to know about time."""
+    """The clocks that a store needs."""
 
     def now(self) -> int:
-        """Wall clock, ms since the epoch: when jobs are due, were enqueued, expire."""
+        """Wall clock, ms since the epoch: for due times, enqueue times, expiry."""
         ...
 
     def lease_now(self) -> int:
-        """The clock of leases, ms: steady where the platform has one, so that a set clock voids none."""
+        """Clock of leases, ms: steady if the platform has one, so that setting the time voids no lease."""
         ...
 
     def boot_id(self) -> str:
-        """Which run of the machine `lease_now` counts from; leases of another boot are void."""
+        """The boot of the machine that `lease_now` counts from; leases of another boot are void."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks. Leases count on CLOCK_BOOTTIME, which runs on through suspend."""
+    """The machine's clocks. Leases count on CLOCK_BOOTTIME, which includes time spent suspended."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
 
     def lease_now(self) -> int:
-        if _BOOTTIME is None:  # no such clock here: the wall clock has to do
+        if _BOOTTIME is None:  # no steady clock here: use the wall clock
             return self.now()
         return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
@@ -58,7 +58,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move: no test waits for time to pass."""
+    """A clock that stands still until it is advanced: tests need not wait for time to pass."""
 
     def __init__(self, now: int = 1_700_000_000_000, boot: str = "boot-1") -> None:
         self._now = now
@@ -75,21 +75,21 @@ class ManualClock:
         return self._boot
 
     def advance(self, ms: int) -> None:
-        """Let `ms` milliseconds pass on both clocks."""
+        """Advance both clocks by `ms` milliseconds."""
         self._now += ms
         self._steady += ms
 
     def set_wall(self, now: int) -> None:
-        """Set the wall clock, as an administrator or NTP does; the clock of leases does not move."""
+        """Set the wall clock, as an administrator or NTP does; the clock of leases does not change."""
         self._now = now
 
     def reboot(self, boot: str) -> None:
-        """A new run of the machine: the steady clock begins anew."""
+        """Simulate a reboot: the steady clock restarts at 0."""
         self._boot = boot
         self._steady = 0
 
 
-@functools.cache  # no process outlives its boot, and stores ask at every fetch
+@functools.cache  # constant for a process; stores read it at every fetch
 def _boot_id() -> str:
     if _BOOTTIME is None:
         return "wall"

@@ -1,4 +1,4 @@
-"""`"5m"` and its friends, turned into milliseconds once, at the edge."""
+"""Converts durations such as `"5m"`, and datetimes, to milliseconds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Duration = float | int | str | timedelta
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Far enough for any job, near enough that now + delay stays a 64-bit integer and a valid datetime.
+#: The longest duration: far enough for any job, while now + delay stays a 64-bit integer and a valid
+#: datetime.
 LONGEST = 1000 * 365 * 86_400_000
-#: The first and the last instant of the years that a datetime knows, in ms since 1970.
+#: The first and the last instant that a datetime can express, in ms since 1970.
 INSTANTS = -62_135_596_800_000, 253_402_300_800_000
 
 
 def milliseconds(value: Duration, *, what: str = "duration") -> int:
-    """A duration in whole milliseconds, rounded up so that nothing starts early; never negative."""
+    """A duration in whole milliseconds, rounded up so that nothing starts early. Raises ConfigError."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str, timedelta)):
         raise ConfigError(
             f"{what}={shown(value)} is not a duration: "
@@ -37,7 +38,7 @@ def milliseconds(value: Duration, *, what: str = "duration") -> int:
     else:
         ms = value * 1000
     if ms != ms:
-        raise ConfigError(f"{what}={value!r} is not a number, let alone a duration")
+        raise ConfigError(f"{what}={value!r} is not a number")
     if ms < 0:
         raise ConfigError(f"{what}={shown(value)} is negative: a duration is zero or more")
     if ms > LONGEST:
@@ -67,7 +68,7 @@ def instant_ms(value: datetime, *, what: str = "run_at") -> int:
 
 
 def format_ms(ms: int) -> str:
-    """A duration for people: `"1.5s"`, `"2m 5s"`, `"3d 4h"`."""
+    """A duration as text: `"1.5s"`, `"2m 5s"`, `"3d 4h"`."""
     if ms < 1_000:
         return f"{ms}ms"
     if ms < 60_000:

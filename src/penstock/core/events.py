@@ -1,8 +1,8 @@
-"""What happened, for whoever listens; a slow or raising listener delays no job.
+"""Events for listeners; a slow or failing listener delays no job.
 
-Events go through a bounded queue to one thread that calls the listeners, so that no attempt ever
-waits for them. When the queue is full the newest event is dropped and counted: `EventBus.dropped`.
-Without listeners an event is not even made (`if bus.active`).
+Events go through a bounded queue to one thread that calls the listeners, so that no attempt waits for them.
+When the queue is full, the newest event is dropped and counted in `EventBus.dropped`. Without listeners no
+event is made (`if bus.active`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _log = logging.getLogger("penstock.events")
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
-    """The root of all events. `at` is ms since the epoch, by the clock of the process that tells."""
+    """Base class of all events.
+
+    `at` is ms since the epoch, by the clock of the process that emits the event.
+    """
 
     at: int
 
@@ -60,7 +63,7 @@ class JobEnqueued(_JobEvent, frozen=True):
 
 
 class JobNotEnqueued(_JobEvent, frozen=True):
-    """A job from the outbox is not, or perhaps not, in the store (attempt is 0); `error` says why."""
+    """A job from the outbox was not stored, or perhaps not (attempt is 0); `error` says why."""
 
     error: str
 
@@ -70,7 +73,7 @@ class JobStarted(_JobEvent, frozen=True):
 
 
 class JobCompleted(_JobEvent, frozen=True):
-    """An attempt came back. `seconds` is its run time."""
+    """An attempt returned. `seconds` is its run time."""
 
     seconds: float
 
@@ -95,21 +98,21 @@ class JobCancelledEvent(_JobEvent, frozen=True):
 
 
 class JobSnoozed(_JobEvent, frozen=True):
-    """The attempt asked to run again later, `delay` ms from now; by RateLimited for its key or queue."""
+    """The attempt was snoozed for `delay` ms, or by RateLimited for its key or queue."""
 
     delay: int
 
 
 class JobReleased(_JobEvent, frozen=True):
-    """The job went back to its queue without charge."""
+    """The job was released to its queue; the attempt does not count."""
 
 
 class LateResultRefused(_JobEvent, frozen=True):
-    """An attempt ended after its lease was given to another: its outcome changed nothing."""
+    """An attempt ended after another worker had got its lease: its outcome was ignored."""
 
 
 class JobParked(_JobEvent, frozen=True):
-    """A job of a known task was parked: its arguments are of another release, or cannot be opened here."""
+    """A job of a known task was parked: its arguments are from another release, or cannot be read here."""
 
     reason: str
 
@@ -119,7 +122,7 @@ class TaskUnknown(_JobEvent, frozen=True):
 
 
 class RecordSetAside(Event, frozen=True):
-    """Something in the store could not be read, and was set aside (see `store.SetAside`)."""
+    """A record in the store could not be read, and was set aside (see `store.SetAside`)."""
 
     kind: str
     queue: str
@@ -128,7 +131,7 @@ class RecordSetAside(Event, frozen=True):
 
 
 class LoopBlocked(Event, frozen=True):
-    """The worker's event loop has not run for `seconds`; `stack` is where it stands."""
+    """The worker's event loop has not run for `seconds`; `stack` is its stack."""
 
     worker: str
     seconds: float
@@ -136,7 +139,7 @@ class LoopBlocked(Event, frozen=True):
 
 
 class WorkerStarted(Event, frozen=True):
-    """A worker process takes jobs."""
+    """A worker process has started to fetch jobs."""
 
     worker: str
 
@@ -160,31 +163,31 @@ Listener = Callable[[Any], None]
 
 
 class EventBus:
-    """Hands events to listeners on a thread of its own."""
+    """Passes events to listeners in a thread of its own."""
 
     def __init__(self, *, capacity: int = 10_000) -> None:
         self._listeners: list[tuple[type[Event], Listener]] = []
         self._capacity = capacity
-        #: True once somebody listens; look at it before making an event.
+        #: Whether there is a listener; check it before making an event.
         self.active = False
-        #: Events that found the queue full.
+        #: Number of events dropped because the queue was full.
         self.dropped = 0
         self.begin_life()
         begins_anew(self)
 
     def begin_life(self) -> None:
-        """What belongs to one process: a fork's child delivers its own events, the parent its own."""
+        """Create the state of one process: a fork's child delivers its own events, the parent its own."""
         self._queue: queue.Queue[Event | None] = queue.Queue(self._capacity)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def listen(self, kind: type[E], listener: Callable[[E], None]) -> None:
-        """Call `listener` with every event of this kind (or a kind derived from it)."""
+        """Call `listener` with every event of this class or a subclass."""
         self._listeners.append((kind, listener))
         self.active = True
 
     def emit(self, event: Event) -> None:
-        """Pass an event on; never blocks, never raises."""
+        """Queue an event for the listeners; never blocks, never raises."""
         if not self.active:
             return
         self._ensure_thread()
@@ -208,11 +211,11 @@ class EventBus:
                     continue
                 try:
                     listener(event)
-                except BaseException:  # noqa: BLE001  # boundary: a listener is user code, and the next one must still hear
+                except BaseException:  # noqa: BLE001  # boundary: a listener is user code; the next one must still be called
                     _log.exception("the listener %r failed on %s", listener, type(event).__name__)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Deliver what is queued, for at most `timeout` seconds, and stop."""
+        """Deliver queued events for at most `timeout` seconds, then stop."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             return

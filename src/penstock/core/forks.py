@@ -1,9 +1,10 @@
-"""Makes forks safe: what belongs to one process begins anew in a fork's child.
+"""Makes forks safe: locks, threads and queues that belong to one process are replaced in a fork's child.
 
-A fork copies one thread and all memory. A lock that another thread held stays locked in the child for ever,
-queues keep what the parent is about to deliver, and a module that another thread was importing stays half
-imported. So there are three tools here: a `lock` is free again in the child; an object that `begins_anew`
-replaces its threads, queues and locks there; and no fork happens while another thread is `importing`.
+A fork copies one thread and all memory. In the child, a lock that another thread held stays locked for ever,
+queues still contain what the parent is about to deliver, and a module that another thread was importing stays
+half imported. So this module has three tools: a `lock` is free again in the child; an object registered with
+`begins_anew` replaces its threads, queues and locks there; and no fork happens while another thread is
+`importing`.
 """
 
 from __future__ import annotations
@@ -26,43 +27,43 @@ class Forked(Protocol):
     """An object with parts that belong to one process."""
 
     def begin_life(self) -> None:
-        """In the child: replace those parts. The parent's threads are missing there."""
+        """In the child: replace those parts. The parent's threads do not exist there."""
         ...
 
 
 class Paused(Protocol):
-    """An object that must stand still during a fork."""
+    """An object that must pause during a fork."""
 
     def before_fork(self, seconds: float) -> bool:
-        """Stand still; False if that could not be within this time, and then the fork does not wait."""
+        """Pause. False if that was not possible within `seconds`; the fork then continues without it."""
         ...
 
     def after_fork(self) -> None:
-        """In the parent, if `before_fork` was True: go on."""
+        """In the parent, if `before_fork` returned True: continue."""
         ...
 
 
 def lock() -> threading.Lock:
-    """A lock that is free in a fork's child, whichever thread of the parent held it."""
+    """A lock that is free in a fork's child, even if another thread of the parent held it."""
     made = threading.Lock()
     _locks.add(made)
     return made
 
 
 def rlock() -> threading.RLock:
-    """The same as `lock`, re-entrant."""
+    """A re-entrant lock that is free in a fork's child."""
     made = threading.RLock()
     _locks.add(made)
     return made
 
 
 def begins_anew(owner: Forked) -> None:
-    """Call `owner.begin_life()` in the child of each fork from now on, as long as the owner lives."""
+    """Call `owner.begin_life()` in the child of each fork, while the owner lives."""
     _forked.add(owner)
 
 
 def pauses(owner: Paused) -> None:
-    """Let this object stand still during each fork."""
+    """Pause this object during each fork, while it lives."""
     _paused.add(owner)
 
 
@@ -70,7 +71,8 @@ def pauses(owner: Paused) -> None:
 def importing() -> Iterator[None]:
     """Keep other threads from forking while modules are imported here.
 
-    Python's lock of a module that is half imported cannot be freed in a child, which waits for it for ever.
+    Python's lock of a half-imported module cannot be freed in a child, so an import there would wait for
+    ever.
     """
     with _imports:
         yield
@@ -78,12 +80,12 @@ def importing() -> Iterator[None]:
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
-#: How long a fork waits for all that shall stand still, together (seconds).
+#: Maximum total time for which a fork waits for objects to pause (s).
 PATIENCE = 5.0
 
 
 class _Register(Generic[T]):
-    """Objects as long as they live. Not a WeakSet: that may change while another thread goes through it."""
+    """Weak references to objects. Not a WeakSet, which may change while another thread iterates over it."""
 
     def __init__(self) -> None:
         self._refs: dict[int, weakref.ref[T]] = {}
@@ -104,13 +106,13 @@ class _Register(Generic[T]):
 _locks: _Register[Any] = _Register()
 _forked: _Register[Forked] = _Register()
 _paused: _Register[Paused] = _Register()
-#: Held by whoever imports, and by whoever forks.
+#: Held while importing and while forking.
 _imports = threading.RLock()
 
 
 class _Fork(threading.local):
-    """What the forks of one thread hold: several threads may fork at the same time, and a signal's handler
-    while its thread does."""
+    """The locks held by this thread's forks: several threads may fork at the same time, and so may a signal
+    handler while its thread does."""
 
     def __init__(self) -> None:
         self.held: list[tuple[bool, list[Paused]]] = []
@@ -125,7 +127,7 @@ def _before() -> None:
     _fork.held.append((_imports.acquire(timeout=PATIENCE), held))
     for owner in _paused.all():
         if owner.before_fork(max(0.0, ends - time.monotonic())):
-            held.append(owner)  # noqa: PERF401 (what is held is on record at once)
+            held.append(owner)  # noqa: PERF401 (each is recorded at once)
 
 
 def _after_in_parent() -> None:
@@ -146,7 +148,7 @@ def _after_in_child() -> None:
         owner.begin_life()
 
 
-# What was registered last is called first, and logging takes its lock before a fork too. Its turn must come
-# after ours, for modules that are being imported ask for loggers: so it is imported above.
+# Handlers registered last run first, and logging takes its lock before a fork too. That must happen after
+# ours, because modules being imported ask for loggers: so logging is imported above and registers first.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -1,4 +1,4 @@
-"""How a worker process is, in a few facts."""
+"""The health of a worker process."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ __all__ = ["Health"]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What a health callback is told. `at` is ms since the epoch, by the clock of the worker's host."""
+    """The argument of a health callback. `at` is ms since the epoch, by the clock of the worker's host."""
 
     at: int
     worker: str
-    #: "running", "quiet" (takes no more jobs) or "draining".
+    #: "running", "quiet" (fetches no more jobs) or "draining".
     state: str
-    #: Whether the store has just taken a write of this worker's.
+    #: Whether the store has just accepted a write of this worker.
     store_reachable: bool
-    #: Why not.
+    #: The reason why the store is unreachable; None if it is reachable.
     store_error: str | None
-    #: Slots, those that hang and were given up, and attempts that run.
+    #: Number of slots; slots given up because their attempt is stuck; running attempts.
     concurrency: int
     lost_slots: int
     running: int
-    #: Jobs that are fetched and wait for a slot.
+    #: Number of fetched jobs that wait for a slot.
     buffered: int
-    #: Outcomes that wait for the store.
+    #: Number of outcomes that wait for the store.
     unsent: int
-    #: Seconds since a fetch, and a heartbeat, last succeeded. A full worker does not fetch.
+    #: Seconds since the last successful fetch and heartbeat. A full worker does not fetch.
     since_fetch: float
     since_heartbeat: float
-    #: Jobs that this process has parked since it began, for want of their task.
+    #: Number of jobs that this process has parked since its start because it does not know their task.
     parked: int = 0

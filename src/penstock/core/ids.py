@@ -1,4 +1,4 @@
-"""Names that nobody else has: job ids, worker ids, tokens."""
+"""Unique names: job ids, worker ids, tokens; and checks of names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SAFE = re.compile(r"[A-Za-z0-9._:@+=~-]{1,128}\Z")
 
 
 def mint() -> str:
-    """A new UUIDv7 (RFC 9562 §5.7): its first 48 bits are the time in ms, so that ids sort by age."""
+    """A new UUIDv7 (RFC 9562 §5.7): its first 48 bits are the time in ms, so ids sort by age."""
     return mint_many(1)[0]
 
 
 def mint_many(n: int) -> list[str]:
-    """`n` new UUIDv7 in rising order, for the price of one call for randomness.
+    """`n` new UUIDv7 in rising order, with one call for random bytes.
 
-    The 74 random bits of an id are one random number that rises by a random step from id to id
-    (the RFC's "monotonic random" method), so that a batch sorts in the order of its making.
+    The 74 random bits are one random number that is increased by a constant from id to id (the RFC's
+    "monotonic random" method), so that a batch sorts in order of creation.
     """
     ms = time.time_ns() // 1_000_000
     head = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
-    noise = int.from_bytes(os.urandom(9), "big")  # 72 of 74 bits: room above for the steps
+    noise = int.from_bytes(os.urandom(9), "big")  # 72 of 74 bits: room for the increments
     ids: list[str] = []
     for _ in range(n):
         tail = noise & 0x3FFF_FFFF_FFFF_FFFF
@@ -38,12 +38,15 @@ def mint_many(n: int) -> list[str]:
 
 
 def mint_token() -> str:
-    """A new lease token: 96 random bits; a stale holder cannot guess its successor's."""
+    """A new lease token: 96 random bits, so that a stale holder cannot guess its successor's."""
     return os.urandom(12).hex()
 
 
 def check_id(id: str) -> str:
-    """The id itself, if it may be one: 1 to 128 of `A-Z a-z 0-9 . _ : @ + = ~ -`."""
+    """Return the id if it is valid: 1 to 128 of `A-Z a-z 0-9 .
+
+    _ : @ + = ~ -`. Raises ConfigError otherwise.
+    """
     text = plain(id) if isinstance(id, str) else ""
     if not _SAFE.match(text):
         raise ConfigError(
@@ -53,7 +56,7 @@ def check_id(id: str) -> str:
 
 
 def check_queue(name: str) -> str:
-    """The queue's name itself, if it may be one; the same characters as an id."""
+    """Return the queue's name if it is valid: the same characters as an id. Raises ConfigError otherwise."""
     text = plain(name) if isinstance(name, str) else ""
     if not _SAFE.match(text):
         raise ConfigError(
@@ -64,7 +67,10 @@ def check_queue(name: str) -> str:
 
 
 def check_task_name(name: str) -> str:
-    """The name itself, if it may be one: 1 to 200 printable characters without spaces."""
+    """Return the name if it is valid: 1 to 200 printable characters without spaces.
+
+    Raises ConfigError otherwise.
+    """
     text = plain(name) if isinstance(name, str) else ""
     if not 1 <= len(text) <= 200 or not text.isprintable() or " " in text:
         raise ConfigError(

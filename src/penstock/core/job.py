@@ -1,7 +1,7 @@
-"""What a job is: frozen facts that every floor above passes on.
+"""Jobs, as frozen values.
 
-All instants are ms since the epoch, all durations ms (see `clock.py`). A `NewJob` is what a
-producer asked for and never changes; a `Job` is that and what has become of it.
+All instants are ms since the epoch, all durations are ms (see `clock.py`). A `NewJob` is a producer's request
+and never changes; a `Job` is that request with its current state.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = [
 
 DEFAULT_TIMEOUT = 30 * 60_000
 MAX_ATTEMPTS = 25
-#: The most that `max_attempts` may be.
+#: Maximum of `max_attempts`.
 MOST_ATTEMPTS = 2**31 - 1
 PRIORITIES = range(-100, 101)
-#: How long a completed job is kept unless its task says otherwise (ms).
+#: Default retention of completed jobs (ms).
 FINISHED_KEPT = 10 * 60_000
-#: How long a dead job is kept (ms).
+#: Default retention of dead jobs (ms).
 DEAD_KEPT = 90 * 86_400_000
-#: A job carries its last errors only, each of bounded size: a job that fails for ever does not grow.
+#: A job keeps only its last errors, each of bounded size, so that a job that fails for ever does not grow.
 MAX_ERRORS = 5
 MAX_MESSAGE = 1_000
 MAX_KIND = 200
@@ -64,7 +64,7 @@ UNREADABLE_TASK = "(unreadable record)"
 
 
 class State(enum.StrEnum):
-    """Where a job stands; `docs/lifecycle.md` draws the way from one to the next."""
+    """The state of a job; `docs/lifecycle.md` has the diagram of transitions."""
 
     SCHEDULED = "scheduled"  # due later
     AVAILABLE = "available"  # ready to start
@@ -81,15 +81,15 @@ class State(enum.StrEnum):
 
 
 class Unkept(enum.StrEnum):
-    """What is known of an acknowledged job that is not in the store any more; `Handle.status` says it."""
+    """The state of an acknowledged job that is no longer in the store, as returned by `Handle.status`."""
 
-    ENDED = "ended"  # it has completed, and nothing of it was kept
+    ENDED = "ended"  # completed; its retention kept nothing
 
     __hash__ = str.__hash__
 
 
 TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DEAD})
-#: Waiting to start, one way or another.
+#: States of jobs that have not started, or wait for another attempt.
 QUEUED = frozenset(
     {State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED, State.WAITING, State.GROUPED}
 )
@@ -103,10 +103,10 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A job on loan. Whoever shows the token may change the running job, nobody else.
+    """A lease of a job: only the holder of its token may change the running job.
 
-    `generation` is the store's own number for this life of the id, so that an id that was deleted and
-    enqueued again is not confused with its ghost.
+    `generation` is the store's number for this use of the id, so that a job that was deleted and enqueued
+    again under the same id is not confused with the old one.
     """
 
     queue: str
@@ -120,7 +120,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptError(msgspec.Struct, frozen=True, array_like=True):
-    """Why an attempt failed. `kind` is the exception's class, or `Timeout`, `LeaseLost`, `Crash` …"""
+    """The error of a failed attempt. `kind` is the exception's class, or `Timeout`, `LeaseLost`, `Crash` …"""
 
     attempt: int
     at: int
@@ -130,7 +130,7 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def bounded(cls, attempt: int, at: int, kind: str, message: str, traceback: str = "") -> AttemptError:
-        """One that can be kept: the head of a long message, the tail of a long traceback."""
+        """Make an error of bounded size: the start of a long message, the end of a long traceback."""
         kind, message, traceback = storable(kind[:MAX_KIND]), storable(message), storable(traceback)
         if len(message) > MAX_MESSAGE:
             message = message[: MAX_MESSAGE - 1] + "…"
@@ -140,7 +140,7 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a running attempt says that it is."""
+    """The progress that a running attempt has reported."""
 
     done: float
     of: float | None = None
@@ -148,11 +148,11 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a producer asks a store to keep. Stores write it as it is; add fields only at the end.
+    """A producer's request for a job. Stores write it as it is; add new fields only at the end.
 
-    `delay` counts from the store's clock at the enqueue, `run_at` is an instant; likewise `expires_in`
-    and `expires_at`. `payload` is JSON as docs/payloads.md says, or any bytes for raw jobs. `keep_dead` (ms)
-    is how long the job stays if it ends dead; None: as long as its worker says.
+    `delay` and `expires_in` count from the store's clock at the enqueue; `run_at` and `expires_at` are
+    instants. `payload` is JSON as docs/payloads.md describes, or any bytes for raw jobs. `keep_dead` is the
+    retention (ms) if the job becomes dead; None: the worker's default.
     """
 
     id: str
@@ -239,7 +239,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lease(self) -> Lease:
-        """The loan that this job is out on; only for jobs that a fetch or reclaim returned."""
+        """The lease of this job; only for jobs returned by a fetch or reclaim.
+
+        Raises ValueError otherwise.
+        """
         if self.token is None:
             raise ValueError(f"job {self.id} is not leased")
         return Lease(self.spec.queue, self.spec.id, self.token, self.generation)
@@ -255,12 +258,12 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def in_batch(self) -> bool:
-        """Whether it is part of a batch that has not ended, and shares its fate."""
+        """Whether the job is in a batch that has not ended, and ends with it."""
         return self.batch is not None and self.state is State.GROUPED
 
 
 class RawJob(msgspec.Struct, frozen=True):
-    """A job as a raw handler sees it: the bytes as they came, whoever sent them."""
+    """A job as a raw handler gets it, with the bytes of its payload as they were enqueued."""
 
     id: str
     queue: str
@@ -270,18 +273,18 @@ class RawJob(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
 
     def json(self) -> Any:
-        """The payload, read as JSON; raises Undecodable, with which the job is dead at once."""
+        """The payload, decoded as JSON. Raises Undecodable, which makes the job dead at once."""
         return read_json(self.payload, self.id)
 
 
 def read_json(payload: bytes, id: str) -> Any:
-    """A payload that should be JSON; raises Undecodable."""
+    """Decode a payload as JSON. Raises Undecodable."""
     try:
         return msgspec.json.decode(payload)
-    except Exception as error:  # boundary: every way of not being JSON
+    except Exception as error:  # boundary: any error means that it is not JSON
         raise Undecodable(f"the payload of job {id} is not JSON: {error}") from error
 
 
 def stand_in(ref: Ref, raw: bytes) -> NewJob:
-    """The job that is stored and shown in place of a record that cannot be read: `raw` is its payload."""
+    """The job that is stored and shown in place of an unreadable record, with `raw` as its payload."""
     return NewJob(ref.id, UNREADABLE_TASK, raw, ref.queue, timeout=None, max_attempts=1)

@@ -1,7 +1,8 @@
-"""Outcome in, transition out: the only state machine, and the only place that decides "again or dead".
+"""The state machine: from an attempt's outcome to the job's transition. Only this module decides on retries.
 
-Pure: no store, no clock, no dice; `now` and `luck` are given. A store applies what comes out of here
-and decides nothing. `docs/lifecycle.md` prints the table `LEGAL`; every store is tested against it.
+Pure functions: no store, no clock, no random numbers; `now` and `luck` are passed in. A store applies the
+transition and decides nothing. `docs/lifecycle.md` prints the table `LEGAL`; every store is tested against
+it.
 """
 
 from __future__ import annotations
@@ -80,22 +81,22 @@ class Transition(msgspec.Struct, frozen=True):
 EXPIRED = "expired: not started in time"
 DEADLINE_PASSED = "its deadline has passed"
 ASK_CANCELLED = "cancelled before it started"
-#: With the task's name, and with the cause: the reasons of parked jobs which their workers do not know, and
-#: which they cannot open. They quote nothing of what the job carries.
+#: Reasons of parked jobs: followed by the name of a task that the worker does not know, or by the cause why
+#: it cannot read the job. They quote nothing of the job's contents.
 UNKNOWN_TASK = "no worker here knows the task "
 CANNOT_BE_READ = "cannot be read here: "
 OPERATOR_CANCELLED = "cancelled by an operator"
-#: The reason of a job whose periodic entry puts the next one in its place.
+#: The reason of a job that its periodic entry has replaced by the next one.
 REPLACED = "replaced by the next one of its periodic entry"
-#: With a worker's id: the reason of a job that was reclaimed from it and is not judged yet.
+#: Followed by a worker's id: the reason of a job that was reclaimed from that worker and is not decided yet.
 LOST_BY = "lost by "
-#: With the cause: the reason of a job that is dead because its record cannot be read (`set_aside`).
+#: Followed by the cause: the reason of a job that is dead because its record cannot be read (`set_aside`).
 UNREADABLE = "unreadable record: "
-#: What its task calls no failure, and being throttled, costs no attempt for so long (ms) after the job was
-#: first due; from then on it does, so that a job which never gets anywhere comes to an end.
+#: For this long (ms) after a job was first due, throttling and errors that its task does not count as
+#: failures cost no attempt. After that they do, so that every job ends.
 NO_FAILURE_FOR = 7 * 86_400_000
-#: What runs again without the cost of an attempt waits at least so long (ms): a job that snoozes for no time
-#: for ever would take a good part of a core. Throttles have the same floor.
+#: Minimum wait (ms) before a job runs again without the cost of an attempt: a job that snoozes for 0 s for
+#: ever would use a large part of a core. Throttles have the same minimum.
 SHORTEST_FREE_WAIT = 100
 _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 
@@ -103,11 +104,11 @@ _MAYBE_RAN = "at-most-once: its attempt was lost after it may have started"
 def decide(
     job: Job, outcome: Outcome, now: int, luck: float = 0.5, *, keep_dead: int = DEAD_KEPT
 ) -> Transition:
-    """What follows from this outcome of the job's current attempt.
+    """The transition that follows from an outcome of the job's current attempt.
 
-    `job` is the job as it was leased (its `attempt` is the current one's number), `now` the store's
-    clock, `luck` in [0, 1) moves the jitter of a retry policy, `keep_dead` is how long a dead job is kept
-    that says nothing of it itself.
+    `job` is the job as it was leased (its `attempt` is the current one's number), `now` is the store's clock,
+    `luck` in [0, 1) sets the jitter of a retry policy, and `keep_dead` is the retention of dead jobs that
+    have none of their own.
     """
     match outcome:
         case Returned():
@@ -143,16 +144,16 @@ def decide(
 
 
 def starts_on_record(job: Job) -> bool:
-    """Whether the store must know of this attempt's start before its function is called.
+    """Whether the start of this attempt must be stored before its function is called.
 
-    True for an at-most-once job and for the last allowed attempt. Where no start is on record, the function
-    of such a job has not begun, and a lost lease costs nothing; where one is, it may have.
+    True for an at-most-once job and for the last allowed attempt. If no start was stored, the function of
+    such a job has not started, and a lost lease costs nothing; if one was, it may have started.
     """
     return job.spec.at_most_once or job.attempt >= job.spec.max_attempts
 
 
 def too_late(job: Job, now: int) -> Expired | DeadlinePassed | None:
-    """Why a leased job must not start any more at this time of the store's clock; None: it may."""
+    """The reason why a leased job must not start any more at the store's time `now`; None: it may start."""
     if job.expires_at is not None and now >= job.expires_at:
         return Expired()
     if job.spec.deadline is not None and now >= job.spec.deadline:
@@ -162,20 +163,20 @@ def too_late(job: Job, now: int) -> Expired | DeadlinePassed | None:
 
 @functools.lru_cache(maxsize=256)
 def _completed(keep: int) -> Transition:
-    """The same value for all: stores send what is identical once per batch."""
+    """A shared value: stores send identical transitions once per batch."""
     return Transition(State.COMPLETED, keep=keep)
 
 
 def released(place: QueuePosition) -> Transition:
-    """Back to its queue, uncharged: what follows from `Released`, for one who has only the lease."""
+    """Release to the queue, uncharged: the transition of `Released`, for callers that have only the lease."""
     return Transition(State.AVAILABLE, place=place, charge=False)
 
 
 def set_aside(cause: str) -> Transition:
-    """What becomes of a job, in whatever state, whose record cannot be decoded, encoded or moved.
+    """The transition of a job, in any state, whose record cannot be decoded, encoded or moved.
 
-    The one step that `LEGAL` does not list, for no verb is asked for it: every verb that meets such a record
-    takes it, and goes on with the others.
+    `LEGAL` does not list this step, because it is not requested: every method that finds such a record takes
+    the step and continues with the other jobs.
     """
     return Transition(State.DEAD, keep=DEAD_KEPT, reason=(UNREADABLE + cause)[:300])
 
@@ -212,7 +213,7 @@ def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float)
 
 
 def _born(spec: NewJob, enqueued_at: int) -> int:
-    """When it was first to run."""
+    """When the job was first due."""
     return max(enqueued_at + spec.delay, spec.run_at or 0)
 
 
@@ -221,7 +222,7 @@ def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -
         return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, lost=True)
     if job.spec.at_most_once:
         return msgspec.structs.replace(_dead(job, error, _MAYBE_RAN), lost=True)
-    # the first loss is most likely the worker's fault and runs again at once; later ones may be the job's
+    # after the first loss the job runs again at once, as the worker is the likely cause; later the job may be
     delay = 0 if job.lost == 0 else None
     again = _again(job, error, now, luck, delay)
     place = QueuePosition.HEAD if again.state is State.AVAILABLE else again.place
@@ -244,7 +245,7 @@ def _cancelled(job: Job, reason: str, *, charge: bool = True) -> Transition:
 
 
 def kept(spec: NewJob, state: State) -> int:
-    """How long (ms) a job that ended in this state stays in the store."""
+    """The retention (ms) of a job that ended in this state."""
     if state is State.COMPLETED:
         return spec.retention
     if state is State.CANCELLED:
@@ -253,7 +254,7 @@ def kept(spec: NewJob, state: State) -> int:
 
 
 def first_state(spec: NewJob, now: int) -> tuple[State, int]:
-    """Where a new job begins, and when it is due."""
+    """The first state of a new job, and when it is due."""
     due = spec.run_at if spec.run_at is not None else now + spec.delay
     if due > now:
         return State.SCHEDULED, due
@@ -263,9 +264,9 @@ def first_state(spec: NewJob, now: int) -> tuple[State, int]:
 
 
 def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
-    """The job that runs these together: with one argument, the list of what they carry.
+    """The job that runs these jobs together: its only argument is the list of their payloads.
 
-    It is as urgent as the most urgent of them, and else what the first of them is.
+    Its priority is the highest of theirs; its other options are those of the first member.
     """
     first = members[0]
     return NewJob(
@@ -285,14 +286,14 @@ def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
     )
 
 
-#: Not a state: a job that is not there yet, and one that is gone.
+#: Not a state: before a job is stored, and after it is removed.
 NEW = None
 
 _S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
 _W, _G = State.WAITING, State.GROUPED
 
-#: Every step that a job may take, and the verb that takes it. Nothing else is legal on any store.
+#: Every transition between states, and the method that makes it. No store may make another one.
 LEGAL: dict[tuple[State | None, State | None], str] = {
     (NEW, _S): "enqueue with a delay",
     (NEW, _A): "enqueue; a group becomes a batch",

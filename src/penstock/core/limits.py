@@ -1,4 +1,4 @@
-"""What a queue is held to: how fast, how many at once, how full, and how much of what has ended it keeps."""
+"""Limits of a queue: rate, running jobs, size, and how many ended jobs are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.core.text import plain, whole
 __all__ = ["LONGEST_HOLD", "NO_LIMITS", "LimitChange", "OnFull", "QueueLimits", "Rate", "bounded_hold"]
 
 _RATE = re.compile(
-    # bounded, and with one way to read each digit: no text takes long, no number is infinite
+    # bounded and unambiguous: no text takes long to match, no number is infinite
     r"\s*([+-]?(?:[0-9]{1,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30}))\s*"
     r"/\s*((?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})?)\s*([a-z]+)\s*\Z"
 )
@@ -29,7 +29,7 @@ _UNITS = {
     **dict.fromkeys(("d", "day"), 86_400_000),
     **dict.fromkeys(("w", "week"), 604_800_000),
 }
-#: A rate of more than so many starts in a ms limits nothing; one of less than a start a year is none.
+#: Bounds of a rate: starts per ms (a faster rate limits nothing), and ms per start (366 days).
 _FASTEST, _SLOWEST = 1_000.0, 366 * 86_400_000
 _MOST_BURST = 1_000_000
 #: A queue is held for a day at most, whatever an upstream says (ms) ...
@@ -40,7 +40,7 @@ _MOST = 2**53
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """At most `count` starts in every `per_ms`, evenly; up to `burst` of them may come at once.
+    """At most `count` starts per `per_ms`, evenly spread; up to `burst` of them may happen at once.
 
     In every span of time t there are at most t * count / per_ms + burst starts.
     """
@@ -51,12 +51,12 @@ class Rate(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> float:
-        """The ms from one start to the next."""
+        """Milliseconds from one start to the next."""
         return self.per_ms / self.count
 
     @classmethod
     def of(cls, value: str | Rate, *, burst: int | None = None, what: str = "rate") -> Rate:
-        """What a user may write: `"100/min"`, `"200/s"`, `"5/2s"`, `"1/day"`. Raises ConfigError."""
+        """Parse a rate: `"100/min"`, `"200/s"`, `"5/2s"`, `"1/day"`. Raises ConfigError."""
         if isinstance(value, str):
             rate = cls(*_parsed(plain(value), what))
         elif isinstance(value, Rate):
@@ -68,7 +68,7 @@ class Rate(msgspec.Struct, frozen=True):
         return cls(float(rate.count), whole(rate.per_ms), whole(rate.burst))
 
     def __str__(self) -> str:
-        """As `of` reads it, without the burst."""
+        """The rate as `of` reads it, without the burst."""
         for unit in ("day", "h", "min", "s"):
             times, rest = divmod(self.per_ms, _UNITS[unit])
             if times and not rest:
@@ -83,11 +83,13 @@ class Rate(msgspec.Struct, frozen=True):
             raise ConfigError(f"{what}={value!r} is not a rate: its per_ms= is a whole number")
         said = f"{what}={str(value)!r}"
         if not math.isfinite(self.count) or self.count <= 0 or self.per_ms < 1:
-            raise ConfigError(f"{said} lets nothing start, ever: pause the queue instead, or write '1/min'")
+            raise ConfigError(
+                f"{said} would never let a job start: pause the queue instead, or write '1/min'"
+            )
         if self.step > _SLOWEST:
-            raise ConfigError(f"{said} is less than one a year: pause the queue instead")
+            raise ConfigError(f"{said} is less than one per year: pause the queue instead")
         if self.step * _FASTEST < 1:
-            raise ConfigError(f"{said} is more than a million a second: do without a rate")
+            raise ConfigError(f"{said} is more than a million per second: leave the rate out")
         if isinstance(self.burst, bool) or not isinstance(self.burst, int) or self.burst < 1:
             raise ConfigError(f"burst={self.burst!r} is not a whole number of 1 or more")
         if self.burst > _MOST_BURST:
@@ -95,7 +97,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class OnFull(enum.StrEnum):
-    """What becomes of an enqueue into a queue that is full."""
+    """What an enqueue into a full queue does."""
 
     REJECT = "reject"  # QueueFull, at once
     WAIT = "wait"  # the caller waits for room, and gets QueueFull if none comes in time
@@ -104,11 +106,11 @@ class OnFull(enum.StrEnum):
 
 
 class QueueLimits(msgspec.Struct, frozen=True):
-    """What an operator has set for one queue; None: no such limit, and for what is kept the worker's default.
+    """The limits of one queue as set by an operator; None: no limit, or for `keep_…` the worker's default.
 
-    `max_size` counts the jobs that wait to start, for whatever. `keep_…` are numbers of ended jobs, and
-    `keep_…_for` their age in ms since the end, which shortens their retention: completed and cancelled
-    ones are `finished`.
+    `max_size` counts all jobs that wait to start, in any state. `keep_…` are numbers of ended jobs, and
+    `keep_…_for` their maximum age in ms since their end, which can only shorten their retention. `finished`
+    are completed and cancelled jobs.
     """
 
     max_size: int | None = None
@@ -126,7 +128,7 @@ class QueueLimits(msgspec.Struct, frozen=True):
         return self.max_running is not None or self.rate is not None
 
     def kept(self, dead: bool, newest: int, now: int) -> tuple[int, float]:
-        """How many ended jobs of a kind are kept (`newest`: the default), and after when they ended."""
+        """How many ended jobs of a kind are kept (`newest`: the default), and the end time after which."""
         number, age = (
             (self.keep_dead, self.keep_dead_for) if dead else (self.keep_finished, self.keep_finished_for)
         )
@@ -155,7 +157,7 @@ class LimitChange(msgspec.Struct, frozen=True):
     keep_burst: bool = False
 
     def applied(self, limits: QueueLimits) -> QueueLimits:
-        """The limits after this change."""
+        """Apply this change to limits."""
         said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
         said.pop("hold", None)
         if said.pop("keep_burst") and self.rate and limits.rate is not None:
@@ -164,7 +166,7 @@ class LimitChange(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, **given: Any) -> LimitChange:
-        """From what a user wrote: numbers, durations, `rate="100/min"` with `burst=`. Raises ConfigError."""
+        """Read a user's settings: numbers, durations, `rate="100/min"` with `burst=`. Raises ConfigError."""
         burst = given.pop("burst", None)
         if burst is not None and given.get("rate") is None:
             raise ConfigError("burst= needs a rate: give both, as in rate='100/min', burst=10")
@@ -246,7 +248,7 @@ _READERS = {
 
 
 def _parsed(text: str, what: str) -> tuple[float, int]:
-    """How many, in how many ms."""
+    """The count, and the milliseconds that it is for."""
     match = _RATE.match(text.lower())
     unit = match and (_UNITS.get(match[3]) or _UNITS.get(match[3].removesuffix("s")))
     if match is None or not unit:

@@ -1,4 +1,4 @@
-"""The ways in which an attempt can end; `lifecycle.decide` says what follows from each."""
+"""The outcomes of an attempt; `lifecycle.decide` defines what follows from each."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ __all__ = [
 
 
 class QueuePosition(enum.StrEnum):
-    """Where in its queue's order, among jobs of its priority, a job that becomes available stands."""
+    """The position of a job that becomes available, among the jobs of its priority in its queue."""
 
     HEAD = "head"
     TAIL = "tail"
-    OWN = "own"  # where it stood before
+    OWN = "own"  # its previous position
 
     __hash__ = str.__hash__
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """The function came back."""
+    """The function returned."""
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """It raised. `delay` (ms) overrules the policy; `final` rules out another attempt, and `why` says by
-    what rule. `failure=False`: its task calls this error no failure, so it costs no attempt."""
+    """The function raised.
+
+    `delay` (ms) overrides the retry policy. `final`: no further attempt, by the rule that `why` names.
+    `failure=False`: the task does not count this error as a failure, so it costs no attempt.
+    """
 
     error: AttemptError
     delay: int | None = None
@@ -52,7 +55,7 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Snoozed(msgspec.Struct, frozen=True):
-    """It asked to run later; the attempt does not count."""
+    """The task asked to run later; the attempt does not count."""
 
     delay: int
 
@@ -67,13 +70,13 @@ class Throttled(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """It was cancelled, by itself or from outside."""
+    """The job was cancelled, by its task or from outside."""
 
     reason: str = "cancelled"
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """Its timeout or deadline passed. `final`, `why` and `failure` as for Raised."""
+    """The attempt's timeout or deadline passed. `final`, `why` and `failure` as for Raised."""
 
     error: AttemptError
     final: bool = False
@@ -82,37 +85,36 @@ class TimedOut(msgspec.Struct, frozen=True):
 
 
 class LeaseLost(msgspec.Struct, frozen=True):
-    """Its holder is gone. `started=False` only where it is known that the function had not begun."""
+    """The lease was lost. `started=False` only if the function is known not to have started."""
 
     error: AttemptError
     started: bool = True
 
 
 class DecodingFailed(msgspec.Struct, frozen=True):
-    """Its payload is none, or holds values that do not fit the task: no attempt could ever succeed."""
+    """The payload cannot be decoded, or does not fit the task: no attempt could succeed."""
 
     error: AttemptError
 
 
 class Released(msgspec.Struct, frozen=True):
-    """Given back: by a worker that stops (to the head), or by one that had no slot (to its own place)."""
+    """The job was released: by a worker that stops (to the head), or had no slot (to its own position)."""
 
     place: QueuePosition = QueuePosition.HEAD
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """This worker does not know the task, or not these arguments of it; or it cannot run the job for another
-    reason, which is none of the job's: `why`."""
+    """The worker does not know the task or its arguments, or cannot run the job for the reason `why`."""
 
     why: str | None = None
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """It was not started in time."""
+    """The job was not started before its expiry."""
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True):
-    """The deadline of all its attempts passed before this one could start."""
+    """The job's deadline passed before this attempt could start."""
 
 
 Outcome = (

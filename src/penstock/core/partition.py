@@ -15,7 +15,7 @@ from penstock.core.limits import Rate
 
 __all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "STEP", "Lane", "Turn"]
 
-#: Most bytes of a key.
+#: Maximum bytes of a key.
 MOST_KEY = 200
 MOST_AT_ONCE = 1_000_000
 MOST_WEIGHT = 100

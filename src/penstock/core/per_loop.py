@@ -1,4 +1,4 @@
-"""One value for each event loop, let go when the loop is closed."""
+"""One value per event loop, dropped when the loop is closed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """Values by event loop, for any thread; only code that runs in a loop puts its value.
+    """Values by event loop, readable in any thread; only code that runs in a loop sets its value.
 
-    Weak keys alone let no loop go whose value refers to it (a connection, a task, a timer). So the values of
-    closed loops are dropped whenever one for a new loop is put, and by `drop_closed`.
+    A weak key alone does not free a loop whose value refers to it (a connection, a task, a timer). So values
+    of closed loops are dropped whenever a value for a new loop is set, and by `drop_closed`.
     """
 
-    # no lock, which a fork could leave taken: each step below is one of a dict
+    # without a lock, which a fork could copy locked: each step is one atomic dict operation
     def __init__(self, let_go: Callable[[T], None] = lambda _: None) -> None:
         self._let_go = let_go
         self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
@@ -28,7 +28,7 @@ class PerLoop(Generic[T]):
         return self._values.get(loop)
 
     def put(self, loop: asyncio.AbstractEventLoop, value: T) -> T:
-        """The value of this loop: this one, unless another was put before."""
+        """Set and return the loop's value, unless it has one: then that is returned."""
         self.drop_closed()
         return self._values.setdefault(loop, value)
 
@@ -37,7 +37,7 @@ class PerLoop(Generic[T]):
         return [(loop, value) for loop, value in found if value is not None]
 
     def drop_closed(self) -> None:
-        """Drop the values of closed loops, after `let_go` was called with each."""
+        """Drop the values of closed loops, after calling `let_go` with each."""
         for loop in self._loops():
             if loop.is_closed():
                 self._drop(loop)

@@ -1,7 +1,7 @@
-"""How long to wait before the next attempt: data, so that it travels with the job.
+"""Retry policies: how long to wait before the next attempt, as data that is stored with the job.
 
-`attempt` is always the number of the attempt that has just failed, from 1. `luck` is a number in
-[0, 1) that the caller drew, so that every rule here is a pure function.
+`attempt` is the number of the attempt that has just failed, from 1. `luck` is a random number in [0, 1) drawn
+by the caller, so that every policy is a pure function.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class _Policy(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True)
 
 
 class Exponential(_Policy, frozen=True, tag="exponential"):
-    """`base · factor^(attempt-1)`, at most `cap`, of which the share `jitter` is drawn by lot. All in ms."""
+    """`base · factor^(attempt-1)`, at most `cap`; jitter shortens it by up to the share `jitter`.
+
+    All in ms.
+    """
 
     base: int = 1_000
     factor: float = 2.0
@@ -54,36 +57,36 @@ class Exponential(_Policy, frozen=True, tag="exponential"):
 
 
 class Fixed(_Policy, frozen=True, tag="fixed"):
-    """The same wait each time, ms."""
+    """The same wait each time (ms)."""
 
     delay: int
 
 
 class Linear(_Policy, frozen=True, tag="linear"):
-    """`step · attempt`, at most `cap`, ms."""
+    """`step · attempt`, at most `cap` (ms)."""
 
     step: int
     cap: int = _DAY
 
 
 class Fibonacci(_Policy, frozen=True, tag="fibonacci"):
-    """`step` times 1, 2, 3, 5, 8 …, at most `cap`, ms (machinery's series)."""
+    """`step` times 1, 2, 3, 5, 8 …, at most `cap` (ms); machinery's series."""
 
     step: int = 1_000
     cap: int = _DAY
 
 
 class Steps(_Policy, frozen=True, tag="steps"):
-    """One wait per attempt, ms; the last one serves for all that follow."""
+    """One wait per attempt (ms); the last one is used for all further attempts."""
 
     delays: tuple[int, ...]
 
 
 class Polynomial(_Policy, frozen=True, tag="polynomial"):
-    """n⁴ + 15 seconds and a jitter that grows with n; n: attempts failed before.
+    """n⁴ + 15 seconds plus a jitter that grows with n, the number of attempts failed before.
 
-    The jitter is random(0 … jitter-1)·(n + 1) s; with `even`, random(0 … jitter·(n + 1)-1) s, which leaves
-    out no second of its range. The defaults are asynq's.
+    The jitter is random(0 … jitter-1)·(n + 1) s; with `even` it is random(0 … jitter·(n + 1)-1) s, which can
+    be any second of its range. The defaults are asynq's.
     """
 
     jitter: Annotated[int, msgspec.Meta(ge=0)] = 30
@@ -91,22 +94,25 @@ class Polynomial(_Policy, frozen=True, tag="polynomial"):
 
 
 class Custom(_Policy, frozen=True, tag="custom"):
-    """A function of the task, called in the worker; elsewhere, and when it raises, the default applies."""
+    """A function of the task, called in the worker.
+
+    Elsewhere, and if it raises, the default policy applies.
+    """
 
 
 RetryPolicy = Exponential | Fixed | Linear | Fibonacci | Steps | Polynomial | Custom
 
 DEFAULT = Exponential()
-#: The fields of policies that are durations (ms).
+#: Names of policy fields that are durations (ms).
 DURATIONS = frozenset({"base", "cap", "delay", "step", "delays"})
 
 
 def exponential(
     base: Duration = 1, *, factor: float = 2.0, cap: Duration = "1d", jitter: float = 0.5
 ) -> Exponential:
-    """`base`, then `factor` times longer each time up to `cap`, less a part of up to `jitter` by lot."""
+    """`base`, then `factor` times longer each time up to `cap`; shortened by up to the share `jitter`."""
     if not factor >= 1:
-        raise ConfigError(f"factor={factor!r}: a wait that shrinks is no backoff; use 1 or more")
+        raise ConfigError(f"factor={factor!r}: a backoff must not shrink; use 1 or more")
     if not 0 <= jitter <= 1:
         raise ConfigError(f"jitter={jitter!r} is not between 0 and 1")
     return Exponential(
@@ -128,21 +134,21 @@ def fibonacci(step: Duration = 1, *, cap: Duration = "1d") -> Fibonacci:
     """`step` times 1, 2, 3, 5, 8 …, up to `cap`.
 
     This is machinery's series (`FibonacciNext` of its v1/retry): each wait is the smallest Fibonacci number
-    of seconds above the one before, from 0. Machinery has neither a cap nor a jitter; one day is longer than
-    any wait of the default 25 attempts.
+    of seconds above the previous one, from 0. Machinery has neither a cap nor a jitter; one day is longer
+    than any wait of the default 25 attempts.
     """
     return Fibonacci(milliseconds(step, what="step"), milliseconds(cap, what="cap"))
 
 
 def steps(*delays: Duration) -> Steps:
-    """One wait per attempt; the last one serves for all that follow."""
+    """One wait per attempt; the last one is used for all further attempts."""
     if not delays:
         raise ConfigError("steps() needs at least one delay")
     return Steps(tuple(milliseconds(d, what="delay") for d in delays))
 
 
 def polynomial() -> Polynomial:
-    """The same as `asynq()`: about 15 s, 16 s, 31 s, 96 s … 3.2 days for the 24th."""
+    """Same as `asynq()`: about 15 s, 16 s, 31 s, 96 s … 3.2 days for the 24th."""
     return asynq()
 
 
@@ -155,10 +161,10 @@ def asynq() -> Polynomial:
 
 
 def sidekiq(version: int = 8) -> Polynomial:
-    """n⁴ + 15 seconds and a jitter below 10·(n + 1) seconds, after n failures before this one.
+    """n⁴ + 15 seconds plus a jitter below 10·(n + 1) seconds, after n failures before this one.
 
-    This is Sidekiq's `delay_for` (job_retry.rb). From version 8.0 on every second of that range may be drawn,
-    random(0 … 10·(n + 1)-1); up to 7.3 (`sidekiq(7)`) it is random(0 … 9)·(n + 1).
+    This is Sidekiq's `delay_for` (job_retry.rb). From version 8.0 on the jitter can be any second of that
+    range, random(0 … 10·(n + 1)-1); up to 7.3 (`sidekiq(7)`) it is random(0 … 9)·(n + 1).
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ConfigError(
@@ -168,14 +174,17 @@ def sidekiq(version: int = 8) -> Polynomial:
 
 
 def checked(policy: RetryPolicy) -> RetryPolicy:
-    """The policy itself, if its values make sense: it travels with the job, and others have to read it."""
+    """Return the policy if its values are valid, as other programs must read it.
+
+    Raises ConfigError otherwise.
+    """
     try:
         msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
         waits = [_wait_ms(policy, attempt, luck) for attempt in (1, 2, 100) for luck in (0.0, 1.0)]
     except (msgspec.ValidationError, *_CANNOT_RECKON) as error:
-        raise ConfigError(f"retry={policy!r} cannot be: {error}; {_MAKERS}") from None
+        raise ConfigError(f"retry={policy!r} is invalid: {error}; {_MAKERS}") from None
     if min(waits) < 0:
-        raise ConfigError(f"retry={policy!r} waits for less than no time; {_MAKERS}")
+        raise ConfigError(f"retry={policy!r} has a negative wait; {_MAKERS}")
     return policy
 
 
@@ -183,9 +192,9 @@ _MAKERS = "make it with exponential(), fixed(), linear(), fibonacci() or steps()
 
 
 def wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
-    """How long to wait after the failure of this attempt, in ms, at most 1000 years.
+    """The wait after the failure of this attempt in ms, at most 1000 years.
 
-    A policy that cannot be reckoned, as another program may have stored it, counts as the default.
+    A stored policy that cannot be computed (written by another program, say) counts as the default.
     """
     try:
         return min(_wait_ms(policy, attempt, luck), LONGEST)
@@ -198,7 +207,7 @@ def _wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
         case None | Custom():
             return _wait_ms(DEFAULT, attempt, luck)
         case Exponential(base, factor, cap, jitter):
-            # the exponent is bounded: 2.0**5000 would overflow where the cap has long won
+            # the exponent is bounded: 2.0**5000 would overflow, long after the cap is reached
             full = min(float(cap), base * factor ** min(attempt - 1, 64))
             return int(full * (1 - jitter * luck))
         case Fixed(delay):

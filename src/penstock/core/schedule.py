@@ -1,7 +1,7 @@
-"""When something recurs: by a cron expression in a time zone, or every so often; and what recurs.
+"""Schedules and entries of periodic jobs: a cron expression in a time zone, or a fixed interval.
 
-Cron is read and reckoned by `cronsim`, whose rules are those of Debian's cron, also on the two days of a
-year on which an hour is missing or comes twice. A sixth field, in front, is for seconds.
+Cron expressions are read and computed by `cronsim`, whose rules are those of Debian's cron, also when clocks
+change and an hour is missing or repeated. A sixth field, in front, is for seconds.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _MINUTE = 60_000
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True):
-    """Instants that recur. `text` is a cron expression, one of `@daily` and its like, or `every 30s`.
+    """A schedule. `text` is a cron expression, an alias such as `@daily`, or an interval such as `every 30s`.
 
-    `every` counts from the beginning of 1970 (UTC), so that all workers agree, whoever began when.
+    `every` counts from the beginning of 1970 (UTC), so that all workers compute the same instants.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, text: str | None = None, *, every: Duration | None = None, tz: str | None = None) -> Schedule:
-        """The schedule that somebody has written; raises ConfigError for one that cannot be."""
+        """Make a schedule from a user's text or interval. Raises ConfigError for an invalid one."""
         if (text is None) == (every is None):
             raise ConfigError("a schedule is a cron expression or every=: give one of the two")
         if every is None:
@@ -56,26 +56,26 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> str:
-        """What two schedules have in common that are the same."""
+        """A text that is equal for equal schedules."""
         return f"{self.text} {self.tz}"
 
     def instants(self, after: int) -> Iterator[int]:
-        """The instants after this one (all in ms), in their order."""
+        """The instants after `after` (in ms), in order."""
         period = _period(self.text)
         if period is not None:
             return _multiples(period, after)
         return _cron(_expression(self.text), self.tz, after)
 
     def next(self, after: int) -> int | None:
-        """The first instant after this one; None if none ever comes."""
+        """The first instant after this one; None if there is none."""
         return next(self.instants(after), None)
 
     def between(self, after: int, until: int, most: int) -> list[int]:
-        """The first instants in (after, until], `most` at most."""
+        """The first instants in (after, until], at most `most`."""
         return list(islice(takewhile(lambda instant: instant <= until, self.instants(after)), most))
 
     def latest(self, after: int, until: int, most: int) -> list[int]:
-        """The last instants in (after, until], `most` at most; what lies before them is not walked over."""
+        """The last instants in (after, until], at most `most`, without computing all earlier ones."""
         if most <= 0 or after >= until:
             return []
         span = 60 * _MINUTE
@@ -88,30 +88,30 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Misfire(enum.StrEnum):
-    """What becomes of instants that passed while nobody was there."""
+    """What to do with instants that passed while no worker ran."""
 
     SKIP = "skip"
-    ONCE = "once"  # the last of them is made up for
-    ALL = "all"  # all of them are, up to a bound
+    ONCE = "once"  # run the latest
+    ALL = "all"  # run all of them, up to `catch_up`
 
     __hash__ = str.__hash__
 
 
 class Overlap(enum.StrEnum):
-    """What becomes of an instant at which the job of the one before has not ended."""
+    """What to do at an instant if the previous job of the entry has not ended."""
 
     ALLOW = "allow"
     SKIP = "skip"
-    REPLACE = "replace"  # the former is cancelled, or asked to stop if it runs
+    REPLACE = "replace"  # cancel the previous job, or ask it to stop if it runs
 
     __hash__ = str.__hash__
 
 
 class NewEntry(msgspec.Struct, frozen=True, array_like=True):
-    """What recurs, and when: as somebody wrote it. Stores write it as it is; add fields only at the end.
+    """A periodic entry as its author wrote it. Stores write it as it is; add new fields only at the end.
 
-    `job` is what the job of each instant is made of; its queue is the entry's. `catch_up` bounds
-    `Misfire.ALL`. `by_code`: an app registered it, and workers of other apps leave it alone.
+    `job` is the template of the entry's jobs; its queue is the entry's. `catch_up` is the maximum for
+    `Misfire.ALL`. `by_code`: registered by an app's code; workers of other apps do not enqueue its jobs.
     """
 
     name: str
@@ -125,16 +125,16 @@ class NewEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ref(self) -> Ref:
-        """Its address: a name is unique in its queue."""
+        """The entry's address: a name is unique in its queue."""
         return Ref(self.job.queue, self.name)
 
 
 class Entry(msgspec.Struct, frozen=True):
     """A stored entry, as it was at one instant.
 
-    All instants up to the `watermark` have been dealt with. `revision` changes with every change but that of
-    the watermark. `last` is the id of the newest job of it. `enqueued` and `skipped` count jobs.
-    `unreadable` says why the stored entry cannot be read (see `unreadable_entry`).
+    All instants up to the `watermark` are done. `revision` changes with every change except of the watermark.
+    `last` is the id of its newest job. `enqueued` and `skipped` count jobs. `unreadable` is the reason why
+    the stored entry cannot be read (see `unreadable_entry`).
     """
 
     spec: NewEntry
@@ -152,12 +152,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def unreadable_entry(ref: Ref, raw: bytes, cause: str) -> Entry:
-    """The entry that is shown in place of one that cannot be read: paused, never due, without jobs."""
+    """The entry shown in place of an unreadable one: paused, never due, without jobs."""
     job = stand_in(Ref(ref.queue, ""), raw)
     return Entry(NewEntry(ref.id, job, Schedule("")), 0, 0, paused=True, unreadable=cause)
 
 
-# ── reading what was written ─────────────────────────────────────────────────────────────────────
+# ── reading a user's text ────────────────────────────────────────────────────────────────────────
 
 
 def _of_text(text: str, tz: str | None) -> Schedule:
@@ -174,7 +174,7 @@ def _of_text(text: str, tz: str | None) -> Schedule:
 def _every_text(every: Duration) -> str:
     period = milliseconds(every, what="every")
     if period < 1_000 or period % 1_000:
-        raise ConfigError(f"every={every!r}: it goes in whole seconds, from 1s on")
+        raise ConfigError(f"every={every!r} must be whole seconds, 1s or more")
     unit, size = next((unit, size) for unit, size in _UNITS if period % size == 0)
     return f"every {period // size}{unit}"
 
@@ -208,15 +208,15 @@ def _expression(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _period(text: str) -> int | None:
-    """In ms; None for a cron expression."""
+    """The interval in ms; None for a cron expression."""
     word, _, period = text.partition(" ")
     return milliseconds(period, what="every") if word == "every" else None
 
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> tzinfo:
-    """The time zone of this name; raises ConfigError."""
-    if name == "UTC":  # cronsim is quicker with this one
+    """The time zone of this name. Raises ConfigError."""
+    if name == "UTC":  # cronsim is faster with this one
         return UTC
     import zoneinfo
 
@@ -231,7 +231,7 @@ def zone(name: str) -> tzinfo:
     raise ConfigError(f"tz={name!r} is not a time zone{near or '; write one like Europe/Berlin, or UTC'}")
 
 
-# ── reckoning ────────────────────────────────────────────────────────────────────────────────────
+# ── computing instants ───────────────────────────────────────────────────────────────────────────
 
 
 def _multiples(period: int, after: int) -> Iterator[int]:
@@ -242,7 +242,10 @@ def _multiples(period: int, after: int) -> Iterator[int]:
 
 
 def _cron(expression: str, tz: str, after: int) -> Iterator[int]:
-    """A field of seconds is taken apart here: with it, cronsim would not mind the days of changing clocks."""
+    """The instants of a cron expression.
+
+    A seconds field is handled here: with one, cronsim ignores clock changes.
+    """
     from cronsim import CronSim
 
     fields = expression.split()
@@ -250,13 +253,13 @@ def _cron(expression: str, tz: str, after: int) -> Iterator[int]:
     if len(fields) == 6:
         seconds = sorted(CronSim(expression, datetime.now(UTC)).seconds)
         expression = " ".join(fields[1:])
-    # from before the minute that `after` is in, for that may have seconds to come
+    # start before the minute of `after`, which may have seconds left
     start = datetime.fromtimestamp(after // _MINUTE * 60 - 1, UTC).astimezone(zone(tz))
     last = after
     for minute in CronSim(expression, start):
         begins = round(minute.timestamp()) * 1_000
         for second in seconds:
             instant = begins + second * 1_000
-            if instant > last:  # an hour that comes twice may lead back to its first time
+            if instant > last:  # a repeated hour may lead back in time
                 yield instant
                 last = instant

@@ -1,4 +1,4 @@
-"""Asked before an app makes the store of its URL: a test run refuses one that nobody chose for tests."""
+"""Guards called before an app makes the store of its URL: test runs refuse stores not meant for tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from collections.abc import Callable
 
 __all__ = ["guards"]
 
-#: Called with the URL; what one of them raises, the use of the store raises.
+#: Functions called with the URL. If one raises, the app's use of the store raises the error.
 guards: list[Callable[[str], None]] = []

@@ -1,7 +1,7 @@
-"""Make text from outside safe to store and safe to print.
+"""Makes text from outside safe to store and safe to print.
 
-Text to store is plain UTF-8, whatever user code gave. Text to print moves no cursor, starts no new line and
-reverses no writing direction.
+Text to store is plain UTF-8, even if user code passed something else. Text to print moves no cursor, starts
+no new line, and does not change the writing direction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 _BEYOND_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _OF_A_LINE = re.compile(f"[\x00-\x1f{_BEYOND_ASCII}]")
 _OF_A_BLOCK = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
-#: Within its strings JSON has those below a space as escapes already.
+#: JSON strings have control characters below space escaped already.
 _OF_JSON = re.compile(f"[{_BEYOND_ASCII}]")
 _NOT_ASCII = re.compile("[^\x00-\x7e]")
 
@@ -36,39 +36,43 @@ _NOT_ASCII = re.compile("[^\x00-\x7e]")
 
 
 def plain(text: str) -> str:
-    """The text itself, also of a subclass such as an enum: encoders know only `str`, and no method of the
-    subclass may run where it could fail others too."""
+    """The text as a plain `str`, also from a subclass such as an enum.
+
+    Encoders accept only `str`, and methods of a subclass might raise.
+    """
     return text if type(text) is str else str.__str__(text)
 
 
 def whole(number: int) -> int:
-    """The same for a number."""
+    """The number as a plain `int`, also from a subclass."""
     return number if type(number) is int else int.__index__(number)
 
 
 def storable(text: str) -> str:
-    """The text, where it has halves of surrogate pairs (as file names that are not UTF-8 do) with these
-    written as escapes: a strange message must not keep a job from being settled."""
+    """The text with unpaired surrogates (from file names that are not UTF-8, say) written as escapes.
+
+    Without this, a message with such characters would keep its job from being settled.
+    """
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def text_of(value: Any, otherwise: str = "", *, most: int = 1_000) -> str:
-    """The value as a plain text of at most `most` characters; `otherwise` if it has no words.
+    """The value as plain text of at most `most` characters; `otherwise` if it cannot be formatted.
 
-    Never raises, whatever the value's own methods do.
+    Never raises, even if the value's own methods do.
     """
     try:
         text = plain(value if isinstance(value, str) else str(value))
-    except BaseException:  # noqa: BLE001  # boundary: a value of the user's whose own __str__ raises
+    except BaseException:  # noqa: BLE001  # boundary: a user's value whose __str__ raises
         return otherwise
     return storable(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def shown(value: Any, *, most: int = 100) -> str:
-    """The value as code would write it, for a message. Never raises."""
+    """The value's `repr` for a message. Never raises."""
     try:
         return text_of(repr(value), most=most)
-    except BaseException:  # noqa: BLE001  # boundary: a value of the user's whose own __repr__ raises
+    except BaseException:  # noqa: BLE001  # boundary: a user's value whose __repr__ raises
         return f"a value that cannot be shown, of {type(value)!r:.80}"
 
 
@@ -76,33 +80,33 @@ def shown(value: Any, *, most: int = 100) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """The text in one line: each control character as its escape, and at most `most` characters of it."""
+    """The text in one line of at most `most` characters, with control characters escaped."""
     return _OF_A_LINE.sub(_escaped, _cut(text, most))
 
 
 def block(text: str, most: int | None = None) -> str:
-    """The same for text of several lines, which keeps its newlines and tabs."""
+    """Like `one_line` for text of several lines: newlines and tabs stay."""
     return _OF_A_BLOCK.sub(_escaped, _cut(text, most))
 
 
 def json_escaped(text: str, *, ascii: bool = False) -> str:
-    r"""A JSON document with what `one_line` would change, or all that is not ASCII, as `\u` escapes."""
+    r"""Escape as `\u…` in a JSON document the characters that `one_line` escapes, or all non-ASCII ones."""
     return (_NOT_ASCII if ascii else _OF_JSON).sub(_json_escape, text)
 
 
 def short_line(text: str, most: int = 1_000) -> str:
-    """One line as above. Of a long one the middle is left out: what to do about it stands at its end."""
+    """The text in one line. A long one loses its middle, because its end often says what to do."""
     return one_line(_without_middle(text, most))
 
 
 def short_lines(text: str, most: int = 50) -> str:
-    """Several of them: at most so many lines, and each the shorter the more there are."""
+    """Several lines: at most `most`, and each the shorter the more there are."""
     lines = text.split("\n", most)[:most]
     return "\n".join(short_line(line, max(200, 1_000 // len(lines))) for line in lines)
 
 
 def number(value: float) -> str:
-    """A number for people: "0.25", "7.46", "1,234", without an exponent where that can be."""
+    """A number for people: "0.25", "7.46", "1,234", without an exponent if possible."""
     return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
 
 

@@ -1,6 +1,7 @@
-"""When two jobs are the same, for how long, and what becomes of the second.
+"""Unique jobs: when two jobs count as the same, for how long, and what happens to the second.
 
-A `Unique` is a rule as a user writes it; applied to one job it is a `UniqueKey`, which travels with the job.
+A `Unique` is a rule as a user writes it. Applied to one job it is a `UniqueKey`, which is stored with the
+job.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ __all__ = [
 UniqueState = Literal["queued", "running", "finished"]
 OnConflict = Literal["existing", "reject", "replace"]
 Replaceable = Literal["arguments", "run_at"]
-#: (arguments of the call that it names) → what the calls that are the same have in common.
+#: Called with the arguments that it names; calls with equal return values are the same.
 KeyFunction = Callable[..., str | int]
 
-#: The states in which a job holds its key, as bits of `UniqueKey.states`.
+#: The states in which a job holds its unique key, as bits of `UniqueKey.states`.
 WHILE_QUEUED, WHILE_RUNNING, WHILE_FINISHED = 1, 2, 4
 ALL_STATES = WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED
 _STATES: tuple[str, ...] = get_args(UniqueState)
@@ -46,9 +47,10 @@ _MOST = 10_000
 
 
 class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
-    """The rule applied to one job: who else has this key, in this queue, is the same.
+    """A unique rule applied to one job: another job with this key in the same queue is a duplicate.
 
-    `period` is ms from the enqueue; `states` and `replace` are bits. Whoever replaces is of the same task.
+    `period` is in ms from the enqueue; `states` and `replace` are bits. Only a job of the same task can
+    replace.
     """
 
     key: str
@@ -67,24 +69,24 @@ class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held_in(self) -> tuple[str, ...]:
-        """The states in words."""
+        """The states as words."""
         return tuple(word for bit, word in enumerate(_STATES) if self.states >> bit & 1)
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True):
-    """At most one job of a key in its queue: which calls share a key, how long a job holds it, what a second
-    call does. Raises ConfigError for what makes no sense.
+    """A rule for at most one job per unique key in a queue. Raises ConfigError for an invalid rule.
 
-    The same are jobs of one task with equal arguments; with `by=` those arguments alone count, with `key=` a
-    text, or a function of the arguments that it names.
+    Which calls share a key: those of one task with equal arguments. `by=` compares only the named arguments;
+    `key=` is the key itself, or a function of the arguments that it names.
 
-    A job holds its key in these `states` (queued: everything before it starts, and between its attempts;
-    finished: completed, as long as it is kept), with a `period` at most so long after its enqueue. With
-    "finished" and a period the key is held to the period's end, also if the completed job is not kept. A job
-    that is dead, cancelled or deleted holds nothing.
+    How long a job holds its key: in these `states`, and with a `period` at most that long after its enqueue.
+    "queued" covers the time before the start and between attempts; "finished" means completed, while the job
+    is kept. With "finished" and a period the key is held to the end of the period, even if the completed job
+    is not kept. A dead, cancelled or deleted job holds no key.
 
-    `on_conflict`: "existing" gives the handle of the job that holds the key, "reject" raises DuplicateJob,
-    "replace" gives that job, if it is queued, the new `arguments`, the new `run_at`, or both.
+    What a second call does (`on_conflict`): "existing" returns the handle of the job that holds the key,
+    "reject" raises DuplicateJob, "replace" gives that job, if it is queued, the new `arguments`, the new
+    `run_at`, or both.
     """
 
     by: str | Sequence[str] | None = None
@@ -97,9 +99,9 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.terms()
         if self.by is not None and self.key is not None:
-            raise ConfigError("unique: by= and key= both say which calls are the same: give one of them")
+            raise ConfigError("unique: by= and key= both define which calls are the same: give one of them")
         if self.by is not None and not self.names:
-            raise ConfigError("unique: by=() names no argument; leave it out, and all of them count")
+            raise ConfigError("unique: by=() names no argument; leave it out to compare all of them")
         if isinstance(self.key, str):
             _check_text(self.key, "unique: key=")
         elif self.key is not None and (not callable(self.key) or inspect.iscoroutinefunction(self.key)):
@@ -107,7 +109,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, value: bool | Duration | Unique | None) -> Unique | None:
-        """What a user may write: True, a period, a Unique, or nothing."""
+        """Read a user's value: True, a period, a Unique, False or None."""
         if value is None or value is False:
             return None
         if isinstance(value, Unique):
@@ -116,19 +118,19 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The arguments that count; None: all."""
+        """The arguments that are compared; None: all."""
         return None if self.by is None else _words(self.by, None, "by", "an argument's name")
 
     def check(self, signature: inspect.Signature | None) -> None:
         """Raise ConfigError if the rule names arguments that a function of this signature does not have.
 
-        None: there are no named ones.
+        `signature` is None for raw jobs, which have no named arguments.
         """
         if signature is None:
             if self.by is not None or callable(self.key):
                 raise ConfigError(
                     "unique: a raw job has no named arguments for by= or a key function: "
-                    "its payload as a whole counts; say the key of a call with unique_key="
+                    "its whole payload is compared; set the key of a call with unique_key="
                 )
             return
         known = list(signature.parameters)
@@ -139,29 +141,29 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"unique: {what}{name!r} is no argument of the task{near}")
 
     def asks(self, signature: inspect.Signature) -> tuple[str, ...]:
-        """The arguments that a key function wants to see, which it names, or with `**rest` all."""
+        """The names of the arguments that the key function takes; all of them with `**rest`."""
         if not callable(self.key):
             return ()
         try:
             parameters = inspect.signature(self.key).parameters.values()
-        except (TypeError, ValueError):  # a builtin without a signature gets the first
+        except (TypeError, ValueError):  # a builtin without a signature gets the first argument
             return tuple(signature.parameters)[:1]
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return tuple(signature.parameters)
         return tuple(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
 
     def with_key(self, key: str) -> Unique:
-        """The same rule for calls that say themselves what their key is."""
+        """The same rule with this key, for a call with `unique_key=`."""
         return msgspec.structs.replace(self, by=None, key=_check_text(key, "unique_key="))
 
     def terms(self) -> UniqueKey:
-        """All but the key."""
+        """The checked rule as a UniqueKey without its key."""
         period = None if self.period is None else milliseconds(self.period, what="unique")
         if period == 0:
-            raise ConfigError("unique=0 would hold for no time; use True, a longer period, or False")
+            raise ConfigError("unique=0 would never be in effect; use True, a longer period, or False")
         states = _words(self.states, _STATES, "states", "a state of holding")
         if not states:
-            raise ConfigError(f"unique: states=() would hold in no state; name some of {', '.join(_STATES)}")
+            raise ConfigError(f"unique: states=() names no state; name some of {', '.join(_STATES)}")
         replace = _words(self.replace, _REPLACEABLE, "replace", "something to replace")
         conflict = self.on_conflict or ("replace" if replace else "existing")
         if conflict not in _CONFLICTS:
@@ -172,7 +174,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         if conflict == "replace":
             if "queued" not in states:
                 raise ConfigError(
-                    "unique: only a queued job can be replaced, and with these states= none holds its key: "
+                    "unique: only a queued job can be replaced, and with these states= it holds no key: "
                     "add 'queued', or take another on_conflict="
                 )
             replace = replace or _REPLACEABLE
@@ -182,7 +184,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_digest(task: str, how: str, what: bytes) -> str:
-    """A key: 128 bits over the task's name, and what its calls have in common, found in this way."""
+    """A unique key: a 128-bit hash of the task's name, the kind of comparison, and the compared value."""
     text = b"\0".join((task.encode(), how.encode(), what))
     return blake2b(text, digest_size=16).hexdigest()
 
@@ -195,7 +197,7 @@ def _check_text(key: Any, what: str) -> str:
 
 
 def _words(value: Any, known: Sequence[str] | None, what: str, kind: str) -> tuple[str, ...]:
-    """One word, or several; each once."""
+    """Read one word or several, without duplicates."""
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, (Sequence, set, frozenset)):
         raise ConfigError(f"unique: {what}={value!r:.100} is not a list of words")

@@ -1,8 +1,8 @@
-"""When a job takes its unique key and when it gives it up; and what a call makes of the job that it replaces.
+"""Rules of unique keys: when a job takes and frees its key, and how a call replaces a queued job.
 
-Stores ask this at each step of a job between the phases queued, running and finished. A key is taken on the
-way into the rule's phases and never inside them: nobody waits for one. Redis has the same in
-`scripts/lib/places.lua` and `replacing.lua`.
+Stores apply these rules when a job moves between the phases queued, running and finished. A key is taken when
+a job enters the rule's phases, never inside them, so that no job waits for one. The Lua counterparts for
+Redis are `scripts/lib/places.lua` and `replacing.lua`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
 
 
 class KeyChange(enum.Enum):
-    """What a step does to a job's key."""
+    """What a transition does to a job's unique key."""
 
     STAYS = "stays"  # held or not, as before
-    TAKEN = "taken"  # if nobody else holds it and its period is not over
-    FREED = "freed"  # if it is this job's
+    TAKEN = "taken"  # if no other job holds it and its period is not over
+    FREED = "freed"  # if this job holds it
 
 
 def phase(state: State | None) -> int:
-    """The phase of a state, as a bit of `UniqueKey.states`; 0: no key is held there."""
+    """The phase of a state, as a bit of `UniqueKey.states`; 0: no unique key is held in this state."""
     if state in QUEUED:
         return WHILE_QUEUED
     if state is State.RUNNING:
@@ -46,7 +46,7 @@ def phase(state: State | None) -> int:
 
 
 def key_change(states: int, before: State | None, after: State | None) -> KeyChange:
-    """What becomes of the key of a rule with these states in this step; None is not being there."""
+    """The change of a unique key with these states in a transition; None: the job does not exist."""
     held, holds = states & phase(before), states & phase(after)
     if bool(held) is bool(holds):
         return KeyChange.STAYS
@@ -54,17 +54,17 @@ def key_change(states: int, before: State | None, after: State | None) -> KeyCha
 
 
 def until(unique: UniqueKey, enqueued_at: int) -> int | None:
-    """When the key's period is over; None: it has none."""
+    """The end of the unique key's period; None: without a period."""
     return None if unique.period is None else enqueued_at + unique.period
 
 
 def outlives_its_job(states: int, state: State) -> bool:
-    """Whether a key with a period is held on when this job, which has ended, is no longer kept."""
+    """Whether a unique key with a period stays held after this ended job is removed."""
     return state is State.COMPLETED and bool(states & WHILE_FINISHED)
 
 
 def expiry_of(new: NewJob, now: int) -> int | None:
-    """The instant from which on a job enqueued now may not start any more."""
+    """The instant from which a job enqueued now may no longer start; None: no expiry."""
     ends = [] if new.expires_in is None else [now + new.expires_in]
     if new.expires_at is not None:
         ends.append(new.expires_at)
@@ -103,7 +103,7 @@ def moves(before: NewJob, after: NewJob) -> bool:
 
 
 def replaced_spec(spec: NewJob, new: NewJob) -> NewJob:
-    """What the producers of a job that was replaced have asked for, all in all."""
+    """The combined request of all producers of a replaced job."""
     if new.unique is not None and new.unique.replaces_arguments:
         spec = replace(spec, payload=new.payload, lane=new.lane, turn=new.turn)
         if spec.group is not None and new.group is not None:  # whether it has one is its task's affair

@@ -1,1 +1,1 @@
-"""What a store needs from time to time, whoever runs it: promote, reclaim, prune."""
+"""Maintenance of a store, run by workers: promote, reclaim, prune, enqueue periodic jobs."""

@@ -1,4 +1,4 @@
-"""Enqueues the jobs of periodic entries, shortly before each instant; any number of workers do so at once."""
+"""Enqueues the jobs of periodic entries shortly before they are due; any number of workers may run it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from penstock.stores.contract import SetAside, Store, Tick, TickStatus
 
 __all__ = ["PeriodicEnqueuer"]
 
-#: Nobody tells a worker that is busy of new entries: it looks for itself (s).
+#: Interval (s) at which entries are checked even without a notification: a busy worker gets none.
 _LOOK = 30.0
-#: By another server's clock it was time already: ask again after this (s).
+#: Pause (s) before a tick is repeated that the store's server found too early by its clock.
 _EARLY = 0.05
-#: An entry that cannot be reckoned here is looked at again after this (s).
+#: Pause (s) before an entry is checked again that cannot be computed here.
 _TROUBLE = 5.0
 
 
 class PeriodicEnqueuer(Service):
-    """Sleeps until the next instant of the entries of these queues. `wake` tells it that they have changed.
+    """Sleeps until the next instant of the entries of these queues; `wake` makes it check for changes.
 
-    The store's clock says what is due, and its watermarks say what has been done: nobody leads, and whoever
-    comes second changes nothing. `mine` are the entries that this worker's code has registered. They are put
-    first of all; of those that other code has registered it leaves its hands. `rewrite` is what the app's
-    middleware does to a new job, and `on_enqueued` hears of each.
+    The store's clock decides what is due, and its watermarks record what is done. No worker leads: the second
+    worker's tick changes nothing. `mine` are the entries registered by this worker's code; they are stored
+    first. Entries registered by other code are left to the workers that have that code. `rewrite` is the
+    app's enqueue middleware, and `on_enqueued` is called for each job enqueued here.
     """
 
     name = "periodic enqueuer"
@@ -53,8 +53,8 @@ class PeriodicEnqueuer(Service):
         self._rewrite = rewrite
         self._on_enqueued = on_enqueued
         self._look = look
-        self._unput = dict(self._mine)  # those of which the store does not know yet
-        self._unreadable: set[Ref] = set()  # entries of which was said so
+        self._unput = dict(self._mine)  # entries not stored yet
+        self._unreadable: set[Ref] = set()  # entries reported as unreadable
 
     async def tick(self) -> float:
         if self._unput:
@@ -68,8 +68,8 @@ class PeriodicEnqueuer(Service):
             try:
                 tick = self._reckoned(entry, table.now)
                 wait = self._wait(entry, table.now) if tick is None else None
-            except PenstockError as error:  # a time zone that this machine does not know, and the like
-                self.complaint.about(f"the periodic entry {entry.spec.name!r} is left out", error)
+            except PenstockError as error:  # e.g. a time zone unknown on this machine
+                self.complaint.about(f"the periodic entry {entry.spec.name!r} is skipped", error)
                 waits.append(_TROUBLE)
                 continue
             if tick is not None:
@@ -81,7 +81,8 @@ class PeriodicEnqueuer(Service):
         return min(waits)
 
     async def _put(self) -> None:
-        """All at once; where a part of the store is away, queue by queue, and what is left the next time."""
+        """Store the code's entries. If a part of the store is unreachable, store them queue by queue and keep
+        the others for the next tick."""
         try:
             await self._store.put_entries(list(self._unput.values()))
             self._unput.clear()
@@ -95,20 +96,20 @@ class PeriodicEnqueuer(Service):
             try:
                 await self._store.put_entries(list(entries.values()))
             except StoreUnavailable as error:
-                self.complaint.about(f"the periodic entries of queue {queue!r} wait", error)
+                self.complaint.about(f"the periodic entries of queue {queue!r} are not stored yet", error)
             else:
                 for ref in entries:
                     del self._unput[ref]
 
     def _tell_unreadable(self, entries: Sequence[Entry]) -> None:
-        """Once of each, as long as it is so."""
+        """Report each unreadable entry once, until it is readable again."""
         found = {entry.ref: entry.unreadable for entry in entries if entry.unreadable is not None}
         for ref in found.keys() - self._unreadable:
             self.on_set_aside([SetAside("periodic entry", ref.queue, ref.id, found[ref])])
         self._unreadable = set(found)
 
     async def _ticked(self, due: Sequence[tuple[Entry, Tick]], now: int) -> list[float]:
-        """Apply them; how long each entry can wait then."""
+        """Apply ticks; returns the seconds that each entry can wait after that."""
         waits: list[float] = []
         answers = await self._store.tick([tick for _, tick in due])
         for (entry, tick), answer in zip(due, answers, strict=True):
@@ -117,7 +118,7 @@ class PeriodicEnqueuer(Service):
             elif answer.moved is TickStatus.UNKNOWN:
                 waits.append(_TROUBLE)
             elif answer.moved is TickStatus.STALE:
-                waits.append(0.0)  # somebody was quicker: see how it stands now
+                waits.append(0.0)  # another worker was first: read the entry again
             elif answer.moved is TickStatus.APPLIED:
                 for job in tick.jobs:
                     if job.id in answer.enqueued:
@@ -132,12 +133,12 @@ class PeriodicEnqueuer(Service):
         if tick is None:
             return None
         why = why_not_here(entry.spec.job.payload)
-        if why is not None:  # who can read its arguments will enqueue its jobs
-            raise PenstockError(f"what its jobs carry cannot be read here: {why}")
+        if why is not None:  # a worker that can read its arguments enqueues its jobs
+            raise PenstockError(f"the contents of its jobs cannot be read here: {why}")
         return replace(tick, jobs=tuple(self._rewritten(job) for job in tick.jobs))
 
     def _rewritten(self, job: NewJob) -> NewJob:
-        """As the middleware wants it; what makes it the job of its instant stays."""
+        """Apply the enqueue middleware; id, queue and time of the job stay."""
         try:
             return replace(self._rewrite(job), id=job.id, queue=job.queue, run_at=job.run_at, delay=0)
         except PenstockError:
@@ -146,7 +147,7 @@ class PeriodicEnqueuer(Service):
             raise PenstockError(f"its middleware around enqueues failed: {error!r}") from error
 
     def _wait(self, entry: Entry, now: int) -> float | None:
-        """In seconds. Not all workers come at once where there is time."""
+        """Seconds to wait, with jitter so that not all workers act at the same moment."""
         ms = wait_ms(entry, now)
         if ms is None:
             return None

@@ -1,4 +1,4 @@
-"""Makes due jobs available, at their millisecond."""
+"""Makes scheduled jobs available when they are due, to the millisecond."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Promoter"]
 
 
 class Promoter(Service):
-    """Sleeps until the next due instant; `expect` tells it of an earlier one."""
+    """Sleeps until the next job is due; `expect` announces an earlier one."""
 
     name = "promoter"
 
@@ -24,7 +24,7 @@ class Promoter(Service):
         self._batch = batch
         self._wakes_at = 0.0  # monotonic
         self._backoff = Backoff(most=look)
-        self._stuck_at: int | None = None  # the instant of what was due, and did not move
+        self._stuck_at: int | None = None  # the time of due jobs that the last tick did not move
 
     async def tick(self) -> float:
         due = await self._store.promote(self._queues, limit=self._batch)
@@ -38,20 +38,20 @@ class Promoter(Service):
         return wait
 
     def _pause(self, due: Due) -> float:
-        """How long to let be what is due and does not move, though it was not set aside either."""
+        """Seconds to pause if due jobs were neither moved nor set aside."""
         stuck_at, self._stuck_at = self._stuck_at, None
         if due.moved or due.set_aside or due.next is None or due.next > due.now:
             self._backoff.moved()
             return 0.0
         self._stuck_at = due.next
-        if stuck_at != due.next:  # expired jobs are cancelled, which moves nothing; on to those behind them
+        if stuck_at != due.next:  # expired jobs were cancelled instead of moved: continue with the next ones
             self._backoff.moved()
             return 0.0
         return self._backoff.stuck()
 
     def expect(self, wait_ms: int) -> None:
-        """Somebody saw a job that is due in `wait_ms`: be awake by then."""
+        """Wake in time for a job that is due in `wait_ms`."""
         if wait_ms == 0 and self._stuck_at is not None:
-            return  # that is what does not move
+            return  # these are the jobs that do not move
         if time.monotonic() + wait_ms / 1000 < self._wakes_at - 0.0005:
             self.wake()

@@ -1,4 +1,4 @@
-"""Removes what is over: ended jobs past their time, expired ones, silent workers."""
+"""Removes ended jobs past their retention, expired jobs, and workers that no longer announce themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Pruner"]
 
 
 class Pruner(Service):
-    """Small steps, often when there is much to do, every ten seconds when there is not."""
+    """Prunes in small steps: every 50 ms while there is much to remove, otherwise every ten seconds."""
 
     name = "pruner"
 

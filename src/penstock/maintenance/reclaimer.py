@@ -1,4 +1,4 @@
-"""Takes back jobs whose holder is gone, and lets the lifecycle judge them."""
+"""Reclaims jobs whose worker is dead or whose lease has expired, and decides their outcome."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from penstock.stores.contract import Store
 
 __all__ = ["Reclaimer", "reclaim_all"]
 
-#: The dead are looked for this often (s); it costs no question to the store.
+#: Interval of the search for dead workers (s); it needs no call to the store.
 _LOOK_FOR_DEAD = 1.0
-#: A dead worker that this store does not know is asked for again after this (s).
+#: Interval (s) after which dead workers that this store does not know are looked up again.
 _STRANGE_FOR = 60.0
-#: A beat that was due at the last moment takes its time, too.
+#: Factor for the pause before leases are judged again: a heartbeat that is just due takes some time.
 _AND_A_BIT = 1.5
 
 
 class Reclaimer(Service):
-    """Every second: whether a worker is proven dead, whose jobs are then taken back at once. And as often as
-    `every` says: jobs with a lease that has run out.
+    """Reclaims the jobs of proven dead workers every second, and expired leases every `every` seconds.
 
-    `proven_dead` names the dead of this host, of whatever store, told of those that do not concern us (see
-    worker/locks.py). `remove_dead` removes the proof, and `on_lost` is called for each worker removed here:
-    its id, the cause, how many jobs. A reclaimer that was itself stopped or cut off waits a heartbeat before
-    it judges leases: the others may have been cut off just as long. `write` is any write to the store, asked
-    for after a failure: a store whose disk is full still answers all questions, and is not back before it can
-    be written to.
+    `proven_dead` returns the dead workers of this host, of any store (see worker/locks.py); its argument are
+    those known not to belong to this store. `remove_dead` removes the proof. `on_lost` is called for each
+    worker removed here, with its id, the cause and the number of its jobs.
+
+    A reclaimer that was itself suspended or cut off waits one heartbeat before it reclaims expired leases,
+    because other workers may have been cut off for as long. `write` writes to the store and is called after a
+    failure: a store with a full disk answers reads, but counts as back only when it can be written to.
     """
 
     name = "reclaimer"
@@ -62,8 +62,8 @@ class Reclaimer(Service):
         self._lease = lease
         self._heartbeat = heartbeat
         self._proven_dead = proven_dead
-        self._strangers: set[str] = set()  # dead, and not of this store
-        self._look_at_all = 0.0  # monotonic: when those are looked at again
+        self._strangers: set[str] = set()  # dead workers that do not belong to this store
+        self._look_at_all = 0.0  # monotonic: when those are looked up again
         self._remove_dead = remove_dead
         self._on_lost = on_lost
         self._on_judged = on_judged
@@ -74,12 +74,16 @@ class Reclaimer(Service):
         self._last_contact = clock.lease_seconds()
         self._failed = False
         self._judge_from = 0.0
-        self._due = 0.0  # by `clock.lease_seconds()`: when leases are looked at again
-        #: Out of touch for longer than this (s), a lease may have run out whose holder was so as well.
+        self._due = 0.0  # by `clock.lease_seconds()`: when expired leases are reclaimed next
+        #: After a gap in contact longer than this (s), leases may have expired whose workers were cut off
+        #: too.
         self._cut_off = min(3 * every + 1.0, max(1.5 * every, lease / 1000 - heartbeat))
 
     def suspend_reclaim(self) -> None:
-        """Somebody else here could not write to the store. From any thread."""
+        """Suspend reclaiming after another part of this worker could not write.
+
+        May be called from any thread.
+        """
         self._failed = True
 
     async def tick(self) -> float:
@@ -96,7 +100,7 @@ class Reclaimer(Service):
         elif not asked:
             if clock.lease_seconds() < self._due:
                 return self._pause
-            await self._store.workers()  # how long it has not answered must be known before leases are judged
+            await self._store.workers()  # shows whether the store answers, before leases are reclaimed
         now = clock.lease_seconds()
         if self._failed or now - self._last_contact > self._cut_off:
             self._judge_from = now + self._heartbeat * _AND_A_BIT
@@ -109,7 +113,7 @@ class Reclaimer(Service):
         )
         if found.set_aside:
             self.on_set_aside(found.set_aside)
-        cause = "its worker did not renew the lease"
+        cause = "the worker did not extend the lease"
         await judge(
             self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._on_judged
         )
@@ -123,8 +127,11 @@ class Reclaimer(Service):
         return min(_LOOK_FOR_DEAD, self._every)
 
     async def _reclaim_from_the_dead(self) -> bool:
-        """Whether the store was asked: only if somebody on this host has died whom it may know."""
-        if time.monotonic() >= self._look_at_all:  # one whose id was chosen may live again, and here
+        """Reclaim the jobs of dead workers.
+
+        Whether the store was asked: only if a worker on this host has died.
+        """
+        if time.monotonic() >= self._look_at_all:  # an id given by the user may be in use again
             self._strangers.clear()
             self._look_at_all = time.monotonic() + _STRANGE_FOR
         dead = self._proven_dead(self._strangers)
@@ -148,7 +155,8 @@ class Reclaimer(Service):
                 on_judged=self._on_judged,
             )
             await self._store.retire(info.id)
-            if self._remove_dead(info.id) is not False:  # else another was quicker, and has told
+            # otherwise another worker has removed it and reported the loss
+            if self._remove_dead(info.id) is not False:
                 self._on_lost(info.id, cause, len(lost))
         return True
 
@@ -156,9 +164,9 @@ class Reclaimer(Service):
 async def reclaim_all(
     store: Store, dead: str, by: str, lease: int, kind: str, cause: str, **options: Unpack[JudgeOptions]
 ) -> list[Job]:
-    """Take over everything that the dead worker held, and judge it; the jobs, as they were found.
+    """Reclaim all jobs that the dead worker held and decide their outcome; returns the jobs as they were.
 
-    `overdue` says of a job for which the worker was killed how it had timed out. `leave`: as for `judge`.
+    `overdue` returns the timeout message of a job for which the worker was killed. `leave`: as for `judge`.
     """
     jobs: list[Job] = []
     while True:

@@ -1,4 +1,4 @@
-"""The life of every loop: start, tick, stop, and what happens when the store does not answer."""
+"""Services: loops with start, tick and stop that continue when the store does not answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["Backoff", "Complaint", "Service", "pause_after"]
 
 _log = logging.getLogger("penstock.maintenance")
 
-#: A store that is away makes every loop fail at once: say so at most this often (s).
+#: Minimum interval of log lines about an unreachable store (s): every loop fails at once.
 _SAY_EVERY = 3.0
 
 
 def pause_after(failures: int, *, first: float = 0.1, most: float = 1.0) -> float:
-    """Seconds to let a store rest that has failed so often: doubled each time, with jitter.
+    """Seconds to wait after `failures` failed calls: doubled each time up to `most`, with jitter.
 
-    The longest is what a worker may be late when the store is back.
+    The maximum is also the delay with which a worker notices that the store is back.
     """
     return float(min(most, first * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, no secret)
 
 
 class Backoff:
-    """The pause after a round that had something to do and did nothing: none after the first `free` rounds,
-    then 1 ms, doubled each time up to `most` seconds. Without it, a loop spins on what cannot be done."""
+    """The pause after rounds that had work and could do none of it: none after the first `free` rounds, then
+    1 ms, doubled each time up to `most` seconds. Without it, the loop would spin."""
 
     def __init__(self, *, most: float, free: int = 0) -> None:
         self._most = most
@@ -36,18 +36,18 @@ class Backoff:
         self._rounds = 0
 
     def moved(self) -> None:
-        """Something was done: begin anew."""
+        """Reset after a round that did something."""
         self._rounds = 0
 
     def stuck(self) -> float:
-        """Seconds to pause after one more round in vain."""
+        """Count a round without effect; returns the seconds to pause."""
         self._rounds += 1
         over = self._rounds - self._free
         return 0.0 if over <= 0 else float(min(self._most, 0.001 * 2 ** min(over - 1, 30)))
 
 
 class Complaint:
-    """Logs a repeated trouble at most once in three seconds, with the count of what it left out."""
+    """Logs a repeated problem at most once in three seconds, with the number of lines left out."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -55,7 +55,7 @@ class Complaint:
         self._unsaid = 0
 
     def about(self, what: str, error: BaseException) -> None:
-        """Say that `what` failed, or count it."""
+        """Log that `what` failed, or count it."""
         now = time.monotonic()
         if now - self._said < _SAY_EVERY:
             self._unsaid += 1
@@ -66,22 +66,24 @@ class Complaint:
 
 
 class Service:
-    """One loop. A tick does a bounded piece of work and says in how many seconds it wants the next;
-    `wake` brings it forward. A store that does not answer delays the next tick (see `pause_after`) and
-    ends nothing."""
+    """A loop. Each tick does a bounded piece of work and returns the seconds until the next tick.
+
+    `wake` starts the next tick early. If the store does not answer, the next tick is delayed (see
+    `pause_after`).
+    """
 
     name = "service"
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self._stopping = False
-        #: Those who depend on one store may share theirs, so that one outage is not told by each of them.
+        #: Services of one store may share a complaint, so that an outage is logged once.
         self.complaint = Complaint(_log)
-        #: Hears of what the store has set aside.
+        #: Called with records that the store has set aside.
         self.on_set_aside = log_set_aside
 
     async def tick(self) -> float:
-        """Do a piece of work; seconds until the next one."""
+        """Do a piece of work; returns the seconds until the next tick."""
         raise NotImplementedError
 
     async def run(self) -> None:
@@ -97,13 +99,13 @@ class Service:
                 failures += 1
                 pause = pause_after(failures)
             except Exception:  # noqa: BLE001  # boundary: a fault in one loop must not end the worker and the attempts in it
-                _log.exception("%s failed, and goes on", self.name)
+                _log.exception("%s failed and continues", self.name)
                 failures += 1
                 pause = pause_after(failures, most=5.0)
             if pause > 0 and not self._stopping:
                 await self._sleep(pause)
             else:
-                await asyncio.sleep(0)  # a store in memory never makes us wait: the others want their turn
+                await asyncio.sleep(0)  # a store in memory never waits: let other tasks run
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -113,10 +115,10 @@ class Service:
             pass
 
     def wake(self) -> None:
-        """Tick now instead of later."""
+        """Tick now instead of at the planned time."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End after the tick that is under way."""
+        """End after the tick that is in progress."""
         self._stopping = True
         self._woken.set()

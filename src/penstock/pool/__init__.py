@@ -1,8 +1,7 @@
-"""A bounded queue and its workers inside one process: for work that may end with the process.
+"""A bounded in-process queue with workers, for work that may be lost when the process ends.
 
-One set of rules (`rules`), two fronts: `JobQueue` and `Pool` for an event loop, `ThreadJobQueue` and
-`ThreadPool` for threads. Nothing here retries, delays or stores; for jobs that must not get lost there is
-`penstock.App`.
+The rules are in `rules`; `JobQueue` and `Pool` serve an event loop, `ThreadJobQueue` and `ThreadPool` serve
+threads. Nothing here retries, delays or stores jobs; use `penstock.App` for jobs that must not get lost.
 """
 
 from __future__ import annotations

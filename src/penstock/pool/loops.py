@@ -1,4 +1,4 @@
-"""The front for an event loop: tasks work, futures wait, no locks."""
+"""The queue and pool for an event loop: workers are tasks, waiting is done by futures, without locks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _log = logging.getLogger("penstock.pool")
 J = TypeVar("J")
 R = TypeVar("R")
 
-#: A loop refers to its tasks weakly; without this one that waits could be collected.
+#: Keeps tasks alive: an event loop refers to its tasks only weakly.
 _kept: set[asyncio.Task[Any]] = set()
 
 
 def spawn(work: Coroutine[Any, Any, R], *, name: str | None = None) -> asyncio.Task[R]:
-    """Run the coroutine beside everything else: a task that is not collected, and whose error is logged.
+    """Run the coroutine as a task that is kept alive and whose error is logged.
 
-    Where this is enough no queue is needed. It limits nothing.
+    Sets no limit; use it if no queue is needed.
     """
     task = asyncio.create_task(work, name=name)
     _kept.add(task)
@@ -53,7 +53,7 @@ def _log_spawned(task: asyncio.Task[Any]) -> None:
 
 
 class _TaskWait:
-    """The sleep of one task inside one verb."""
+    """The sleep of one task inside one method."""
 
     def __init__(self) -> None:
         self._woken: asyncio.Future[None] | None = None
@@ -81,14 +81,14 @@ async def _walk(steps: Steps[R], nap: _TaskWait) -> R:
         answer: R = end.value
         return answer
     finally:
-        steps.close()  # a caller that is cancelled leaves the line
+        steps.close()  # a cancelled caller leaves the waiting line
 
 
 class JobQueue(Front[J], Generic[J]):
     """A bounded queue for the tasks of one event loop; `async for job in queue` is a worker.
 
-    `capacity` jobs may wait; 0 hands each job over to a task that is asleep in `get`. All methods are for the
-    loop's own thread; `queue.token.cancel()` may be called from anywhere.
+    `capacity` is the number of jobs that may wait. With 0, a job is accepted only if a task waits in `get`.
+    Call all methods in the loop's own thread; only `queue.token.cancel()` may be called from any thread.
     """
 
     def __init__(self, capacity: int, *, name: str = "jobs", token: CancelToken | None = None) -> None:
@@ -101,19 +101,19 @@ class JobQueue(Front[J], Generic[J]):
         return Rules(capacity, name=name, parent=token)
 
     async def put(self, job: J, timeout: float | None = None) -> None:
-        """Put the job in, waiting for room if there is none; first come, first in.
+        """Add the job, waiting for room if there is none; waiting callers are served in order.
 
-        Raises QueueFull when `timeout` seconds have not brought room, QueueClosed after `close` or `cancel`,
-        also to those who wait. A `put` that raised, or was cancelled, has put nothing.
+        Raises QueueFull if there is no room within `timeout` seconds, and QueueClosed after `close` or
+        `cancel`, also in callers that wait. A `put` that raised or was cancelled has added nothing.
         """
         self._here()
         nap = _TaskWait()
         await _walk(self._rules.put(job, nap, timeout), nap)
 
     async def get(self) -> J:
-        """Take the next job, waiting for it; QueueClosed when none will come.
+        """Take the next job, waiting for it. Raises QueueClosed if none will come.
 
-        Cancelled, it has taken none.
+        A cancelled `get` has taken no job.
         """
         self._here()
         nap = _TaskWait()
@@ -129,11 +129,11 @@ class JobQueue(Front[J], Generic[J]):
             raise StopAsyncIteration from None
 
     def cancel(self) -> list[J]:
-        """Close, and give nothing out any more. Returns, and forgets, the jobs that waited, in order."""
+        """Close the queue and hand out no more jobs. Removes and returns the waiting jobs, in order."""
         return self._cancel()
 
     def _wake_all(self) -> None:
-        """The token was cancelled, in whatever thread."""
+        """Wake all sleepers after the token was cancelled, from any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
@@ -142,7 +142,7 @@ class JobQueue(Front[J], Generic[J]):
             return
         try:
             loop.call_soon_threadsafe(self._rules.wake_all)
-        except RuntimeError:  # it was closed meanwhile, and nobody sleeps there any more
+        except RuntimeError:  # the loop was closed in the meantime: no task sleeps there
             pass
 
     def _here(self) -> None:
@@ -150,7 +150,7 @@ class JobQueue(Front[J], Generic[J]):
         if loop is None:
             raise RuntimeError(
                 f"{type(self).__name__} {self._rules.name!r} was used outside of its event loop; from a "
-                "thread use asyncio.run_coroutine_threadsafe(pool.put(job), loop), or the front for threads"
+                "thread use asyncio.run_coroutine_threadsafe(pool.put(job), loop), or ThreadPool"
             )
         if self._loop is None or (self._loop.is_closed() and not self._rules.alive):
             self._loop = loop
@@ -170,10 +170,11 @@ class JobQueue(Front[J], Generic[J]):
 class Pool(JobQueue[J]):
     """A bounded queue with `workers` tasks that call `handler` with one job after the other.
 
-    A worker starts when there is a job and nobody free. A job that fails is counted and told to `on_error`,
-    or logged; its worker goes on. Nothing is promised about which worker gets how many.
+    A worker is started when a job arrives and no worker is free. A failed job is counted and passed to
+    `on_error`, or logged; its worker continues. How jobs are spread over workers is not defined.
 
-    `async with Pool(...)` drains at the end of the block; if the block fails it cancels, running jobs too.
+    `async with Pool(...)` drains at the end of the block. If the block fails, it cancels, including running
+    jobs.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class Pool(JobQueue[J]):
         self._workers = checked("workers", workers, least=1)
         self._handler = handler
         self._on_error = on_error
-        self._hired = 0  # workers ever, for their names
+        self._hired = 0  # workers started so far, for their names
         super().__init__(capacity, name=name, token=token)
 
     def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
@@ -200,38 +201,37 @@ class Pool(JobQueue[J]):
 
     @property
     def running(self) -> int:
-        """Jobs that a worker has, or that a free one is about to take."""
+        """Number of jobs that a worker has, or that a free one is about to take."""
         return self._rules.running
 
     @property
     def done(self) -> int:
-        """Jobs whose handler returned."""
+        """Number of jobs whose handler returned."""
         return self._rules.done
 
     @property
     def failed(self) -> int:
-        """Jobs whose handler raised, or was cancelled."""
+        """Number of jobs whose handler raised, or was cancelled."""
         return self._rules.failed
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every worker has ended, as they do after `close` or `cancel`; False if time was short.
+        """Wait until all workers have ended after `close` or `cancel`. False after `timeout` seconds.
 
-        Changes nothing: after False all goes on.
+        Waiting stops nothing: after False, the workers continue.
         """
         self._refuse_own_jobs()
         nap = _TaskWait()
         return await _walk(self._rules.wait(nap, timeout), nap)
 
     async def join(self) -> None:
-        """`wait` without a limit."""
+        """Wait without a limit."""
         await self.wait()
 
     def cancel(self, *, running: bool = False) -> list[J]:
-        """Close, and start nothing any more: from now on no handler is called.
+        """Close the pool and start no more jobs.
 
-        Returns the jobs that had not begun, in order, and forgets them: they are the caller's. Running jobs
-        end by themselves, or are cancelled with `running=True` (but not the one that calls this). Does not
-        wait.
+        Removes and returns the jobs that have not started, in order. Running jobs end by themselves, or are
+        cancelled with `running=True` (except the one that calls this). Does not wait.
         """
         dropped = self._cancel()
         if running:
@@ -242,11 +242,12 @@ class Pool(JobQueue[J]):
         return dropped
 
     async def stop(self, *, drain: bool = True, timeout: float | None = None) -> Stopped[J]:
-        """Close (or, with `drain=False`, cancel), wait, and cancel what has not begun when the time is over.
+        """Close (or with `drain=False` cancel), wait, and at the timeout cancel jobs that have not started.
 
-        Jobs that still run then go on, and are named in the answer; `cancel(running=True)` would end them.
+        Jobs that still run then continue, and are listed in the answer; `cancel(running=True)` would end
+        them.
         """
-        deadline_of(timeout)  # refused before anything is closed
+        deadline_of(timeout)  # checked before anything is closed
         self._refuse_own_jobs()
         dropped: list[J] = []
         if drain:
@@ -285,7 +286,7 @@ class Pool(JobQueue[J]):
         if self._rules.alive >= self._workers:
             return
         self._hired += 1
-        # an empty context: a worker outlives whoever happened to put the first job
+        # an empty context: a worker outlives the caller that put the first job
         task = asyncio.get_running_loop().create_task(
             self._work(), name=f"penstock-{self._rules.name}-{self._hired}", context=contextvars.Context()
         )
@@ -294,10 +295,10 @@ class Pool(JobQueue[J]):
         task.add_done_callback(self._left)
 
     def _left(self, task: asyncio.Task[None]) -> None:
-        # not in a `finally` of the worker: one that is cancelled before its first step has none
+        # not in a `finally` of the worker: a task cancelled before its first step runs none
         _kept.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):  # anything else ends the loop, and is told by it
+        if isinstance(error, Exception):  # any other exception ends the loop, which reports it
             _log.error("pool %s: a worker failed", self._rules.name, exc_info=error)
         self._rules.left()
 
@@ -309,12 +310,11 @@ class Pool(JobQueue[J]):
                 job = await _walk(self._rules.begin(me, nap), nap)
             except QueueClosed:
                 return
-            # no await between here and the handler's first line: what `cancel` has not dropped has begun
+            # no await before the handler's first line: a job that `cancel` has not dropped has started
             await self._run(job, me)
             del job  # not kept alive by an idle worker
-            await asyncio.sleep(
-                0
-            )  # a handler that never waits must not keep the loop until the queue is empty
+            # a handler that never awaits must not block the loop until the queue is empty
+            await asyncio.sleep(0)
 
     async def _run(self, job: J, me: asyncio.Task[Any]) -> None:
         failure: BaseException | None = None
@@ -322,7 +322,7 @@ class Pool(JobQueue[J]):
             await self._call(job)
         except asyncio.CancelledError as error:
             failure = error
-            if me.cancelling():  # this worker is meant, not something that the job waited for
+            if me.cancelling():  # the worker was cancelled, not something that the job awaited
                 raise
         except (KeyboardInterrupt, SystemExit) as error:
             failure = error
@@ -333,14 +333,14 @@ class Pool(JobQueue[J]):
             self._rules.end(me, failed=failure is not None)
             if failure is not None:
                 self._tell(job, failure)
-                failure = None  # its traceback holds this frame, and so the job
+                failure = None  # its traceback keeps this frame alive, and so the job
 
     def _call(self, job: J) -> Awaitable[object]:
         called = self._handler(job)
         if not inspect.isawaitable(called):
             raise TypeError(
-                f"the handler of the pool {self._rules.name!r} returned a {type(called).__name__}, nothing "
-                "to await: give an async function, or use ThreadPool"
+                f"the handler of the pool {self._rules.name!r} returned a {type(called).__name__}, which "
+                "cannot be awaited: give an async function, or use ThreadPool"
             )
         return called
 

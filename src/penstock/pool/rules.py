@@ -1,12 +1,12 @@
-"""Who may put a job in, who takes it out, and when it is over: the semantics of both fronts, written once.
+"""The rules of the in-process queues: puts, gets, order and end, shared by both kinds of queue.
 
-Nothing here waits, locks or knows what an event loop is. A verb that may have to wait is a generator: it
-yields for how many seconds to sleep at most (None: until woken) and is resumed. The front that drives it
-sees to it that nobody else is inside meanwhile: a thread by a lock, a loop by not awaiting in between.
+Nothing here waits, locks or knows event loops. A method that may have to wait is a generator: it yields the
+maximum seconds to sleep (None: until woken) and is resumed after that. Its driver ensures that only one
+caller is inside at a time: a thread by a lock, an event loop by not awaiting in between.
 
-Nobody is ever handed a job or a place while asleep. Who is woken looks again and helps himself, so that a
-cancelled `put` has put nothing, a cancelled `get` has taken nothing, and `cancel` finds every job that has
-not begun.
+A sleeping caller is never handed a job or a place. A woken caller checks again and takes it itself, so a
+cancelled `put` has added nothing, a cancelled `get` has taken nothing, and `cancel` finds every job that has
+not started.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ __all__ = ["CancelToken", "Front", "Nap", "Rules", "Steps", "Stopped"]
 J = TypeVar("J")
 R = TypeVar("R")
 
-#: A verb under way: yields how long to sleep at most, returns what the verb returns.
+#: A method in progress: yields the maximum seconds to sleep, returns the method's result.
 Steps = Generator[float | None, None, R]
 
-#: Longer sleeps are taken in pieces: a thread's wait has a limit of its own.
+#: Longer sleeps are split (s): a thread's wait has a maximum.
 _LONGEST_NAP = 86_400.0
 
 
 class CancelToken:
-    """A signal that is given once and for all; a child gets it with its parent, not the other way round.
+    """A signal that is given once. Cancelling a parent cancels its children, not the other way round.
 
-    Any thread may call any of its methods. `cancel` returns when every pool that hangs on it knows.
+    All methods may be called from any thread. `cancel` returns when every pool that uses the token was
+    notified.
     """
 
     def __init__(self, parent: CancelToken | None = None) -> None:
@@ -47,22 +48,22 @@ class CancelToken:
         self._given = threading.Event()
         # re-entrant: a signal handler may cancel in the middle of another call of the same thread
         self._lock = threading.RLock()
-        self._children: WeakSet[CancelToken] = WeakSet()  # a parent outlives thousands of children
+        self._children: WeakSet[CancelToken] = WeakSet()  # weak: a parent outlives thousands of children
         self._calls: list[Callable[[], object]] = []
         if parent is not None:
             parent._adopt(self)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the signal was given, here or by a parent."""
+        """Whether this token or a parent was cancelled."""
         return self._given.is_set()
 
     def cancel(self) -> None:
-        """Give the signal. Again is no error."""
+        """Cancel the token. A second call has no effect."""
         with self._lock:
             if self._given.is_set():
                 return
-            self._given.set()  # before anybody is told: who is woken must see it
+            self._given.set()  # set first: callers that are woken must see it
             children = list(self._children)
         for child in children:
             child.cancel()
@@ -70,7 +71,7 @@ class CancelToken:
             call()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until the signal is given; False if `timeout` seconds were not enough."""
+        """Block this thread until the token is cancelled. False after `timeout` seconds."""
         deadline = deadline_of(timeout)
         while not self._given.wait(left_until(deadline)):
             if deadline is not None and time.monotonic() >= deadline:
@@ -85,15 +86,15 @@ class CancelToken:
         child.cancel()
 
     def _when_cancelled(self, call: Callable[[], object]) -> None:
-        """For the owner of a token that nobody else has yet."""
+        """Register a call. Only for the owner of a token that no other code has yet."""
         self._calls.append(call)
 
 
 @dataclass(frozen=True)
 class Stopped(Generic[J]):
-    """How a pool ended: jobs that returned and that raised in its whole life, and what was left.
+    """The end of a pool: how many jobs returned and failed in its whole life, and which were left.
 
-    `dropped` never began. `still_running` had begun and not ended when `stop` returned.
+    `dropped` jobs never started. `still_running` jobs had not ended when `stop` returned.
     """
 
     done: int
@@ -103,15 +104,15 @@ class Stopped(Generic[J]):
 
 
 class Nap(Protocol):
-    """Somebody who sleeps inside a verb."""
+    """A sleeper inside a method."""
 
     def wake(self) -> None: ...
 
 
 class Rules(Generic[J]):
-    """The state of one queue, and of its workers if it has any.
+    """The state of one queue, and of its workers, if any.
 
-    `hire` is called before a job goes in for which no worker that has started is free; it may start one.
+    `hire` is called before a job is added for which no started worker is free; it may start one.
     """
 
     def __init__(
@@ -130,18 +131,19 @@ class Rules(Generic[J]):
         self.failed = 0
         #: Workers that have started, or are about to, and have not ended.
         self.alive = 0
-        #: What each worker is at.
+        #: The job of each worker.
         self.in_hand: dict[Hashable, J] = {}
         self._jobs: deque[J] = deque()
-        #: Who could take a job at once: workers without one (those not started too), and whoever is in `get`.
+        #: Takers that could take a job at once: workers without a job (not started ones too), and callers in
+        #: `get`.
         self._idle = workers
         self._hire = hire
         self._closed = False
-        self._line: OrderedDict[Nap, None] = OrderedDict()  # blocked in `put`, the first first
-        self._takers: OrderedDict[Nap, None] = OrderedDict()  # asleep for want of a job
-        self._waiters: OrderedDict[Nap, None] = OrderedDict()  # asleep until all workers have ended
+        self._line: OrderedDict[Nap, None] = OrderedDict()  # waiting in `put`, oldest first
+        self._takers: OrderedDict[Nap, None] = OrderedDict()  # waiting for a job
+        self._waiters: OrderedDict[Nap, None] = OrderedDict()  # waiting until all workers have ended
 
-    # --- what can be seen: a job for which somebody is free no longer waits, though it may not have begun
+    # --- numbers: a job for which a taker is free no longer counts as waiting, even before it starts
 
     @property
     def waiting(self) -> int:
@@ -161,7 +163,7 @@ class Rules(Generic[J]):
 
     @property
     def _over(self) -> bool:
-        """Nothing will be given out any more."""
+        """Whether no job will be handed out any more."""
         return self.token.cancelled or (self._closed and not self._jobs)
 
     # --- putting in
@@ -198,13 +200,14 @@ class Rules(Generic[J]):
         return len(self._jobs) < self.capacity + self._idle
 
     def _admit(self, job: J) -> None:
-        if self.alive - len(self.in_hand) <= len(self._jobs):  # the free ones have jobs to come for already
+        # the free workers are already needed for older jobs
+        if self.alive - len(self.in_hand) <= len(self._jobs):
             self._hire()
         self._jobs.append(job)
         self._wake_taker()
 
     def _call_first(self) -> None:
-        # one at a time, who then calls the next: woken threads come back in any order, and the line is one
+        # wake one at a time, which wakes the next: woken threads resume in any order
         if self._line and self._has_room():
             next(iter(self._line)).wake()
 
@@ -212,14 +215,14 @@ class Rules(Generic[J]):
 
     def get(self, nap: Nap) -> Steps[J]:
         self._idle += 1
-        self._call_first()  # who waited for somebody to hand his job to
+        self._call_first()  # a `put` may have waited for a taker
         try:
             return (yield from self._next_job(nap))
         finally:
             self._idle -= 1
 
     def begin(self, worker: Hashable, nap: Nap) -> Steps[J]:
-        """The worker's next job, which is his until `end`."""
+        """Take the worker's next job, which is counted as running until `end`."""
         job = yield from self._next_job(nap)
         self._idle -= 1
         self.in_hand[worker] = job
@@ -242,7 +245,7 @@ class Rules(Generic[J]):
             raise QueueClosed(self.name, "it is empty, and nothing more will come")
         finally:
             self._takers.pop(nap, None)
-            if self._jobs:  # whoever woke this one may have meant another, too
+            if self._jobs:  # one wake-up may stand for several jobs
                 self._wake_taker()
 
     def _wake_taker(self) -> None:
@@ -261,7 +264,7 @@ class Rules(Generic[J]):
         return dropped
 
     def left(self) -> None:
-        """A worker has ended."""
+        """Note that a worker has ended."""
         self.alive -= 1
         if self.alive == 0:
             self.wake_all()
@@ -288,39 +291,39 @@ class Rules(Generic[J]):
 
 
 class Front(Generic[J]):
-    """What both fronts have alike; `_guard` keeps everybody else out of the rules."""
+    """The methods that both kinds of queue share; `_guard` protects the rules."""
 
     _rules: Rules[J]
     _guard: AbstractContextManager[object]
 
     def __len__(self) -> int:
-        """Jobs that wait for a free worker."""
+        """Number of jobs that wait for a free worker."""
         with self._guard:
             return self._rules.waiting
 
     @property
     def capacity(self) -> int:
-        """How many jobs may wait; 0: a job goes in only where somebody is free to take it."""
+        """How many jobs may wait. 0: a job is accepted only if a taker is free."""
         return self._rules.capacity
 
     @property
     def token(self) -> CancelToken:
-        """Cancelled with the queue, and by the token that was given; code that runs for long looks at it."""
+        """Cancelled with the queue, and by the token passed in; long-running code should check it."""
         return self._rules.token
 
     def try_put(self, job: J) -> bool:
-        """Put the job in if there is room now; False leaves everything as it was.
+        """Add the job if there is room now. False: nothing was added.
 
-        Nobody overtakes those that are blocked in `put`. Raises QueueClosed after `close` or `cancel`.
+        Callers that wait in `put` go first. Raises QueueClosed after `close` or `cancel`.
         """
         self._here()
         with self._guard:
             return self._rules.try_put(job)
 
     def close(self) -> None:
-        """Take no new jobs; what is in the queue is still run. Returns at once; again is no error.
+        """Accept no new jobs; jobs in the queue are still run. Returns at once; a second call has no effect.
 
-        Whoever is blocked in `put` gets QueueClosed.
+        Callers that wait in `put` get QueueClosed.
         """
         self._here_or_at_rest()
         with self._guard:
@@ -333,18 +336,18 @@ class Front(Generic[J]):
             return self._rules.drop()
 
     def _here(self) -> None:
-        """Raise where the caller is not where he should be."""
+        """Raise if the caller is in the wrong thread or event loop."""
 
     def _here_or_at_rest(self) -> None:
-        """The same, for what may also be done when nothing runs (any more)."""
+        """Like `_here`, but allowed from anywhere while no loop runs."""
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """When the time is over, on the monotonic clock; None: never."""
+    """The monotonic time of the timeout; None: none."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise ConfigError(f"timeout={timeout!r} is no time to wait: give seconds, 0 or more, or None")
+        raise ConfigError(f"timeout={timeout!r} is not a number of seconds: give 0 or more, or None")
     return time.monotonic() + timeout
 
 
@@ -353,14 +356,14 @@ def left_until(deadline: float | None) -> float | None:
 
 
 def checked(what: str, number: int, *, least: int) -> int:
-    """The number, if it is a whole one and large enough."""
+    """Return the number if it is whole and large enough. Raises ConfigError otherwise."""
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
         raise ConfigError(f"{what}={number!r} must be a whole number, {least} or more")
     return number
 
 
 def is_async(call: Callable[..., object]) -> bool:
-    """Whether calling it only makes a coroutine."""
+    """Whether calling it returns a coroutine."""
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
 

@@ -1,4 +1,4 @@
-"""The front for threads: one lock, and everybody asleep on a condition of their own."""
+"""The queue and pool for threads: one lock, and a condition for each waiting thread."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ P = ParamSpec("P")
 
 
 def spawn_thread(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> threading.Thread:
-    """Run the call in a thread of its own, whose error is logged. The process waits for it at its end.
+    """Run the call in a new thread whose error is logged. The process waits for it at its end.
 
-    Where this is enough no queue is needed. It limits nothing.
+    Sets no limit; use it if no queue is needed.
     """
 
     def run() -> None:
         try:
             work(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # boundary: nobody waits for this thread, so the log must have it
+        except Exception as error:  # noqa: BLE001  # boundary: no caller waits for this thread, so its error is logged
             _log.exception("the spawned thread %s failed: %r", threading.current_thread().name, error)
 
     thread = threading.Thread(target=run, name=f"penstock-spawn-{getattr(work, '__name__', 'call')}")
@@ -49,7 +49,7 @@ def spawn_thread(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
 
 
 class _ThreadWait:
-    """The sleep of one thread inside one verb; asleep it holds no lock."""
+    """The sleep of one thread inside one method; it releases the lock while it sleeps."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._condition = threading.Condition(lock)
@@ -58,7 +58,7 @@ class _ThreadWait:
 
 
 def _walk(steps: Steps[R], nap: _ThreadWait) -> R:
-    """With the lock held."""
+    """Run the steps. The caller holds the lock."""
     try:
         while True:
             nap.sleep(next(steps))
@@ -66,18 +66,18 @@ def _walk(steps: Steps[R], nap: _ThreadWait) -> R:
         answer: R = end.value
         return answer
     finally:
-        steps.close()  # a KeyboardInterrupt leaves the line
+        steps.close()  # a caller with a KeyboardInterrupt leaves the waiting line
 
 
 class ThreadJobQueue(Front[J], Generic[J]):
     """A bounded queue for threads; `for job in queue` is a worker.
 
-    `capacity` jobs may wait; 0 hands each job over to a thread that is asleep in `get`. Any thread may call
-    any method.
+    `capacity` is the number of jobs that may wait. With 0, a job is accepted only if a thread waits in `get`.
+    Any thread may call any method.
     """
 
     def __init__(self, capacity: int, *, name: str = "jobs", token: CancelToken | None = None) -> None:
-        # re-entrant: a signal handler or a finalizer may come in the middle of another call of its thread
+        # re-entrant: a signal handler or a finalizer may run in the middle of another call of its thread
         self._lock = threading.RLock()
         self._guard = self._lock
         self._rules = self._make_rules(checked("capacity", capacity, least=0), name, token)
@@ -87,17 +87,17 @@ class ThreadJobQueue(Front[J], Generic[J]):
         return Rules(capacity, name=name, parent=token)
 
     def put(self, job: J, timeout: float | None = None) -> None:
-        """Put the job in, blocking while there is no room; first come, first in.
+        """Add the job, blocking while there is no room; waiting callers are served in order.
 
-        Raises QueueFull when `timeout` seconds have not brought room, QueueClosed after `close` or `cancel`,
-        also to those who wait. A `put` that raised has put nothing.
+        Raises QueueFull if there is no room within `timeout` seconds, and QueueClosed after `close` or
+        `cancel`, also in callers that wait. A `put` that raised has added nothing.
         """
         nap = _ThreadWait(self._lock)
         with self._lock:
             _walk(self._rules.put(job, nap, timeout), nap)
 
     def get(self) -> J:
-        """Take the next job, blocking until there is one; QueueClosed when none will come."""
+        """Take the next job, blocking until there is one. Raises QueueClosed if none will come."""
         nap = _ThreadWait(self._lock)
         with self._lock:
             return _walk(self._rules.get(nap), nap)
@@ -112,11 +112,11 @@ class ThreadJobQueue(Front[J], Generic[J]):
             raise StopIteration from None
 
     def cancel(self) -> list[J]:
-        """Close, and give nothing out any more. Returns, and forgets, the jobs that waited, in order."""
+        """Close the queue and hand out no more jobs. Removes and returns the waiting jobs, in order."""
         return self._cancel()
 
     def _wake_all(self) -> None:
-        """The token was cancelled. With the lock: who cancels comes back after every job that has begun."""
+        """Wake all sleepers. The lock makes `cancel` return after every start that is in progress."""
         with self._lock:
             self._rules.wake_all()
 
@@ -124,11 +124,12 @@ class ThreadJobQueue(Front[J], Generic[J]):
 class ThreadPool(ThreadJobQueue[J]):
     """A bounded queue with `workers` threads that call `handler` with one job after the other.
 
-    A worker starts when there is a job and nobody free. A job that fails is counted and told to `on_error`
-    (in its thread), or logged; its worker goes on. Nothing is promised about which worker gets how many.
+    A worker is started when a job arrives and no worker is free. A failed job is counted and passed to
+    `on_error` (in its thread), or logged; its worker continues. How jobs are spread over workers is not
+    defined.
 
-    Workers are daemons: what must be finished before the process ends needs `stop` or `join`.
-    `with ThreadPool(...)` drains at the end of the block; if the block fails it cancels.
+    Workers are daemon threads: use `stop` or `join` for work that must be finished before the process ends.
+    `with ThreadPool(...)` drains at the end of the block; if the block fails, it cancels.
     """
 
     def __init__(
@@ -143,13 +144,13 @@ class ThreadPool(ThreadJobQueue[J]):
     ) -> None:
         if not callable(handler) or is_async(handler):
             raise ConfigError(
-                f"handler={handler!r} is no plain function of one job; for async functions there is Pool"
+                f"handler={handler!r} is not a plain function of one job; for async functions use Pool"
             )
         checked_listener(on_error)
         self._workers = checked("workers", workers, least=1)
         self._handler = handler
         self._on_error = on_error
-        self._hired = 0  # workers ever, for their names
+        self._hired = 0  # workers started so far, for their names
         self._threads: set[threading.Thread] = set()
         super().__init__(capacity, name=name, token=token)
 
@@ -158,52 +159,52 @@ class ThreadPool(ThreadJobQueue[J]):
 
     @property
     def running(self) -> int:
-        """Jobs that a worker has, or that a free one is about to take."""
+        """Number of jobs that a worker has, or that a free one is about to take."""
         with self._lock:
             return self._rules.running
 
     @property
     def done(self) -> int:
-        """Jobs whose handler returned."""
+        """Number of jobs whose handler returned."""
         return self._rules.done
 
     @property
     def failed(self) -> int:
-        """Jobs whose handler raised."""
+        """Number of jobs whose handler raised."""
         return self._rules.failed
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every worker has ended, as they do after `close` or `cancel`; False if time was short.
+        """Wait until all workers have ended after `close` or `cancel`. False after `timeout` seconds.
 
-        Changes nothing: after False all goes on.
+        Waiting stops nothing: after False, the workers continue.
         """
         self._refuse_own_jobs()
         nap = _ThreadWait(self._lock)
         with self._lock:
             if not _walk(self._rules.wait(nap, timeout), nap):
                 return False
-        for thread in self._threads:  # their last steps: then none of them is there any more
+        for thread in self._threads:  # wait for their last steps
             thread.join()
         return True
 
     def join(self) -> None:
-        """`wait` without a limit."""
+        """Wait without a limit."""
         self.wait()
 
     def cancel(self) -> list[J]:
-        """Close, and begin nothing any more: no worker takes a job from now on.
+        """Close the pool and start no more jobs: no worker takes another job.
 
-        Returns the jobs that had not begun, in order, and forgets them: they are the caller's. A job that a
-        worker has taken is running, and ends by itself; it may look at `token.cancelled`. Does not wait.
+        Removes and returns the jobs that have not started, in order. A job that a worker has taken ends by
+        itself; it may check `token.cancelled`. Does not wait.
         """
         return self._cancel()
 
     def stop(self, *, drain: bool = True, timeout: float | None = None) -> Stopped[J]:
-        """Close (or, with `drain=False`, cancel), wait, and cancel what has not begun when the time is over.
+        """Close (or with `drain=False` cancel), wait, and at the timeout cancel jobs that have not started.
 
-        Jobs that still run then go on, and are named in the answer.
+        Jobs that still run then continue, and are listed in the answer.
         """
-        deadline_of(timeout)  # refused before anything is closed
+        deadline_of(timeout)  # checked before anything is closed
         self._refuse_own_jobs()
         dropped: list[J] = []
         if drain:
@@ -244,10 +245,10 @@ class ThreadPool(ThreadJobQueue[J]):
         thread = threading.Thread(
             target=self._work, name=f"penstock-{self._rules.name}-{self._hired + 1}", daemon=True
         )
-        self._rules.alive += 1  # before it starts, so that nobody finds none at work
+        self._rules.alive += 1  # counted first, so that `wait` cannot miss it
         try:
             thread.start()
-        except RuntimeError:  # no more threads: our caller is told, and has put nothing
+        except RuntimeError:  # no more threads: the error reaches the caller, and nothing was added
             self._rules.alive -= 1
             raise
         self._hired += 1
@@ -270,7 +271,7 @@ class ThreadPool(ThreadJobQueue[J]):
                 self._rules.left()
 
     def _run(self, job: J) -> bool:
-        """Whether it failed."""
+        """Run the job; returns whether it failed."""
         try:
             contextvars.Context().run(self._handler, job)
         except BaseException as error:  # noqa: BLE001  # boundary: not even SystemExit in a job ends its worker
