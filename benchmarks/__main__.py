@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from benchmarks.machine import describe
-from benchmarks.measures import GROUPS, Group, Lab
+from benchmarks.measures import GROUPS, BatchTerms, Lab
 from benchmarks.measures.figure import QUICK, Sizes
 from benchmarks.report import Report
 from benchmarks.rig import Setup
@@ -138,7 +138,7 @@ def main(
     sys.exit(1 if report.failures else 0)
 
 
-def _take(report: Report, group: Group, lab: Lab, rep: int) -> None:
+def _take(report: Report, group: BatchTerms, lab: Lab, rep: int) -> None:
     started = time.monotonic()
     print(f"{rep}: {group.name} on {lab.setup.name} ...", end="", file=sys.stderr, flush=True)
     try:

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measures import Figure, Group
+from benchmarks.measures import BatchTerms, Figure
 from benchmarks.rig import Setup
 
 __all__ = ["Report"]
@@ -20,7 +20,7 @@ __all__ = ["Report"]
 class Report:
     """The values of all repetitions, and the tables of their medians."""
 
-    def __init__(self, setups: Sequence[Setup], groups: Sequence[Group], machine: str) -> None:
+    def __init__(self, setups: Sequence[Setup], groups: Sequence[BatchTerms], machine: str) -> None:
         self._setups = list(setups)
         self._groups = list(groups)
         self.machine = machine
@@ -28,13 +28,13 @@ class Report:
         self._notes: dict[str, dict[str, None]] = {}  # each once, in their order
         self.failures: list[str] = []
 
-    def add(self, setup: Setup, group: Group, name: str, value: float | str) -> None:
+    def add(self, setup: Setup, group: BatchTerms, name: str, value: float | str) -> None:
         if isinstance(value, str):
             self._notes.setdefault(group.name, {})[f"{setup.name}: {value}"] = None
         else:
             self._values.setdefault((setup.name, group.name, name), []).append(value)
 
-    def failed(self, setup: Setup, group: Group, error: BaseException) -> None:
+    def failed(self, setup: Setup, group: BatchTerms, error: BaseException) -> None:
         self.failures.append(f"{group.name} on {setup.name}: {type(error).__name__}: {error}")
 
     def print(self) -> None:
@@ -86,16 +86,16 @@ class Report:
             "failures": self.failures,
         }
 
-    def _suited(self, group: Group) -> list[Setup]:
+    def _suited(self, group: BatchTerms) -> list[Setup]:
         return [setup for setup in self._setups if group.suits(setup)]
 
-    def _rows(self, group: Group, setups: Sequence[Setup]) -> Iterator[tuple[str, list[str]]]:
+    def _rows(self, group: BatchTerms, setups: Sequence[Setup]) -> Iterator[tuple[str, list[str]]]:
         for figure in group.figures:
             cells = [self._cell(setup, group, figure) for setup in setups]
             if any(cells):
                 yield figure.title, [cell or "–" for cell in cells]
 
-    def _cell(self, setup: Setup, group: Group, figure: Figure) -> str:
+    def _cell(self, setup: Setup, group: BatchTerms, figure: Figure) -> str:
         """The median, the least and the most of several, its share of the raw figure, and of that without
         a delay."""
         values = self._values.get((setup.name, group.name, figure.name))

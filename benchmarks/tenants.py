@@ -16,7 +16,7 @@ from pathlib import Path
 from penstock.core.ids import mint_token
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Turn
+from penstock.core.partition import Tenant
 from penstock.stores.connect import connect
 from penstock.stores.contract import Settlement, Share, Store
 
@@ -29,7 +29,7 @@ async def fill(store: Store, queue: str, tenants: list[str | None]) -> None:
         some = tenants[start : start + 2_000]
         await store.enqueue(
             [
-                NewJob(f"{queue}-{start + n}", "t", b"{}", queue, turn=None if who is None else Turn(who))
+                NewJob(f"{queue}-{start + n}", "t", b"{}", queue, tenant=None if who is None else Tenant(who))
                 for n, who in enumerate(some)
             ]
         )
@@ -49,7 +49,7 @@ async def drain(
             break
         for job in found.jobs:
             n += 1
-            who = job.spec.turn.key if job.spec.turn else ""
+            who = job.spec.tenant.key if job.spec.tenant else ""
             last[who] = n, time.perf_counter() - began
             if who in left:
                 left[who] -= 1

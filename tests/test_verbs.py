@@ -65,11 +65,11 @@ NOT_IN_THE_LEDGER = {
         "queues",
         "parked",
         "stats",
-        "lane",
-        "groups",
+        "partition",
+        "batches",
         "workers",
     ),
-    *("extend", "promote", "prune", "drop", "flush_group", "checkup", "announce", "retire"),
+    *("extend", "promote", "prune", "drop", "flush_batch", "checkup", "announce", "retire"),
     *("entries", "put_entries", "pause_entries", "delete_entries"),
 }
 NOT_IN_THE_LEDGER_SYNC = {"get", "wait_for_end", "stream_ends", "queues"}

@@ -14,12 +14,12 @@ from benchmarks.measures import (
     schedule,
     size,
 )
-from benchmarks.measures.figure import Figure, Group, Lab
+from benchmarks.measures.figure import BatchTerms, Figure, Lab
 
-__all__ = ["GROUPS", "Figure", "Group", "Lab"]
+__all__ = ["GROUPS", "BatchTerms", "Figure", "Lab"]
 
 #: In the order of the tables.
-GROUPS: dict[str, Group] = {
+GROUPS: dict[str, BatchTerms] = {
     group.name: group
     for group in (
         enqueue.GROUP,

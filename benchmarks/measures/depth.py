@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Rig
 
 __all__ = ["GROUP"]
@@ -45,7 +45,7 @@ def _quiet(rig: Rig) -> None:
         time.sleep(0.2)
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "depth",
     "Drain of the first 10 000 no-ops at a depth, one process, five times (jobs/s; --deep)",
     (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 from penstock.core.ids import mint
 from penstock.core.lifecycle import decide
@@ -93,7 +93,7 @@ def _raw_sqlite(lab: Lab, rig: Rig) -> float:
 
 _RAW = ("raw_drain", "verb_drain")
 
-GROUP = Group(
+GROUP = BatchTerms(
     "drain",
     "Drain of queued no-ops, `penstock worker` with its default of 20 slots (jobs/s)",
     (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 from benchmarks.server import Server
 from penstock.core.job import NewJob
@@ -127,7 +127,7 @@ def _run(rate: Coroutine[Any, Any, float]) -> float:
         return runner.run(rate)
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "enqueue",
     "Enqueue, one process, no worker (jobs/s)",
     (

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.rig import Rig, Setup
 
-__all__ = ["Figure", "Group", "Lab", "Sample", "Sizes"]
+__all__ = ["BatchTerms", "Figure", "Lab", "Sample", "Sizes"]
 
 #: The name of a figure, and what came out this time; a text is a note below the table.
 Sample = tuple[str, float | str]
@@ -87,7 +87,7 @@ class Lab(msgspec.Struct, frozen=True):
         return Rig(self.setup, self.folder, self.concurrency)
 
 
-class Group(msgspec.Struct, frozen=True):
+class BatchTerms(msgspec.Struct, frozen=True):
     """Figures that are taken together."""
 
     name: str

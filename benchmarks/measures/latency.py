@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from benchmarks.bare import IN, OUT
 from benchmarks.machine import fdatasync_ms, percentile
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Running
 from benchmarks.server import Server
 
@@ -70,7 +70,7 @@ def _idle(running: Running, seconds: float) -> Iterator[Sample]:
     yield "idle_pss", running.memory()[1]
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "latency",
     "From the enqueue call to the function's start, idle worker (another process; memory: another thread)",
     (

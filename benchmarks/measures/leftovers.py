@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 
 __all__ = ["GROUP"]
 
@@ -28,7 +28,7 @@ def take(lab: Lab) -> Iterator[Sample]:
         yield "names", "left: " + ", ".join(map(str, left))
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "leftovers",
     "What 100 000 jobs leave in Redis when all have finished and the worker has stopped",
     (

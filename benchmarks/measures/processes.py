@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 
 __all__ = ["GROUP"]
 
@@ -24,7 +24,7 @@ def take(lab: Lab) -> Iterator[Sample]:
     yield "ratio", rates[2] / rates[1]
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "processes",
     "Drain of async tasks that use 1 ms of the processor (jobs/s)",
     (

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.machine import percentile
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 
 __all__ = ["GROUP"]
@@ -47,7 +47,7 @@ async def _async(rig: Rig, calls: int) -> list[float]:
     return took[_WARM:]
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "result",
     "From the enqueue call to the result in hand, one after the other",
     (

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Rig
 from benchmarks.server import Server
 
@@ -56,7 +56,7 @@ def _memory(rig: Rig, server: Server) -> int:
     return server.memory()
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "schedule",
     "1 000 000 no-ops due at one instant, one process (--scheduled)",
     (

@@ -7,7 +7,7 @@ import sqlite3
 import tracemalloc
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import Figure, Group, Lab, Sample
+from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
 from benchmarks.rig import Rig
 from benchmarks.server import Server
 
@@ -69,7 +69,7 @@ def _fill(rig: Rig, jobs: int) -> None:
         rig.app.enqueue_many([job(_TEXT) for _ in range(min(10_000, jobs - start))])
 
 
-GROUP = Group(
+GROUP = BatchTerms(
     "size",
     "Room for one queued job with a 100-byte argument "
     "(file after a checkpoint; Redis: used_memory; memory: what Python allots)",

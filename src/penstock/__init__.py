@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import StoreFull as StoreFull
     from penstock.core.errors import StoreReadOnly as StoreReadOnly
     from penstock.core.errors import StoreTooNew as StoreTooNew
+    from penstock.core.errors import StoreTooOld as StoreTooOld
     from penstock.core.errors import StoreUnavailable as StoreUnavailable
     from penstock.core.errors import Undecodable as Undecodable
     from penstock.core.errors import UnknownScheme as UnknownScheme
@@ -118,7 +119,8 @@ _HOMES = {
         "JobExists "
         "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
         "RateLimited ResultError ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering "
-        "StoreBusy StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreUnavailable Undecodable "
+        "StoreBusy StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreTooOld "
+        "StoreUnavailable Undecodable "
         "UnknownScheme Unsupported"
     ),
     "penstock.core.events": (

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, NewJob, Progress, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo
@@ -29,7 +29,17 @@ def filled(store):
     payload = json.dumps({"x": HOSTILE}, ensure_ascii=False).encode()
     facts = {"task": HOSTILE, "payload": payload, "headers": {HOSTILE: HOSTILE}, "retention": 10**9}
     put = store.sync.enqueue
-    put([NewJob("dead", unique=UniqueKey(HOSTILE), lane=Lane(HOSTILE), turn=Turn(HOSTILE), **facts)])
+    put(
+        [
+            NewJob(
+                "dead",
+                unique=UniqueKey(HOSTILE),
+                partition=Partition(HOSTILE),
+                tenant=Tenant(HOSTILE),
+                **facts,
+            )
+        ]
+    )
     (job,) = fetch(store, worker=HOSTILE)
     error = AttemptError(1, 1_700_000_000_000, HOSTILE, HOSTILE, f"Traceback\n  {HOSTILE}")
     settle(store, job, State.DEAD, error=error, reason=HOSTILE)
@@ -48,7 +58,7 @@ def filled(store):
     put([NewJob("bytes", **{**facts, "payload": b"\xff" + HOSTILE.encode()})])
     put([NewJob("half", **{**facts, "payload": b'"\\ud800"'})])
     put([NewJob(HOSTILE, queue=HOSTILE, **facts)])
-    put([NewJob("grouped", group=Group(HOSTILE, 10, 60_000), **facts)])
+    put([NewJob("collecting", batch_terms=BatchTerms(HOSTILE, 10, 60_000), **facts)])
     entry = NewJob("e", **facts)
     strange = NewEntry(HOSTILE, entry, Schedule("@daily", tz=HOSTILE))
     asyncio.run(store.put_entries([NewEntry("entry", entry, Schedule.of("@daily")), strange]))
@@ -65,8 +75,8 @@ def worker() -> WorkerInfo:
 
 LOOKS = [
     *("jobs list", "jobs show dead", "jobs show done", "jobs show parked", "jobs show running"),
-    *("jobs show bytes", "jobs show half", "jobs show grouped", "jobs show dead --full"),
-    *("queues list", "queues parked", "groups list", "workers", "stats", "doctor", "config"),
+    *("jobs show bytes", "jobs show half", "jobs show collecting", "jobs show dead --full"),
+    *("queues list", "queues parked", "batches list", "workers", "stats", "doctor", "config"),
     *("periodic list", "periodic show entry", "periodic next entry"),
 ]
 ACTS = [
@@ -77,7 +87,7 @@ ACTS = [
     *("queues purge {} --yes", "queues delete {} --force", "queues set {} --rate 5/s", "queues close {}"),
     *("queues set default --rate {}", "queues set default --max-size {}", "queues set default --on-full {}"),
     *("periodic show {}", "periodic pause {}", "periodic next {}", "periodic add {} @daily --raw -q q t"),
-    *("periodic add x {} --raw -q q t", "periodic add x @daily --raw -q {} t", "groups flush default {}"),
+    *("periodic add x {} --raw -q q t", "periodic add x @daily --raw -q {} t", "batches flush default {}"),
     *("enqueue --raw -q q {}", "enqueue --raw -q {} t", "enqueue --raw -q q t --id {}"),
     *("enqueue --raw -q q t --delay {}", "enqueue --raw -q q t --header {}", "enqueue {} t", "worker {}"),
     *("worker {}:app", "worker t:app -q {}", "{}", "jobs {}", "--url {} jobs list", "jobs list --{}"),

@@ -198,12 +198,14 @@ def test_none_takes_a_limit_away_and_the_others_stay(penstock, store):
 
 def test_a_queue_is_held_and_let_go(penstock, store):
     put(store, "a")
-    assert penstock.ok("queues", "set", "default", "--hold", "1h").startswith("default: held until 20")
+    assert penstock.ok("queues", "set", "default", "--throttle", "1h").startswith(
+        "default: throttled until 20"
+    )
     assert fetch(store) == []
     (queue,) = penstock.json("queues", "list")["queues"]
-    assert queue["held_until"] is not None
-    assert queue["waits_for"].startswith("the queue is held until")
-    assert penstock.ok("queues", "set", "default", "--hold", "none") == "default: no limits\n"
+    assert queue["throttled_until"] is not None
+    assert queue["waits_for"].startswith("the queue is throttled until")
+    assert penstock.ok("queues", "set", "default", "--throttle", "none") == "default: no limits\n"
     assert len(fetch(store)) == 1
 
 
@@ -229,7 +231,7 @@ def test_a_queue_that_is_not_there_is_limited_only_if_that_is_meant(penstock, st
         ("--on-full", "wiat", "did you mean 'wait'?"),
         ("--keep-dead", "-2", "--keep-dead=-2 is not a whole number"),
         ("--keep-dead-for", "soon", "--keep-dead-for='soon' is not a duration"),
-        ("--hold", "2d", "longer than a day"),
+        ("--throttle", "2d", "longer than a day"),
     ],
 )
 def test_a_limit_that_makes_no_sense_gets_one_clear_error(penstock, store, option, value, says):

@@ -145,7 +145,7 @@ def test_a_long_value_is_quoted_in_part(store, penstock, here):
     [
         ("jobs", "list", "--after", "9" * 5_000),
         ("jobs", "list", "--after", "9" * 30),
-        ("groups", "list", "--limit", "9" * 30),
+        ("batches", "list", "--limit", "9" * 30),
         ("jobs", "show", "x" * 100_000),
         ("jobs", "list", "--state", "x" * 100_000),
         ("queues", "pause", "x" * 100_000),

@@ -112,7 +112,7 @@ async def _pay(producer: Producer) -> None:
 # ── a batch of two, and one that waits in vain for company ───────────────────────────────────────
 
 
-def _gathering(app: App) -> None:
+def _collecting(app: App) -> None:
     batch = Batch(max_size=2, max_wait="3ms")
 
     @app.task(name="index", queue=QUEUE, batch=batch, max_attempts=5, retry="1ms", retention="1h")
@@ -120,7 +120,7 @@ def _gathering(app: App) -> None:
         return len(docs)
 
 
-async def _gather(producer: Producer) -> None:
+async def _collect(producer: Producer) -> None:
     for n in range(3):
         await producer.surely("index", f"doc-{n}", n)
 
@@ -171,7 +171,7 @@ def _never_beside(runs: list[tuple[str, Run]], jobs: Mapping[str, Job]) -> None:
 # ── one slot in all, and tenants who take turns ──────────────────────────────────────────────────
 
 
-def _taking_turns(app: App) -> None:
+def _in_fair_order(app: App) -> None:
     @app.task(name="report", queue=QUEUE, fair_by="tenant", max_attempts=9, retry="1ms", retention="1h")
     async def report(tenant: str) -> None:
         await asyncio.sleep(0)
@@ -208,8 +208,8 @@ LIVES = {
         Life("at most once", _once, _pay, {"payment": 1}, worker_first=True),
         Life(
             "batched",
-            _gathering,
-            _gather,
+            _collecting,
+            _collect,
             {"doc-0.batch": 1, "doc-2.batch": 1},
             counted=False,
             also=_one_batch_each,
@@ -222,18 +222,18 @@ LIVES = {
             worker_first=True,
             also=_order_kept,
         ),
-        Life("in turns", _taking_turns, _report, {"a-0": 1, "a-1": 1, "b-2": 1}, also=_never_beside),
+        Life("in fair order", _in_fair_order, _report, {"a-0": 1, "a-1": 1, "b-2": 1}, also=_never_beside),
         Life("periodic", _ticking, _tick, {"weekly@": 1}, leap=_WEEK, counted=False, also=_one_tick),
     )
 }
 
 
 async def left_behind(store: Store, jobs: Mapping[str, Job]) -> None:
-    """What its jobs held is free again, be it key, lane, turn, slot or group: another such job starts."""
-    assert await store.groups() == [], "a group is still open"
+    """Keys, partitions, tenants, slots and batches of these jobs are free: another such job starts."""
+    assert await store.batches() == [], "a batch is still collecting"
     for spec in {job.spec.task: job.spec for job in jobs.values() if not job.members}.values():
         id = f"{spec.id}-again"
-        again = msgspec.structs.replace(spec, id=id, delay=0, run_at=None, group=None)
+        again = msgspec.structs.replace(spec, id=id, delay=0, run_at=None, batch_terms=None)
         (answer,) = await store.enqueue([again])
         assert answer.status is EnqueueStatus.NEW, f"its key is still held, by {answer.id}"
         (job,) = await _fetched(store, id)
@@ -250,4 +250,4 @@ async def _fetched(store: Store, id: str) -> list[Job]:
             assert [job.id for job in got.jobs] == [id]
             return got.jobs
         await asyncio.sleep(0.004)
-    raise AssertionError(f"{id}: its lane, its turn, or the slot is still taken")
+    raise AssertionError(f"{id}: its partition, its tenant, or the slot is still taken")

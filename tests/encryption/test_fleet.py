@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, Batch, Cancel, RawJob, Unique
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.job import Job, NewJob, State
 from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
@@ -239,12 +239,12 @@ async def test_a_call_is_no_element_of_a_batch_that_somebody_made_up(with_greet:
     handle = await app.tasks["greet"].aenqueue("ada")
     payload = await the_payload(with_greet())
     batch = Job(
-        NewJob("batch", "greet", b"[[" + payload + b"]]", group=Group("", 1, 0)),
+        NewJob("batch", "greet", b"[[" + payload + b"]]", batch_terms=BatchTerms("", 1, 0)),
         State.RUNNING,
         members=(handle.id,),
     )
     app_store: Any = app.store
-    for one in (batch, replace(batch, spec=replace(batch.spec, group=None))):
+    for one in (batch, replace(batch, spec=replace(batch.spec, batch_terms=None))):
         (decrypted,) = app_store._cipher.decrypt_jobs([one])
         assert "moved from another" in getattr(decrypted.spec.payload, "why", "it opened")
 

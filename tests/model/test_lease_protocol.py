@@ -67,9 +67,9 @@ def test_every_promise_holds_in_every_state(name: str) -> None:
     assert found.ends
 
 
-#: Legal steps that are not of leases: lanes and groups, and what keys, prune and expiry do.
+#: Legal steps that are not of leases: partitions and batches, and what keys, prune and expiry do.
 NOT_PLAYED = {
-    *(step for step in LEGAL if {State.WAITING, State.GROUPED} & set(step)),
+    *(step for step in LEGAL if {State.WAITING, State.COLLECTING} & set(step)),
     (None, State.CANCELLED),
     (State.PARKED, State.SCHEDULED),
 }

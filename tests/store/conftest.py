@@ -59,7 +59,7 @@ OPENED = {**STORES, "encrypted": _encrypted}
 
 
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
-ENCRYPTED = ("extend", "fetch", "get", "groups", "known_faults", "list_jobs", "namespaces")
+ENCRYPTED = ("extend", "fetch", "get", "batches", "known_faults", "list_jobs", "namespaces")
 ENCRYPTED += ("periodic", "reclaim", "settle", "stream_ends", "sync_door", "unique_rules", "wait")
 ENCRYPTED += ("wait_for_end",)
 #: Except these: an encrypted store keeps a hash of the unique key.

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, Job, NewJob, Ref, State
 from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import Rate
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 
 SECOND = 1_000
@@ -92,8 +92,8 @@ ENDINGS = {
 }
 
 
-#: A group that only its size makes a batch.
-ALONE = Group("g", 1_000)
+#: A batch that starts only when it is full.
+ALONE = BatchTerms("g", 1_000)
 
 
 # the verbs, with their usual arguments
@@ -143,8 +143,8 @@ async def in_state(store: Store, state: State, **facts: Any) -> Job:
         await add(store, spec)
     elif state is State.WAITING:
         spec = await waiting(store, **facts)
-    elif state is State.GROUPED:
-        spec = new(group=facts.pop("group", ALONE), **facts)
+    elif state is State.COLLECTING:
+        spec = new(batch_terms=facts.pop("batch_terms", ALONE), **facts)
         await add(store, spec)
     else:
         job = await running(store, **facts)
@@ -164,12 +164,12 @@ async def in_state(store: Store, state: State, **facts: Any) -> Job:
 
 
 async def waiting(store: Store, **facts: Any) -> NewJob:
-    """A new job that waits in a lane of its own, for the instant at which its rate lets the next one start:
-    the one that had started before is gone."""
-    lane = Lane(f"lane-{next(_numbers)}", rate=Rate(1, 366 * DAY))
-    first = await running(store, **{**facts, "id": None, "lane": lane})
+    """A new job that waits in a partition of its own, for the instant at which its rate lets the next one
+    start: the one that had started before is gone."""
+    partition = Partition(f"partition-{next(_numbers)}", rate=Rate(1, 366 * DAY))
+    first = await running(store, **{**facts, "id": None, "partition": partition})
     await end(store, first, Transition(State.COMPLETED))
-    spec = new(**facts, lane=lane)
+    spec = new(**facts, partition=partition)
     await add(store, spec)
     return spec
 
@@ -182,9 +182,9 @@ async def one_of_each(store: Store, queue: str = "default") -> dict[State, Job]:
 
 def member(id: str | None = None, *, key: str = "", size: int = 100, **facts: Any) -> NewJob:
     """A job that is collected: until there are `size`, the first is `wait` old, or `grace` is over."""
-    terms = Group(key, size, facts.pop("wait", DAY), facts.pop("grace", None))
+    terms = BatchTerms(key, size, facts.pop("wait", DAY), facts.pop("grace", None))
     facts.setdefault("payload", b"1")
-    return new(id, group=terms, **facts)
+    return new(id, batch_terms=terms, **facts)
 
 
 async def the(store: Store, job: Job | NewJob | Ref) -> Job:

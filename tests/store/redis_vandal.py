@@ -19,7 +19,17 @@ GARBAGE = b"\xc1\xff\x00garbage"
 WRONG = {"x": 1}
 #: The fields of a job that are kept in its profile, but for the last, and those that only some have.
 PROFILE = Profile.__struct_fields__
-EXTRA = ("delay", "run_at", "expires_in", "expires_at", "deadline", "unique", "headers", "lane", "turn")
+EXTRA = (
+    "delay",
+    "run_at",
+    "expires_in",
+    "expires_at",
+    "deadline",
+    "unique",
+    "headers",
+    "partition",
+    "tenant",
+)
 _LONG, _EXTRA, _INLINE = 8, 16, 32
 
 

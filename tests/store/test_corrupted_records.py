@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import AttemptError, Job, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import UNREADABLE, Transition
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import (
@@ -47,20 +47,20 @@ from tests.store.vandals import DETAILS, VANDALS, Vandal
 
 pytestmark = pytest.mark.parametrize("kind", sorted(VANDALS), indirect=True)
 
-LANE = Lane("k", ordered=True)
+PARTITION = Partition("k", ordered=True)
 #: Jobs of these options, and where they begin.
 WAYS = {
     "available": {},
     "unique": {"unique": None},
-    "of a turn": {"turn": Turn("tenant")},
-    "of a lane": {"lane": Lane("k", most=1_000)},
+    "of a tenant": {"tenant": Tenant("tenant")},
+    "of a partition": {"partition": Partition("k", most=1_000)},
     "expiring": {"expires_in": HOUR},
     "scheduled": {"delay": MINUTE},
     "running": {},
     "retryable": {},
     "parked": {"task": "unknown"},
-    "waiting": {"lane": LANE},
-    "grouped": {"group": Group("", size=1_000, wait=MINUTE)},
+    "waiting": {"partition": PARTITION},
+    "collecting": {"batch_terms": BatchTerms("", size=1_000, wait=MINUTE)},
 }
 ENDED = {"completed": COMPLETED, "cancelled": CANCELLED, "dead": DEAD}
 
@@ -132,8 +132,8 @@ class World:
         assert await self.store.get([job.ref for job in jobs]) == jobs
         for job in jobs:
             assert await self.store.find(job.id) == [job]
-            await self.store.lane(job.ref)
-        await self.store.groups()
+            await self.store.partition(job.ref)
+        await self.store.batches()
         await self.store.parked()
         return {job.id: job for job in jobs}
 
@@ -178,7 +178,7 @@ async def test_a_spoiled_record_is_set_aside_and_all_others_run_on(
     assert await store.delete([before, after, *victims.values()]) == [State.COMPLETED] * 2 + [
         State.DEAD
     ] * len(victims)
-    assert await world.check() == {} or way == "grouped"  # the batch of the others
+    assert await world.check() == {} or way == "collecting"  # the batch of the others
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -216,17 +216,17 @@ async def test_an_ended_job_whose_record_is_spoiled_is_shown_and_goes_in_its_tim
     assert set(await world.check()) <= {refs[0].id, refs[-1].id}
 
 
-async def test_a_spoiled_job_gives_up_its_unique_key_its_lane_and_its_group(
+async def test_a_spoiled_job_gives_up_its_unique_key_its_partition_and_its_batch(
     world: World, vandal: Vandal
 ) -> None:
     store = world.store
-    unique = NewJob("one", "t", unique=UniqueKey("k"), lane=Lane("l"), retention=KEEP)
+    unique = NewJob("one", "t", unique=UniqueKey("k"), partition=Partition("l"), retention=KEEP)
     await store.enqueue([unique])
     await vandal.record(Ref("default", "one"), "all of it")
     assert await world.fetch() == []
     assert [one.id for one in world.set_aside] == ["one"]
     (answer,) = await store.enqueue(
-        [NewJob("two", "t", unique=UniqueKey("k"), lane=Lane("l"), retention=KEEP)]
+        [NewJob("two", "t", unique=UniqueKey("k"), partition=Partition("l"), retention=KEEP)]
     )
     assert answer.status is EnqueueStatus.NEW
     assert [job.id for job in await world.fetch()] == ["two"]
@@ -244,8 +244,8 @@ async def test_a_call_that_would_replace_a_spoiled_job_takes_its_place(world: Wo
 async def test_a_batch_whose_record_is_spoiled_ends_with_its_members_who_can_be_retried(
     world: World, vandal: Vandal
 ) -> None:
-    store, two = world.store, Group("", size=2, wait=MINUTE)
-    await store.enqueue([NewJob(id, "t", b"[1]", group=two, retention=KEEP) for id in ("a", "b")])
+    store, two = world.store, BatchTerms("", size=2, wait=MINUTE)
+    await store.enqueue([NewJob(id, "t", b"[1]", batch_terms=two, retention=KEEP) for id in ("a", "b")])
     (batch,) = [job for job in (await store.list_jobs()).jobs if job.members]
     await vandal.record(batch.ref, "all of it")
     assert await world.fetch() == []

@@ -21,7 +21,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import QueuePosition, Transition
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING, UniqueKey
 from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Store
 from penstock.stores.memory import MemoryStore
@@ -35,7 +35,7 @@ HISTORIES = {"memory": 400, "redis": 400, "redis-cluster": 200, "sqlite": 600}
 
 IDS = ["a", "b", "c"]
 KEY = UniqueKey("u", None, WHILE_QUEUED | WHILE_RUNNING, 0)
-LANE = Lane("l")
+PARTITION = Partition("l")
 MOVES = [
     COMPLETED,
     Transition(State.COMPLETED),
@@ -68,7 +68,7 @@ def drawn(dice: random.Random, queue: str, who: str, token: str, leases: dict[Lo
                     priority=dice.choice([0, 0, 1]),
                     delay=dice.choice([0, 0, 0, 1_000]),
                     unique=dice.choice([None, None, KEY]),
-                    lane=dice.choice([None, None, LANE]),
+                    partition=dice.choice([None, None, PARTITION]),
                 )
                 for id in ids
             )

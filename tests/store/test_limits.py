@@ -55,7 +55,7 @@ async def fetch(
 
 def throttled(ms: int) -> Transition:
     return Transition(
-        State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="throttled: 429", hold=ms
+        State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="throttled: 429", throttle=ms
     )
 
 
@@ -323,7 +323,7 @@ async def test_a_queue_that_loses_all_limits_remembers_none_of_them(store: Store
     assert await take(store, 9) == []  # this one had a limit all the time
 
 
-@pytest.mark.parametrize("by", ["rate", "hold"])
+@pytest.mark.parametrize("by", ["rate", "throttle"])
 async def test_who_knows_parked_jobs_learns_when_their_queue_opens(
     store: Store, clock: ManualClock, by: str
 ) -> None:
@@ -331,7 +331,7 @@ async def test_who_knows_parked_jobs_learns_when_their_queue_opens(
     await add(store, *jobs)
     for job in await take(store, 3):
         await end(store, job, PARKED)
-    change = {"rate": "1/min"} if by == "rate" else {"hold": "1m"}
+    change = {"rate": "1/min"} if by == "rate" else {"throttle": "1m"}
     await limit(store, **change)
     await store.announce(WorkerInfo("knows", "host", 1, 0, (), (jobs[0].task,), 1))
     assert (await fetch(store, worker="other")).opens is None
@@ -369,7 +369,7 @@ async def test_who_takes_nothing_of_a_held_queue_learns_when_it_opens(
     store: Store, clock: ManualClock, share: Share
 ) -> None:
     await add(store, new(), new("elsewhere", queue="free"))
-    await limit(store, hold="1m", max_running=1)
+    await limit(store, throttle="1m", max_running=1)
     shares = [Share("free", 1, 1), share]
     found = await store.fetch(shares, limit=1, lease=LEASE, worker="w1", token=token())
     assert ids(found.jobs) == ["elsewhere"]
@@ -382,7 +382,7 @@ async def test_a_held_queue_with_as_many_running_as_may_opens_at_no_instant(
     await add(store, *some(2))
     await limit(store, max_running=1)
     (job,) = (await fetch(store)).jobs
-    await limit(store, hold="1m")
+    await limit(store, throttle="1m")
     assert (await fetch(store)).opens is None
     await end(store, job)
     assert (await fetch(store)).opens == clock.now() + MINUTE, "its end leaves the hold alone"
@@ -394,7 +394,7 @@ async def test_who_sleeps_by_a_held_and_full_queue_is_woken_by_the_end_that_leav
     await add(store, *some(2))
     await limit(store, max_running=1)
     (job,) = (await fetch(store)).jobs
-    await limit(store, hold="30s")
+    await limit(store, throttle="30s")
     await look(store)  # hears of the settings
     waiting = sleeping(store)
     await asleep(waiting)
@@ -428,14 +428,14 @@ async def test_a_throttled_queue_gives_nothing_until_its_time_and_no_attempt_is_
     found = await fetch(other)
     assert found.jobs == []
     assert found.opens == clock.now() + MINUTE
-    assert (await held_info(store)).held_until == clock.now() + MINUTE
+    assert (await held_info(store)).throttled_until == clock.now() + MINUTE
     back = await the(store, job)
     assert (back.state, back.attempt, back.reason) == (State.AVAILABLE, 0, "throttled: 429")
     clock.advance(MINUTE - 1)
     assert (await fetch(other)).jobs == []
     clock.advance(1)
     assert ids((await fetch(other)).jobs) == ids(jobs)
-    assert (await held_info(store)).held_until is None
+    assert (await held_info(store)).throttled_until is None
 
 
 async def test_the_longest_hold_counts_and_an_operator_lifts_it(store: Store, clock: ManualClock) -> None:
@@ -443,9 +443,9 @@ async def test_the_longest_hold_counts_and_an_operator_lifts_it(store: Store, cl
     one, two, _ = await take(store, 3)
     await end(store, one, throttled(MINUTE))
     await end(store, two, throttled(SECOND))
-    assert (await held_info(store)).held_until == clock.now() + MINUTE
-    info = await store.settings("default", limits=LimitChange(hold=None))
-    assert info.held_until is None
+    assert (await held_info(store)).throttled_until == clock.now() + MINUTE
+    info = await store.settings("default", limits=LimitChange(throttle=None))
+    assert info.throttled_until is None
     assert len(await take(store, 3)) == 2
 
 
@@ -453,15 +453,15 @@ async def test_a_hold_is_a_day_at_most_and_never_nothing(store: Store, clock: Ma
     await add(store, *some(2))
     one, two = await take(store, 2)
     await end(store, one, throttled(1))
-    assert (await held_info(store)).held_until == clock.now() + 100
+    assert (await held_info(store)).throttled_until == clock.now() + 100
     await end(store, two, throttled(100 * DAY))
-    assert (await held_info(store)).held_until == clock.now() + DAY
+    assert (await held_info(store)).throttled_until == clock.now() + DAY
 
 
 async def test_an_operator_holds_a_queue_for_a_while(store: Store, clock: ManualClock) -> None:
     await add(store, new())
-    info = await store.settings("default", limits=LimitChange.of(hold="1m"))
-    assert info.held_until == clock.now() + MINUTE
+    info = await store.settings("default", limits=LimitChange.of(throttle="1m"))
+    assert info.throttled_until == clock.now() + MINUTE
     assert await take(store) == []
     clock.advance(MINUTE)
     assert len(await take(store)) == 1
@@ -580,7 +580,7 @@ async def test_a_setting_that_changes_nothing_is_not_told(store: Store) -> None:
     await limit(store, max_running=2, rate="1/s")
     await look(store)
     await limit(store, max_running=2, rate="1/s")
-    await store.settings("default", limits=LimitChange(hold=None))
+    await store.settings("default", limits=LimitChange(throttle=None))
     assert await look(store) is Wake.NOTHING
 
 
@@ -632,7 +632,7 @@ async def test_who_knows_parked_jobs_learns_that_their_queue_is_full(store: Stor
     assert (len(found.jobs), found.kept) == (2, ())
 
 
-@pytest.mark.parametrize("change", [{"paused": True}, {"limits": LimitChange.of(hold="1m")}])
+@pytest.mark.parametrize("change", [{"paused": True}, {"limits": LimitChange.of(throttle="1m")}])
 async def test_a_queue_that_no_end_opens_is_not_said_to_be_full(store: Store, change: dict[str, Any]) -> None:
     (job,) = await full_of_parked(store)
     await store.settings("default", **change)

@@ -1,4 +1,4 @@
-"""Ordered lanes: one at a time, as they joined; who has begun stays first until the end."""
+"""Ordered partitions: one at a time, as they joined; who has begun stays first until the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.contract import Store, WorkerInfo
 from tests.store.facts import (
     LEASE,
@@ -28,7 +28,7 @@ from tests.store.facts import (
     token,
 )
 
-LANE = Lane("k", ordered=True)
+PARTITION = Partition("k", ordered=True)
 
 
 async def drained(store: Store) -> list[str]:
@@ -42,13 +42,13 @@ async def drained(store: Store) -> list[str]:
 
 
 async def test_jobs_run_one_at_a_time_in_the_order_of_enqueue(store: Store) -> None:
-    jobs = some(6, lane=LANE)
+    jobs = some(6, partition=PARTITION)
     await add(store, *jobs)
     assert await drained(store) == ids(jobs)
 
 
 async def test_priority_does_not_change_the_order(store: Store) -> None:
-    jobs = [new(lane=LANE, priority=priority) for priority in (0, -5, 9, 3)]
+    jobs = [new(partition=PARTITION, priority=priority) for priority in (0, -5, 9, 3)]
     await add(store, *jobs)
     assert await drained(store) == ids(jobs)
 
@@ -57,7 +57,7 @@ async def test_priority_does_not_change_the_order(store: Store) -> None:
 async def test_one_that_comes_back_later_blocks_its_key(
     store: Store, clock: ManualClock, way: Transition
 ) -> None:
-    jobs = some(3, lane=LANE)
+    jobs = some(3, partition=PARTITION)
     await add(store, *jobs)
     await end(store, await take_one(store), way)
     assert await take(store, 9) == []
@@ -67,7 +67,7 @@ async def test_one_that_comes_back_later_blocks_its_key(
 
 
 async def test_a_parked_one_blocks_its_key(store: Store) -> None:
-    jobs = some(2, lane=LANE)
+    jobs = some(2, partition=PARTITION)
     await add(store, *jobs)
     await end(store, await take_one(store), PARKED)
     assert await take(store, 9) == []
@@ -76,7 +76,7 @@ async def test_a_parked_one_blocks_its_key(store: Store) -> None:
 
 
 async def test_a_released_one_and_a_reclaimed_one_are_first_again(store: Store, clock: ManualClock) -> None:
-    jobs = some(3, lane=LANE)
+    jobs = some(3, partition=PARTITION)
     await add(store, *jobs)
     await end(store, await take_one(store), RELEASED)
     assert (await take_one(store)).id == jobs[0].id
@@ -89,7 +89,7 @@ async def test_a_released_one_and_a_reclaimed_one_are_first_again(store: Store, 
 
 @pytest.mark.parametrize("act", ["cancel", "delete"])
 async def test_one_that_is_taken_away_blocks_no_longer(store: Store, act: str) -> None:
-    jobs = some(3, lane=LANE)
+    jobs = some(3, partition=PARTITION)
     await add(store, *jobs)
     await end(store, await take_one(store), retryable(MINUTE))
     await getattr(store, act)([jobs[0].ref])
@@ -97,7 +97,7 @@ async def test_one_that_is_taken_away_blocks_no_longer(store: Store, act: str) -
 
 
 async def test_an_operators_retry_of_the_first_does_not_cost_it_its_place(store: Store) -> None:
-    jobs = some(3, lane=LANE)
+    jobs = some(3, partition=PARTITION)
     await add(store, *jobs)
     await end(store, await take_one(store), retryable(MINUTE))
     await store.retry([jobs[0].ref])
@@ -105,7 +105,7 @@ async def test_an_operators_retry_of_the_first_does_not_cost_it_its_place(store:
 
 
 async def test_a_dead_one_that_is_retried_joins_at_the_tail(store: Store) -> None:
-    jobs = some(3, lane=LANE)
+    jobs = some(3, partition=PARTITION)
     await add(store, *jobs)
     await end(store, await take_one(store), Transition(State.DEAD, keep=MINUTE))
     assert await store.retry([jobs[0].ref]) == [State.DEAD]
@@ -114,7 +114,7 @@ async def test_a_dead_one_that_is_retried_joins_at_the_tail(store: Store) -> Non
 
 
 async def test_delayed_ones_join_in_the_order_in_which_they_are_due(store: Store, clock: ManualClock) -> None:
-    late, early, now = (new(lane=LANE, delay=delay) for delay in (2 * SECOND, SECOND, 0))
+    late, early, now = (new(partition=PARTITION, delay=delay) for delay in (2 * SECOND, SECOND, 0))
     await add(store, late, early, now)
     clock.advance(2 * SECOND)
     await store.promote(["default"], limit=9)
@@ -122,8 +122,8 @@ async def test_delayed_ones_join_in_the_order_in_which_they_are_due(store: Store
 
 
 async def test_other_keys_go_on(store: Store) -> None:
-    blocked = some(2, lane=LANE)
-    other = new(lane=Lane("other", ordered=True))
+    blocked = some(2, partition=PARTITION)
+    other = new(partition=Partition("other", ordered=True))
     await add(store, *blocked, other)
     await end(store, await take_one(store), retryable(MINUTE))
     assert await drained(store) == [other.id]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import REPLACED
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
@@ -438,16 +438,16 @@ WAYS = {
 async def _with_last(store: Store, state: State) -> Entry:
     """An entry whose last job, `last`, is in this state."""
     first = await put(store, entry())
-    lane = Lane("k") if state is State.WAITING else None
-    if lane is not None:
-        await running(store, lane=lane, queue="default")
+    partition = Partition("k") if state is State.WAITING else None
+    if partition is not None:
+        await running(store, partition=partition, queue="default")
     facts: dict[State, dict[str, Any]] = {
         State.SCHEDULED: {"delay": MINUTE},
-        State.GROUPED: {"group": ALONE},
-        State.WAITING: {"lane": lane},
+        State.COLLECTING: {"batch_terms": ALONE},
+        State.WAITING: {"partition": partition},
     }
     await ticked(store, tick(first, new("last", **facts.get(state, {}))))
-    if state not in (State.SCHEDULED, State.AVAILABLE, State.WAITING, State.GROUPED):
+    if state not in (State.SCHEDULED, State.AVAILABLE, State.WAITING, State.COLLECTING):
         job = await take_one(store)
         if state in WAYS:
             await end(store, job, WAYS[state])

@@ -105,8 +105,8 @@ async def test_only_jobs_that_wait_for_their_time_are_promoted(
     job = await in_state(store, state)
     clock.advance(MINUTE)
     due = await store.promote(["default"], limit=9)
-    lane = await store.lane(job.ref)
-    assert due == Due(0, None if lane is None else lane.due, clock.now())
+    partition = await store.partition(job.ref)
+    assert due == Due(0, None if partition is None else partition.due, clock.now())
     assert await the(store, job) == job
 
 

@@ -30,21 +30,21 @@ from hypothesis.stateful import (
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, TERMINAL, Job, Lease, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import LEGAL, QueuePosition, Transition
 from penstock.core.limits import LimitChange, OnFull, Rate
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.core.unique import WHILE_FINISHED, UniqueKey
 from penstock.core.unique_rules import phase, until
 from penstock.stores.contract import (
+    BatchInfo,
     EnqueueStatus,
     Fetched,
-    GroupInfo,
     HeartbeatRequest,
-    LaneInfo,
     Page,
+    PartitionInfo,
     Settlement,
     Share,
     Store,
@@ -94,8 +94,8 @@ a_key = st.builds(
     st.sampled_from([3, 3, 3, 1, 1, 7, 7, 2, 4, 5, 6]),
     st.sampled_from([0, 0, 1, 2, 3]),
 )
-a_group = st.builds(
-    Group,
+a_batch = st.builds(
+    BatchTerms,
     st.sampled_from(["", "g"]),
     st.sampled_from([1, 2, 2, 3]),
     st.sampled_from([None, 10, 1_000, MINUTE]),
@@ -114,19 +114,19 @@ a_limit = st.builds(
     keep_dead=st.sampled_from([UNSET, None, 0, 1]),
     keep_finished_for=st.sampled_from([UNSET, None, 10]),
     keep_dead_for=st.sampled_from([UNSET, None, 1_000]),
-    hold=st.sampled_from([UNSET, UNSET, None, 100]),
+    throttle=st.sampled_from([UNSET, UNSET, None, 100]),
 )
-NO_LIMIT = LimitChange(max_size=None, max_running=None, rate=None, hold=None)
+NO_LIMIT = LimitChange(max_size=None, max_running=None, rate=None, throttle=None)
 
 #: Keys with room for one or two at once, kept in order, or with a rate; and the same key with other terms.
-a_lane = st.builds(
-    Lane,
+a_partition = st.builds(
+    Partition,
     st.sampled_from(["l1", "l2"]),
     most=st.sampled_from([1, 1, 2]),
     ordered=st.booleans(),
     rate=st.sampled_from([None, None, None, Rate(1, 1_000), Rate(3, 1_000, 2)]),
 )
-a_turn = st.builds(Turn, st.sampled_from(["x", "y", "z"]), st.sampled_from([1, 1, 2, 7]))
+a_tenant = st.builds(Tenant, st.sampled_from(["x", "y", "z"]), st.sampled_from([1, 1, 2, 7]))
 
 new_jobs = st.fixed_dictionaries(
     {
@@ -140,12 +140,14 @@ new_jobs = st.fixed_dictionaries(
         "expires_in": rarely(st.sampled_from([1, 1_000, MINUTE])),
         "expires_at": rarely(an_instant),
         "unique": st.one_of(st.none(), st.none(), st.none(), a_key),
-        "group": st.sampled_from([False, False, True]).flatmap(lambda some: a_group if some else st.none()),
+        "batch_terms": st.sampled_from([False, False, True]).flatmap(
+            lambda some: a_batch if some else st.none()
+        ),
         "retention": st.sampled_from([0, 1_000]),
         "keep_dead": rarely(st.just(10)),
         "headers": rarely(st.just({"k": "v"})),
-        "lane": st.one_of(st.none(), a_lane),
-        "turn": rarely(a_turn),
+        "partition": st.one_of(st.none(), a_partition),
+        "tenant": rarely(a_tenant),
     }
 )
 
@@ -161,10 +163,10 @@ transitions = st.one_of(
     ),
     st.builds(
         Transition,
-        state=st.sampled_from(sorted(QUEUED - {State.GROUPED, State.WAITING})),
+        state=st.sampled_from(sorted(QUEUED - {State.COLLECTING, State.WAITING})),
         delay=a_time,
-        hold=st.sampled_from([0, 0, 0, 0, 0, 10]),
-        hold_lane=st.sampled_from([0, 0, 0, 10]),
+        throttle=st.sampled_from([0, 0, 0, 0, 0, 10]),
+        throttle_partition=st.sampled_from([0, 0, 0, 10]),
         place=st.sampled_from(list(QueuePosition)),
         charge=st.booleans(),
         lost=st.booleans(),
@@ -176,7 +178,7 @@ transitions = st.one_of(
         state=st.just(State.AVAILABLE),
         place=st.sampled_from(list(QueuePosition)),
         charge=st.just(False),
-        hold_lane=st.sampled_from([1, 10, 15_000]),
+        throttle_partition=st.sampled_from([1, 10, 15_000]),
     ),
 )
 
@@ -199,8 +201,8 @@ shares = st.lists(
     unique_by=lambda share: share.queue,
 )
 
-#: What one verb may do in two steps: a fetch that starts one of a lane lets in another one with other terms,
-#: and takes it.
+#: What one verb may do in two steps: a fetch that starts one of a partition lets in another one with other
+#: terms, and takes it.
 AT_ONCE = {
     (State.WAITING, State.RUNNING): [
         (State.WAITING, State.AVAILABLE),
@@ -214,9 +216,9 @@ WALKS = [
     *((State.SCHEDULED, then) for then in ("now", "later", "cancel", "delete")),
     *((State.AVAILABLE, then) for then in ("now", "later", "cancel", "delete", "fetch")),
     *((State.RETRYABLE, then) for then in ("now", "later", "cancel", "delete")),
-    *((State.WAITING, then) for then in ("now", "later", "cancel", "delete", "its turn")),
+    *((State.WAITING, then) for then in ("now", "later", "cancel", "delete", "its tenant")),
     *(
-        (state, "into a lane")
+        (state, "into a partition")
         for state in (State.SCHEDULED, State.RETRYABLE, State.PARKED, *sorted(TERMINAL))
     ),
     *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch", *["replace"] * 4)),
@@ -227,7 +229,7 @@ WALK: dict[str, st.SearchStrategy[Any]] = {
     "way": st.sampled_from(WALKS),
     "lost": st.sampled_from([False, False, True]),
     "keep": st.sampled_from([0, HOUR, HOUR, HOUR]),
-    "group": st.sampled_from([None, Group("w", 1)]),
+    "batch_terms": st.sampled_from([None, BatchTerms("w", 1)]),
 }
 
 #: Each play, how often it is drawn among the others, and what it is drawn with. One rule plays them all, for
@@ -297,7 +299,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "drop": (1, {"queue": a_queue}),
     "join_again": (1, {"queue": st.sampled_from(QUEUES)}),
     "enqueue_a_late_member": (1, {"queue": st.sampled_from(QUEUES)}),
-    "flush_group": (1, {"pick": st.integers(0, 5)}),
+    "flush_batch": (1, {"pick": st.integers(0, 5)}),
     "prune": (1, {}),
     "prune_to_few": (
         1,
@@ -324,7 +326,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "limit": st.integers(1, 3),
         },
     ),
-    "lane": (1, {"refs": some_refs}),
+    "partition": (1, {"refs": some_refs}),
     "let_time_pass": (
         4,
         {"ms": st.sampled_from([1, 10, 10, 10, 1_000, 1_000, 1_000, MINUTE, MINUTE + 1, HOUR])},
@@ -342,7 +344,7 @@ def bare(value: Any) -> Any:
     """An answer without what is each store's own: the numbers of generations and cursors."""
     if isinstance(value, Job):
         return replace(value, generation=0)
-    if isinstance(value, LaneInfo):
+    if isinstance(value, PartitionInfo):
         return replace(value, admitted=bare(value.admitted))
     if isinstance(value, Fetched):
         return replace(value, jobs=bare(value.jobs))
@@ -376,7 +378,7 @@ class Verbs(RuleBasedStateMachine):
         self.before: dict[int, Job] = {}
         #: (queue, id, key) of jobs that may have gone while their key was held on.
         self.outlived: set[tuple[str, str, str]] = set()
-        self.groups: list[GroupInfo] = []
+        self.batches: list[BatchInfo] = []
 
     def open(self) -> None:
         for store in self.stores:
@@ -443,8 +445,8 @@ class Verbs(RuleBasedStateMachine):
     def new(self, facts: dict[str, Any]) -> NewJob:
         now = self.clock.now()
         at = {name: now + facts[name] for name in ("run_at", "expires_at") if facts.get(name) is not None}
-        if facts.get("group") is not None:  # a batch has members of many keys: such tasks are refused
-            facts = {**facts, "lane": None, "turn": None}
+        if facts.get("batch_terms") is not None:  # a batch has members of many keys: such tasks are refused
+            facts = {**facts, "partition": None, "tenant": None}
         return NewJob(**{**facts, **at})
 
     # producing
@@ -490,10 +492,12 @@ class Verbs(RuleBasedStateMachine):
 
     def enqueue_a_late_member(self, queue: str) -> None:
         """It has expired when it would be a batch."""
-        self.enqueue([{"id": "late", "queue": queue, "task": "t1", "group": Group("l", 1), "expires_at": 0}])
+        self.enqueue(
+            [{"id": "late", "queue": queue, "task": "t1", "batch_terms": BatchTerms("l", 1), "expires_at": 0}]
+        )
 
     def join_again(self, queue: str) -> None:
-        self.enqueue([{"id": "again", "queue": queue, "task": "t1", "group": Group("again", 3)}])
+        self.enqueue([{"id": "again", "queue": queue, "task": "t1", "batch_terms": BatchTerms("again", 3)}])
         self.both_hold_the_same()
         self.clock.advance(1)
         self.both("reschedule", [Ref(queue, "again")])
@@ -567,8 +571,8 @@ class Verbs(RuleBasedStateMachine):
             for job in self.before.values()
             if job.queue in queues and job.state in (State.SCHEDULED, State.RETRYABLE) and job.run_at < end
         ]
-        ripe = [g for g in self.groups if g.queue in queues and g.due is not None and g.due < end]
-        self.both("wait", queues, timeout=timeout if due or ripe else 0)
+        due = [g for g in self.batches if g.queue in queues and g.due is not None and g.due < end]
+        self.both("wait", queues, timeout=timeout if due or due else 0)
 
     # operating
 
@@ -584,20 +588,22 @@ class Verbs(RuleBasedStateMachine):
     def delete(self, refs: list[int]) -> None:
         self.both("delete", self.refs(refs))
 
-    def lane(self, refs: list[int]) -> None:
+    def partition(self, refs: list[int]) -> None:
         for ref in self.refs(refs):
-            self.both("lane", ref)
+            self.both("partition", ref)
 
     @initialize(**WALK)
-    def walk(self, queue: str, way: tuple[State, str], lost: bool, keep: int, group: Group | None) -> None:
+    def walk(
+        self, queue: str, way: tuple[State, str], lost: bool, keep: int, batch_terms: BatchTerms | None
+    ) -> None:
         """What happens seldom shall happen too: a job is led to a state and goes on from there."""
         to, then = way
         walker, blocker = Ref(queue, "walker"), Ref(queue, "blocker")
         facts: dict[str, Any] = {"queue": queue, "task": "t1", "priority": 1}
-        if to is State.WAITING or then == "into a lane":
-            facts["lane"] = Lane(f"walk-{self.clock.now()}-{self.clock.lease_now()}")
+        if to is State.WAITING or then == "into a partition":
+            facts["partition"] = Partition(f"walk-{self.clock.now()}-{self.clock.lease_now()}")
         elif then != "replace":
-            facts["group"] = group
+            facts["batch_terms"] = batch_terms
         self.both("delete", [walker, blocker])
         self.both("settings", queue, limits=NO_LIMIT, paused=False, closed=False)
         if to is State.WAITING:
@@ -605,11 +611,11 @@ class Verbs(RuleBasedStateMachine):
             self.both_hold_the_same()
         else:
             self.lead(to, facts, lost, keep)
-        if then == "into a lane":
+        if then == "into a partition":
             self.enqueue([{"id": "blocker", **facts}])
             self.both_hold_the_same()
             then = "retry"
-        elif then == "its turn":
+        elif then == "its tenant":
             walker, then = blocker, "delete"
         self.clock.advance(1)  # so that what is rescheduled to now is seen to have moved
         if then == "fetch":
@@ -646,10 +652,10 @@ class Verbs(RuleBasedStateMachine):
     def drop(self, queue: str) -> None:
         self.both("drop", queue)
 
-    def flush_group(self, pick: int) -> None:
-        there = self.groups
-        one = there[pick % len(there)] if there and pick else GroupInfo("q1", "t1", "nothing", 0, 0, None)
-        self.both("flush_group", one.queue, task=one.task, key=one.key)
+    def flush_batch(self, pick: int) -> None:
+        there = self.batches
+        one = there[pick % len(there)] if there and pick else BatchInfo("q1", "t1", "nothing", 0, 0, None)
+        self.both("flush_batch", one.queue, task=one.task, key=one.key)
 
     def prune_to_few(self, limit: int, newest: int, dead: int) -> None:
         self.both("prune", limit=limit, keep_finished=newest, keep_dead=dead)
@@ -702,7 +708,7 @@ class Verbs(RuleBasedStateMachine):
                 await store.queues(),
                 await store.stats(days=90),
                 await store.workers(),
-                await store.groups(),
+                await store.batches(),
             )
 
         async def look_at_both() -> list[tuple[Any, ...]]:
@@ -714,7 +720,7 @@ class Verbs(RuleBasedStateMachine):
         now = {job.generation: job for job in jobs}
         assert list(now) == sorted(now, reverse=True)
         self.counts_are_true(jobs, {queue.name: queue.counts for queue in queues})
-        self.groups = others[-1]
+        self.batches = others[-1]
         self.members_are_somewhere(jobs)
         self.steps_are_legal(now)
         for generation in self.before.keys() - now.keys():
@@ -722,7 +728,7 @@ class Verbs(RuleBasedStateMachine):
             unique = gone.spec.unique
             if unique is not None and unique.period is not None and unique.states & WHILE_FINISHED:
                 self.outlived.add((gone.queue, gone.id, unique.key))
-        self.lanes_are_kept(jobs)
+        self.partitions_are_kept(jobs)
         self.before = now
 
     @staticmethod
@@ -732,15 +738,15 @@ class Verbs(RuleBasedStateMachine):
             true.setdefault(job.queue, Counter())[job.state] += 1
         assert {queue: counts for queue, counts in shown.items() if counts} == true
 
-    def lanes_are_kept(self, jobs: list[Job]) -> None:
+    def partitions_are_kept(self, jobs: list[Job]) -> None:
         """Nobody waits while there is room."""
-        lanes = {}
+        partitions = {}
         for job in jobs:
-            if job.state is State.WAITING and job.spec.lane is not None:
-                lanes[job.queue, job.spec.lane.key] = job.ref
+            if job.state is State.WAITING and job.spec.partition is not None:
+                partitions[job.queue, job.spec.partition.key] = job.ref
 
-        async def look() -> list[LaneInfo | None]:
-            return [await self.stores[0].lane(ref) for ref in lanes.values()]
+        async def look() -> list[PartitionInfo | None]:
+            return [await self.stores[0].partition(ref) for ref in partitions.values()]
 
         for info in self.loop.run_until_complete(look()):
             assert info is not None
@@ -748,20 +754,20 @@ class Verbs(RuleBasedStateMachine):
             assert info.admitted or info.due is not None
 
     def members_are_somewhere(self, jobs: list[Job]) -> None:
-        """Who is grouped is in one group, or in one batch that has not ended."""
-        waiting = Counter((g.queue, g.task, g.key) for g in self.groups for _ in range(g.size))
+        """Each job in the state collecting is in one collecting batch, or in one running batch."""
+        waiting = Counter((g.queue, g.task, g.key) for g in self.batches for _ in range(g.size))
         by_id = {(job.queue, job.id): job for job in jobs}
         for job in jobs:
-            if job.state is State.GROUPED and job.batch is None:
-                assert job.spec.group is not None
-                waiting[job.queue, job.task, job.spec.group.key] -= 1
-            elif job.state is State.GROUPED:
+            if job.state is State.COLLECTING and job.batch is None:
+                assert job.spec.batch_terms is not None
+                waiting[job.queue, job.task, job.spec.batch_terms.key] -= 1
+            elif job.state is State.COLLECTING:
                 batch = by_id[job.queue, str(job.batch)]
                 assert not batch.ended
                 assert job.id in batch.members
             elif job.members and not job.ended:
                 members = [by_id[job.queue, id] for id in job.members if (job.queue, id) in by_id]
-                assert {m.state for m in members if m.batch == job.id} <= {State.GROUPED}
+                assert {m.state for m in members if m.batch == job.id} <= {State.COLLECTING}
         assert not any(waiting.values())
 
     def steps_are_legal(self, now: dict[int, Job]) -> None:
@@ -787,22 +793,28 @@ def tours() -> Iterator[Callable[[Verbs], None]]:
     """
     for start in range(0, len(WALKS), 4):
         yield functools.partial(walk_all, WALKS[start : start + 4])
-    yield from (a_group_is_joined_and_left, one_of_a_lane_is_throttled, one_is_called_into_a_full_lane)
+    yield from (
+        a_batch_is_joined_and_left,
+        one_of_a_partition_is_throttled,
+        one_is_called_into_a_full_partition,
+    )
 
 
 def walk_all(ways: Sequence[tuple[State, str]], machine: Verbs) -> None:
     for n, way in enumerate(ways):
-        for m, (group, lost, keep) in enumerate(
-            ((None, False, HOUR), (Group("w", 1), False, HOUR), (None, True, 0))
+        for m, (terms, lost, keep) in enumerate(
+            ((None, False, HOUR), (BatchTerms("w", 1), False, HOUR), (None, True, 0))
         ):
-            machine.walk(f"tour-{n}-{m}", way, lost=lost, keep=keep, group=group)
+            machine.walk(f"tour-{n}-{m}", way, lost=lost, keep=keep, batch_terms=terms)
             machine.both_hold_the_same()
 
 
-def a_group_is_joined_and_left(machine: Verbs, queue: str = "tour") -> None:
+def a_batch_is_joined_and_left(machine: Verbs, queue: str = "tour") -> None:
     machine.enqueue_a_late_member(queue)
     machine.join_again(queue)
-    machine.enqueue([{"id": "member", "queue": queue, "task": "t1", "group": Group("g", 3), "delay": 10}])
+    machine.enqueue(
+        [{"id": "member", "queue": queue, "task": "t1", "batch_terms": BatchTerms("g", 3), "delay": 10}]
+    )
     for verb, facts in (
         ("promote", {"limit": 10}),
         ("reschedule", {"delay": 10}),
@@ -814,20 +826,20 @@ def a_group_is_joined_and_left(machine: Verbs, queue: str = "tour") -> None:
         machine.both(verb, [queue] if verb == "promote" else [Ref(queue, "member")], **facts)
 
 
-def one_of_a_lane_is_throttled(machine: Verbs, queue: str = "tour") -> None:
-    machine.enqueue([{"id": "one", "queue": queue, "task": "t1", "lane": Lane("l")}])
+def one_of_a_partition_is_throttled(machine: Verbs, queue: str = "tour") -> None:
+    machine.enqueue([{"id": "one", "queue": queue, "task": "t1", "partition": Partition("l")}])
     machine.both_hold_the_same()
     machine.fetch([Share(queue, 1, 1)], worker="w1", token="throttled", limit=1, lease=1_000)
     machine.both_hold_the_same()
-    machine.settle_what_runs([Transition(State.AVAILABLE, charge=False, hold_lane=1_000)] * 5, None)
+    machine.settle_what_runs([Transition(State.AVAILABLE, charge=False, throttle_partition=1_000)] * 5, None)
 
 
-def one_is_called_into_a_full_lane(machine: Verbs, queue: str = "tour") -> None:
-    machine.enqueue([{"id": "first", "queue": queue, "task": "t1", "lane": Lane("l")}])
+def one_is_called_into_a_full_partition(machine: Verbs, queue: str = "tour") -> None:
+    machine.enqueue([{"id": "first", "queue": queue, "task": "t1", "partition": Partition("l")}])
     again = {"queue": queue, "task": "t1", "unique": UniqueKey("u", replace=1)}
     machine.enqueue([{"id": "called", **again}])
     machine.both_hold_the_same()
-    machine.enqueue([{"id": "again", **again, "lane": Lane("l")}])
+    machine.enqueue([{"id": "again", **again, "partition": Partition("l")}])
     machine.both_hold_the_same()
 
 

@@ -82,7 +82,7 @@ async def test_the_former_time_means_nothing_any_more(store: Store, clock: Manua
     assert (due.moved, due.next) == (0, clock.now() + HOUR - MINUTE)
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {*MOVABLE, State.WAITING, State.GROUPED}))
+@pytest.mark.parametrize("state", sorted(set(State) - {*MOVABLE, State.WAITING, State.COLLECTING}))
 async def test_others_stay_as_they_are(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await store.reschedule([job.ref], delay=HOUR) == [state]

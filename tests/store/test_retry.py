@@ -34,7 +34,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING, State.WAITING, State.GROUPED}))
+@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING, State.WAITING, State.COLLECTING}))
 async def test_a_job_is_available_now_as_new(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(7)

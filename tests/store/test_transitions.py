@@ -29,7 +29,7 @@ After = dict[State, State | None]
 S, A, R, T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 C, X, D, P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
 W = State.WAITING
-G = State.GROUPED
+G = State.COLLECTING
 
 #: What each act makes of a job in each state; a state that is not named stays, and so does its whole job.
 ACTS: dict[str, tuple[Act, After]] = {}
@@ -55,7 +55,7 @@ async def replace_by_a_later_call(store: Store, clock: ManualClock, job: Job) ->
     return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY, delay=HOUR)])
 
 
-@act({S: A, T: A, W: A})  # one that waits in a lane leaves it for what has none
+@act({S: A, T: A, W: A})  # one that waits in a partition leaves it for what has none
 async def replace_by_a_call_for_now(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY)])
 
@@ -233,8 +233,8 @@ async def test_a_job_begins_available_or_scheduled(store: Store, delay: int, sta
 
 def test_these_acts_take_every_legal_step() -> None:
     taken = {(before, after) for _, steps in ACTS.values() for before, after in steps.items()}
-    # test_lanes.py, test_replaced_ties.py
-    into_a_full_lane = {(before, W) for before in (None, S, A, R, T, P, C, X, D)}
-    grouped_later = {(None, G), (None, X), (S, G), (C, G), (X, G), (D, G)}
-    with_their_batch = {(G, C), (G, D)} | grouped_later  # test_groups.py
-    assert taken | {(None, A), (None, S), (W, A)} | into_a_full_lane | with_their_batch == set(LEGAL)
+    # test_partitions.py, test_replaced_ties.py
+    into_a_full_partition = {(before, W) for before in (None, S, A, R, T, P, C, X, D)}
+    collecting_later = {(None, G), (None, X), (S, G), (C, G), (X, G), (D, G)}
+    with_their_batch = {(G, C), (G, D)} | collecting_later  # test_batches.py
+    assert taken | {(None, A), (None, S), (W, A)} | into_a_full_partition | with_their_batch == set(LEGAL)

@@ -378,7 +378,7 @@ async def test_all_pairs_of_times_are_replaced_as_the_rule_says(
 
 
 #: Whoever stands among others stays there, unless the new time is yet to come.
-IN_A_LINE = (State.PARKED, State.WAITING, State.GROUPED)
+IN_A_LINE = (State.PARKED, State.WAITING, State.COLLECTING)
 
 
 @pytest.mark.parametrize("state", sorted(QUEUED))
@@ -386,7 +386,7 @@ IN_A_LINE = (State.PARKED, State.WAITING, State.GROUPED)
 async def test_a_holder_of_every_queued_state_is_replaced(store: Store, state: State, later: bool) -> None:
     job = await in_state(store, state, unique=BOTH, payload=b"1")
     others = Counter(await counts(store)) - Counter({state: 1})  # those that make it wait
-    facts = {"delay": HOUR if later else 0, "expires_in": DAY, "lane": job.spec.lane}
+    facts = {"delay": HOUR if later else 0, "expires_in": DAY, "partition": job.spec.partition}
     second = new(payload=b"2", unique=BOTH, **facts)
     assert await store.enqueue([second]) == [Enqueued(EnqueueStatus.REPLACED, job.id)]
     found = await the(store, job)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Batch
-from penstock.core.batch import MAX_SIZE, Group, batch_id
+from penstock.core.batch import MAX_SIZE, BatchTerms, batch_id
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition, batch_of, first_state
 from penstock.errors import ArgumentError, ConfigError, JobDead, ResultNotKept
@@ -31,11 +31,11 @@ def app() -> App:
 # ── the rule ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_says_what_its_groups_are() -> None:
+def test_a_batch_says_what_its_batches_are() -> None:
     rule = Batch(max_size=7, max_wait="5s", grace=timedelta(seconds=1))
-    assert rule.group("k") == Group("k", 7, 5_000, 1_000)
-    assert Batch().group("") == Group("", 100, 5_000, None)
-    assert Batch(max_wait=None, grace=2).group("") == Group("", 100, None, 2_000)
+    assert rule.terms("k") == BatchTerms("k", 7, 5_000, 1_000)
+    assert Batch().terms("") == BatchTerms("", 100, 5_000, None)
+    assert Batch(max_wait=None, grace=2).terms("") == BatchTerms("", 100, None, 2_000)
     assert Batch(max_size=1), Batch(max_size=MAX_SIZE)
 
 
@@ -90,8 +90,10 @@ def test_what_is_stored_is_one_element(app: App) -> None:
 
     new = index.job(Doc(1, "é")).new()
     assert new.payload == '{"id":1,"text":"é"}'.encode()
-    assert new.group == Group("", 5, 2_000, None)
-    assert index.using(group="customer-7").job(Doc(1)).new().group == Group("customer-7", 5, 2_000, None)
+    assert new.batch_terms == BatchTerms("", 5, 2_000, None)
+    assert index.using(batch_key="customer-7").job(Doc(1)).new().batch_terms == BatchTerms(
+        "customer-7", 5, 2_000, None
+    )
     assert index.carried.decode(new.payload) == ((Doc(1, "é"),), {})
     assert index.args.decode(b"[[" + new.payload + b"]]") == (([Doc(1, "é")],), {})
 
@@ -187,14 +189,14 @@ def test_what_is_said_of_attempts_is_the_tasks(app: App, option: Any) -> None:
         task.using(**option)
 
 
-def test_a_group_is_for_tasks_that_run_in_batches(app: App) -> None:
+def test_a_batch_is_for_tasks_that_run_in_batches(app: App) -> None:
     plain = app.task(lists)
-    with pytest.raises(ConfigError, match="group= is for tasks that run in batches"):
-        plain.using(group="g")
+    with pytest.raises(ConfigError, match="batch_key= is for tasks that run in batches"):
+        plain.using(batch_key="g")
     task = app.task(batch=Batch(), name="b")(lists)
     for key in (5, "a\nb", "x" * 201):
-        with pytest.raises(ConfigError, match="cannot be a group's key"):
-            task.using(group=key)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="is not a valid batch key"):
+            task.using(batch_key=key)  # type: ignore[arg-type]
 
 
 def test_equal_elements_have_equal_unique_keys(app: App) -> None:
@@ -210,20 +212,22 @@ def test_equal_elements_have_equal_unique_keys(app: App) -> None:
 
 
 def test_a_batch_is_made_of_its_members() -> None:
-    first = NewJob("a", "t", b"1", priority=1, max_attempts=3, headers={"k": "v"}, group=Group("g"))
+    first = NewJob(
+        "a", "t", b"1", priority=1, max_attempts=3, headers={"k": "v"}, batch_terms=BatchTerms("g")
+    )
     batch = batch_of("b", [first, NewJob("c", "t", b"[2]", priority=5, max_attempts=9)])
     assert batch == NewJob(
-        "b", "t", b"[[1,[2]]]", priority=5, max_attempts=3, headers={"k": "v"}, group=Group("g")
+        "b", "t", b"[[1,[2]]]", priority=5, max_attempts=3, headers={"k": "v"}, batch_terms=BatchTerms("g")
     )
     assert batch_id("a", 1) == "a.batch"
     assert batch_id("a" * 128, 12) == "a" * 110 + ".batch12"
 
 
-def test_a_member_begins_in_its_group() -> None:
-    spec = NewJob("a", "t", group=Group())
-    assert first_state(spec, 5) == (State.GROUPED, 5)
-    assert first_state(NewJob("a", "t", group=Group(), run_at=3), 5) == (State.GROUPED, 5)
-    assert first_state(NewJob("a", "t", group=Group(), delay=3), 5) == (State.SCHEDULED, 8)
+def test_a_member_begins_in_its_batch() -> None:
+    spec = NewJob("a", "t", batch_terms=BatchTerms())
+    assert first_state(spec, 5) == (State.COLLECTING, 5)
+    assert first_state(NewJob("a", "t", batch_terms=BatchTerms(), run_at=3), 5) == (State.COLLECTING, 5)
+    assert first_state(NewJob("a", "t", batch_terms=BatchTerms(), delay=3), 5) == (State.SCHEDULED, 8)
 
 
 async def _ended(app: App, ref: Ref, to: Transition) -> None:

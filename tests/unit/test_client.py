@@ -28,9 +28,9 @@ from penstock import (
     StoreFull,
 )
 from penstock.client import client as client_module
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.limits import Rate
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.core.unique import UniqueKey
 from penstock.retry import Fixed
 from penstock.stores.contract import Enqueued, EnqueueStatus, SyncStore
@@ -439,14 +439,14 @@ def test_middleware_that_returns_no_proper_job_is_named(app: App, returned: Any,
         ({"retry": Fixed(-5)}, "has a negative wait"),
         ({"unique": UniqueKey("", None)}, "unique"),
         ({"unique": UniqueKey("k", -1)}, "unique"),
-        ({"lane": Lane("", 1)}, "lane"),
-        ({"lane": Lane("k", 0)}, "lane"),
-        ({"lane": Lane("k" * 10_000, 1)}, "lane"),
-        ({"lane": Lane("k", 1, False, Rate(0, 1))}, "rate"),
-        ({"turn": Turn("k", 0)}, "turn"),
-        ({"turn": Turn("k", -5)}, "turn"),
-        ({"group": Group("k", 0, 5)}, "group"),
-        ({"group": Group("k", 5)}, "group"),
+        ({"partition": Partition("", 1)}, "partition"),
+        ({"partition": Partition("k", 0)}, "partition"),
+        ({"partition": Partition("k" * 10_000, 1)}, "partition"),
+        ({"partition": Partition("k", 1, False, Rate(0, 1))}, "rate"),
+        ({"tenant": Tenant("k", 0)}, "tenant"),
+        ({"tenant": Tenant("k", -5)}, "tenant"),
+        ({"batch_terms": BatchTerms("k", 0, 5)}, "batch_terms"),
+        ({"batch_terms": BatchTerms("k", 5)}, "batch_terms"),
     ],
 )
 def test_middleware_that_makes_a_job_that_no_worker_could_read_is_told_so(

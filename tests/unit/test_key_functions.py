@@ -9,7 +9,7 @@ import pytest
 from penstock.app.app import App
 from penstock.core.job import NewJob
 from penstock.core.limits import Rate
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.errors import ArgumentError, ConfigError
 
 
@@ -26,44 +26,49 @@ def made(app: App, *args: Any, **options: Any) -> NewJob:
 
 
 @pytest.mark.parametrize(
-    ("options", "lane"),
+    ("options", "partition"),
     [
-        ({"concurrency_key": "device"}, Lane("d1")),
-        ({"concurrency_key": "tenant"}, Lane("7")),
-        ({"concurrency_key": ["device", "tenant"], "max_running_per_key": 3}, Lane('["d1",7]', 3)),
-        ({"concurrency_key": lambda device: device.upper(), "ordered": True}, Lane("D1", 1, True)),
-        ({"concurrency_key": lambda **all: f"{all['tenant']}!"}, Lane("7!")),
+        ({"concurrency_key": "device"}, Partition("d1")),
+        ({"concurrency_key": "tenant"}, Partition("7")),
+        ({"concurrency_key": ["device", "tenant"], "max_running_per_key": 3}, Partition('["d1",7]', 3)),
+        ({"concurrency_key": lambda device: device.upper(), "ordered": True}, Partition("D1", 1, True)),
+        ({"concurrency_key": lambda **all: f"{all['tenant']}!"}, Partition("7!")),
         ({"concurrency_key": lambda device, tenant: None}, None),
-        ({"concurrency_key": "device", "rate_per_key": "10/min"}, Lane("d1", 1, False, Rate(10, 60_000))),
+        (
+            {"concurrency_key": "device", "rate_per_key": "10/min"},
+            Partition("d1", 1, False, Rate(10, 60_000)),
+        ),
         (
             {"concurrency_key": "device", "rate_per_key": "1/s", "burst_per_key": 5},
-            Lane("d1", 1, False, Rate(1, 1_000, 5)),
+            Partition("d1", 1, False, Rate(1, 1_000, 5)),
         ),
     ],
 )
-def test_a_call_gets_its_lane(app: App, options: dict[str, Any], lane: Lane | None) -> None:
-    assert made(app, "d1", **options).lane == lane
+def test_a_call_gets_its_partition(app: App, options: dict[str, Any], partition: Partition | None) -> None:
+    assert made(app, "d1", **options).partition == partition
 
 
 @pytest.mark.parametrize(
-    ("options", "turn"),
+    ("options", "tenant"),
     [
-        ({"fair_by": "tenant"}, Turn("7")),
-        ({"fair_by": "device", "fair_weights": {"d1": 3}}, Turn("d1", 3)),
-        ({"fair_by": "tenant", "fair_weights": {"d1": 3}}, Turn("7")),
-        ({"fair_by": "device", "fair_weights": len}, Turn("d1", 2)),
+        ({"fair_by": "tenant"}, Tenant("7")),
+        ({"fair_by": "device", "fair_weights": {"d1": 3}}, Tenant("d1", 3)),
+        ({"fair_by": "tenant", "fair_weights": {"d1": 3}}, Tenant("7")),
+        ({"fair_by": "device", "fair_weights": len}, Tenant("d1", 2)),
         ({"fair_by": lambda tenant: None}, None),
     ],
 )
-def test_a_call_gets_its_turn(app: App, options: dict[str, Any], turn: Turn | None) -> None:
-    assert made(app, "d1", **options).turn == turn
+def test_a_call_gets_its_turn(app: App, options: dict[str, Any], tenant: Tenant | None) -> None:
+    assert made(app, "d1", **options).tenant == tenant
 
 
 def test_a_long_key_and_a_strange_one_are_told_apart_and_kept_short(app: App) -> None:
     keys = set()
     for device in ("x" * 201, "x" * 202, "\ud800"):
-        lane = made(app, device, concurrency_key=lambda device: device).lane if device[0] == "x" else None
-        keys.add(None if lane is None else lane.key)
+        partition = (
+            made(app, device, concurrency_key=lambda device: device).partition if device[0] == "x" else None
+        )
+        keys.add(None if partition is None else partition.key)
         app = App("memory://")
     assert len(keys) == 3
     assert all(key is None or len(key.encode()) <= 200 for key in keys)

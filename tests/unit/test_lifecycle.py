@@ -38,7 +38,7 @@ from penstock.core.outcomes import (
     TimedOut,
     Unknown,
 )
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.retry import Exponential, Fixed
 
 NOW = 1_700_000_000_000
@@ -74,7 +74,7 @@ THROTTLED: dict[str, Any] = {
     "place": QueuePosition.HEAD,
     "charge": False,
     "reason": "throttled: no luck",
-    "hold": 500,
+    "throttle": 500,
 }
 
 TABLE: list[tuple[str, Job, Outcome, Transition]] = [
@@ -240,25 +240,25 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         "throttled for a week: from now on it is a failure",
         young(NO_FAILURE_FOR),
         Throttled(ERROR, 500),
-        Transition(State.RETRYABLE, delay=500, error=ERROR, hold=500),
+        Transition(State.RETRYABLE, delay=500, error=ERROR, throttle=500),
     ),
     (
-        "throttled, of a lane",
-        young(lane=Lane("k")),
+        "throttled, of a partition",
+        young(partition=Partition("k")),
         Throttled(ERROR, 500),
-        Transition(**{**THROTTLED, "hold": 0, "hold_lane": 500}),
+        Transition(**{**THROTTLED, "throttle": 0, "throttle_partition": 500}),
     ),
     (
-        "throttled, of a lane, for its whole queue",
-        young(lane=Lane("k")),
-        Throttled(ERROR, 500, lane=False),
+        "throttled, of a partition, for its whole queue",
+        young(partition=Partition("k")),
+        Throttled(ERROR, 500, partition=False),
         Transition(**THROTTLED),
     ),
     (
-        "throttled for a week, of a lane",
-        young(NO_FAILURE_FOR, lane=Lane("k")),
+        "throttled for a week, of a partition",
+        young(NO_FAILURE_FOR, partition=Partition("k")),
         Throttled(ERROR, 500),
-        Transition(State.RETRYABLE, delay=500, error=ERROR, hold_lane=500),
+        Transition(State.RETRYABLE, delay=500, error=ERROR, throttle_partition=500),
     ),
     ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
     (
@@ -407,7 +407,7 @@ def test_every_step_out_of_running_follows_from_some_outcome() -> None:
         return None if then.state in TERMINAL and not then.keep else then.state
 
     reached = {to(given, outcome) for _, given, outcome, _ in TABLE}
-    others = {State.RUNNING, State.WAITING}  # by other verbs; by its lane, which the store knows of
+    others = {State.RUNNING, State.WAITING}  # by other verbs; by its partition, which the store knows of
     assert reached == {after for before, after in LEGAL if before is State.RUNNING} - others
 
 
@@ -560,4 +560,4 @@ def test_every_state_can_be_reached_and_left() -> None:
 def test_an_ended_job_leaves_only_by_retry_or_for_good() -> None:
     for before, after in LEGAL:
         if before in TERMINAL:
-            assert after in (State.AVAILABLE, State.WAITING, State.GROUPED, None)
+            assert after in (State.AVAILABLE, State.WAITING, State.COLLECTING, None)

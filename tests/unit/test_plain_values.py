@@ -105,9 +105,14 @@ def test_keys_of_a_class_of_their_own_are_their_value(app: App) -> None:
 
     new = send.job("mail").new()
     assert not_plain(new) == []
-    assert new.lane is not None
-    assert new.turn is not None
-    assert (new.lane.key, new.lane.most, new.turn.key, new.turn.weight) == ("mail", 3, "mail", 3)
+    assert new.partition is not None
+    assert new.tenant is not None
+    assert (new.partition.key, new.partition.most, new.tenant.key, new.tenant.weight) == (
+        "mail",
+        3,
+        "mail",
+        3,
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=["enum", "hostile"])
@@ -115,7 +120,7 @@ def test_so_are_those_of_a_task_of_a_batch_and_of_a_raw_job(app: App, text: Any)
     @app.task(name=text, queue=text, batch=Batch(max_size=Number.THREE))
     async def collect(to: list[str]) -> None: ...
 
-    assert not_plain(collect.using(group=text).job("x").new()) == []
+    assert not_plain(collect.using(batch_key=text).job("x").new()) == []
     raw: JobCall[Any] = app.raw_job(text, b"{}", text)
     assert not_plain(raw.new()) == []
     assert raw.new().queue == raw.new().task == "mail"

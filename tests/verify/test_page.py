@@ -165,12 +165,12 @@ def test_the_page_needs_no_network_and_no_script() -> None:
     assert "default-src 'none'" in html
 
 
-def test_every_fault_has_its_mark_in_the_lane_of_its_kind() -> None:
+def test_every_fault_has_its_mark_in_the_partition_of_its_kind() -> None:
     told = report()
     html = page(told)
     for kind in KINDS:
-        (lane,) = re.findall(rf'<svg [^>]*aria-label="{kind}">.*?</svg>', html, re.DOTALL)
-        drawing = ElementTree.fromstring(lane)
+        (partition,) = re.findall(rf'<svg [^>]*aria-label="{kind}">.*?</svg>', html, re.DOTALL)
+        drawing = ElementTree.fromstring(partition)
         assert len(drawing.findall("g")) == told["injected"][kind]
     assert f'stop-store <span class="faint">× {told["injected"]["stop-store"]}</span>' in html
 
@@ -178,8 +178,8 @@ def test_every_fault_has_its_mark_in_the_lane_of_its_kind() -> None:
 def test_a_mark_stands_where_the_fault_was_and_is_as_long_as_it_lasted() -> None:
     fault = {"at": 150.0, "kind": "stop-store", "target": "redis", "note": "SIGSTOP", "seconds": 30.0}
     html = page(report(faults=[fault]))
-    (lane,) = re.findall(r'<svg [^>]*aria-label="stop-store">.*?</svg>', html, re.DOTALL)
-    (mark,) = ElementTree.fromstring(lane).findall("g")
+    (partition,) = re.findall(r'<svg [^>]*aria-label="stop-store">.*?</svg>', html, re.DOTALL)
+    (mark,) = ElementTree.fromstring(partition).findall("g")
     assert mark.findtext("title") == "stop-store at 150.0 s for 30 s: redis · SIGSTOP"
     bar, line = mark.find("rect"), mark.find("line")
     assert bar is not None

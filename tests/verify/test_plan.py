@@ -45,7 +45,7 @@ def test_each_kind_has_its_turn_before_any_has_a_second_one(area: str) -> None:
     assert {step.kind for step in steps} <= set(mine)
 
 
-def test_a_lane_without_kinds_does_nothing() -> None:
+def test_a_partition_without_kinds_does_nothing() -> None:
     assert list(plan(7, "store", ["kill-worker"])) == []
 
 

@@ -271,7 +271,7 @@ def collect(items: list[str]) -> dict[str, Any]:
     job = current_job()
     if "dead" in items or ("fail once" in items and job.attempt == 1):
         raise ValueError("one of them is wrong")
-    return {"items": items, "group": job.group, "members": list(job.members), "attempt": job.attempt}
+    return {"items": items, "batch_key": job.batch_key, "members": list(job.members), "attempt": job.attempt}
 
 
 async def collect_async(items: list[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ async def the_batch(app: App, member: Handle[Any]) -> Handle[Any]:
 
 
 async def test_the_function_gets_a_list_of_what_was_enqueued_one_by_one(app: App, run_in: str) -> None:
-    task = collecting(app, run_in).using(group="customer-7")
+    task = collecting(app, run_in).using(batch_key="customer-7")
     async with at_work(app):
         handles = await app.aenqueue_many([task.job(item) for item in "abcd"])
         assert [await handle.aresult(10) for handle in handles] == [None] * 4
@@ -37,7 +37,7 @@ async def test_the_function_gets_a_list_of_what_was_enqueued_one_by_one(app: App
     ids = [handle.id for handle in handles]
     assert await full.aresult(10) == {
         "items": ["a", "b", "c"],
-        "group": "customer-7",
+        "batch_key": "customer-7",
         "members": ids[:3],
         "attempt": 1,
     }

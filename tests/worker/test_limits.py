@@ -206,7 +206,7 @@ async def test_a_worker_that_is_told_to_slow_down_slows_all(kit: Kit) -> None:
 
     async def is_held() -> bool:
         (info,) = await kit.app.store.queues()
-        return info.held_until is not None
+        return info.throttled_until is not None
 
     async with asyncio.timeout(5):
         while not await is_held():
@@ -264,7 +264,7 @@ async def test_a_key_that_is_told_to_slow_down_slows_no_other(kit: Kit, whole: b
 
 
 async def test_a_queue_that_opens_by_time_starts_its_jobs_then(kit: Kit) -> None:
-    kit.set(hold="300ms")
+    kit.set(throttle="300ms")
     kit.put(3)
     began = time.monotonic()
     worker = Worker(kit.app, [MAIL], concurrency=5)

@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""Which queue is asked next: weighted round robin, or strict order."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def serve(shares: list[Share], limit: int, stock: dict[str, int]) -> Counter[str
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 1000])
 def test_full_queues_start_by_their_weights(limit: int) -> None:
-    turns = WeightedRoundRobin(WEIGHTED)
+    round_robin = WeightedRoundRobin(WEIGHTED)
     stock = dict.fromkeys(("critical", "default", "low"), 10**9)
     total: Counter[str] = Counter()
     while total.total() < 10_000:
-        shares = turns.plan(limit, limit, {}, {})
+        shares = round_robin.plan(limit, limit, {}, {})
         got = serve(shares, limit, stock)
-        turns.paid(shares, got)
+        round_robin.paid(shares, got)
         total += got
     share = {queue: n / total.total() for queue, n in total.items()}
     assert share["critical"] == pytest.approx(0.6, abs=0.03)
@@ -44,43 +44,43 @@ def test_full_queues_start_by_their_weights(limit: int) -> None:
 
 
 def test_an_empty_queue_does_not_save_up_credit() -> None:
-    turns = WeightedRoundRobin((Queue("a"), Queue("b")))
+    round_robin = WeightedRoundRobin((Queue("a"), Queue("b")))
     stock = {"a": 10**6, "b": 0}
     for _ in range(100):
-        shares = turns.plan(1, 1, {}, {})
-        turns.paid(shares, serve(shares, 1, stock))
+        shares = round_robin.plan(1, 1, {}, {})
+        round_robin.paid(shares, serve(shares, 1, stock))
     stock["b"] = 10**6
     got: Counter[str] = Counter()
     for _ in range(20):
-        shares = turns.plan(1, 1, {}, {})
+        shares = round_robin.plan(1, 1, {}, {})
         one = serve(shares, 1, stock)
-        turns.paid(shares, one)
+        round_robin.paid(shares, one)
         got += one
     assert abs(got["a"] - got["b"]) <= 2
 
 
 def test_what_one_queue_cannot_fill_another_may() -> None:
-    turns = WeightedRoundRobin(WEIGHTED)
-    got = serve(turns.plan(100, 100, {}, {}), 100, {"critical": 0, "default": 0, "low": 500})
+    round_robin = WeightedRoundRobin(WEIGHTED)
+    got = serve(round_robin.plan(100, 100, {}, {}), 100, {"critical": 0, "default": 0, "low": 500})
     assert got["low"] == 100
 
 
 def test_strict_order_gives_the_lower_queue_none_while_the_higher_has_any() -> None:
-    turns = WeightedRoundRobin((Queue("high"), Queue("low")), strict=True)
+    round_robin = WeightedRoundRobin((Queue("high"), Queue("low")), strict=True)
     stock = {"high": 95, "low": 100}
-    assert serve(turns.plan(50, 50, {}, {}), 50, stock) == {"high": 50, "low": 0}
-    assert serve(turns.plan(50, 50, {}, {}), 50, stock) == {"high": 45, "low": 5}
+    assert serve(round_robin.plan(50, 50, {}, {}), 50, stock) == {"high": 50, "low": 0}
+    assert serve(round_robin.plan(50, 50, {}, {}), 50, stock) == {"high": 45, "low": 5}
 
 
 def test_a_queue_never_gets_more_than_its_slots() -> None:
-    turns = WeightedRoundRobin((Queue("a", slots=10), Queue("b", slots=20)))
-    plan = {s.queue: s.cap for s in turns.plan(100, 30, {"a": 4, "b": 20}, {})}
+    round_robin = WeightedRoundRobin((Queue("a", slots=10), Queue("b", slots=20)))
+    plan = {s.queue: s.cap for s in round_robin.plan(100, 30, {"a": 4, "b": 20}, {})}
     assert plan == {"a": 6}
 
 
 def test_a_narrow_queue_gives_what_it_may_and_the_others_all() -> None:
-    turns = WeightedRoundRobin((Queue("a"), Queue("b")))
-    caps = {s.queue: s.cap for s in turns.plan(10, 10, {}, {"a": 0})}
+    round_robin = WeightedRoundRobin((Queue("a"), Queue("b")))
+    caps = {s.queue: s.cap for s in round_robin.plan(10, 10, {}, {"a": 0})}
     assert caps == {"b": 10}
 
 

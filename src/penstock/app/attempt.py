@@ -64,10 +64,10 @@ class Attempt:
         return self.job.spec.max_attempts
 
     @property
-    def group(self) -> str:
+    def batch_key(self) -> str:
         """The batch key of the running batch; "" for any other job."""
-        group = self.job.spec.group
-        return "" if group is None else group.key
+        terms = self.job.spec.batch_terms
+        return "" if terms is None else terms.key
 
     @property
     def members(self) -> tuple[str, ...]:

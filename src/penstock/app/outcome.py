@@ -21,7 +21,7 @@ from penstock.core.errors import (
     Undecodable,
 )
 from penstock.core.job import AttemptError, Job
-from penstock.core.limits import bounded_hold
+from penstock.core.limits import bounded_throttle
 from penstock.core.outcomes import (
     Cancelled,
     DecodingFailed,
@@ -93,7 +93,7 @@ def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outco
             case RateLimited():
                 return Throttled(
                     error_of(job, now, error),
-                    bounded_hold(milliseconds(error.retry_after, what="RateLimited(retry_after)")),
+                    bounded_throttle(milliseconds(error.retry_after, what="RateLimited(retry_after)")),
                     bool(error.key),
                 )
             case Cancel():

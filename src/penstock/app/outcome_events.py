@@ -43,8 +43,8 @@ def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
         return JobCancelledEvent(*about, reason=move.reason or "")
     if move.error is not None:
         return JobFailed(*about, error=error, delay=move.delay)
-    if move.hold or move.hold_lane:
-        return JobSnoozed(*about, delay=move.hold or move.hold_lane)
+    if move.throttle or move.throttle_partition:
+        return JobSnoozed(*about, delay=move.throttle or move.throttle_partition)
     if move.state in (State.SCHEDULED, State.RETRYABLE):  # RETRYABLE: by an error that is not a failure
         return JobSnoozed(*about, delay=move.delay)
     if move.state is not State.PARKED:

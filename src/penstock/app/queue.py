@@ -27,7 +27,7 @@ class QueueSettings(TypedDict, total=False):
     keep_dead: int | None
     keep_finished_for: Duration | None
     keep_dead_for: Duration | None
-    hold: Duration | None
+    throttle: Duration | None
 
 
 class StoredQueue:

@@ -20,7 +20,7 @@ __all__ = ["cli", "main"]
 #: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
     *("demo", "verify", "worker", "serve", "enqueue"),
-    *("jobs", "queues", "groups", "periodic", "workers", "stats"),
+    *("jobs", "queues", "batches", "periodic", "workers", "stats"),
     *("config", "doctor", "keygen", "completion"),
 )
 

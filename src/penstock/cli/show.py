@@ -222,7 +222,7 @@ _STYLES: dict[str, str] = {
     State.DEAD: "red",
     State.PARKED: "magenta",
     State.WAITING: "magenta",
-    State.GROUPED: "magenta",
+    State.COLLECTING: "magenta",
     "paused": "yellow",
     "closed": "yellow",
 }

@@ -122,7 +122,7 @@ def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
 
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
     """The fields of NewJob after the third, in its order."""
-    group = None if options.batch is None else options.batch.group(options.group_key)
-    given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention, "group": group}
-    given |= {"lane": None, "turn": None}  # of each call
+    terms = None if options.batch is None else options.batch.terms(options.batch_key)
+    given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention, "batch_terms": terms}
+    given |= {"partition": None, "tenant": None}  # of each call
     return tuple(given[name] for name in NewJob.__struct_fields__[3:])

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.batch import MAX_SIZE, Group
+from penstock.core.batch import MAX_SIZE, BatchTerms
 from penstock.core.duration import INSTANTS, LONGEST
 from penstock.core.errors import ConfigError
 from penstock.core.ids import check_task_name
 from penstock.core.job import MOST_ATTEMPTS, PRIORITIES, NewJob
 from penstock.core.limits import Rate
-from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Lane, Turn
+from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Partition, Tenant
 from penstock.core.retry import checked
 from penstock.core.text import plain
 from penstock.core.unique import ALL_STATES, UniqueKey
@@ -95,12 +95,12 @@ def _numbers(job: NewJob) -> Iterator[_Number]:
         yield name, getattr(job, name), least, most
     if job.unique is not None:
         yield from _of_unique(job.unique)
-    if job.lane is not None:
-        yield from _of_lane(job.lane)
-    if job.turn is not None:
-        yield from _of_turn(job.turn)
-    if job.group is not None:
-        yield from _of_group(job.group)
+    if job.partition is not None:
+        yield from _of_partition(job.partition)
+    if job.tenant is not None:
+        yield from _of_tenant(job.tenant)
+    if job.batch_terms is not None:
+        yield from _of_batch(job.batch_terms)
 
 
 def _of_unique(key: UniqueKey) -> Iterator[_Number]:
@@ -109,20 +109,20 @@ def _of_unique(key: UniqueKey) -> Iterator[_Number]:
     yield "unique.states", key.states, 1, ALL_STATES
 
 
-def _of_lane(lane: Lane) -> Iterator[_Number]:
-    yield "len(lane.key)", len(lane.key.encode()), 1, MOST_KEY
-    yield "lane.most", lane.most, 1, MOST_AT_ONCE
+def _of_partition(partition: Partition) -> Iterator[_Number]:
+    yield "len(partition.key)", len(partition.key.encode()), 1, MOST_KEY
+    yield "partition.most", partition.most, 1, MOST_AT_ONCE
 
 
-def _of_turn(turn: Turn) -> Iterator[_Number]:
-    yield "len(turn.key)", len(turn.key.encode()), 1, MOST_KEY
-    yield "turn.weight", turn.weight, 1, MOST_WEIGHT
+def _of_tenant(tenant: Tenant) -> Iterator[_Number]:
+    yield "len(tenant.key)", len(tenant.key.encode()), 1, MOST_KEY
+    yield "tenant.weight", tenant.weight, 1, MOST_WEIGHT
 
 
-def _of_group(group: Group) -> Iterator[_Number]:
-    yield "group.size", group.size, 1, MAX_SIZE
-    yield "group.wait", group.wait, 1, LONGEST
-    yield "group.grace", group.grace, 1, LONGEST
+def _of_batch(terms: BatchTerms) -> Iterator[_Number]:
+    yield "batch_terms.size", terms.size, 1, MAX_SIZE
+    yield "batch_terms.wait", terms.wait, 1, LONGEST
+    yield "batch_terms.grace", terms.grace, 1, LONGEST
 
 
 def _check_words(job: NewJob) -> None:
@@ -132,9 +132,9 @@ def _check_words(job: NewJob) -> None:
         check_headers(job.headers)
     if job.retry is not None:
         checked(job.retry)
-    if job.lane is not None and job.lane.rate is not None:
-        Rate.of(job.lane.rate, what="lane.rate")
-    if job.group is not None and job.group.wait is job.group.grace is None:
+    if job.partition is not None and job.partition.rate is not None:
+        Rate.of(job.partition.rate, what="partition.rate")
+    if job.batch_terms is not None and job.batch_terms.wait is job.batch_terms.grace is None:
         raise ConfigError(
-            "its group has neither wait nor grace: what does not fill a batch would wait for ever"
+            "batch_terms has neither wait nor grace: a batch that is never full would wait for ever"
         )

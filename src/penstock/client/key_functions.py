@@ -16,7 +16,7 @@ from penstock.codec.shape import spell
 from penstock.core.errors import ArgumentError, ConfigError, did_you_mean
 from penstock.core.job import NewJob
 from penstock.core.limits import Rate
-from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Lane, Turn
+from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Partition, Tenant
 from penstock.core.text import plain, whole
 
 __all__ = ["KeyFunctions", "key_functions_of"]
@@ -30,11 +30,13 @@ def key_functions_of(
 ) -> KeyFunctions | None:
     """The key functions of a task with these options; None if it has none. Raises ConfigError."""
     try:
-        lane = _lane_rule(function, given)
-        turn = _turn_rule(function, given)
+        partition = _partition_rule(function, given)
+        tenant = _tenant_rule(function, given)
     except ConfigError as error:
         raise ConfigError(f"{who}: {error}") from None
-    return None if lane is None and turn is None else KeyFunctions(who, function, args, lane, turn)
+    return (
+        None if partition is None and tenant is None else KeyFunctions(who, function, args, partition, tenant)
+    )
 
 
 class KeyFunctions:
@@ -45,28 +47,28 @@ class KeyFunctions:
         who: str,
         function: Callable[..., Any],
         args: ArgsCodec,
-        lane: tuple[_Key, Lane] | None,
-        turn: tuple[_Key, Callable[[str], Any]] | None,
+        partition: tuple[_Key, Partition] | None,
+        tenant: tuple[_Key, Callable[[str], Any]] | None,
     ) -> None:
         self._who = who
         self._signature = inspect.signature(function)
         self._args = args
-        self._lane = lane
-        self._turn = turn
+        self._partition = partition
+        self._tenant = tenant
 
     def apply(self, job: NewJob) -> NewJob:
         """Return the job with its partition and its tenant."""
         arguments = self._arguments(job.payload)
-        lane, turn = None, None
-        if self._lane is not None:
-            rule, terms = self._lane
+        partition, tenant = None, None
+        if self._partition is not None:
+            rule, terms = self._partition
             key = self._key(rule, arguments)
-            lane = None if key is None else Lane(key, terms.most, terms.ordered, terms.rate)
-        if self._turn is not None:
-            rule, weight_of = self._turn
+            partition = None if key is None else Partition(key, terms.most, terms.ordered, terms.rate)
+        if self._tenant is not None:
+            rule, weight_of = self._tenant
             key = self._key(rule, arguments)
-            turn = None if key is None else Turn(key, self._weight(weight_of, key))
-        return msgspec.structs.replace(job, lane=lane, turn=turn)
+            tenant = None if key is None else Tenant(key, self._weight(weight_of, key))
+        return msgspec.structs.replace(job, partition=partition, tenant=tenant)
 
     def _arguments(self, payload: bytes) -> dict[str, Any]:
         args, kwargs = self._args.decode(payload)
@@ -166,7 +168,7 @@ def _asked_by(option: str, function: Any, parameters: Mapping[str, inspect.Param
     return tuple(p.name for p in asked if p.name in parameters)
 
 
-def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Lane] | None:
+def _partition_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Partition] | None:
     if given.get("concurrency_key") is None:
         for option in _TERMS:
             if option in given:
@@ -185,10 +187,12 @@ def _lane_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, 
         raise ConfigError("burst_per_key= needs a rate: give rate_per_key= too")
     said = None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
     key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
-    return key, Lane("", whole(most), ordered, said)
+    return key, Partition("", whole(most), ordered, said)
 
 
-def _turn_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Callable[[str], Any]] | None:
+def _tenant_rule(
+    function: Callable[..., Any], given: TaskOptions
+) -> tuple[_Key, Callable[[str], Any]] | None:
     if given.get("fair_by") is None:
         if "fair_weights" in given:
             raise ConfigError("fair_weights= needs a key: give fair_by= too")

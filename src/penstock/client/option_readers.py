@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from penstock.client.job_checks import check_headers
 from penstock.core import retry as _retry
-from penstock.core.batch import check_group
+from penstock.core.batch import check_batch_key
 from penstock.core.duration import Duration, instant_ms, milliseconds
 from penstock.core.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
 from penstock.core.ids import check_id, check_queue
@@ -228,7 +228,7 @@ def shown_name(function: Any) -> str:
 READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "queue": lambda value: {"queue": check_queue(value)},
     "id": _id,
-    "group": lambda value: {"group_key": check_group(value)},
+    "batch_key": lambda value: {"batch_key": check_batch_key(value)},
     "priority": _priority,
     "delay": lambda value: {"delay": milliseconds(value, what="delay"), "run_at": None},
     "run_at": _run_at,

@@ -116,7 +116,7 @@ class CallOptions(RawOptions, total=False):
     """Options of `task.using(...)`, for one call."""
 
     queue: str
-    group: str
+    batch_key: str
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ class Options(msgspec.Struct, frozen=True):
     at_most_once: bool = False
     headers: dict[str, str] | None = None
     batch: Batch | None = None
-    group_key: str = ""
+    batch_key: str = ""
     keep_dead: int | None = None
 
 
@@ -185,10 +185,10 @@ _OF_ATTEMPTS = ("timeout", "deadline", "max_attempts", "retry", "retention", "ke
 
 def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> None:
     if base.batch is None:
-        if "group" in given:
+        if "batch_key" in given:
             raise ConfigError(
-                f"{who}: group= is for tasks that run in batches, and this one does not: give it "
-                "batch=Batch(...), or leave group= out"
+                f"{who}: batch_key= is for tasks that run in batches, and this one does not: give it "
+                "batch=Batch(...), or leave batch_key= out"
             )
         return
     for name in _OF_ATTEMPTS:

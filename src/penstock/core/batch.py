@@ -8,7 +8,7 @@ from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError
 from penstock.core.text import plain, shown, whole
 
-__all__ = ["MAX_SIZE", "Batch", "Group", "batch_id", "check_group"]
+__all__ = ["MAX_SIZE", "Batch", "BatchTerms", "batch_id", "check_batch_key"]
 
 #: Maximum number of jobs in one batch: a store makes and ends a batch in one short step.
 MAX_SIZE = 1_000
@@ -17,11 +17,11 @@ _KEY = 200
 _STEM = 110
 
 
-class Group(msgspec.Struct, frozen=True, array_like=True):
+class BatchTerms(msgspec.Struct, frozen=True, array_like=True):
     """Where one job is collected: with those of the same task, queue and `key`; and when they are a batch.
 
     That is as soon as there are `size` of them, when the first has been there for `wait` ms, or when none
-    has come for `grace` ms. What the last to join says of these holds for all of the group.
+    has come for `grace` ms. What the last to join says of these holds for the whole batch.
     """
 
     key: str = ""
@@ -30,7 +30,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     grace: int | None = None
 
     def due(self, first: int, last: int) -> int | None:
-        """When a group is to become a batch whose first member has joined then, and its last one then."""
+        """When a batch is due whose first and last member joined at these instants; None: when it is full."""
         ends = [] if self.wait is None else [first + self.wait]
         if self.grace is not None:
             ends.append(last + self.grace)
@@ -64,9 +64,11 @@ class Batch(msgspec.Struct, frozen=True):
                 "no effect; make it shorter, or leave it out"
             )
 
-    def group(self, key: str) -> Group:
-        """The group of this key."""
-        return Group(key, whole(self.max_size), _span(self.max_wait, "max_wait"), _span(self.grace, "grace"))
+    def terms(self, key: str) -> BatchTerms:
+        """The terms of a batch with this key."""
+        return BatchTerms(
+            key, whole(self.max_size), _span(self.max_wait, "max_wait"), _span(self.grace, "grace")
+        )
 
 
 def _span(value: Duration | None, what: str) -> int | None:
@@ -83,12 +85,12 @@ def _span(value: Duration | None, what: str) -> int | None:
     return span
 
 
-def check_group(key: str) -> str:
+def check_batch_key(key: str) -> str:
     """Return the batch key if it is valid: up to 200 printable characters. Raises ConfigError otherwise."""
     text = plain(key) if isinstance(key, str) else None
     if text is None or len(text) > _KEY or not text.isprintable():
         raise ConfigError(
-            f"group={shown(key)} cannot be a group's key: use up to {_KEY} printable characters"
+            f"batch_key={shown(key)} is not a valid batch key: use up to {_KEY} printable characters"
         )
     return text
 

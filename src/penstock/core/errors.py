@@ -21,6 +21,7 @@ PenstockError
 │   ├── StoreReadOnly        the store can be read but not written
 │   ├── StoreCorrupt         the URL leads to no Penstock store, or to a damaged one
 │   ├── StoreTooNew          the store was written by a later Penstock
+│   ├── StoreTooOld          the store was written by an earlier Penstock, and cannot be upgraded
 │   └── Unsupported          a dialect's protocol lacks this feature
 ├── ResultError              a result is not available
 │   ├── ResultNotKept        the job's retention keeps no result
@@ -93,6 +94,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreTooNew",
+    "StoreTooOld",
     "StoreUnavailable",
     "Undecodable",
     "UnknownScheme",
@@ -276,6 +278,10 @@ class StoreCorrupt(StoreError):
 
 class StoreTooNew(StoreError):
     """The store was written by a later version of Penstock."""
+
+
+class StoreTooOld(StoreError):
+    """The store was written by an earlier version of Penstock, and this version cannot upgrade it."""
 
 
 class Unsupported(StoreError):

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.errors import Undecodable
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.core.retry import RetryPolicy
 from penstock.core.text import storable
 from penstock.core.unique import UniqueKey
@@ -74,8 +74,8 @@ class State(enum.StrEnum):
     CANCELLED = "cancelled"
     DEAD = "dead"  # failed for good
     PARKED = "parked"  # no worker here knows its task
-    WAITING = "waiting"  # for its turn in its lane
-    GROUPED = "grouped"  # collected with others, for a batch
+    WAITING = "waiting"  # until its partition has room
+    COLLECTING = "collecting"  # collected with others, for a batch
 
     __hash__ = str.__hash__
 
@@ -91,7 +91,7 @@ class Unkept(enum.StrEnum):
 TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DEAD})
 #: States of jobs that have not started, or wait for another attempt.
 QUEUED = frozenset(
-    {State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED, State.WAITING, State.GROUPED}
+    {State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED, State.WAITING, State.COLLECTING}
 )
 
 
@@ -172,9 +172,9 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     retention: int = 0
     at_most_once: bool = False
     headers: dict[str, str] | None = None
-    lane: Lane | None = None
-    turn: Turn | None = None
-    group: Group | None = None
+    partition: Partition | None = None
+    tenant: Tenant | None = None
+    batch_terms: BatchTerms | None = None
     keep_dead: int | None = None
 
     @property
@@ -192,9 +192,9 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     `attempt` counts the charged attempts; while the job runs it is the number of the current one,
     from 1. `lost` counts the leases that ended without a word. `run_at` is when the job is or was
-    due; of a grouped job, when it joined its group. `started` is whether the store knows that the current
-    attempt's function has begun. `batch` is the id of the batch that the job is, or was, a member of; a batch
-    has the ids of its `members`, in the order in which they joined.
+    due; of a collecting job, when it joined its collecting batch. `started` is whether the store knows that
+    the current attempt's function has begun. `batch` is the id of the batch that the job is, or was, a member
+    of; a batch has the ids of its `members`, in the order in which they joined.
 
     Like the other values of the seam it can be in no cycle, so the garbage collector need not look at it.
     """
@@ -253,13 +253,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_member(self) -> bool:
-        """Whether it is one of those that are collected; a batch is none of them, and has their group."""
-        return self.spec.group is not None and not self.members
+        """Whether this job is collected for a batch; False for the batch itself."""
+        return self.spec.batch_terms is not None and not self.members
 
     @property
     def in_batch(self) -> bool:
         """Whether the job is in a batch that has not ended, and ends with it."""
-        return self.batch is not None and self.state is State.GROUPED
+        return self.batch is not None and self.state is State.COLLECTING
 
 
 class RawJob(msgspec.Struct, frozen=True):

@@ -62,8 +62,9 @@ class Transition(msgspec.Struct, frozen=True):
 
     `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
     the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
-    stays (ms); 0 removes it in the same step. `reason` says why, in words. `hold`: so long (ms) its queue
-    gives nothing, `hold_lane`: so long nobody of the job's lane is admitted, nor it itself; 0: it goes on.
+    stays (ms); 0 removes it in the same step. `reason` says why, in words. `throttle`: so long (ms) its queue
+    gives nothing, `throttle_partition`: so long nobody of the job's partition is admitted, nor it itself; 0:
+    it goes on.
     """
 
     state: State
@@ -74,8 +75,8 @@ class Transition(msgspec.Struct, frozen=True):
     keep: int = 0
     error: AttemptError | None = None
     reason: str | None = None
-    hold: int = 0
-    hold_lane: int = 0
+    throttle: int = 0
+    throttle_partition: int = 0
 
 
 EXPIRED = "expired: not started in time"
@@ -123,10 +124,10 @@ def decide(
             move = _dead(job, error)
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=max(delay, SHORTEST_FREE_WAIT), charge=False)
-        case Throttled(error, delay, lane):
+        case Throttled(error, delay, partition):
             move = _throttled(job, error, delay, now, luck)
-            if lane and job.spec.lane is not None:
-                move = msgspec.structs.replace(move, hold=0, hold_lane=delay)
+            if partition and job.spec.partition is not None:
+                move = msgspec.structs.replace(move, throttle=0, throttle_partition=delay)
         case Cancelled(reason):
             return _cancelled(job, reason)
         case Expired():
@@ -207,9 +208,9 @@ def _again(
 def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float) -> Transition:
     if now >= _born(job.spec, job.enqueued_at) + NO_FAILURE_FOR:
         move = _again(job, error, now, luck, delay)
-        return msgspec.structs.replace(move, hold=delay)
+        return msgspec.structs.replace(move, throttle=delay)
     reason = f"throttled: {error.message}"[:300]
-    return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason=reason, hold=delay)
+    return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason=reason, throttle=delay)
 
 
 def _born(spec: NewJob, enqueued_at: int) -> int:
@@ -258,8 +259,8 @@ def first_state(spec: NewJob, now: int) -> tuple[State, int]:
     due = spec.run_at if spec.run_at is not None else now + spec.delay
     if due > now:
         return State.SCHEDULED, due
-    if spec.group is not None:
-        return State.GROUPED, now
+    if spec.batch_terms is not None:
+        return State.COLLECTING, now
     return State.AVAILABLE, now if spec.run_at is None else due
 
 
@@ -281,7 +282,7 @@ def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
         retention=first.retention,
         at_most_once=first.at_most_once,
         headers=first.headers,
-        group=first.group,
+        batch_terms=first.batch_terms,
         keep_dead=first.keep_dead,
     )
 
@@ -291,12 +292,12 @@ NEW = None
 
 _S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
-_W, _G = State.WAITING, State.GROUPED
+_W, _G = State.WAITING, State.COLLECTING
 
 #: Every transition between states, and the method that makes it. No store may make another one.
 LEGAL: dict[tuple[State | None, State | None], str] = {
     (NEW, _S): "enqueue with a delay",
-    (NEW, _A): "enqueue; a group becomes a batch",
+    (NEW, _A): "enqueue; a collecting batch starts",
     (_S, _A): "promote when due; retry, reschedule to now",
     (_S, _S): "reschedule",
     (_S, _X): "cancel; expiry",
@@ -304,7 +305,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_A, _S): "reschedule",
     (_A, _A): "retry, reschedule to now: to the tail",
     (_A, _X): "cancel; expiry",
-    (_A, _W): "enqueue: its unique call moves it into a lane that has no room",
+    (_A, _W): "enqueue: its unique call moves it into a partition that has no room",
     (_R, _C): "settle: returned",
     (_R, _X): "settle: cancelled, expired",
     (_R, _D): "settle: attempts spent, or not retryable",
@@ -324,23 +325,23 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_D, _A): "retry by an operator",
     (_X, _A): "retry by an operator",
     (_C, _A): "retry by an operator",
-    (NEW, _W): "enqueue into a lane that has no room",
-    (_S, _W): "promote when due; retry, reschedule to now: its lane has no room",
-    (_T, _W): "promote when due; retry, reschedule to now: its lane has no room",
-    (_P, _W): "fetch by a worker that knows the task, retry: its lane has no room",
-    (_R, _W): "settle: again as soon as its lane is held no more",
-    (_D, _W): "retry by an operator: its lane has no room",
-    (_X, _W): "retry by an operator: its lane has no room",
-    (_C, _W): "retry by an operator: its lane has no room",
-    (_W, _A): "its turn in its lane: another one has left, or the instant of its rate has come; enqueue: its "
-    "unique call moves it out of its lane",
-    (_W, _W): "retry, reschedule to now: to the tail of its lane",
+    (NEW, _W): "enqueue into a partition that has no room",
+    (_S, _W): "promote when due; retry, reschedule to now: its partition has no room",
+    (_T, _W): "promote when due; retry, reschedule to now: its partition has no room",
+    (_P, _W): "fetch by a worker that knows the task, retry: its partition has no room",
+    (_R, _W): "settle: again as soon as the throttle of its partition ends",
+    (_D, _W): "retry by an operator: its partition has no room",
+    (_X, _W): "retry by an operator: its partition has no room",
+    (_C, _W): "retry by an operator: its partition has no room",
+    (_W, _A): "its partition has room: another job has left, or its rate allows a start; enqueue: its "
+    "unique call moves it out of its partition",
+    (_W, _W): "retry, reschedule to now: to the tail of its partition",
     (_W, _S): "reschedule",
     (_W, _X): "cancel; expiry",
     (NEW, _G): "enqueue of what is run in batches",
-    (NEW, _X): "enqueue: past its expiry as its group becomes a batch",
+    (NEW, _X): "enqueue: past its expiry as its batch starts",
     (_S, _G): "promote when due; retry, reschedule to now",
-    (_G, _G): "reschedule to now: joins its group again; retry: a batch of it alone",
+    (_G, _G): "reschedule to now: joins its batch again; retry: a batch of it alone",
     (_G, _S): "reschedule",
     (_G, _C): "its batch has completed",
     (_G, _X): "cancel; expiry; its batch is cancelled",

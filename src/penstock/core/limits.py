@@ -14,7 +14,15 @@ from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.text import plain, whole
 
-__all__ = ["LONGEST_HOLD", "NO_LIMITS", "LimitChange", "OnFull", "QueueLimits", "Rate", "bounded_hold"]
+__all__ = [
+    "LONGEST_THROTTLE",
+    "NO_LIMITS",
+    "LimitChange",
+    "OnFull",
+    "QueueLimits",
+    "Rate",
+    "bounded_throttle",
+]
 
 _RATE = re.compile(
     # bounded and unambiguous: no text takes long to match, no number is infinite
@@ -33,9 +41,9 @@ _UNITS = {
 _FASTEST, _SLOWEST = 1_000.0, 366 * 86_400_000
 _MOST_BURST = 1_000_000
 #: A queue is held for a day at most, whatever an upstream says (ms) ...
-LONGEST_HOLD = 86_400_000
+LONGEST_THROTTLE = 86_400_000
 #: ... and for so long at least: a task that is refused again and again must not spin.
-_SHORTEST_HOLD = 100
+_SHORTEST_THROTTLE = 100
 _MOST = 2**53
 
 
@@ -123,7 +131,7 @@ class QueueLimits(msgspec.Struct, frozen=True):
     keep_dead_for: int | None = None
 
     @property
-    def gates(self) -> bool:
+    def delay_starts(self) -> bool:
         """Whether they may keep ready jobs from starting."""
         return self.max_running is not None or self.rate is not None
 
@@ -141,8 +149,8 @@ NO_LIMITS = QueueLimits()
 class LimitChange(msgspec.Struct, frozen=True):
     """Changes of a queue's limits: UNSET leaves one as it is, None takes it away.
 
-    `hold`: the queue gives nothing for so many ms from now; None lifts what holds it. `keep_burst`: the rate
-    keeps the burst of the one before it, if there was one.
+    `throttle`: the queue gives nothing for so many ms from now; None ends a throttle. `keep_burst`: the
+    rate keeps the burst of the one before it, if there was one.
     """
 
     max_size: int | UnsetType | None = UNSET
@@ -153,13 +161,13 @@ class LimitChange(msgspec.Struct, frozen=True):
     keep_dead: int | UnsetType | None = UNSET
     keep_finished_for: int | UnsetType | None = UNSET
     keep_dead_for: int | UnsetType | None = UNSET
-    hold: int | UnsetType | None = UNSET
+    throttle: int | UnsetType | None = UNSET
     keep_burst: bool = False
 
     def applied(self, limits: QueueLimits) -> QueueLimits:
         """Apply this change to limits."""
         said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
-        said.pop("hold", None)
+        said.pop("throttle", None)
         if said.pop("keep_burst") and self.rate and limits.rate is not None:
             said["rate"] = msgspec.structs.replace(self.rate, burst=limits.rate.burst)
         return msgspec.structs.replace(limits, **said)
@@ -184,9 +192,9 @@ class LimitChange(msgspec.Struct, frozen=True):
         return cls(**read)
 
 
-def bounded_hold(ms: int) -> int:
+def bounded_throttle(ms: int) -> int:
     """For how long a queue is really held when somebody asks for that."""
-    return min(max(ms, _SHORTEST_HOLD), LONGEST_HOLD)
+    return min(max(ms, _SHORTEST_THROTTLE), LONGEST_THROTTLE)
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
@@ -227,9 +235,9 @@ def _rate(name: str, value: Any) -> Rate | None:
     return None if value is None else Rate.of(value, what=name)
 
 
-def _hold(name: str, value: Any) -> int | None:
+def _throttle(name: str, value: Any) -> int | None:
     ms = _age(name, value)
-    if ms is not None and ms > LONGEST_HOLD:
+    if ms is not None and ms > LONGEST_THROTTLE:
         raise ConfigError(f"{name}={value!r} is longer than a day: pause the queue instead")
     return ms or None
 
@@ -243,7 +251,7 @@ _READERS = {
     "keep_dead": _from_zero,
     "keep_finished_for": _age,
     "keep_dead_for": _age,
-    "hold": _hold,
+    "throttle": _throttle,
 }
 
 

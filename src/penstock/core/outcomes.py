@@ -61,12 +61,12 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """What it needs is used too fast: it, and all of its lane, shall wait for `delay` ms; without a lane, or
-    with `lane=False`, all of its queue. The attempt does not count."""
+    """What it needs is used too fast: it, and all of its partition, shall wait for `delay` ms; without a
+    partition, or with `partition=False`, all of its queue. The attempt does not count."""
 
     error: AttemptError
     delay: int
-    lane: bool = True
+    partition: bool = True
 
 
 class Cancelled(msgspec.Struct, frozen=True):

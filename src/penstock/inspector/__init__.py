@@ -2,10 +2,10 @@
 
 from penstock.inspector.formats import iso
 from penstock.inspector.inspector import Inspector
-from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, LaneView, UniqueView
+from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
 from penstock.inspector.queue_views import (
+    BatchView,
     EntryView,
-    GroupView,
     LimitsView,
     ParkedView,
     QueueStatsView,
@@ -15,19 +15,19 @@ from penstock.inspector.requests import Bulk, Change, Filter, parse_address, par
 from penstock.inspector.worker_views import RunningView, WorkerView
 
 __all__ = [
+    "BatchView",
     "Bulk",
     "Change",
     "EntryView",
     "ErrorView",
     "Filter",
-    "GroupView",
     "Inspector",
     "JobPage",
     "JobRow",
     "JobView",
-    "LaneView",
     "LimitsView",
     "ParkedView",
+    "PartitionView",
     "QueueStatsView",
     "QueueView",
     "RunningView",

@@ -14,19 +14,19 @@ from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.formats import iso
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
 from penstock.inspector.queue_views import (
+    BatchView,
     EntryView,
-    GroupView,
     ParkedView,
     QueueStatsView,
     QueueView,
+    batch_view,
     entry_view,
-    group_view,
     queue_view,
     stats_view,
 )
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address
 from penstock.inspector.worker_views import WorkerView, worker_view
-from penstock.stores.contract import LaneInfo, Page, Parked, Store, Timetable, WorkerInfo
+from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
 
 __all__ = ["Inspector"]
@@ -39,7 +39,7 @@ _QUEUED_ORDER = (
     State.SCHEDULED,
     State.RETRYABLE,
     State.PARKED,
-    State.GROUPED,
+    State.COLLECTING,
     State.WAITING,
     State.AVAILABLE,
 )
@@ -66,7 +66,7 @@ class Inspector:
         found = parse_address(address)
         jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
         return [
-            job_view(job, await self._lane(job), unreadable_check(self._store)(job))
+            job_view(job, await self._partition(job), unreadable_check(self._store)(job))
             for job in jobs
             if job is not None
         ]
@@ -120,15 +120,15 @@ class Inspector:
         queues = [q for q in await self._store.queues() if filter.queue in (None, q.name)]
         return sum(n for q in queues for state, n in q.counts.items() if filter.state in (None, state))
 
-    # groups
+    # batches
 
-    async def groups(self, queue: str | None = None, *, limit: int = 50) -> list[GroupView]:
-        """What is collected for batches, of one queue or of all: the groups that are due first."""
-        return [group_view(info) for info in await self._store.groups(queue, limit=limit)]
+    async def batches(self, queue: str | None = None, *, limit: int = 50) -> list[BatchView]:
+        """List collecting batches of one queue, or of all; the one that is due first comes first."""
+        return [batch_view(info) for info in await self._store.batches(queue, limit=limit)]
 
-    async def flush_group(self, queue: str, task: str, key: str = "") -> str | None:
-        """Make a group a batch now, whose id comes back; None if there is no such group."""
-        return await self._store.flush_group(queue, task=task, key=key)
+    async def flush_batch(self, queue: str, task: str, key: str = "") -> str | None:
+        """Start a collecting batch now, whose id comes back; None if there is no such collecting batch."""
+        return await self._store.flush_batch(queue, task=task, key=key)
 
     # queues
 
@@ -250,8 +250,8 @@ class Inspector:
         return table, [entry for entry in table.entries if entry.spec.name == name]
 
     async def _but_of_batches(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
-        """Single members of a batch are left alone, and their state tells them not from others of a group."""
-        doubtful = [n for n, state in enumerate(before) if state is State.GROUPED]
+        """Leave out members of started batches; their state is that of collecting jobs."""
+        doubtful = [n for n, state in enumerate(before) if state is State.COLLECTING]
         refs = [Ref(done[n].queue, done[n].id) for n in doubtful]
         for n, job in zip(doubtful, await self._store.get(refs) if refs else [], strict=True):
             if job is not None and job.in_batch:
@@ -268,8 +268,8 @@ class Inspector:
         page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)
         return worker_view(info, page.jobs, more=page.next is not None)
 
-    async def _lane(self, job: Job) -> LaneInfo | None:
-        return None if job.spec.lane is None else await self._store.lane(job.ref)
+    async def _partition(self, job: Job) -> PartitionInfo | None:
+        return None if job.spec.partition is None else await self._store.partition(job.ref)
 
     async def _bulk(self, act: str, filter: Filter, states: Sequence[State], limit: int) -> Bulk:
         tally = {"done": 0, "asked": 0, "refused": 0, "missing": 0}
@@ -332,6 +332,6 @@ def _cancelled(ref: Ref, state: State | None) -> Change:
         return Change(ref.queue, ref.id, "missing", "no such job")
     if state is State.RUNNING:
         return Change(ref.queue, ref.id, "asked", "running: asked to stop")
-    if state in (State.COMPLETED, State.DEAD, State.GROUPED):
+    if state in (State.COMPLETED, State.DEAD, State.COLLECTING):
         return Change(ref.queue, ref.id, "refused", f"not cancelled: it is {state.value}")
     return Change(ref.queue, ref.id, "done", "cancelled")

@@ -15,14 +15,14 @@ from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import until
 from penstock.encryption import shown_text
 from penstock.inspector.formats import instant, iso, json_or_base64, seconds
-from penstock.stores.contract import LaneInfo
+from penstock.stores.contract import PartitionInfo
 
 __all__ = [
     "ErrorView",
     "JobPage",
     "JobRow",
     "JobView",
-    "LaneView",
+    "PartitionView",
     "ProgressView",
     "UniqueView",
     "job_row",
@@ -79,9 +79,9 @@ class UniqueView(msgspec.Struct, frozen=True):
     until: str | None
 
 
-class LaneView(msgspec.Struct, frozen=True):
-    """A job's lane: its key, how many wait there, how many of them before the job (None: it does not wait),
-    when the first of them may start if it waits for an instant alone, and who may run: "id state"."""
+class PartitionView(msgspec.Struct, frozen=True):
+    """A job's partition: its key, how many wait there, how many of them before the job (None: it does not
+    wait), when the first of them may start if it waits for an instant alone, and who may run: "id state"."""
 
     key: str
     ordered: bool
@@ -106,9 +106,9 @@ class JobView(JobRow, frozen=True, kw_only=True):
     keep_dead: float | None  # None: as its worker says
     retry: dict[str, Any]
     unique: UniqueView | None
-    lane: LaneView | None
-    turn: str | None
-    group: str | None
+    partition: PartitionView | None
+    tenant: str | None
+    batch_key: str | None
     batch: str | None  # the id of the batch that it is or was a member of
     members: list[str]  # of a batch: their ids
     waited: float | None
@@ -135,8 +135,8 @@ def job_row(job: Job) -> JobRow:
     return JobRow(**_row(job))
 
 
-def job_view(job: Job, lane: LaneInfo | None = None, closed: str | None = None) -> JobView:
-    """All that is known of a job, of its lane, and why its payload cannot be decrypted, if so."""
+def job_view(job: Job, partition: PartitionInfo | None = None, closed: str | None = None) -> JobView:
+    """All that is known of a job, of its partition, and why its payload cannot be decrypted, if so."""
     spec = job.spec
     payload, payload_base64 = json_or_base64(spec.payload)
     result, result_base64 = json_or_base64(job.result)
@@ -152,9 +152,9 @@ def job_view(job: Job, lane: LaneInfo | None = None, closed: str | None = None) 
         keep_dead=None if spec.keep_dead is None else spec.keep_dead / 1000,
         retry=_retry_view(spec.retry or DEFAULT),
         unique=None if spec.unique is None else _unique_view(job, spec.unique),
-        lane=_lane(job, lane),
-        turn=None if spec.turn is None else spec.turn.key,
-        group=None if spec.group is None else spec.group.key,
+        partition=_partition(job, partition),
+        tenant=None if spec.tenant is None else spec.tenant.key,
+        batch_key=None if spec.batch_terms is None else spec.batch_terms.key,
         batch=job.batch,
         members=list(job.members),
         waited=seconds(job.run_at, job.fetched_at),
@@ -214,10 +214,12 @@ def _retry_view(policy: RetryPolicy) -> dict[str, Any]:
     return shown
 
 
-def _lane(job: Job, info: LaneInfo | None) -> LaneView | None:
-    terms = job.spec.lane
+def _partition(job: Job, info: PartitionInfo | None) -> PartitionView | None:
+    terms = job.spec.partition
     if terms is None:
         return None
-    info = info or LaneInfo(terms.key, [], 0)
+    info = info or PartitionInfo(terms.key, [], 0)
     admitted = [f"{one.id} {one.state}" for one in info.admitted]
-    return LaneView(terms.key, terms.ordered, terms.most, info.waiting, info.before, iso(info.due), admitted)
+    return PartitionView(
+        terms.key, terms.ordered, terms.most, info.waiting, info.before, iso(info.due), admitted
+    )

@@ -1,4 +1,4 @@
-"""Queues, and the groups and periodic entries in them, as operators see them.
+"""Queues, and the collecting batches and periodic entries in them, as operators see them.
 
 Instants are ISO 8601 in UTC to the millisecond, durations are seconds; a lease's token is never shown.
 """
@@ -12,17 +12,17 @@ from penstock.core.job import State
 from penstock.core.lifecycle import UNREADABLE
 from penstock.core.schedule import Entry
 from penstock.inspector.formats import instant, iso, json_or_base64
-from penstock.stores.contract import GroupInfo, QueueInfo, QueueStats
+from penstock.stores.contract import BatchInfo, QueueInfo, QueueStats
 
 __all__ = [
+    "BatchView",
     "EntryView",
-    "GroupView",
     "LimitsView",
     "ParkedView",
     "QueueStatsView",
     "QueueView",
+    "batch_view",
     "entry_view",
-    "group_view",
     "queue_view",
     "stats_view",
 ]
@@ -52,7 +52,7 @@ class QueueView(msgspec.Struct, frozen=True):
     closed: bool
     oldest_available_at: str | None
     limits: LimitsView
-    held_until: str | None
+    throttled_until: str | None
     waits_for: str | None  # why nothing that is ready starts, in words
     away: str = ""  # why nothing can be said of it now
 
@@ -85,8 +85,8 @@ class QueueStatsView(msgspec.Struct, frozen=True):
     days: list[DayView]
 
 
-class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group that is not a batch yet; `due_at` None: not before it is full."""
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that is still collecting; `due_at` None: not before it is full."""
 
     queue: str
     task: str
@@ -141,7 +141,7 @@ def queue_view(info: QueueInfo) -> QueueView:
             None if limits.keep_finished_for is None else limits.keep_finished_for / 1000,
             None if limits.keep_dead_for is None else limits.keep_dead_for / 1000,
         ),
-        iso(info.held_until),
+        iso(info.throttled_until),
         _waits_for(info),
         info.away,
     )
@@ -153,9 +153,9 @@ def stats_view(stats: QueueStats) -> QueueStatsView:
     return QueueStatsView(stats.name, stats.enqueued, stats.processed, stats.failed, days)
 
 
-def group_view(info: GroupInfo) -> GroupView:
-    """A group, with its instants in words."""
-    return GroupView(
+def batch_view(info: BatchInfo) -> BatchView:
+    """A collecting batch, with its instants in words."""
+    return BatchView(
         queue=info.queue,
         task=info.task,
         key=info.key,
@@ -199,8 +199,8 @@ def _waits_for(info: QueueInfo) -> str | None:
         return None
     if info.paused:
         return "the queue is paused"
-    if info.held_until is not None:
-        return f"the queue is held until {iso(info.held_until)}"
+    if info.throttled_until is not None:
+        return f"the queue is throttled until {iso(info.throttled_until)}"
     most, running = info.limits.max_running, info.counts.get(State.RUNNING, 0)
     if most is not None and running >= most:
         return f"{running} of its jobs run, as many as its max_running allows"

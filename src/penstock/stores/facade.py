@@ -17,15 +17,15 @@ from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.stores.contract import (
+    BatchInfo,
     Due,
     Enqueued,
     Fetched,
-    GroupInfo,
     HeartbeatRequest,
-    LaneInfo,
     LeaseStatus,
     Page,
     Parked,
+    PartitionInfo,
     Pruned,
     QueueInfo,
     QueueStats,
@@ -91,7 +91,7 @@ class VerbTable:
     delete: AsyncOperation[[Sequence[Ref]], list[State | None]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
-    lane: AsyncOperation[[Ref], LaneInfo | None]
+    partition: AsyncOperation[[Ref], PartitionInfo | None]
     prune: AsyncOperation[[int, int, int], Pruned]
     announce: AsyncOperation[[WorkerInfo], None]
     retire: AsyncOperation[[str], None]
@@ -100,8 +100,8 @@ class VerbTable:
     put_entries: AsyncOperation[[Sequence[NewEntry]], list[Entry]]
     pause_entries: AsyncOperation[[Sequence[Ref], bool], list[Entry | None]]
     delete_entries: AsyncOperation[[Sequence[Ref]], list[bool]]
-    groups: AsyncOperation[[str | None, int], list[GroupInfo]]
-    flush_group: AsyncOperation[[str, str, str], str | None]
+    batches: AsyncOperation[[str | None, int], list[BatchInfo]]
+    flush_batch: AsyncOperation[[str, str, str], str | None]
     tick: AsyncOperation[[Sequence[Tick]], list[TickResult]]
 
 
@@ -210,8 +210,8 @@ class StoreFacade:
     async def drop(self, queue: str) -> bool:
         return await self._verbs.drop.run(queue)
 
-    async def lane(self, ref: Ref) -> LaneInfo | None:
-        return await self._verbs.lane.run(ref)
+    async def partition(self, ref: Ref) -> PartitionInfo | None:
+        return await self._verbs.partition.run(ref)
 
     async def prune(
         self, *, limit: int = 1_000, keep_finished: int = 100_000, keep_dead: int = 100_000
@@ -239,11 +239,11 @@ class StoreFacade:
     async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
         return await self._verbs.delete_entries.run(refs)
 
-    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
-        return await self._verbs.groups.run(queue, limit)
+    async def batches(self, queue: str | None = None, *, limit: int = 1_000) -> list[BatchInfo]:
+        return await self._verbs.batches.run(queue, limit)
 
-    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
-        return await self._verbs.flush_group.run(queue, task, key)
+    async def flush_batch(self, queue: str, *, task: str, key: str = "") -> str | None:
+        return await self._verbs.flush_batch.run(queue, task, key)
 
     async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
         return await self._verbs.tick.run(ticks)

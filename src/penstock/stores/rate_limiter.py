@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from penstock.core.limits import NO_LIMITS, LimitChange, QueueLimits, bounded_hold
+from penstock.core.limits import NO_LIMITS, LimitChange, QueueLimits, bounded_throttle
 
-__all__ = ["Drain", "ExactGate", "Gate"]
+__all__ = ["Drain", "ExactRateLimiter", "RateLimiter"]
 
 #: Jobs may be fetched this long (ms) before they may start, so that a late fetch does not lower the rate.
 _AHEAD = 20
@@ -50,10 +50,10 @@ class Drain:
         return max(_SOONEST, math.ceil(min(_LATEST, needed / per_ms))) if per_ms > 0 else _LATEST
 
 
-class Gate:
+class RateLimiter:
     """The rate limiter of one queue: its limits, its throttle, and its recent starts."""
 
-    __slots__ = ("drain", "held_until", "limits", "tat")
+    __slots__ = ("drain", "limits", "next_start", "throttled_until")
 
     ahead: float = _AHEAD
     lead = _LEAD
@@ -61,41 +61,43 @@ class Gate:
     def __init__(
         self,
         limits: QueueLimits = NO_LIMITS,
-        held_until: int = 0,
-        tat: float = 0.0,
+        throttled_until: int = 0,
+        next_start: float = 0.0,
         drain: Drain | None = None,
     ) -> None:
         self.limits = limits
-        self.held_until = held_until
-        self.tat = tat  # theoretical arrival time (ms): when the next start is due at an even rate
+        self.throttled_until = throttled_until
+        self.next_start = (
+            next_start  # theoretical arrival time (ms): when the next start is due at an even rate
+        )
         self.drain = drain or Drain()
 
     def change(self, change: LimitChange, now: int) -> bool:
         """Apply a change of limits or throttle; return True if anything has changed."""
-        before = self.limits, self.held(now)
+        before = self.limits, self.throttled(now)
         self.limits = change.applied(self.limits)
         rate = self.limits.rate
         if self.limits == NO_LIMITS:
-            self.tat = 0.0  # a queue without limits stores no starts
+            self.next_start = 0.0  # a queue without limits stores no starts
         elif rate is not None and rate != before[0].rate:
-            self.tat = min(self.tat, now + rate.burst * rate.step)
-        if isinstance(change.hold, int):
-            self.held_until = now + change.hold
-        elif change.hold is None:
-            self.held_until = 0
-        return before != (self.limits, self.held(now))
+            self.next_start = min(self.next_start, now + rate.burst * rate.step)
+        if isinstance(change.throttle, int):
+            self.throttled_until = now + change.throttle
+        elif change.throttle is None:
+            self.throttled_until = 0
+        return before != (self.limits, self.throttled(now))
 
-    def hold(self, ms: int, now: int) -> None:
+    def throttle(self, ms: int, now: int) -> None:
         """Throttle the queue for `ms`. A throttle that already lasts longer stays."""
-        self.held_until = max(self.held_until, now + bounded_hold(ms))
+        self.throttled_until = max(self.throttled_until, now + bounded_throttle(ms))
 
-    def held(self, now: int) -> int | None:
+    def throttled(self, now: int) -> int | None:
         """Return when the queue's throttle ends; None if the queue is not throttled."""
-        return self.held_until if self.held_until > now else None
+        return self.throttled_until if self.throttled_until > now else None
 
     def room(self, running: int, now: int) -> int | None:
         """Return how many jobs may be fetched now; None: any number."""
-        if self.held_until > now:
+        if self.throttled_until > now:
             return 0
         limits, room = self.limits, None
         if limits.max_running is not None:
@@ -115,7 +117,7 @@ class Gate:
         limits = self.limits
         if self.full(running):
             return None
-        opens = self.held_until
+        opens = self.throttled_until
         if limits.rate is not None:
             opens = max(opens, math.ceil(self._first(now) - _NOISE) - self.lead)
         return opens if opens > now else None
@@ -128,7 +130,7 @@ class Gate:
         if rate is None:
             return None
         first, base = self._first(now), self._base(now)
-        self.tat = base + n * rate.step
+        self.next_start = base + n * rate.step
         return [max(now, math.ceil(first + k * rate.step - _NOISE)) for k in range(n)]
 
     def _base(self, now: int) -> float:
@@ -138,8 +140,8 @@ class Gate:
         """
         rate = self.limits.rate
         assert rate is not None
-        ahead = self.tat - now
-        return self.tat if 0 < ahead <= _AHEAD + rate.burst * rate.step + 1 else float(now)
+        ahead = self.next_start - now
+        return self.next_start if 0 < ahead <= _AHEAD + rate.burst * rate.step + 1 else float(now)
 
     def _first(self, now: int) -> float:
         """Return the earliest instant of the next start, which may be in the past."""
@@ -148,7 +150,7 @@ class Gate:
         return self._base(now) - (rate.burst - 1) * rate.step
 
 
-class ExactGate(Gate):
+class ExactRateLimiter(RateLimiter):
     """A rate limiter that allows no fetch ahead of its start, for a test clock that stands still."""
 
     __slots__ = ()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from penstock.stores.redis.keys import LAYOUT
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.async_runner import AsyncRunner
 from penstock.stores.redis.wire.calls import Call
@@ -35,7 +36,7 @@ async def _walk(url: str, namespace: str, act: _Act) -> int:
     """Apply `act` to the namespace's keys in pages, master by master, and return the sum."""
     address = Address.from_url(url)
     runner = AsyncRunner(address)
-    pattern = f"{address.prefix}:{{{namespace}/*"
+    pattern = f"{address.prefix}:{LAYOUT}:{{{namespace}/*"
     done = 0
     try:
         for node in await runner.everywhere([Call(None, ask=("PING",))]):

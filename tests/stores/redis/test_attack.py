@@ -364,7 +364,7 @@ async def test_a_queue_whose_slot_is_on_the_move_is_never_two(new_cluster: Any) 
     store = RedisStore(f"{cluster.url}?timeout=20s")
     await add(store, *some(3))
     (leased,) = await take(store, 1)
-    key = "penstock:{/default}"
+    key = "penstock:2:{/default}"
     slot, source = key_slot(key.encode()), cluster.holder(key)
     target = next(server for server in cluster.masters() if server is not source)
     with source.patient_client() as old, target.patient_client() as there:

@@ -16,7 +16,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import UNREADABLE_TASK, Job, Ref, State
 from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limits import LimitChange, Rate
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
 from penstock.stores.contract import (
@@ -155,13 +155,13 @@ async def test_a_job_is_not_promoted_by_what_an_earlier_one_of_its_id_has_left(
     assert (due.moved, due.next) == (0, clock.now() + HOUR)
 
 
-async def test_an_id_that_reads_like_the_key_of_a_lane_keeps_nobody_from_being_promoted(
+async def test_an_id_that_reads_like_the_key_of_a_partition_keeps_nobody_from_being_promoted(
     store: RedisStore, clock: ManualClock
 ) -> None:
     key = "sixteen bytes of"
     crafted = new(str(uuid.UUID(bytes=key.encode())))
-    lane = Lane(key, most=9, rate=Rate(1, 60_000))
-    await add(store, crafted, new(lane=lane), new(lane=lane), *some(3, delay=MINUTE))
+    partition = Partition(key, most=9, rate=Rate(1, 60_000))
+    await add(store, crafted, new(partition=partition), new(partition=partition), *some(3, delay=MINUTE))
     assert len(await take(store, 9)) == 2
     clock.advance(MINUTE)
     assert (await store.promote(["default"], limit=10)).next is None
@@ -188,14 +188,14 @@ SPOILED = [
     ("meta", "failed"),
     ("meta", "held"),
     ("meta", "fair"),
-    ("meta", "tat"),
+    ("meta", "next_start"),
     ("meta", "drained"),
     ("days", "day"),
     ("parked", "unknown"),
-    ("lanes", "k"),
+    ("partitions", "k"),
     ("unique", "u"),
-    ("turns", "now/0"),
-    ("turns", "x"),
+    ("tenants", "now/0"),
+    ("tenants", "x"),
 ]
 
 
@@ -207,12 +207,12 @@ async def test_a_number_of_its_queue_that_cannot_be_read_stops_no_job(
     await end(store, (await take(store, 1))[0], PARKED)
     with vandal.client() as client:
         client.hset(vandal.key("default", where), field, GARBAGE)
-    lane = Lane("k", rate=Rate(100, 1_000, 10))
-    await add(store, new(), new(delay=MINUTE), new(lane=lane), new(unique=UniqueKey("u")))
+    partition = Partition("k", rate=Rate(100, 1_000, 10))
+    await add(store, new(), new(delay=MINUTE), new(partition=partition), new(unique=UniqueKey("u")))
     clock.advance(MINUTE)
     await store.promote(["default"], limit=10)
     for job in await take(store, 9):
-        await end(store, job, retryable() if job.spec.lane else COMPLETED)
+        await end(store, job, retryable() if job.spec.partition else COMPLETED)
     clock.advance(MINUTE)
     await store.promote(["default"], limit=10)
     for job in await take(store, 9):
@@ -248,15 +248,15 @@ async def test_what_stands_in_its_place_has_the_profile_that_a_producer_would_wr
         assert text in client.hget(vandal.key("default", "jobs"), packed("one"))
 
 
-async def test_a_lane_whose_admitted_job_was_overwritten_goes_on(
+async def test_a_partition_whose_admitted_job_was_overwritten_goes_on(
     store: RedisStore, vandal: RedisVandal
 ) -> None:
-    """Also for those that come later, though nothing says any more that the job was of this lane."""
-    lane = Lane("k")
-    await add(store, new("one", lane=lane))
+    """Also for those that come later, though nothing says any more that the job was of this partition."""
+    partition = Partition("k")
+    await add(store, new("one", partition=partition))
     await vandal.record(Ref("default", "one"), "all of it")
     assert await take(store, 1) == []
-    await add(store, new("two", lane=lane), new("three", lane=lane))
+    await add(store, new("two", partition=partition), new("three", partition=partition))
     (two,) = await take(store, 5)
     assert two.id == "two"
     await end(store, two)
@@ -297,7 +297,7 @@ def _on(cluster: Cluster) -> RedisCluster:
 
 BAD_JOBS = [
     {"headers": {"h": "\ud800"}},
-    {"lane": Lane("k", most=2**40)},
+    {"partition": Partition("k", most=2**40)},
     {"task": "t" * 70_000},
     {"priority": 1_000},
     {"run_at": "soon"},
@@ -327,7 +327,7 @@ async def test_an_outcome_that_cannot_be_written_makes_its_job_dead_and_the_othe
 
 async def test_nor_does_what_follows_and_cannot_be_written(store: RedisStore) -> None:
     jobs = await five(store)
-    then = (new(lane=Lane("k", most=2**40)),)
+    then = (new(partition=Partition("k", most=2**40)),)
     settled = await store.settle(
         [Settlement(job.lease, COMPLETED, then=then if n == 1 else ()) for n, job in enumerate(jobs)]
     )

@@ -75,7 +75,7 @@ def placed(cluster: Cluster, whose: str) -> Place:
     """`whose` slot is lost: that of a queue alone, or of the namespace as well."""
 
     def at(namespace: str, queue: str) -> Any:
-        return cluster.holder(f"penstock:{{{namespace}/{queue}}}")
+        return cluster.holder(f"penstock:2:{{{namespace}/{queue}}}")
 
     for n in itertools.count():
         namespace = f"n{n}"
@@ -91,7 +91,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with redis_cluster("cluster-require-full-coverage no", replicas=0, appendonly=True) as cluster:
         place = placed(cluster, request.param)
         asyncio.run(place.prepare())
-        cluster.holder(f"penstock:{{{place.namespace}/{place.lost}}}").kill()
+        cluster.holder(f"penstock:2:{{{place.namespace}/{place.lost}}}").kill()
         yield place
 
 
@@ -224,7 +224,7 @@ async def test_queues_are_listed_and_those_that_are_lost_say_so(place: Place, st
     assert infos[place.lost].away
     assert await store.stats()
     assert await store.parked() == []
-    assert await store.groups() == []
+    assert await store.batches() == []
     assert {job.queue for job in (await store.list_jobs(limit=500)).jobs} == {place.well}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.contract import Settlement, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.store.facts import COMPLETED, HOUR, LEASE, PARKED, token
@@ -64,7 +64,7 @@ async def test_jobs_whose_counter_says_that_there_are_none_are_found_by_the_next
     jobs = [
         *[NewJob(id, "t") for id in ("running", "parked")],
         NewJob("scheduled", "t", delay=HOUR),
-        *[NewJob(id, "t", lane=Lane("k")) for id in ("first", "waiting")],
+        *[NewJob(id, "t", partition=Partition("k")) for id in ("first", "waiting")],
     ]
     await store.enqueue(jobs[:2])
     found = await store.fetch(ONE, limit=9, lease=LEASE, worker="gone", token=token())

@@ -91,7 +91,7 @@ async def test_a_hold_that_is_over_costs_a_queue_nothing(path: Path, open_store:
     clock = ManualClock()
     store = open_store(clock=clock)
     await store.enqueue([new()])
-    throttled = Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, hold=1_000)
+    throttled = Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, throttle=1_000)
     await store.settle(settlements(await take(store), throttled))
     assert await take(store) == []
     clock.advance(1_000)

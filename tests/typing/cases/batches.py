@@ -20,8 +20,8 @@ async def send(users: list[int]) -> str:
 assert_type(index(["a"]), int)
 assert_type(index.enqueue("a"), Handle[None])
 assert_type(index.job("a"), JobCall[None])
-assert_type(index.using(group="g", delay="5m").enqueue("a"), Handle[None])
-assert_type(send.using(group="g").job(1), JobCall[None])
+assert_type(index.using(batch_key="g", delay="5m").enqueue("a"), Handle[None])
+assert_type(send.using(batch_key="g").job(1), JobCall[None])
 
 
 async def producing() -> None:
@@ -34,7 +34,7 @@ index.enqueue(1)  # wrong
 index.enqueue(["a"])  # wrong
 index.enqueue("a", "b")  # wrong
 index("a")  # wrong
-index.using(group=5)  # wrong
+index.using(batch_key=5)  # wrong
 Batch(max_size="10")  # wrong
 app.task(batch=5)  # wrong
 

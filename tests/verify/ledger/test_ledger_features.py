@@ -1,4 +1,4 @@
-"""What real workers do with keys, limits, groups, periodic entries and unique jobs is kept to the letter."""
+"""What real workers do with keys, limits, batches, periodic entries and unique jobs is kept to the letter."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_store_that_lets_too_many_of_a_key_run_is_found(tmp_path: Path) 
     await Worker(app, burst=True).run()
     assert (await acheck(tmp_path, app.store)).ok
     (path,) = tmp_path.glob("*.jsonl")
-    path.write_text(path.read_text().replace('"lane_most":3', '"lane_most":2'))
+    path.write_text(path.read_text().replace('"partition_most":3', '"partition_most":2'))
     assert promises((await acheck(tmp_path, app.store)).findings) == {"limits"}
 
 

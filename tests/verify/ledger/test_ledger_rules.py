@@ -21,7 +21,7 @@ def told() -> Chronicle:
 
 def _two_of_a_key(told: Chronicle, second_at: float, **more: object) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, lane="k", **more)
+        told.enqueue(id, 0, partition="k", **more)
     told.run("a", 10, 20)
     told.run("b", second_at, second_at + 10, pid=3)
 
@@ -39,13 +39,13 @@ def test_two_of_a_key_at_once_are_found(told: Chronicle) -> None:
 
 
 def test_a_key_that_may_have_two_may_have_two(told: Chronicle) -> None:
-    _two_of_a_key(told, 15, lane_most=2)
+    _two_of_a_key(told, 15, partition_most=2)
     assert told.promises() == []
 
 
 def test_a_key_is_free_once_its_holder_was_killed(told: Chronicle) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, lane="k")
+        told.enqueue(id, 0, partition="k")
     told.start("a", 10)
     told.fault("kill", 12, target=2)
     told.run("b", 30, 40, pid=3)
@@ -56,7 +56,7 @@ def test_a_key_is_free_once_its_holder_was_killed(told: Chronicle) -> None:
 def test_a_stale_run_takes_no_place_of_its_key(told: Chronicle) -> None:
     """A worker that was stopped does not know that it has lost its lease, and runs on."""
     for id in ("a", "b"):
-        told.enqueue(id, 0, lane="k")
+        told.enqueue(id, 0, partition="k")
     stale = told.start("a", 10, lease=15)
     told.fault("stop-worker", 12, target=2, seconds=0.02)
     told.run("a", 20, 25, pid=3, attempt=2)
@@ -67,7 +67,7 @@ def test_a_stale_run_takes_no_place_of_its_key(told: Chronicle) -> None:
 
 def test_a_lease_that_was_told_too_late_counts_for_nothing(told: Chronicle) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, lane="k")
+        told.enqueue(id, 0, partition="k")
     late = told.start("a", 9_000, sent=1_000_000)  # the reply took 9 of its 15 s
     told.run("b", 9_010, 9_020, pid=3)
     told.settle("a", 9_030, late)
@@ -116,7 +116,7 @@ def test_a_limit_that_was_just_being_set_is_not_held_against_anybody(told: Chron
 
 # ── order ────────────────────────────────────────────────────────────────────────────────────────
 
-ORDERED = {"lane": "k", "ordered": True}
+ORDERED = {"partition": "k", "ordered": True}
 
 
 def test_ordered_jobs_in_their_order_are_fine_also_over_a_retry(told: Chronicle) -> None:
@@ -289,7 +289,7 @@ def test_who_is_turned_away_for_one_that_holds_the_key_is_fine(
     assert told.promises() == []
 
 
-# ── groups ───────────────────────────────────────────────────────────────────────────────────────
+# ── batches ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _batch(told: Chronicle, id: str, at: float, *members: str) -> None:
@@ -298,7 +298,7 @@ def _batch(told: Chronicle, id: str, at: float, *members: str) -> None:
 
 def test_members_end_with_their_batch_and_the_batch_is_no_job_of_its_own(told: Chronicle) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, grouped=True)
+        told.enqueue(id, 0, collected=True)
     _batch(told, "a.batch", 10, "a", "b")
     verdict = told.verdict_on().require()
     assert (verdict.enqueued, verdict.completed, verdict.runs) == (2, 2, 1)
@@ -306,36 +306,36 @@ def test_members_end_with_their_batch_and_the_batch_is_no_job_of_its_own(told: C
 
 def test_a_member_of_two_batches_is_found(told: Chronicle) -> None:
     for id in ("a", "b", "c"):
-        told.enqueue(id, 0, grouped=True)
+        told.enqueue(id, 0, collected=True)
     _batch(told, "a.batch", 10, "a", "b")
     _batch(told, "c.batch", 20, "c", "b")
-    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("groups", "b")]
+    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("batches", "b")]
 
 
 def test_a_member_that_is_in_no_batch_and_not_there_is_lost(told: Chronicle) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, grouped=True)
+        told.enqueue(id, 0, collected=True)
     _batch(told, "a.batch", 10, "a")
     verdict = told.verdict_on()
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "b")]
 
 
 def test_a_member_that_is_still_collected_is_unfinished(told: Chronicle) -> None:
-    told.enqueue("a", 0, grouped=True)
-    told.keep("a", State.GROUPED)
+    told.enqueue("a", 0, collected=True)
+    told.keep("a", State.COLLECTING)
     assert told.promises(finished=False) == []
     assert told.promises() == ["one end"]
 
 
 def test_a_member_that_stays_behind_its_batch_is_found(told: Chronicle) -> None:
-    told.enqueue("a", 0, grouped=True)
+    told.enqueue("a", 0, collected=True)
     _batch(told, "a.batch", 10, "a")
-    told.keep("a", State.GROUPED, batch="a.batch")
-    assert told.promises(finished=False) == ["groups"]
+    told.keep("a", State.COLLECTING, batch="a.batch")
+    assert told.promises(finished=False) == ["batches"]
 
 
 def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(told: Chronicle) -> None:
-    told.enqueue("a", 0, grouped=True)
+    told.enqueue("a", 0, collected=True)
     _batch(told, "a.batch", 10, "a", "a", "b")
     says = sorted(f.says for f in told.verdict_on().findings)
     assert says == ["its member b was never enqueued", "the batch has its member a 2 times"]
@@ -344,10 +344,10 @@ def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(told: Chronic
 
 def test_members_that_change_between_two_leases_are_found(told: Chronicle) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, grouped=True)
+        told.enqueue(id, 0, collected=True)
     told.settle("a.batch", 12, told.start("a.batch", 10, members=("a", "b")), "retryable", error="Boom")
     told.settle("a.batch", 22, told.start("a.batch", 20, attempt=2, members=("a",)))
-    assert told.promises() == ["groups"]
+    assert told.promises() == ["batches"]
 
 
 # ── periodic entries ─────────────────────────────────────────────────────────────────────────────
@@ -624,7 +624,7 @@ def test_a_job_of_which_its_producer_heard_nothing_may_be_forgotten_with_its_lea
 @pytest.mark.parametrize(("at", "broken"), [(110, []), (210, ["limits"])])
 def test_limits_are_not_kept_by_two_masters_together(told: Chronicle, at: float, broken: list[str]) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, lane="k")
+        told.enqueue(id, 0, partition="k")
     told.run("a", at, at + 10)
     told.run("b", at + 5, at + 15, pid=3)
     assert told.promises(undone=[WINDOW]) == broken
@@ -681,12 +681,12 @@ def test_a_cancel_that_was_undone_lets_the_job_run(
     assert told.promises(forgiven=[WINDOW]) == broken
 
 
-@pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["groups"])])
+@pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["batches"])])
 def test_a_batch_that_was_undone_may_be_made_anew_of_others(
     told: Chronicle, leased_at: float, broken: list[str]
 ) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, grouped=True)
+        told.enqueue(id, 0, collected=True)
     told.lease("a.batch", leased_at, members=("a",))
     told.fault("power-cut", 201, seconds=0.1)
     _batch(told, "a.batch", 500, "a", "b")
@@ -777,7 +777,7 @@ def test_a_lost_shard_excuses_two_of_a_key_at_once_in_its_own_queues_only(
     told: Chronicle, queues: tuple[str, ...], promises: list[str]
 ) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, lane="k")
+        told.enqueue(id, 0, partition="k")
     first = told.start("a", 10)
     told.fault("lost-shard", 12, seconds=20.0, queues=queues)
     told.run("b", 16_000, 16_010, pid=3)

@@ -287,9 +287,9 @@ def _show(job: JobView, limit: int | None) -> None:
             ("kept if dead", None if job.keep_dead is None else _span_or_none(job.keep_dead)),
             ("retry", _policy(job.retry)),
             ("unique", None if job.unique is None else _unique(job.unique)),
-            *_lane(job),
-            ("turn", job.turn),
-            ("group", job.group),
+            *_partition(job),
+            ("tenant", job.tenant),
+            ("batch key", job.batch_key),
             ("batch", job.batch),
             ("members", ", ".join(job.members) or None),
             ("worker", job.worker),
@@ -308,17 +308,19 @@ def _show(job: JobView, limit: int | None) -> None:
         _show_text(heading, error.traceback.rstrip())
 
 
-def _lane(job: JobView) -> list[tuple[str, str | None]]:
-    """The job's lane and, if the job waits in it, the jobs ahead of it and its earliest start."""
-    lane = job.lane
-    if lane is None:
+def _partition(job: JobView) -> list[tuple[str, str | None]]:
+    """The job's partition and, if the job waits in it, the jobs ahead of it and its earliest start."""
+    partition = job.partition
+    if partition is None:
         return []
-    terms = "in order" if lane.ordered else f"{lane.most} at once"
-    said: list[tuple[str, str | None]] = [("lane", f"{lane.key} ({terms}, {lane.waiting} waiting)")]
-    if lane.before is not None:
-        said.append(("queued behind", counted(lane.before, "waiting job")))
-        said.append(("waits for", ", ".join(lane.admitted) or None))
-        said.append(("earliest start", _instant(lane.due_at)))
+    terms = "in order" if partition.ordered else f"{partition.most} at once"
+    said: list[tuple[str, str | None]] = [
+        ("partition", f"{partition.key} ({terms}, {partition.waiting} waiting)")
+    ]
+    if partition.before is not None:
+        said.append(("queued behind", counted(partition.before, "waiting job")))
+        said.append(("waits for", ", ".join(partition.admitted) or None))
+        said.append(("earliest start", _instant(partition.due_at)))
     return said
 
 

@@ -74,8 +74,8 @@ def _switches(queue: QueueView) -> str:
     words = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
     if queue.away:
         words.append(f"away: {queue.away}")
-    if queue.held_until is not None:
-        words.append(f"held until {queue.held_until}")
+    if queue.throttled_until is not None:
+        words.append(f"throttled until {queue.throttled_until}")
     return " ".join([*words, *_limits(queue.limits)])
 
 
@@ -182,7 +182,7 @@ _NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
     help="Maximum age of completed and cancelled jobs; can only shorten retention.",
 )
 @click.option("--keep-dead-for", type=_AGE, help="Maximum age of dead jobs; can only shorten retention.")
-@click.option("--hold", type=_AGE, help="Start no jobs for this long, at most 1d; none ends the hold.")
+@click.option("--throttle", type=_AGE, help="Start no jobs for this long, at most 1d; none ends it.")
 @click.option("--create", is_flag=True, help="Create missing queues.")
 def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     """Set limits of queues, which apply to all workers at once.

@@ -25,9 +25,9 @@ Rules for every verb:
 Concepts, with an example each:
 
 - docs/concepts/order.md: which job of a queue starts first
-- docs/concepts/partitions.md: jobs that share a concurrency key (`Lane`)
-- docs/concepts/fair-share.md: tenants that share a queue (`Turn`)
-- docs/concepts/batches.md: single jobs that are collected and run together (`Group`)
+- docs/concepts/partitions.md: jobs that share a concurrency key (`Partition`)
+- docs/concepts/fair-share.md: tenants that share a queue (`Tenant`)
+- docs/concepts/batches.md: single jobs that are collected and run together (`BatchTerms`)
 - docs/concepts/unique-keys.md: when a unique key is taken and freed
 - docs/concepts/time-and-leases.md: clocks, leases, tokens
 - docs/concepts/unreadable-records.md: how a store treats a record that cannot be read
@@ -52,12 +52,12 @@ from penstock.stores.contract.consuming import (
 from penstock.stores.contract.operating import Operating, Pruned, SyncOperating
 from penstock.stores.contract.producing import Enqueued, EnqueueStatus, Producing, SyncProducing
 from penstock.stores.contract.reports import (
-    LANE_SHOWN,
+    PARTITION_SHOWN,
+    BatchInfo,
     DayCount,
-    GroupInfo,
-    LaneInfo,
     Page,
     Parked,
+    PartitionInfo,
     QueueInfo,
     QueueStats,
     WorkerInfo,
@@ -67,7 +67,8 @@ from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
-    "LANE_SHOWN",
+    "PARTITION_SHOWN",
+    "BatchInfo",
     "Consuming",
     "DayCount",
     "Due",
@@ -75,15 +76,14 @@ __all__ = [
     "Enqueued",
     "Fetched",
     "Finding",
-    "GroupInfo",
     "HeartbeatRequest",
-    "LaneInfo",
     "LeaseStatus",
     "Level",
     "Offer",
     "Operating",
     "Page",
     "Parked",
+    "PartitionInfo",
     "Producing",
     "Pruned",
     "QueueInfo",

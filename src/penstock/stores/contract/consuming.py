@@ -140,7 +140,7 @@ class Settled(enum.StrEnum):
     __hash__ = str.__hash__
 
 
-_NO_OUTCOMES = (State.RUNNING, State.GROUPED, State.WAITING)
+_NO_OUTCOMES = (State.RUNNING, State.COLLECTING, State.WAITING)
 
 
 def no_outcome(to: Transition) -> None:
@@ -253,8 +253,8 @@ class Consuming(Protocol):
           RETRYABLE job is due in `delay` ms, and has no place in the queue until it is promoted.
         - The job has no attempt in progress any more: `token` and `worker` are None, `started` is False.
         - A job that was asked to stop keeps the reason of that request, unless it is COMPLETED or DEAD.
-        - `hold` throttles the queue for that many ms (`limits.bounded_hold`), `hold_lane` the partition. If
-          the queue or partition is already throttled for longer, the longer time stays.
+        - `throttle` throttles the queue for that many ms (`limits.bounded_throttle`), `throttle_partition`
+          the partition. If the queue or partition is already throttled for longer, the longer time stays.
 
         Answer: one `Settled` per settlement, in order.
         Errors: ValueError for a transition to a state in which no attempt ends (`no_outcome`); then the call

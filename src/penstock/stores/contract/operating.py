@@ -14,10 +14,10 @@ from penstock.core.job import Job, Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract.checkup import Finding
 from penstock.stores.contract.reports import (
-    GroupInfo,
-    LaneInfo,
+    BatchInfo,
     Page,
     Parked,
+    PartitionInfo,
     QueueInfo,
     QueueStats,
     WorkerInfo,
@@ -95,7 +95,7 @@ class Operating(Protocol):
         - An ended job takes its unique key again, for the rest of the key's period. If another job holds the
           key, the retried job runs without it.
         - A job with a batch key that is in no finished or running batch becomes a batch of one at once. The
-          members of a retried batch are GROUPED again (docs/concepts/batches.md).
+          members of a retried batch are COLLECTING again (docs/concepts/batches.md).
         - A record that cannot be read stays DEAD (docs/concepts/unreadable-records.md).
 
         Answer: one state per ref, from before the call. RUNNING: the job was not changed. None: the job does
@@ -119,8 +119,8 @@ class Operating(Protocol):
     async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
         """Remove jobs that are not running. The members of a batch are removed with the batch.
 
-        Answer: one state per ref, from before the call; None: the job did not exist. RUNNING, and GROUPED for
-        a member of a batch, mean that the job was not removed.
+        Answer: one state per ref, from before the call; None: the job did not exist. RUNNING, and COLLECTING
+        for a member of a batch, mean that the job was not removed.
         """
         ...
 
@@ -180,21 +180,21 @@ class Operating(Protocol):
 
     # partitions and batches
 
-    async def lane(self, ref: Ref) -> LaneInfo | None:
+    async def partition(self, ref: Ref) -> PartitionInfo | None:
         """Read the partition of a job (docs/concepts/partitions.md).
 
         Answer: None if the job does not exist, has ended, or has no partition.
         """
         ...
 
-    async def groups(self, queue: str | None = None, *, limit: int = 1_000) -> list[GroupInfo]:
+    async def batches(self, queue: str | None = None, *, limit: int = 1_000) -> list[BatchInfo]:
         """List up to `limit` collecting batches of this queue, or of all queues if None.
 
         Answer: the collecting batches, in the order in which they are due.
         """
         ...
 
-    async def flush_group(self, queue: str, *, task: str, key: str = "") -> str | None:
+    async def flush_batch(self, queue: str, *, task: str, key: str = "") -> str | None:
         """Make a collecting batch available now, before it is due.
 
         Answer: the id of the batch's job; None if the batch does not exist, or all its members have expired.

@@ -11,12 +11,12 @@ from penstock.core.job import Job, State
 from penstock.core.limits import NO_LIMITS, QueueLimits
 
 __all__ = [
-    "LANE_SHOWN",
+    "PARTITION_SHOWN",
+    "BatchInfo",
     "DayCount",
-    "GroupInfo",
-    "LaneInfo",
     "Page",
     "Parked",
+    "PartitionInfo",
     "QueueInfo",
     "QueueStats",
     "WorkerInfo",
@@ -35,7 +35,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
     - `counts`: jobs by state, exact; states without jobs are absent.
     - `oldest_available`: the earliest `run_at` of its available jobs; None if there are none.
-    - `held_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
+    - `throttled_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
       gives no jobs.
     - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
     """
@@ -46,7 +46,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     closed: bool = False
     oldest_available: int | None = None
     limits: QueueLimits = NO_LIMITS
-    held_until: int | None = None
+    throttled_until: int | None = None
     away: str = ""
 
 
@@ -58,14 +58,14 @@ class Parked(msgspec.Struct, frozen=True):
     jobs: int
 
 
-#: The largest number of admitted jobs that a `LaneInfo` shows.
-LANE_SHOWN = 10
+#: The largest number of admitted jobs that a `PartitionInfo` shows.
+PARTITION_SHOWN = 10
 
 
-class LaneInfo(msgspec.Struct, frozen=True):
+class PartitionInfo(msgspec.Struct, frozen=True):
     """The partition of a job (docs/concepts/partitions.md), and the job's place in it.
 
-    - `admitted`: the first `LANE_SHOWN` admitted jobs, in order of enqueue.
+    - `admitted`: the first `PARTITION_SHOWN` admitted jobs, in order of enqueue.
     - `waiting`: the number of waiting jobs.
     - `before`: the number of waiting jobs ahead of this job; None if this job is not waiting.
     - `due`: when the first waiting job is admitted, if that depends on time alone; else None.
@@ -128,7 +128,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         return cls(id, "", 0, seen_at, (), (), 0, state="unreadable", seen_at=seen_at)
 
 
-class GroupInfo(msgspec.Struct, frozen=True):
+class BatchInfo(msgspec.Struct, frozen=True):
     """A collecting batch.
 
     - `size`: the number of its members.

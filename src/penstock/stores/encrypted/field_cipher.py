@@ -202,7 +202,7 @@ class FieldCipher:
         if unique is None or not unique.replaces_arguments:
             return self._additional_data(_kind_of(job), job, job.task)
         return self._shared_place(
-            job, "" if job.group is not None else self._cipher.hash_unique_key(unique.key)
+            job, "" if job.batch_terms is not None else self._cipher.hash_unique_key(unique.key)
         )
 
     def _places_of(self, spec: NewJob, id: str) -> list[bytes]:
@@ -210,7 +210,7 @@ class FieldCipher:
         places = [self._additional_data(_kind_of(spec), Ref(spec.queue, id), spec.task)]
         if spec.unique is not None:  # a call that replaced the arguments may belong to a batch or not
             places.append(self._shared_place(spec, spec.unique.key))
-        if spec.group is not None or spec.unique is not None:
+        if spec.batch_terms is not None or spec.unique is not None:
             places.append(self._shared_place(spec, ""))
         return places
 
@@ -233,7 +233,7 @@ class FieldCipher:
 
 def _kind_of(job: NewJob) -> str:
     """Calls and elements of batches differ, so that neither can take the place of the other."""
-    return "arguments" if job.group is None else "element"
+    return "arguments" if job.batch_terms is None else "element"
 
 
 _elements = msgspec.json.Decoder(tuple[list[msgspec.Raw]]).decode

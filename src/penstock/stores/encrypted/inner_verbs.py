@@ -76,7 +76,7 @@ def verbs_of(store: Store) -> VerbTable:
         delete=_InnerOperation(store.delete),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
         drop=_InnerOperation(store.drop),
-        lane=_InnerOperation(store.lane),
+        partition=_InnerOperation(store.partition),
         prune=_InnerOperation(
             lambda limit, keep_finished, keep_dead: store.prune(
                 limit=limit, keep_finished=keep_finished, keep_dead=keep_dead
@@ -89,8 +89,8 @@ def verbs_of(store: Store) -> VerbTable:
         put_entries=_InnerOperation(store.put_entries),
         pause_entries=_InnerOperation(store.pause_entries),
         delete_entries=_InnerOperation(store.delete_entries),
-        groups=_InnerOperation(lambda queue, limit: store.groups(queue, limit=limit)),
-        flush_group=_InnerOperation(lambda queue, task, key: store.flush_group(queue, task=task, key=key)),
+        batches=_InnerOperation(lambda queue, limit: store.batches(queue, limit=limit)),
+        flush_batch=_InnerOperation(lambda queue, task, key: store.flush_batch(queue, task=task, key=key)),
         tick=_InnerOperation(store.tick),
     )
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import Ref, State
 from penstock.core.schedule import Entry
-from penstock.stores.contract import LaneInfo, Page, Store, Tick, Timetable
+from penstock.stores.contract import Page, PartitionInfo, Store, Tick, Timetable
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.inner_verbs import verbs_of
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
@@ -104,7 +104,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
     def page(found: Page) -> Page:
         return replace(found, jobs=cipher.decrypt_jobs(found.jobs))
 
-    def lane(found: LaneInfo | None) -> LaneInfo | None:
+    def partition(found: PartitionInfo | None) -> PartitionInfo | None:
         return None if found is None else replace(found, admitted=cipher.decrypt_jobs(found.admitted))
 
     def timetable(found: Timetable) -> Timetable:
@@ -135,7 +135,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         reclaim=_Decrypting(inner.reclaim, cipher.decrypt_fetched),
         list_jobs=_Decrypting(inner.list_jobs, page),
         find=_Decrypting(inner.find, cipher.decrypt_jobs),
-        lane=_Decrypting(inner.lane, lane),
+        partition=_Decrypting(inner.partition, partition),
         entries=_Decrypting(inner.entries, timetable),
         pause_entries=_Decrypting(inner.pause_entries, paused),
         # these carry nothing that is encrypted
@@ -154,6 +154,6 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         retire=inner.retire,
         workers=inner.workers,
         delete_entries=inner.delete_entries,
-        groups=inner.groups,
-        flush_group=inner.flush_group,
+        batches=inner.batches,
+        flush_batch=inner.flush_batch,
     )

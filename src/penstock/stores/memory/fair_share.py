@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.core.partition import Turn
+from penstock.core.partition import Tenant
 from penstock.stores.memory.sorted import Sorted
 
 __all__ = ["FairShare"]
 
-_NO_TURN = Turn("")  # where turns are taken, jobs without one are those of one key
+_NO_TENANT = Tenant("")  # in a fair queue, jobs without a tenant share one
 
 
 class FairShare:
@@ -25,21 +25,21 @@ class FairShare:
         """The place of a key that comes anew: behind what was fetched, and behind others that came anew."""
         return max(self._tail, self._now + 1)
 
-    def draw(self, turn: Turn | None) -> int:
+    def draw(self, tenant: Tenant | None) -> int:
         """A place at the tail of this key."""
-        turn, first = turn or _NO_TURN, self.first
-        place = max(first, self._ends.get(turn.key) or 0)
+        tenant, first = tenant or _NO_TENANT, self.first
+        place = max(first, self._ends.get(tenant.key) or 0)
         if place == first:
             self._tail = first + 1
-        self._end(turn.key, place + turn.step)
+        self._end(tenant.key, place + tenant.step)
         return place
 
-    def give_back(self, turn: Turn | None) -> None:
+    def give_back(self, tenant: Tenant | None) -> None:
         """A job of this key leaves without being fetched."""
-        turn = turn or _NO_TURN
-        end = self._ends.get(turn.key)
+        tenant = tenant or _NO_TENANT
+        end = self._ends.get(tenant.key)
         if end is not None:  # not quite: another job of the key may stand there
-            self._end(turn.key, end - turn.step + 1)
+            self._end(tenant.key, end - tenant.step + 1)
 
     def fetched(self, place: int) -> None:
         self._now = max(self._now, place)

@@ -18,7 +18,7 @@ def put(memory: MemoryState, row: Row) -> None:
     match job.state:
         case State.AVAILABLE:
             if queue.fair is not None and row.at_tail:
-                row.place = queue.fair_share_of(job.spec.priority, queue.fair).draw(job.spec.turn)
+                row.place = queue.fair_share_of(job.spec.priority, queue.fair).draw(job.spec.tenant)
             row.at_tail = False
             queue.ready.put(generation, (-job.spec.priority, row.place))
             queue.oldest.put(generation, job.run_at)
@@ -28,9 +28,9 @@ def put(memory: MemoryState, row: Row) -> None:
             parked = queue.parked.setdefault(job.task, Sorted())
             parked.put(generation, (-job.spec.priority, row.place))
         case State.WAITING:
-            assert job.spec.lane is not None
-            order = job.spec.lane.rank(job.spec.priority), row.place
-            queue.partitions[job.spec.lane.key].waiting.put(generation, order)
+            assert job.spec.partition is not None
+            order = job.spec.partition.rank(job.spec.priority), row.place
+            queue.partitions[job.spec.partition.key].waiting.put(generation, order)
         case State.RUNNING:
             assert job.token is not None
             assert job.worker is not None
@@ -38,10 +38,10 @@ def put(memory: MemoryState, row: Row) -> None:
             memory.tokens.setdefault(job.token, {})[generation] = row
             memory.held.setdefault(job.worker, {})[generation] = row
             return
-        case State.GROUPED:
+        case State.COLLECTING:
             if job.batch is None:
-                assert job.spec.group is not None
-                queue.gathering.join(row.gathered, generation, job.spec.group, job.run_at)
+                assert job.spec.batch_terms is not None
+                queue.batch_buffer.join(row.batch_name, generation, job.spec.batch_terms, job.run_at)
         case _:
             queue.ended[job.state].put(generation, job.ended_at or 0)
             memory.over.put(generation, row.over_at)
@@ -57,7 +57,7 @@ def put(memory: MemoryState, row: Row) -> None:
 
 
 def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
-    """Out of every order that `put` put it into. Starts: it was fetched, so its turn is used up."""
+    """Out of every order that `put` put it into. Starts: it was fetched, so its tenant is used up."""
     job, queue, generation = row.job, row.queue, row.generation
     queue.counts[job.state] -= 1
     match job.state:
@@ -65,7 +65,7 @@ def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
             queue.ready.drop(generation)
             queue.oldest.drop(generation)
             if not starts and (fair_share := row.fair_share) is not None:
-                fair_share.give_back(job.spec.turn)
+                fair_share.give_back(job.spec.tenant)
         case State.SCHEDULED | State.RETRYABLE:
             queue.due.drop(generation)
         case State.PARKED:
@@ -73,19 +73,19 @@ def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
             if not queue.parked[job.task]:
                 del queue.parked[job.task]
         case State.WAITING:
-            assert job.spec.lane is not None
-            queue.partitions[job.spec.lane.key].waiting.drop(generation)
+            assert job.spec.partition is not None
+            queue.partitions[job.spec.partition.key].waiting.drop(generation)
         case State.RUNNING:
             assert job.token is not None
             assert job.worker is not None
             queue.leases.drop(generation)
             _drop(memory.tokens, job.token, generation)
             _drop(memory.held, job.worker, generation)
-            if queue.gate.limits.max_running is not None and (queue.ready.first() or queue.parked):
+            if queue.rate_limiter.limits.max_running is not None and (queue.ready.first() or queue.parked):
                 memory.waiters.tell_work(queue.name)
-        case State.GROUPED:
+        case State.COLLECTING:
             if job.batch is None:
-                queue.gathering.leave(row.gathered, generation)
+                queue.batch_buffer.leave(row.batch_name, generation)
         case _:
             queue.ended[job.state].drop(generation)
             memory.over.drop(generation)

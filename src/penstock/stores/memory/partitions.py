@@ -6,23 +6,23 @@ from msgspec.structs import replace
 
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.memory import indexes
 from penstock.stores.memory.rows import MemoryQueue, OpenPartition, Row
 from penstock.stores.memory.state import MemoryState
 
-__all__ = ["advance", "enter", "forget_idle", "has_room", "hold", "leave", "start"]
+__all__ = ["advance", "enter", "forget_idle", "has_room", "leave", "start", "throttle"]
 
 
 def has_room(memory: MemoryState, row: Row) -> bool:
     """Whether its partition lets this parked job start at once."""
-    terms = row.job.spec.lane
+    terms = row.job.spec.partition
     if terms is None or row.admitted:
         return True
     return _may_enter(memory, row, terms, row.queue.partition(terms.key))
 
 
-def enter(memory: MemoryState, row: Row, terms: Lane, partition: OpenPartition) -> None:
+def enter(memory: MemoryState, row: Row, terms: Partition, partition: OpenPartition) -> None:
     """What the job's new state means for its partition; a job that finds no room waits."""
     match row.job.state:
         case State.AVAILABLE:
@@ -46,7 +46,7 @@ def leave(row: Row, partition: OpenPartition) -> None:
     partition.ready.discard(row.generation)
 
 
-def start(row: Row, terms: Lane, now: int) -> None:
+def start(row: Row, terms: Partition, now: int) -> None:
     """It is fetched: a start, if the partition has a rate."""
     if terms.rate is not None:
         partition = row.queue.partition(terms.key)
@@ -54,11 +54,11 @@ def start(row: Row, terms: Lane, now: int) -> None:
         partition.spent = terms.after_start(partition.spent, now)
 
 
-def hold(row: Row, to: Transition, now: int) -> None:
+def throttle(row: Row, to: Transition, now: int) -> None:
     """Nothing of the partition is admitted for as long as this transition says."""
-    if to.hold_lane > 0 and (terms := row.job.spec.lane) is not None:
+    if to.throttle_partition > 0 and (terms := row.job.spec.partition) is not None:
         partition = row.queue.partition(terms.key)
-        partition.held = max(partition.held, now + to.hold_lane)
+        partition.throttled_until = max(partition.throttled_until, now + to.throttle_partition)
         if to.state is State.AVAILABLE:  # else it would keep its room
             leave(row, partition)
 
@@ -68,7 +68,7 @@ def advance(memory: MemoryState, queue: MemoryQueue, partition: OpenPartition, n
     partition.due, admitted = None, 0
     while (first := partition.waiting.first()) is not None:
         row = memory.rows[first[1]]
-        terms = row.job.spec.lane
+        terms = row.job.spec.partition
         assert terms is not None
         at = partition.allowed_at(terms, now)
         if at is None or at > now:
@@ -93,11 +93,15 @@ def forget_idle(queue: MemoryQueue, now: int) -> None:
 
 
 def _forget_if_idle(queue: MemoryQueue, partition: OpenPartition, now: int) -> None:
-    if not partition.admitted and not partition.waiting and max(partition.spent, partition.held) <= now:
+    if (
+        not partition.admitted
+        and not partition.waiting
+        and max(partition.spent, partition.throttled_until) <= now
+    ):
         queue.partitions.pop(partition.key, None)
 
 
-def _may_enter(memory: MemoryState, row: Row, terms: Lane, partition: OpenPartition) -> bool:
+def _may_enter(memory: MemoryState, row: Row, terms: Partition, partition: OpenPartition) -> bool:
     first, order = partition.waiting.first(), (terms.rank(row.job.spec.priority), row.place)
     if first is not None and first[0] < order:
         return False
@@ -106,7 +110,7 @@ def _may_enter(memory: MemoryState, row: Row, terms: Lane, partition: OpenPartit
     return at is not None and at <= now
 
 
-def _admit(row: Row, terms: Lane, partition: OpenPartition) -> None:
+def _admit(row: Row, terms: Partition, partition: OpenPartition) -> None:
     row.admitted = True
     partition.admitted[row.generation] = row
     if terms.rate is not None:

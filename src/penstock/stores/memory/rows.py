@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.core.job import QUEUED, TERMINAL, Job, State
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.core.schedule import Entry
-from penstock.stores.batch_buffer import Gathered, Gathering
+from penstock.stores.batch_buffer import BatchBuffer, BatchName
 from penstock.stores.contract import WorkerInfo
 from penstock.stores.memory.fair_share import FairShare
 from penstock.stores.memory.sorted import Sorted
-from penstock.stores.rate_limiter import Gate
+from penstock.stores.rate_limiter import RateLimiter
 
 __all__ = ["DAY", "Holder", "MemoryQueue", "OpenPartition", "Row"]
 
@@ -40,7 +40,7 @@ class Row:
         self.generation = job.generation
         self.queue = queue
         self.place = place  # among available jobs of its priority, the least first
-        self.at_tail = True  # that place is one at the tail, for which it takes a turn where turns are taken
+        self.at_tail = True  # its place is at the tail; in a fair queue its tenant's next one
         self.admitted = False  # one of those of its partition that may run
         self.cancel_reason: str | None = None  # why it was asked to stop while it ran
         self.charged = False  # whether the fetch of the current lease counted the attempt up
@@ -48,15 +48,15 @@ class Row:
         self.over_at = 0  # end of the retention of an ended job
 
     @property
-    def gathered(self) -> Gathered:
-        """The group of a grouped job."""
-        group = self.job.spec.group
-        assert group is not None
-        return Gathered(self.job.task, group.key)
+    def batch_name(self) -> BatchName:
+        """The name of the batch that this job is collected for."""
+        terms = self.job.spec.batch_terms
+        assert terms is not None
+        return BatchName(self.job.task, terms.key)
 
     @property
     def fair_share(self) -> FairShare | None:
-        """The turns among which this available job has its place, if it has one there."""
+        """The fair share that gave this available job its place, if one did."""
         queue = self.queue
         if queue.fair is None or self.place <= queue.fair:
             return None
@@ -83,7 +83,7 @@ class Holder(NamedTuple):
 class OpenPartition:
     """A partition of a queue, while there is anything to know about it."""
 
-    __slots__ = ("admitted", "due", "held", "key", "ready", "spent", "waiting")
+    __slots__ = ("admitted", "due", "key", "ready", "spent", "throttled_until", "waiting")
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -91,25 +91,25 @@ class OpenPartition:
         self.ready: set[int] = set()  # of these, with a rate: those that have not started
         self.waiting: Sorted[int, tuple[int, int]] = Sorted()  # by rank and place
         self.spent = 0.0  # until when starts count against its rate
-        self.held = 0  # until when nothing of it is admitted
+        self.throttled_until = 0  # until when nothing of it is admitted
         self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
 
-    def allowed_at(self, terms: Lane, now: int) -> int | None:
+    def allowed_at(self, terms: Partition, now: int) -> int | None:
         """From when on one more of these terms may be admitted; None: not before another one leaves or
         starts."""
         if len(self.admitted) >= terms.most:
             return None
-        return terms.allowed_at(len(self.ready), self.spent, self.held, now)
+        return terms.allowed_at(len(self.ready), self.spent, self.throttled_until, now)
 
 
 class MemoryQueue:
     """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
 
-    def __init__(self, name: str, gate: Gate) -> None:
+    def __init__(self, name: str, rate_limiter: RateLimiter) -> None:
         self.name = name
         self.paused = False
         self.closed = False
-        self.gate = gate
+        self.rate_limiter = rate_limiter
         self.rows: dict[str, Row] = {}
         self.counts = dict.fromkeys(State, 0)
         self.ready: Sorted[int, tuple[int, int]] = Sorted()  # available: by priority and place
@@ -122,10 +122,12 @@ class MemoryQueue:
         self.key_ends: Sorted[int, int] = Sorted()  # holders of a key with a period: by its end
         self.partitions: dict[str, OpenPartition] = {}
         self.partition_due: Sorted[str, int] = Sorted()  # by key: when the next job is admitted
-        self.fair: int | None = None  # since a job came that has a turn: places of turns lie behind this one
+        self.fair: int | None = (
+            None  # set when the first job with a tenant came: places of the fair share lie behind it
+        )
         self.fair_share: dict[int, FairShare] = {}  # by priority
         self.entries: dict[str, Entry] = {}  # periodic ones
-        self.gathering = Gathering()  # grouped, and in no batch yet
+        self.batch_buffer = BatchBuffer()  # collecting, and in no batch yet
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
 
@@ -135,7 +137,7 @@ class MemoryQueue:
 
     def room(self, now: int) -> int | None:
         """How many jobs its limits let it give now; None: any number."""
-        return self.gate.room(self.running, now)
+        return self.rate_limiter.room(self.running, now)
 
     def gives(self, now: int, *, parked: bool = False) -> bool:
         """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
@@ -144,13 +146,15 @@ class MemoryQueue:
 
     def full_for(self, info: WorkerInfo | None) -> bool:
         """Whether parked jobs that this worker knows wait for the end of one that runs."""
-        return not self.paused and self.gate.full(self.running) and self.first_parked(info) is not None
+        return (
+            not self.paused and self.rate_limiter.full(self.running) and self.first_parked(info) is not None
+        )
 
     def opens(self, now: int, info: WorkerInfo | None = None) -> int | None:
         """When it gives what it keeps back now, by the time that passes; to this worker parked jobs, too."""
         if self.paused or not (self.ready.first() or self.first_parked(info)):
             return None
-        return None if self.room(now) != 0 else self.gate.opens(self.running, now)
+        return None if self.room(now) != 0 else self.rate_limiter.opens(self.running, now)
 
     def first_parked(self, info: WorkerInfo | None) -> tuple[tuple[int, int], int] | None:
         """The first of the parked jobs that this worker can run; it goes before all that are ready."""
@@ -162,11 +166,11 @@ class MemoryQueue:
 
     def full(self, now: int, refused: int) -> tuple[int, int] | None:
         """If it has no room: its size, and when there may be some, behind `refused` others."""
-        most = self.gate.limits.max_size
+        most = self.rate_limiter.limits.max_size
         size = 0 if most is None else sum(self.counts[state] for state in QUEUED)
         if most is None or size < most:
             return None
-        return most, self.gate.drain.wait(size - most + 1 + refused, now)
+        return most, self.rate_limiter.drain.wait(size - most + 1 + refused, now)
 
     def fair_share_of(self, priority: int, first: int) -> FairShare:
         """Those of this priority; new ones begin behind the place `first`."""

@@ -13,7 +13,7 @@ from penstock.stores.contract import WorkerInfo
 from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.memory.waiters import Waiters
-from penstock.stores.rate_limiter import Gate
+from penstock.stores.rate_limiter import RateLimiter
 
 __all__ = ["MemoryState", "named"]
 
@@ -24,9 +24,9 @@ R = TypeVar("R")
 class MemoryState:
     """The data of one store. Verbs are functions of it; each runs whole, under the lock."""
 
-    def __init__(self, clock: Clock, gates: Callable[[], Gate] = Gate) -> None:
+    def __init__(self, clock: Clock, rate_limiters: Callable[[], RateLimiter] = RateLimiter) -> None:
         self.pid = os.getpid()
-        self.gates = gates
+        self.rate_limiters = rate_limiters
         self.clock = clock
         #: Reentrant: while a verb runs, the garbage collector may end an abandoned wait, which runs a verb in
         #: the same thread.
@@ -57,7 +57,7 @@ class MemoryState:
         """This queue, which comes to be if it is not there."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = MemoryQueue(name, self.gates())
+            queue = self.queues[name] = MemoryQueue(name, self.rate_limiters())
         return queue
 
     def known(self, names: Iterable[str] | None) -> list[MemoryQueue]:

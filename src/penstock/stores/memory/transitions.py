@@ -1,4 +1,4 @@
-"""A job is put where its state calls for, or goes: what this means for its partition, group and members."""
+"""A job is put where its state calls for, or goes: what this means for its partition, batch and members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.stores.memory.state import MemoryState
 
 __all__ = [
     "batch",
-    "batch_if_ripe",
+    "batch_if_due",
     "become_batch",
     "bring_back_members",
     "drop",
@@ -34,7 +34,7 @@ __all__ = [
 
 def put(memory: MemoryState, row: Row) -> None:
     """Into every order that its state calls for; a partition may make it wait, and may admit others."""
-    terms, partition = row.job.spec.lane, None
+    terms, partition = row.job.spec.partition, None
     if terms is not None:
         partition = row.queue.partition(terms.key)
         partitions.enter(memory, row, terms, partition)
@@ -46,14 +46,14 @@ def put(memory: MemoryState, row: Row) -> None:
 
 
 def put_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
-    """To the tail, unless there is a place; a member joins its group instead."""
+    """To the tail, unless there is a place; a member joins its batch instead."""
     row.place, row.at_tail = memory.next_place() if place is None else place, True
     if row.job.is_member:
-        row.job = replace(row.job, state=State.GROUPED, run_at=now)
+        row.job = replace(row.job, state=State.COLLECTING, run_at=now)
     else:
         row.job = replace(row.job, state=State.AVAILABLE)
     put(memory, row)
-    batch_if_ripe(memory, row, now)
+    batch_if_due(memory, row, now)
 
 
 def make_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
@@ -62,16 +62,16 @@ def make_available(memory: MemoryState, row: Row, now: int, place: int | None = 
 
 
 def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
-    """A queued job becomes this one, of another partition, fair share or group."""
+    """A queued job becomes this one, of another partition, fair share or batch."""
     before, queue = row.job, row.queue
     indexes.take(memory, row)
-    left = None if before.spec.lane is None else queue.partition(before.spec.lane.key)
+    left = None if before.spec.partition is None else queue.partition(before.spec.partition.key)
     if left is not None:
         partitions.leave(row, left)
     row.job = job
-    if job.spec.turn is not None and queue.fair is None:
+    if job.spec.tenant is not None and queue.fair is None:
         queue.fair = memory.next_place()
-    if job.state in (State.AVAILABLE, State.WAITING, State.GROUPED):
+    if job.state in (State.AVAILABLE, State.WAITING, State.COLLECTING):
         put_available(memory, row, now)
     else:
         put(memory, row)
@@ -98,7 +98,7 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
     for member in row.members:
         drop(memory, member, forgotten=forgotten)
     keys.leave(memory, row, forgotten=forgotten)
-    if (terms := row.job.spec.lane) is not None and terms.key in row.queue.partitions:
+    if (terms := row.job.spec.partition) is not None and terms.key in row.queue.partitions:
         partition = row.queue.partitions[terms.key]
         partitions.leave(row, partition)
         partitions.advance(memory, row.queue, partition, memory.clock.now())
@@ -107,20 +107,20 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
         memory.waiters.tell_ended(row.job, gone=True)
 
 
-# ── a group, and the batch that it becomes ──
+# ── batches ──
 
 
-def batch_if_ripe(memory: MemoryState, row: Row, now: int) -> None:
-    """A row that has joined its group may make it full; or its terms are shorter than those before."""
-    if row.job.state is not State.GROUPED:
+def batch_if_due(memory: MemoryState, row: Row, now: int) -> None:
+    """Start the batch that this row has joined if it is full or due now."""
+    if row.job.state is not State.COLLECTING:
         return
-    name, gathering = row.gathered, row.queue.gathering
-    while ripe := gathering.ripe(name, now):
-        batch(memory, row.queue, ripe, now)
+    name, batch_buffer = row.batch_name, row.queue.batch_buffer
+    while due := batch_buffer.due(name, now):
+        batch(memory, row.queue, due, now)
 
 
 def batch(memory: MemoryState, queue: MemoryQueue, generations: Sequence[int], now: int) -> str | None:
-    """The id of the batch that these members of one group become; the expired ones are cancelled."""
+    """Start a batch of these members and return its id; expired members are cancelled."""
     members: list[Row] = []
     for row in [memory.rows[generation] for generation in generations]:
         if row.expired(now):
@@ -135,7 +135,7 @@ def become_batch(memory: MemoryState, queue: MemoryQueue, members: list[Row], no
     """Members that were taken out of where they lay."""
     spec = batch_of(_free_id(queue, members[0]), [row.job.spec for row in members])
     for row in members:
-        row.job = replace(row.job, state=State.GROUPED, batch=spec.id, expires_at=None)
+        row.job = replace(row.job, state=State.COLLECTING, batch=spec.id, expires_at=None)
         put(memory, row)
     ids = tuple(row.job.id for row in members)
     number = memory.generation + 1
@@ -149,7 +149,7 @@ def bring_back_members(memory: MemoryState, row: Row, now: int) -> None:
     for member in row.members:
         indexes.take(memory, member)
         before = member.job.state
-        member.job = replace(member.job, state=State.GROUPED, ended_at=None, reason=None)
+        member.job = replace(member.job, state=State.COLLECTING, ended_at=None, reason=None)
         keys.shift(memory, member, before, now)
         put(memory, member)
 
@@ -161,7 +161,7 @@ def _end_members(memory: MemoryState, row: Row) -> None:
         indexes.take(memory, member)
         member.over_at = row.over_at
         member.job = replace(member.job, state=batch.state, ended_at=ended_at, reason=batch.reason)
-        keys.shift(memory, member, State.GROUPED, ended_at or 0)
+        keys.shift(memory, member, State.COLLECTING, ended_at or 0)
         put(memory, member)
 
 

@@ -22,7 +22,7 @@ from penstock.stores.memory.verbs import (
     settling,
     workers,
 )
-from penstock.stores.rate_limiter import ExactGate, Gate
+from penstock.stores.rate_limiter import ExactRateLimiter, RateLimiter
 
 __all__ = ["OwnedMemory", "verb_table"]
 
@@ -36,7 +36,9 @@ class OwnedMemory:
     def __init__(self, name: str, namespace: str, clock: Clock, *, exact: bool) -> None:
         self.url = f"memory://{name}"
         self._memory = (
-            named(name, namespace, clock) if name else MemoryState(clock, ExactGate if exact else Gate)
+            named(name, namespace, clock)
+            if name
+            else MemoryState(clock, ExactRateLimiter if exact else RateLimiter)
         )
 
     @property
@@ -92,7 +94,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         delete=_Locked(owned, operating.delete),
         purge=_Locked(owned, operating.purge),
         drop=_Locked(owned, operating.drop),
-        lane=_Locked(owned, listing.lane),
+        partition=_Locked(owned, listing.partition),
         prune=_Locked(owned, pruning.prune),
         announce=_Locked(owned, workers.announce),
         retire=_Locked(owned, workers.retire),
@@ -101,7 +103,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         put_entries=_Locked(owned, periodic.put_entries),
         pause_entries=_Locked(owned, periodic.pause_entries),
         delete_entries=_Locked(owned, periodic.delete_entries),
-        groups=_Locked(owned, listing.groups),
-        flush_group=_Locked(owned, operating.flush_group),
+        batches=_Locked(owned, listing.batches),
+        flush_batch=_Locked(owned, operating.flush_batch),
         tick=_Locked(owned, periodic.tick),
     )

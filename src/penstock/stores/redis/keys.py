@@ -1,7 +1,9 @@
 """Where things lie: the names of keys, packed ids, and the numbers that order jobs.
 
-Everything of one queue begins with `PREFIX:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster. What
-belongs to the whole namespace lies under `PREFIX:{NAMESPACE/}`. Neither name can hold a brace or a slash.
+Everything of one queue begins with `PREFIX:2:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster.
+What belongs to the whole namespace lies under `PREFIX:2:{NAMESPACE/}`. Neither name can hold a brace or a
+slash. The 2 is the version of the layout: versions of Penstock that lay out their keys differently never
+touch the same ones.
 
 A *generation* counts 4096 to the millisecond since 2020, so that it orders jobs over queues, servers and a
 `drop`, fits a double until 2089, and says when a job was enqueued.
@@ -11,7 +13,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["EPOCH", "PER_MS", "Keys", "id_of", "ms_of", "packed"]
+__all__ = ["EPOCH", "LAYOUT", "PER_MS", "Keys", "id_of", "ms_of", "packed"]
+
+#: The version of the layout of keys and records: raised by each change that other versions would misread.
+LAYOUT = 2
 
 EPOCH = 1_577_836_800_000  # 2020-01-01, ms
 PER_MS = 4_096
@@ -23,9 +28,15 @@ class Keys:
     """The names of one namespace."""
 
     def __init__(self, prefix: str, namespace: str) -> None:
-        self._head = f"{prefix}:{{{namespace}/"
+        self._head = f"{prefix}:{LAYOUT}:{{{namespace}/"
         shared = f"{self._head}}}"
+        #: The list of queues of layout 1, whose keys named no version.
+        self.queues_of_layout_1 = f"{prefix}:{{{namespace}/}}:queues".encode()
         self.queues = f"{shared}:queues".encode()  # set: the names of all queues
+        #: How messages name the namespace.
+        self.name_of_namespace = (
+            f"the namespace {namespace!r}" if namespace else "the namespace without a name"
+        )
         self.workers = f"{shared}:workers".encode()  # hash: id → what it announced
         self.news = f"{shared}:news".encode()  # hash: how many requests to stop, and changes of settings
         self.news_channel = f"{shared}:news"

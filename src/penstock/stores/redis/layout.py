@@ -12,9 +12,9 @@ from penstock.core.lifecycle import QueuePosition
 __all__ = [
     "ASKED",
     "ASKED_TO_STOP",
+    "BATCH_TERMS",
     "CHARGED",
     "EXTRA",
-    "GROUP",
     "HIGH",
     "HISTORY",
     "INLINE",
@@ -48,7 +48,7 @@ STATES = (
     State.PARKED,
     State.RUNNING,
     State.WAITING,
-    State.GROUPED,
+    State.COLLECTING,
 )
 NUMBER = {state: number for number, state in enumerate(STATES)}
 #: Queue positions by their number in a transition (see settle.lua).
@@ -57,7 +57,7 @@ POSITIONS = {QueuePosition.HEAD: 0, QueuePosition.TAIL: 1, QueuePosition.OWN: 2}
 CHARGED, STARTED, ASKED = 1, 2, 4
 HISTORY = struct.Struct("<IddddddIIH")
 LEASE = struct.Struct("<dBH")
-GROUP = struct.Struct("<HddH")
+BATCH_TERMS = struct.Struct("<HddH")
 #: Exceptions of reading damaged bytes.
 UNDECODABLE = (struct.error, IndexError, TypeError, ValueError, OverflowError, msgspec.DecodeError)
 #: Exceptions of writing values of wrong types.

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import kept
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.core.retry import RetryPolicy
 from penstock.core.unique import UniqueKey
 
@@ -39,8 +39,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     deadline: int | None = None
     unique: UniqueKey | None = None
     headers: dict[str, str] | None = None
-    lane: Lane | None = None
-    turn: Turn | None = None
+    partition: Partition | None = None
+    tenant: Tenant | None = None
 
 
 NO_EXTRA = Extra()

@@ -2,8 +2,8 @@
 
     flags 1 · generation 7 · priority + 128 1 · [what has become of it] · tail
     what has become of it (flag LONG): size 4 · enqueued, run_at, place, expires, fetched, ended 6 × 8 ·
-        attempt 4 · lost 4 · has 2 · of errors, result, progress, checkpoint, reason, and the ties unique,
-        lane, turn, group those it has
+        attempt 4 · lost 4 · has 2 · of errors, result, progress, checkpoint, reason, and the shared keys
+        unique, partition, tenant, batch those it has
     tail: digest 4, or (flag INLINE) the profile itself · [extra, flag EXTRA] · payload to the end
 
 A *profile* is all that jobs of one task have in common; a queue keeps each under its digest, so that a job
@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, Job, NewJob, Progress, State
 from penstock.stores.redis.keys import id_of, ms_of
 from penstock.stores.redis.layout import (
     ASKED,
     ASKED_TO_STOP,
+    BATCH_TERMS,
     CHARGED,
     EXTRA,
-    GROUP,
     HIGH,
     HISTORY,
     INLINE,
@@ -49,26 +49,26 @@ _decode_progress = msgspec.msgpack.Decoder(Progress).decode
 _NO_ERROR = AttemptError(0, 0, "(unreadable)", "")
 
 
-class _Tied(NamedTuple):
-    """What a record says of groups: whose member it is, or who its members are."""
+class _BatchPart(NamedTuple):
+    """The batch part of a record: the batch of this member, or the members of this batch."""
 
-    group: Group | None = None
+    batch_terms: BatchTerms | None = None
     batch: str | None = None
     members: tuple[str, ...] = ()
 
 
-_UNTIED = _Tied()
+_NO_BATCH = _BatchPart()
 
 
-def _tied_of(text: bytes) -> _Tied:
-    size, wait, grace, length = GROUP.unpack_from(text)
-    at = GROUP.size + length
-    key = text[GROUP.size : at].decode()
-    group = Group(key, size, None if wait == NONE else int(wait), None if grace == NONE else int(grace))
+def _batch_part_of(text: bytes) -> _BatchPart:
+    size, wait, grace, length = BATCH_TERMS.unpack_from(text)
+    at = BATCH_TERMS.size + length
+    key = text[BATCH_TERMS.size : at].decode()
+    terms = BatchTerms(key, size, None if wait == NONE else int(wait), None if grace == NONE else int(grace))
     part = text[at:]
     if part[:1] == b"m":
-        return _Tied(group, id_of(part[1:]))
-    return _Tied(group, None, tuple(_ids_in(part[1:])))
+        return _BatchPart(terms, id_of(part[1:]))
+    return _BatchPart(terms, None, tuple(_ids_in(part[1:])))
 
 
 def _ids_in(text: bytes) -> Iterable[str]:
@@ -95,7 +95,7 @@ class _History(NamedTuple):
     progress: Progress | None
     checkpoint: bytes | None
     reason: str | None
-    tied: _Tied = _UNTIED
+    batch_part: _BatchPart = _NO_BATCH
 
 
 def _history_of(record: bytes) -> tuple[_History, int]:
@@ -109,7 +109,7 @@ def _history_of(record: bytes) -> tuple[_History, int]:
             part = record[at + 4 : at + 4 + length]
             at += 4 + length
         parts.append(part)
-    errors, result, progress, checkpoint, reason, *_, tie = parts
+    errors, result, progress, checkpoint, reason, *_, batch_part = parts
     history = _History(
         int(enqueued),
         int(run),
@@ -124,7 +124,7 @@ def _history_of(record: bytes) -> tuple[_History, int]:
         None if progress is None else _progress_of(progress),
         checkpoint,
         None if reason is None else reason.decode(errors="backslashreplace"),
-        _UNTIED if tie is None else _tied_of(tie),
+        _NO_BATCH if batch_part is None else _batch_part_of(batch_part),
     )
     return history, 9 + size
 
@@ -152,7 +152,7 @@ def _split(parts: bytes) -> Iterable[bytes]:
 
 
 def _spec_of(
-    profiles: Profiles, queue: str, id: str, record: bytes, at: int, group: Group | None = None
+    profiles: Profiles, queue: str, id: str, record: bytes, at: int, batch_terms: BatchTerms | None = None
 ) -> NewJob:
     flags = record[0]
     if flags & INLINE:
@@ -185,9 +185,9 @@ def _spec_of(
         profile.retention,
         profile.at_most_once,
         extra.headers,
-        extra.lane,
-        extra.turn,
-        group,
+        extra.partition,
+        extra.tenant,
+        batch_terms,
         profile.keep_dead,
     )
 
@@ -206,7 +206,7 @@ def leased(
     generation = int.from_bytes(record[1:8], "big")
     if record[0] & LONG:
         history, at = _history_of(record)
-        spec = _spec_of(profiles, queue, id_of(stored), record, at, history.tied.group)
+        spec = _spec_of(profiles, queue, id_of(stored), record, at, history.batch_part.batch_terms)
         return Job(
             spec,
             _RUNNING,
@@ -228,7 +228,7 @@ def leased(
             history.checkpoint,
             None,
             None,
-            history.tied.members,
+            history.batch_part.members,
         )
     enqueued = ms_of(generation)
     spec = _spec_of(profiles, queue, id_of(stored), record, 9)
@@ -251,7 +251,7 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
             _History(enqueued, enqueued, None, None, None, 0, 0, False, (), None, None, None, None),
             9,
         )
-    spec = _spec_of(profiles, queue, id_of(stored), record, at, history.tied.group)
+    spec = _spec_of(profiles, queue, id_of(stored), record, at, history.batch_part.batch_terms)
     job = Job(
         spec,
         _state_of(record),
@@ -272,8 +272,8 @@ def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: b
         history.progress,
         history.checkpoint,
         history.reason,
-        history.tied.batch,
-        history.tied.members,
+        history.batch_part.batch,
+        history.batch_part.members,
     )
     return job if held is None else _with_lease(job, held)
 

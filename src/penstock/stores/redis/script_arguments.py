@@ -6,11 +6,11 @@ import struct
 
 import msgspec
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.job import Lease, NewJob, Progress, Ref
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Lane, Turn
-from penstock.stores.redis.layout import GROUP, NONE, NUMBER, POSITIONS, UNWRITABLE
+from penstock.core.partition import Partition, Tenant
+from penstock.stores.redis.layout import BATCH_TERMS, NONE, NUMBER, POSITIONS, UNWRITABLE
 from penstock.stores.redis.profiles import NO_EXTRA, Extra
 from penstock.stores.text_encoding import storable, storable_error, storable_progress
 
@@ -18,7 +18,7 @@ __all__ = ["CannotWrite", "form_of", "lease_prefix", "progress_bytes", "tail_of"
 
 _FORM = struct.Struct("<dddd")
 _RULE = struct.Struct("<dBB")
-_LANE = struct.Struct("<IBdI")
+_PARTITION = struct.Struct("<IBdI")
 _TRANSITION = struct.Struct("<BBBBddddBB")
 _encode = msgspec.msgpack.Encoder().encode
 _decode_progress = msgspec.msgpack.Decoder(Progress).decode
@@ -38,8 +38,8 @@ def tail_of(job: NewJob, digest: bytes) -> bytes:
         job.deadline,
         job.unique,
         job.headers,
-        job.lane,
-        job.turn,
+        job.partition,
+        job.tenant,
     )
     if extra == NO_EXTRA:
         return b"\0" + digest + job.payload
@@ -56,9 +56,9 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.expires_in is None
         and job.expires_at is None
         and job.unique is None
-        and job.lane is None
-        and job.turn is None
-        and job.group is None
+        and job.partition is None
+        and job.tenant is None
+        and job.batch_terms is None
     ):
         return place
     return (
@@ -69,35 +69,35 @@ def form_of(job: NewJob, queue: int) -> bytes:
             _or_none(job.expires_in),
             _or_none(job.expires_at),
         )
-        + b"".join(len(tie).to_bytes(2, "little") + tie for tie in _ties(job))
+        + b"".join(len(key).to_bytes(2, "little") + key for key in _shared_keys(job))
     )
 
 
-def _ties(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
-    """Unique key, lane, turn and group of a job; b"" for each that it has not."""
+def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
+    """Unique key, partition, tenant and batch of a job; b"" for each that it has not."""
     unique = job.unique
     key = b""
     if unique is not None:
         key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
-    group = b"" if job.group is None else _group_tie(job.group)
-    return key, _lane_bytes(job.lane), _turn_bytes(job.turn), group
+    batch = b"" if job.batch_terms is None else _batch_bytes(job.batch_terms)
+    return key, _partition_bytes(job.partition), _tenant_bytes(job.tenant), batch
 
 
-def _lane_bytes(lane: Lane | None) -> bytes:
-    """A key and its terms, as `scripts/lib/lanes.lua` reads them."""
-    if lane is None:
+def _partition_bytes(partition: Partition | None) -> bytes:
+    """A key and its terms, as `scripts/lib/partitions.lua` reads them."""
+    if partition is None:
         return b""
-    step, burst = (0.0, 0) if lane.rate is None else (lane.rate.step, lane.rate.burst)
-    return _LANE.pack(lane.most, lane.ordered, step, burst) + lane.key.encode()
+    step, burst = (0.0, 0) if partition.rate is None else (partition.rate.step, partition.rate.burst)
+    return _PARTITION.pack(partition.most, partition.ordered, step, burst) + partition.key.encode()
 
 
-def _turn_bytes(turn: Turn | None) -> bytes:
-    return b"" if turn is None else turn.step.to_bytes(2, "little") + turn.key.encode()
+def _tenant_bytes(tenant: Tenant | None) -> bytes:
+    return b"" if tenant is None else tenant.step.to_bytes(2, "little") + tenant.key.encode()
 
 
-def _group_tie(group: Group) -> bytes:
-    key = group.key.encode()
-    return GROUP.pack(group.size, _or_none(group.wait), _or_none(group.grace), len(key)) + key
+def _batch_bytes(terms: BatchTerms) -> bytes:
+    key = terms.key.encode()
+    return BATCH_TERMS.pack(terms.size, _or_none(terms.wait), _or_none(terms.grace), len(key)) + key
 
 
 def _or_none(value: int | None) -> float:
@@ -123,8 +123,8 @@ def transition_bytes(to: Transition) -> bytes:
         to.lost,
         to.delay,
         to.keep,
-        to.hold,
-        to.hold_lane,
+        to.throttle,
+        to.throttle_partition,
         to.error is not None,
         to.reason is not None,
     )

@@ -28,10 +28,10 @@ ORDER = (
     "limits",
     "profiles",
     "record",
-    "lanes",
+    "partitions",
     "places",
     "aside",
-    "groups",
+    "batches",
     "replacing",
     "insert",
     "lease",
@@ -40,7 +40,7 @@ ORDER = (
     "listing",
     "periodic",
     "days",
-    "promote_groups",
+    "promote_batches",
 )
 INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
 #: Comments: Redis would keep them in memory with the text of a script.

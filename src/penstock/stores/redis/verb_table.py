@@ -71,7 +71,7 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         delete=plan(operating.delete),
         purge=plan(operating.purge),
         drop=plan(operating.drop),
-        lane=plan(listing.lane),
+        partition=plan(listing.partition),
         prune=plan(pruning.prune),
         announce=plan(workers.announce),
         retire=plan(workers.retire),
@@ -80,7 +80,7 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         put_entries=plan(periodic.put_entries),
         pause_entries=plan(periodic.pause_entries),
         delete_entries=plan(periodic.delete_entries),
-        groups=plan(batches.groups),
-        flush_group=plan(batches.flush_group),
+        batches=plan(batches.list_batches),
+        flush_batch=plan(batches.flush_batch),
         tick=plan(periodic.tick),
     )

@@ -44,7 +44,7 @@ class Verb(Generic[P, R]):
 class PendingCall:
     """One call of a verb. Its answer goes to a future of an event loop, or to a thread waiting for `gate`."""
 
-    __slots__ = ("answer", "args", "asked_at", "error", "future", "gate", "loop", "verb", "writes")
+    __slots__ = ("answer", "answered", "args", "asked_at", "error", "future", "loop", "verb", "writes")
 
     def __init__(self, verb: Verb[..., Any], args: tuple[Any, ...]) -> None:
         self.verb = verb
@@ -54,7 +54,7 @@ class PendingCall:
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | None = None
-        self.gate: threading.Event | None = None
+        self.answered: threading.Event | None = None
         self.asked_at = 0.0
 
     @property

@@ -56,7 +56,7 @@ class LeasedRow(NamedTuple):
     cancel_asked: int
     errors: bytes | None
     checkpoint: bytes | None
-    tied: int | None
+    unique_phases: int | None
     members: bytes | None
 
 
@@ -76,12 +76,12 @@ class QueueRow(NamedTuple):
     cancelled: int
     dead: int
     waiting: int
-    grouped: int
+    collecting: int
     enqueued: int
     processed: int
     failed: int
     limits: bytes | None
-    held_until: int
+    throttled_until: int
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.core.partition import Turn
+from penstock.core.partition import Tenant
 from penstock.stores.sqlite.columns import LeasedRow
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import RowBefore, spec_of
@@ -30,7 +30,7 @@ _RESTART = SQL["fair_share.restart"]
 _DROP_KEYS = SQL["fair_share.drop_keys"]
 _DROP_ROUNDS = SQL["fair_share.drop_rounds"]
 
-_NO_KEY = Turn("")  # in a queue with a fair share, jobs without a tenant count as one more tenant
+_NO_TENANT = Tenant("")  # in a queue with a fair share, jobs without a tenant count as one more tenant
 
 
 def begin(tx: TransactionContext, queue: QueueContext, place: int) -> None:
@@ -40,21 +40,21 @@ def begin(tx: TransactionContext, queue: QueueContext, place: int) -> None:
         tx.execute(_BEGIN, (queue.qid, place))
 
 
-def _terms(before: RowBefore) -> Turn:
-    return spec_of(before.seq, before.spec).turn or _NO_KEY
+def _terms(before: RowBefore) -> Tenant:
+    return spec_of(before.seq, before.spec).tenant or _NO_TENANT
 
 
 def draw(tx: TransactionContext, queue: QueueContext, before: RowBefore) -> int:
     """Return a place at the tail of the job's tenant."""
     assert queue.fair is not None
-    cx, of, turn = tx.cx, (queue.qid, before.priority), _terms(before)
+    cx, of, tenant = tx.cx, (queue.qid, before.priority), _terms(before)
     now, tail = cx.execute(_ROUND, of).fetchone() or (queue.fair, 0)
     first: int = max(tail, now + 1)
-    found = cx.execute(_NEXT, (*of, turn.key)).fetchone()
+    found = cx.execute(_NEXT, (*of, tenant.key)).fetchone()
     place: int = first if found is None else max(first, *found)
     if place == first:
         cx.execute(_SET_TAIL, (*of, now, first + 1))
-    cx.execute(_SET_NEXT, (*of, turn.key, place + turn.step))
+    cx.execute(_SET_NEXT, (*of, tenant.key, place + tenant.step))
     return place
 
 
@@ -62,17 +62,17 @@ def give_back(tx: TransactionContext, queue: QueueContext, before: RowBefore) ->
     """Give back the place of an available job that leaves the queue without being fetched."""
     if queue.fair is None or before.place <= queue.fair:
         return
-    cx, of, turn = tx.cx, (queue.qid, before.priority), _terms(before)
-    found = cx.execute(_NEXT, (*of, turn.key)).fetchone()
+    cx, of, tenant = tx.cx, (queue.qid, before.priority), _terms(before)
+    found = cx.execute(_NEXT, (*of, tenant.key)).fetchone()
     if found is None:
         return
     now, tail = cx.execute(_ROUND, of).fetchone()
     (end,) = found
-    place = end - turn.step + 1  # plus 1: another job of the tenant may have the place before
+    place = end - tenant.step + 1  # plus 1: another job of the tenant may have the place before
     if place < max(tail, now + 1):
-        cx.execute(_DROP_KEY, (*of, turn.key))
+        cx.execute(_DROP_KEY, (*of, tenant.key))
     else:
-        cx.execute(_SET_NEXT, (*of, turn.key, place))
+        cx.execute(_SET_NEXT, (*of, tenant.key, place))
 
 
 def fetched(tx: TransactionContext, queue: QueueContext, rows: Iterable[LeasedRow]) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from penstock.core.job import NewJob
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.sqlite import fair_share
 from penstock.stores.sqlite.columns import LeasedRow
 from penstock.stores.sqlite.queue_context import QueueContext
@@ -27,12 +27,12 @@ __all__ = [
     "fetched",
     "has_idle",
     "has_room",
-    "hold",
     "join",
     "leave",
     "look",
     "next_due",
     "prune",
+    "throttle",
     "to_tail",
     "wait_in_line",
 ]
@@ -70,13 +70,13 @@ def look(tx: TransactionContext, seq: int) -> RowBefore:
 
 def join(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, place: int) -> None:
     """Store the partition and the fair share of a new job."""
-    if job.turn is not None:
+    if job.tenant is not None:
         fair_share.begin(tx, queue, place)
-    if job.lane is not None:
+    if job.partition is not None:
         if not queue.has_partitions:
             queue.has_partitions = True
             tx.execute(_BEGIN, (queue.qid,))
-        tx.execute(_JOIN, (seq, job.lane.key, job.lane.rank(job.priority)))
+        tx.execute(_JOIN, (seq, job.partition.key, job.partition.rank(job.priority)))
 
 
 def leave(tx: TransactionContext, queue: QueueContext, seq: int) -> RowBefore:
@@ -87,7 +87,7 @@ def leave(tx: TransactionContext, queue: QueueContext, seq: int) -> RowBefore:
     before = look(tx, seq)
     if before.state == AVAILABLE:
         fair_share.give_back(tx, queue, before)
-    if before.lane is not None:
+    if before.partition is not None:
         tx.execute(_JOIN, (seq, None, None))
         tx.execute(_ADMIT, (seq, None))
     return before
@@ -109,12 +109,12 @@ def became(
     """
     if before.state == AVAILABLE and code != RUNNING:
         fair_share.give_back(tx, queue, before)
-    if before.lane is not None:
+    if before.partition is not None:
         code = _entered(tx, queue, before, code, place)
     if code == AVAILABLE and at_tail and queue.fair is not None:
         tx.execute(_TO_PLACE, (before.seq, fair_share.draw(tx, queue, before)))
-    if before.lane is not None:
-        advance(tx, queue, before.lane)
+    if before.partition is not None:
+        advance(tx, queue, before.partition)
     return code
 
 
@@ -184,29 +184,29 @@ def _first_waiting(tx: TransactionContext, queue: QueueContext, key: str) -> tup
     return RowBefore._make(row), rank
 
 
-def _allowed_at(tx: TransactionContext, queue: QueueContext, terms: Lane) -> int | None:
+def _allowed_at(tx: TransactionContext, queue: QueueContext, terms: Partition) -> int | None:
     """Return when the partition may admit one more job; None: only after another job leaves or starts."""
     cx, name = tx.cx, (queue.qid, terms.key)
     (admitted,) = cx.execute(_COUNT, name).fetchone()
     if admitted >= terms.most:
         return None
-    spent, held, _ = cx.execute(_KEY, name).fetchone() or (0.0, 0, None)
+    spent, throttled_until, _ = cx.execute(_KEY, name).fetchone() or (0.0, 0, None)
     (unstarted,) = (0,) if terms.rate is None else cx.execute(_UNSTARTED, name).fetchone()
-    return terms.allowed_at(unstarted, spent, held, tx.now)
+    return terms.allowed_at(unstarted, spent, throttled_until, tx.now)
 
 
-def _admit(tx: TransactionContext, seq: int, terms: Lane) -> None:
+def _admit(tx: TransactionContext, seq: int, terms: Partition) -> None:
     tx.execute(_ADMIT, (seq, _admitted(terms)))
 
 
-def _admitted(terms: Lane) -> int:
+def _admitted(terms: Partition) -> int:
     return ADMITTED if terms.rate is None else ADMITTED_UNSTARTED
 
 
 def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
     """Admit a parked job to its partition, if it has one; return False if the partition is full."""
     before = look(tx, seq)
-    if before.lane is None:
+    if before.partition is None:
         return True
     if not before.admitted and not _may_enter(tx, queue, before, before.place):
         return False
@@ -237,20 +237,22 @@ def advance(tx: TransactionContext, queue: QueueContext, key: str) -> int:
     return admitted
 
 
-def hold(
+def throttle(
     tx: TransactionContext, queue: QueueContext, before: RowBefore, key: str, until: int, *, back: bool
 ) -> RowBefore:
     """Throttle the partition until this instant. With `back`, this job loses its admission, too."""
-    spent, held, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
-    _remember(tx, queue, key, spent, max(held, until))
+    spent, throttled_until, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
+    _remember(tx, queue, key, spent, max(throttled_until, until))
     if not back:
         return before
     tx.execute(_ADMIT, (before.seq, None))
     return before._replace(admitted=None)
 
 
-def _remember(tx: TransactionContext, queue: QueueContext, key: str, spent: float, held: int) -> None:
-    tx.execute(_REMEMBER, (queue.qid, key, spent, held, max(math.ceil(spent), held)))
+def _remember(
+    tx: TransactionContext, queue: QueueContext, key: str, spent: float, throttled_until: int
+) -> None:
+    tx.execute(_REMEMBER, (queue.qid, key, spent, throttled_until, max(math.ceil(spent), throttled_until)))
 
 
 def all_due(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
@@ -279,10 +281,10 @@ def _started(tx: TransactionContext, queue: QueueContext, seqs: list[int]) -> No
     """Count the start of jobs whose partition has a rate."""
     found = {seq: (key, spec) for seq, key, spec in tx.execute(_RATES, (numbers(seqs),)).fetchall()}
     for seq, (key, spec) in [(seq, found[seq]) for seq in seqs if seq in found]:
-        terms = spec_of(seq, spec).lane
+        terms = spec_of(seq, spec).partition
         assert terms is not None
-        spent, held, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
-        _remember(tx, queue, key, terms.after_start(spent, tx.now), held)
+        spent, throttled_until, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
+        _remember(tx, queue, key, terms.after_start(spent, tx.now), throttled_until)
     for seq in found:
         tx.execute(_ADMIT, (seq, ADMITTED))
     for key in dict.fromkeys(key for key, _ in found.values()):

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.stores.rate_limiter import Drain, Gate
+from penstock.stores.rate_limiter import Drain, RateLimiter
 from penstock.stores.sqlite.blobs import limits_of
 from penstock.stores.sqlite.sql import SQL
 
@@ -24,7 +24,6 @@ class QueueContext:
         "closed",
         "deltas",
         "fair",
-        "gate",
         "has_partitions",
         "head",
         "miscounted",
@@ -33,6 +32,7 @@ class QueueContext:
         "newest",
         "paused",
         "qid",
+        "rate_limiter",
         "refused",
         "tail",
     )
@@ -41,20 +41,37 @@ class QueueContext:
         self._cx = cx
         self._counts: Sequence[int] | None = None
         self.name = name
-        qid, paused, closed, tail, head, newest, limits, held_until, tat, count, at, since, laned, fair = row
+        (
+            qid,
+            paused,
+            closed,
+            tail,
+            head,
+            newest,
+            limits,
+            throttled_until,
+            next_start,
+            count,
+            at,
+            since,
+            partitioned,
+            fair,
+        ) = row
         self.qid: int = qid
         self.tail: int = tail
         self.head: int = head
         self.newest: int = newest  # generation of the newest job of the file
-        self.has_partitions = laned == 1
+        self.has_partitions = partitioned == 1
         self.fair: int | None = fair  # places of the fair share begin after this one; None: no fair share
         self.paused = paused == 1
         self.closed = closed == 1
         self.deltas: list[int] | None = None
         #: The rate limiter; None if the queue has no limits and no throttle.
-        self.gate: Gate | None = None
-        if limits is not None or held_until > now:
-            self.gate = Gate(limits_of(limits), held_until, tat, Drain(count, at, since))
+        self.rate_limiter: RateLimiter | None = None
+        if limits is not None or throttled_until > now:
+            self.rate_limiter = RateLimiter(
+                limits_of(limits), throttled_until, next_start, Drain(count, at, since)
+            )
         self.refused = 0  # number of new jobs that this transaction refused because the queue is full
         self.miscounted = False  # True if the stored counts were found to be wrong
         self.mixed = False  # True if the deltas come from more than new jobs

@@ -10,7 +10,7 @@ import msgspec
 from penstock.core.errors import StoreCorrupt
 from penstock.core.job import Job, NewJob, Ref, State, stand_in
 from penstock.core.lifecycle import set_aside
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.sqlite.blobs import CANNOT_DECODE, errors_of, progress_of
 from penstock.stores.sqlite.columns import LeasedRow, SqliteJobRow
 from penstock.stores.sqlite.states import STATES
@@ -61,16 +61,16 @@ class RowBefore(NamedTuple):
     state: int | None  # None: the job is new
     priority: int
     place: int
-    lane: str | None
+    partition: str | None
     admitted: int | None
     spec: bytes
 
     @property
-    def terms(self) -> Lane:
+    def terms(self) -> Partition:
         """The rules of the job's partition."""
-        lane = spec_of(self.seq, self.spec).lane
-        assert lane is not None
-        return lane
+        partition = spec_of(self.seq, self.spec).partition
+        assert partition is not None
+        return partition
 
 
 _SPEC, _STATE = SqliteJobRow._fields.index("spec"), SqliteJobRow._fields.index("state")

@@ -128,12 +128,12 @@ class Runner:
             pass
 
     def _do_with_others(self, call: PendingCall) -> None:
-        call.gate = threading.Event()
+        call.answered = threading.Event()
         self._add(call)
-        if not call.gate.wait(self._patience):
+        if not call.answered.wait(self._patience):
             if self._withdraw(call):
                 raise self._transactions.too_long()
-            call.gate.wait()  # the call is running now
+            call.answered.wait()  # the call is running now
 
     def _withdraw(self, call: PendingCall) -> bool:
         """Remove a waiting call, so that it never runs; return False if it has already been taken."""
@@ -260,8 +260,8 @@ class Runner:
         """Deliver the answers, with one callback per event loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[PendingCall]] = {}
         for call in calls:
-            if call.gate is not None:
-                call.gate.set()
+            if call.answered is not None:
+                call.answered.set()
             elif call.loop is not None:
                 by_loop.setdefault(call.loop, []).append(call)
         for loop, ours in by_loop.items():

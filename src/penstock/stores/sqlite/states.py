@@ -12,10 +12,10 @@ __all__ = [
     "AVAILABLE",
     "CANCELLED",
     "CODE",
+    "COLLECTING",
     "COMPLETED",
     "DEAD",
     "ENDED",
-    "GROUPED",
     "PARKED",
     "PREDICATES",
     "QUEUED",
@@ -37,7 +37,7 @@ STATES = (
     State.CANCELLED,
     State.DEAD,
     State.WAITING,
-    State.GROUPED,
+    State.COLLECTING,
 )
 CODE = {state: code for code, state in enumerate(STATES)}
 (
@@ -50,12 +50,12 @@ CODE = {state: code for code, state in enumerate(STATES)}
     CANCELLED,
     DEAD,
     WAITING,
-    GROUPED,
+    COLLECTING,
 ) = range(len(STATES))
 
 ENDED = (COMPLETED, CANCELLED, DEAD)
 #: The states of jobs that have not started and may still start.
-QUEUED = (SCHEDULED, RETRYABLE, PARKED, AVAILABLE, WAITING, GROUPED)
+QUEUED = (SCHEDULED, RETRYABLE, PARKED, AVAILABLE, WAITING, COLLECTING)
 
 #: Conditions on the column `state`, written exactly as in the partial indexes that they choose.
 PREDICATES = {

@@ -130,7 +130,7 @@ class TransactionContext:
         queue.mixed = True
         if old is not None:
             deltas[old] -= n
-            if old == RUNNING and queue.gate is not None:
+            if old == RUNNING and queue.rate_limiter is not None:
                 self.work = True  # another job may start now
         if new is None or new in ENDED:
             self.ended = True

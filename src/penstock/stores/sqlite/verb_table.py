@@ -71,7 +71,7 @@ def verb_table(runner: Runner) -> VerbTable:
         delete=ask(Verb(removing.delete)),
         purge=ask(Verb(removing.purge)),
         drop=ask(Verb(operating.drop)),
-        lane=ask(Verb(listing.lane, reads=True)),
+        partition=ask(Verb(listing.partition, reads=True)),
         prune=ask(Verb(pruning.prune, probe=pruning.probe_prune)),
         announce=ask(Verb(workers.announce, syncs=False)),
         retire=ask(Verb(workers.retire, syncs=False)),
@@ -80,7 +80,7 @@ def verb_table(runner: Runner) -> VerbTable:
         put_entries=ask(Verb(periodic.put_entries, probe=periodic.probe_put_entries)),
         pause_entries=ask(Verb(periodic.pause_entries)),
         delete_entries=ask(Verb(periodic.delete_entries)),
-        groups=ask(Verb(batches.groups, reads=True)),
-        flush_group=ask(Verb(batches.flush_group)),
+        batches=ask(Verb(batches.list_batches, reads=True)),
+        flush_batch=ask(Verb(batches.flush_batch)),
         tick=ask(Verb(periodic.tick)),
     )

@@ -22,7 +22,7 @@ from penstock.verify.ledger.rules.causes import SecondRun, reruns
 from penstock.verify.ledger.rules.counters import counters
 from penstock.verify.ledger.rules.faults import ForgivenSpans, fault_index_of, word_of
 from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
-from penstock.verify.ledger.rules.partitions import lanes, queue_limits
+from penstock.verify.ledger.rules.partitions import partitions, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
 from penstock.verify.ledger.rules.unique import uniqueness
@@ -149,7 +149,7 @@ def _verdict_on(
     findings += [] if case.clock_skewed else too_early
     for story in history.stories:
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
-    findings += chain(uniqueness(case), lanes(case), queue_limits(case))
+    findings += chain(uniqueness(case), partitions(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
     again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]

@@ -130,10 +130,10 @@ class Offered(JobFact, frozen=True):
     unique_until: int | None = None
     follows: bool = False  # enqueued by a settlement, in the same transaction
     unique_states: int = WHILE_QUEUED | WHILE_RUNNING
-    lane: str | None = None
-    lane_most: int = 1
+    partition: str | None = None
+    partition_most: int = 1
     ordered: bool = False
-    grouped: bool = False  # collected for a batch
+    collected: bool = False  # collected for a batch
     entry: str = ""  # the periodic entry that enqueued it
 
 

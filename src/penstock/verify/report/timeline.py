@@ -1,4 +1,4 @@
-"""The picture of a run: jobs per second, and below it every fault in the lane of its kind.
+"""The picture of a run: jobs per second, and below it every fault in the track of its type.
 
 It is drawn to be stretched: x runs from 0 to 1000 over the whole run, however wide the page is, and all
 words stand beside it as text, so that they stay readable on a phone.

@@ -33,7 +33,7 @@ def fetch(
     if not jobs:
         until = memory.clock.lease_now() + lease
         for row in _pick(memory, queues, limit, info, now):
-            at = row.queue.gate.pass_(1, now)
+            at = row.queue.rate_limiter.pass_(1, now)
             _lease(memory, row, worker, token, until, now if at is None else at[0], charge)
             jobs.append(row.job)
     names = [share.queue for share in queues]
@@ -56,7 +56,7 @@ def _pick(
             if queue is None:
                 continue
             most = share.cap if to_cap else min(share.quota, share.cap)
-            if share.free is not None and queue.gate.limits.gates:
+            if share.free is not None and queue.rate_limiter.limits.delay_starts:
                 most = min(most, share.free)
             while limit > 0 and given[share.queue] < most:
                 row = _next_ready(memory, queue, info, now)
@@ -84,7 +84,7 @@ def _next_ready(memory: MemoryState, queue: MemoryQueue, info: WorkerInfo | None
 def _lease(
     memory: MemoryState, row: Row, worker: str, token: str, until: int, now: int, charge: bool
 ) -> None:
-    terms = row.job.spec.lane
+    terms = row.job.spec.partition
     if terms is not None:
         partitions.start(row, terms, now)
     if row.job.state is State.AVAILABLE and (fair_share := row.fair_share) is not None:

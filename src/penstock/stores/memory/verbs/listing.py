@@ -1,4 +1,4 @@
-"""What an operator sees: jobs page by page, queues with their counts, partitions, and groups."""
+"""What an operator sees: jobs page by page, queues with their counts, partitions, and batches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Ref, State
 from penstock.stores.contract import (
-    LANE_SHOWN,
+    PARTITION_SHOWN,
+    BatchInfo,
     DayCount,
-    GroupInfo,
-    LaneInfo,
     Page,
     Parked,
+    PartitionInfo,
     QueueInfo,
     QueueStats,
 )
@@ -21,7 +21,7 @@ from penstock.stores.memory.rows import DAY, MemoryQueue
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.pruning import DAYS_KEPT
 
-__all__ = ["find", "groups", "info_of", "lane", "list_jobs", "parked", "queues", "stats"]
+__all__ = ["batches", "find", "info_of", "list_jobs", "parked", "partition", "queues", "stats"]
 
 
 def list_jobs(
@@ -71,9 +71,15 @@ def queues(memory: MemoryState) -> list[QueueInfo]:
 
 def info_of(queue: MemoryQueue, now: int) -> QueueInfo:
     counts = {state: n for state, n in queue.counts.items() if n}
-    oldest, gate = queue.oldest.first(), queue.gate
+    oldest, rate_limiter = queue.oldest.first(), queue.rate_limiter
     return QueueInfo(
-        queue.name, counts, queue.paused, queue.closed, oldest and oldest[0], gate.limits, gate.held(now)
+        queue.name,
+        counts,
+        queue.paused,
+        queue.closed,
+        oldest and oldest[0],
+        rate_limiter.limits,
+        rate_limiter.throttled(now),
     )
 
 
@@ -100,22 +106,24 @@ def _day_name(day: int) -> str:
     return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
 
 
-def lane(memory: MemoryState, ref: Ref) -> LaneInfo | None:
+def partition(memory: MemoryState, ref: Ref) -> PartitionInfo | None:
     row = memory.row(ref)
-    if row is None or row.job.ended or (terms := row.job.spec.lane) is None:
+    if row is None or row.job.ended or (terms := row.job.spec.partition) is None:
         return None
     partition = row.queue.partitions.get(terms.key)
     if partition is None:
-        return LaneInfo(terms.key, [], 0)
+        return PartitionInfo(terms.key, [], 0)
     before = partition.waiting.rank(row.generation) if row.job.state is State.WAITING else None
-    admitted = [partition.admitted[generation].job for generation in sorted(partition.admitted)[:LANE_SHOWN]]
-    return LaneInfo(terms.key, admitted, len(partition.waiting), before, partition.due)
-
-
-def groups(memory: MemoryState, name: str | None, limit: int) -> list[GroupInfo]:
-    found = [
-        GroupInfo(queue.name, *gathered, size, oldest, due)
-        for queue in memory.known(None if name is None else [name])
-        for gathered, size, oldest, due in queue.gathering.groups()
+    admitted = [
+        partition.admitted[generation].job for generation in sorted(partition.admitted)[:PARTITION_SHOWN]
     ]
-    return sorted(found, key=GroupInfo.order)[: max(0, limit)]
+    return PartitionInfo(terms.key, admitted, len(partition.waiting), before, partition.due)
+
+
+def batches(memory: MemoryState, name: str | None, limit: int) -> list[BatchInfo]:
+    found = [
+        BatchInfo(queue.name, *batch_name, size, oldest, due)
+        for queue in memory.known(None if name is None else [name])
+        for batch_name, size, oldest, due in queue.batch_buffer.batches()
+    ]
+    return sorted(found, key=BatchInfo.order)[: max(0, limit)]

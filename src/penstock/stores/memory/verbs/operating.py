@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from penstock.core.job import TERMINAL, Ref, State
 from penstock.core.limits import NO_LIMITS, LimitChange
-from penstock.stores.batch_buffer import Gathered
+from penstock.stores.batch_buffer import BatchName
 from penstock.stores.contract import QueueInfo
 from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Row
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.listing import info_of
 
-__all__ = ["delete", "drop", "flush_group", "purge", "reschedule", "retry", "settings"]
+__all__ = ["delete", "drop", "flush_batch", "purge", "reschedule", "retry", "settings"]
 
 _MOVABLE = (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING)
 
@@ -28,7 +28,7 @@ def settings(
     before = queue.paused, queue.closed
     queue.paused = queue.paused if paused is None else paused
     queue.closed = queue.closed if closed is None else closed
-    changed = limits is not None and queue.gate.change(limits, now)
+    changed = limits is not None and queue.rate_limiter.change(limits, now)
     if changed or before != (queue.paused, queue.closed):
         memory.waiters.tell_settings()
     return info_of(queue, now)
@@ -43,7 +43,7 @@ def drop(memory: MemoryState, name: str) -> bool:
     del memory.queues[name]
     for holder in queue.holders.values():
         del memory.keys[holder.generation]
-    if queue.paused or queue.closed or queue.entries or queue.gate.limits != NO_LIMITS:
+    if queue.paused or queue.closed or queue.entries or queue.rate_limiter.limits != NO_LIMITS:
         memory.waiters.tell_settings()
     return True
 
@@ -102,7 +102,7 @@ def _reschedule(memory: MemoryState, ref: Ref, due: int, now: int) -> State | No
     if row is None:
         return None
     before = row.job.state
-    if before in _MOVABLE or (before is State.GROUPED and not row.job.in_batch):
+    if before in _MOVABLE or (before is State.COLLECTING and not row.job.in_batch):
         indexes.take(memory, row)
         row.job = replace(row.job, run_at=due)
         if due <= now:
@@ -138,9 +138,9 @@ def purge(memory: MemoryState, name: str, states: Sequence[State], limit: int) -
     return len(rows)
 
 
-def flush_group(memory: MemoryState, name: str, task: str, key: str) -> str | None:
+def flush_batch(memory: MemoryState, name: str, task: str, key: str) -> str | None:
     queue = memory.queues.get(name)
     if queue is None:
         return None
-    members = queue.gathering.first_of(Gathered(task, key))
+    members = queue.batch_buffer.first_of(BatchName(task, key))
     return transitions.batch(memory, queue, members, memory.clock.now())

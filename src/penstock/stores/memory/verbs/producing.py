@@ -42,17 +42,17 @@ def enqueue_one(
     full = None if follows else queue.full(now, refused[new.queue])
     if full is not None:
         refused[new.queue] += 1
-        waits = queue.gate.limits.on_full is OnFull.WAIT
+        waits = queue.rate_limiter.limits.on_full is OnFull.WAIT
         return Enqueued(EnqueueStatus.FULL, new.id, full[1], size=full[0], waits=waits)
     state, run_at = first_state(new, now)
     number, expires_at = memory.generation + 1, expiry_of(new, now)
     row = memory.add(Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at), queue)
-    if new.turn is not None and queue.fair is None:
+    if new.tenant is not None and queue.fair is None:
         queue.fair = row.place
     queue.enqueued += 1
     keys.shift(memory, row, None, now)
     transitions.put(memory, row)
-    transitions.batch_if_ripe(memory, row, now)
+    transitions.batch_if_due(memory, row, now)
     return Enqueued(EnqueueStatus.NEW, new.id)
 
 
@@ -65,14 +65,14 @@ def _replace(memory: MemoryState, queue: MemoryQueue, holder: Holder, new: NewJo
     if moves(row.job.spec, job.spec):
         transitions.move(memory, row, job, now)
         return Enqueued(EnqueueStatus.REPLACED, holder.id)
-    if job.state is State.GROUPED is row.job.state:  # it stays where it stands
+    if job.state is State.COLLECTING is row.job.state:  # it stays where it stands
         memory.expiring.drop(row.generation)
         if job.expires_at is not None:
             memory.expiring.put(row.generation, job.expires_at)
         row.job = job
         return Enqueued(EnqueueStatus.REPLACED, holder.id)
     indexes.take(memory, row)
-    begins = job.state in (State.AVAILABLE, State.GROUPED) and row.job.state is not job.state
+    begins = job.state in (State.AVAILABLE, State.COLLECTING) and row.job.state is not job.state
     row.job = job
     if begins:
         transitions.put_available(memory, row, now)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.core.lifecycle import EXPIRED
-from penstock.stores.batch_buffer import Gathered
+from penstock.stores.batch_buffer import BatchName
 from penstock.stores.contract import Due
 from penstock.stores.memory import partitions, transitions
 from penstock.stores.memory.state import MemoryState
@@ -15,7 +15,7 @@ __all__ = ["next_due", "promote"]
 
 
 class _NextDue(NamedTuple):
-    """What a promotion looks at next: a job by its generation, a partition, or a group."""
+    """What a promotion looks at next: a job by its generation, a partition, or a batch."""
 
     at: int
     generation: int | None
@@ -24,7 +24,7 @@ class _NextDue(NamedTuple):
     queue: str
 
     def order(self) -> tuple[Any, ...]:
-        """Of one instant partitions go before jobs, and these before groups."""
+        """Of one instant partitions go before jobs, and these before collecting batches."""
         kind = 1 if self.generation is not None else 0 if self.task is None else 2
         return self.at, kind, self.generation or 0, self.task or "", self.key, self.queue
 
@@ -52,9 +52,9 @@ def _first_due(memory: MemoryState, queues: Iterable[str]) -> _NextDue | None:
         if (partition := queue.partition_due.first()) is not None:
             at, key = partition
             found.append(_NextDue(at, None, None, key, queue.name))
-        if (group := queue.gathering.next()) is not None:
-            at, gathered = group
-            found.append(_NextDue(at, None, *gathered, queue.name))
+        if (batch := queue.batch_buffer.next()) is not None:
+            at, batch_name = batch
+            found.append(_NextDue(at, None, *batch_name, queue.name))
     return min(found, key=_NextDue.order, default=None)
 
 
@@ -70,5 +70,5 @@ def _promote(memory: MemoryState, due: _NextDue, now: int) -> int:
         return 1
     if due.task is None:
         return partitions.advance(memory, queue, queue.partitions[due.key], now)
-    members = queue.gathering.first_of(Gathered(due.task, due.key))
+    members = queue.batch_buffer.first_of(BatchName(due.task, due.key))
     return int(transitions.batch(memory, queue, members, now) is not None)

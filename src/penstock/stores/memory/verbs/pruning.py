@@ -34,7 +34,7 @@ def _prune_ended(memory: MemoryState, limit: int, keep_finished: int, keep_dead:
         gone += _forget(memory, first[1])
     for queue in memory.known(None):
         for state, newest in keep.items():
-            most, until = queue.gate.limits.kept(state is State.DEAD, newest, now)
+            most, until = queue.rate_limiter.limits.kept(state is State.DEAD, newest, now)
             ended = queue.ended[state]
             while gone < limit and (first := ended.first()) is not None:
                 if len(ended) <= most and first[0] > until:

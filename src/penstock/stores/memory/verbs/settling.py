@@ -37,9 +37,9 @@ def _settle(memory: MemoryState, one: Settlement, head: int, now: int) -> Settle
         there = memory.row(Ref(one.lease.queue, one.lease.id)) is not None
         return Settled.STALE if there else Settled.GONE
     row.queue.count(now, processed=int(to.charge), failed=int(to.error is not None))
-    if to.hold:
-        row.queue.gate.hold(to.hold, now)
-    partitions.hold(row, to, now)
+    if to.throttle:
+        row.queue.rate_limiter.throttle(to.throttle, now)
+    partitions.throttle(row, to, now)
     indexes.take(memory, row)
     _apply(memory, row, to, one.result, head, now)
     keys.shift(memory, row, State.RUNNING, now)

@@ -1,7 +1,7 @@
 -- Cancel jobs that wait, and ask running ones to stop.
 -- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {how many running ones were asked anew, a letter per
 -- job: its state, - for none}.
--- include: size_check clock states queue record lanes places lease lookup cancelling
+-- include: size_check clock states queue record partitions places lease lookup cancelling
 local asked, letters = 0, {}
 for i = 3, #ARGV do
   if work >= 2000 then break end    -- the rest is asked again

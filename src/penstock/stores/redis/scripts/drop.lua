@@ -1,18 +1,18 @@
 -- Remove an empty queue.
 -- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused, closed or limited, or
 -- had periodic entries.
--- include: clock states queue record lanes places
+-- include: clock states queue record partitions places
 local HOLDS_JOBS, GONE, GONE_WITH_SETTINGS = -1, 0, 1
 if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return HOLDS_JOBS end
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- who waits for its next job waits on: the key of the waiters goes by itself
 local NAMES = {
-  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'lanes', 'lanes/over',
-  'turns', 'ghosts', 'asides',
+  'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'partitions', 'partitions/over',
+  'tenants', 'ghosts', 'asides',
 }
 for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
 if m.fair then
-  for priority = -100, 100 do redis.call('UNLINK', KEYS[1] .. ':turns/' .. priority) end
+  for priority = -100, 100 do redis.call('UNLINK', KEYS[1] .. ':tenants/' .. priority) end
 end
 return (m.paused or m.closed or m.limits or entries == 1) and GONE_WITH_SETTINGS or GONE

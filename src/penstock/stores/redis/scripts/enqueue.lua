@@ -32,7 +32,7 @@ end
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record lanes places replacing insert
+  -- include: record partitions places replacing insert
   slow = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
   return slow
 end

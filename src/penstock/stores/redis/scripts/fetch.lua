@@ -18,12 +18,12 @@ local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so man
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record lanes places lease
+  -- include: record partitions places lease
   slow = {
     notice_reboot = notice_reboot, under_token = under_token, readable = readable, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
     first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit,
-    started = started, set_aside = set_aside, give_back = give_back, turns_fetched = turns_fetched,
+    started = started, set_aside = set_aside, give_back = give_back, advance_fair_share = advance_fair_share,
     leave_queue = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
   }
   return slow
@@ -100,7 +100,7 @@ local function pick_parked(queue)
     end
     return {}, {}
   end
-  if job.lane and not job.admitted and not (job.expires and job.expires <= now) then
+  if job.partition and not job.admitted and not (job.expires and job.expires <= now) then
     if not slow.may_enter(queue, id, job) then
       looked = looked + 1
       slow.take(queue, id, job)
@@ -117,11 +117,11 @@ local function pick_parked(queue)
   return {id}, {record}
 end
 
--- Whether this one ends here and the next of its lane comes, which may stand before those that follow.
+-- Whether this one ends here and the next of its partition comes, which may stand before those that follow.
 local function makes_room(record)
   if not record or #record < 71 or bit.band(string.byte(record), LONG) == 0 then return false end
   local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
-  return expires ~= NONE and expires <= now and bit.band(has, LANE) ~= 0
+  return expires ~= NONE and expires <= now and bit.band(has, PARTITION) ~= 0
 end
 
 -- Taken from the head of a segment: they are in its list no more.
@@ -206,7 +206,7 @@ end
 
 local ANEW = 20    -- what an attempt does not take over from the one before: its progress and reason
 local UNIQUE = 32
-local TIED = 352   -- what its end concerns others by: a unique key, a lane, a group
+local HAS_SHARED_KEY = 352   -- what its end concerns others by: a unique key, a partition, a batch
 
 -- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
 local function begin_anew(queue, id, job)
@@ -238,13 +238,13 @@ local function looked_through(queue, id, record)
   return record, struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
 end
 
--- One that expires, begins anew, or is tied to others.
+-- One that expires, begins anew, or shares a key with others.
 local function begin(queue, id, record, expires, has)
   local job, gone = slow_path().readable(queue, id, record, true)
   if gone then return nil end
   if expires ~= NONE or bit.band(has, ANEW) ~= 0 then record = begin_anew(queue, id, job) end
   if record and bit.band(has, UNIQUE) ~= 0 then slow.leave_queue(queue, id, job) end
-  if record and bit.band(has, LANE) ~= 0 then slow.started(queue, id, job) end
+  if record and bit.band(has, PARTITION) ~= 0 then slow.started(queue, id, job) end
   return record
 end
 
@@ -262,10 +262,10 @@ local function lease_jobs(q, queue, ids, records)
       local expires, has
       record, expires, has = looked_through(queue, id, record)
       if record and has >= ASKED_TO_STOP then flags = flags + ASKED end
-      if record and bit.band(has, TIED) ~= 0 then flags = flags + KEYED end
-      if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + LANE) ~= 0) then
+      if record and bit.band(has, HAS_SHARED_KEY) ~= 0 then flags = flags + KEYED end
+      if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + PARTITION) ~= 0) then
         if fair and expires ~= NONE and expires <= now and priority then    -- what comes after these
-          slow_path().turns_fetched(queue, priority, place, n / 2)
+          slow_path().advance_fair_share(queue, priority, place, n / 2)
         end
         record = begin(queue, id, record, expires, has)
       end
@@ -287,7 +287,7 @@ local function lease_jobs(q, queue, ids, records)
     end
   end
   n = n / 2
-  if fair and priority and place > fair then slow_path().turns_fetched(queue, priority, place, n) end
+  if fair and priority and place > fair then slow_path().advance_fair_share(queue, priority, place, n) end
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)
@@ -343,7 +343,7 @@ for q, queue in ipairs(queues) do
   end
 end
 
-for q, queue in ipairs(queues) do    -- lanes whose next one waits for an instant since a job of theirs was looked at
+for q, queue in ipairs(queues) do    -- partitions whose next one waits for an instant since a job of theirs was looked at
   local first = made_due[queue] and tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
   if first and (answer[2] == '' or first < tonumber(answer[2])) then answer[2] = string.format('%.0f', first) end
 end

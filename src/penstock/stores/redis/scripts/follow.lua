@@ -2,7 +2,7 @@
 -- if its unique key is held it is left out, or replaces what the holder asks for.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), id, form,
 -- tail.  Returns the highest generation.
--- include: clock states status_codes queue profiles record lanes places
+-- include: clock states status_codes queue profiles record partitions places
 local function follow()    -- a function has 200 local names at most, and what is included above has most of them
   -- include: replacing insert
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]

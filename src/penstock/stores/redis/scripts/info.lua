@@ -1,7 +1,7 @@
 -- Count the jobs of a queue by state, and read its settings.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
--- (run_at; '' if none), limits, held until ('' if not), then how many of each state, in the order of their numbers}.
--- include: clock states queue record lanes places listing
+-- (run_at; '' if none), limits, throttled until ('' if not), then how many of each state, in the order of their numbers}.
+-- include: clock states queue record partitions places listing
 local queue = KEYS[1]
 local m = meta(queue)
 local oldest
@@ -26,12 +26,12 @@ for _, id in ipairs(redis.call('ZRANGE', queue .. ':state/' .. AVAILABLE, 0, 999
 local answer = {
   redis.call('EXISTS', queue .. ':meta'), m.paused and 1 or 0, m.closed and 1 or 0,
   oldest and string.format('%.0f', oldest) or '', m.limits or '',
-  m.held and m.held > now and string.format('%.0f', m.held) or '',
+  m.throttled_until and m.throttled_until > now and string.format('%.0f', m.throttled_until) or '',
 }
 for state = SCHEDULED, PARKED do
   answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) + (state == AVAILABLE and m.fresh or 0)
 end
 answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
-for state = WAITING, GROUPED do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
+for state = WAITING, COLLECTING do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
 answer[#answer] = answer[#answer] + redis.call('ZCARD', queue .. IN_BATCH)    -- members of batches
 return answer

@@ -1,7 +1,7 @@
 -- Keep an entry of the outbox that cannot be read, as a dead job.
 -- KEYS: the queue.  ARGV: clock, name of the entry, what was read, id of the job, what is wrong with it.
 -- Returns nothing.
--- include: size_check clock states queue record lanes places
+-- include: size_check clock states queue record partitions places
 local queue, out = KEYS[1], KEYS[1] .. ':out'
 if redis.call('HGET', out, ARGV[2]) ~= ARGV[3] then return false end
 redis.call('HDEL', out, ARGV[2])

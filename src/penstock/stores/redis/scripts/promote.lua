@@ -1,28 +1,28 @@
 -- Promote: make due jobs available, earliest first over all these queues.
 -- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
 -- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation, then what was set
--- aside: 3 entries each}. A lane whose instant has come stands among the jobs, and counts as one.
--- include: size_check clock states queue record lanes places
+-- aside: 3 entries each}. A partition whose instant has come stands among the jobs, and counts as one.
+-- include: size_check clock states queue record partitions places
 local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
 minted = tonumber(ARGV[3])
 
 -- Whose turn it is: of each queue how many of its first are due, no more than the limit over all.
-local turns, several = {}, 0
+local quota, several = {}, 0
 for q, queue in ipairs(KEYS) do
-  turns[q] = math.min(limit, redis.call('ZCOUNT', queue .. ':due', '-inf', now))
-  if turns[q] > 0 then several = several + 1 end
+  quota[q] = math.min(limit, redis.call('ZCOUNT', queue .. ':due', '-inf', now))
+  if quota[q] > 0 then several = several + 1 end
 end
 if several > 1 then
   local all = {}
   for q, queue in ipairs(KEYS) do
-    local found = turns[q] > 0 and redis.call('ZRANGE', queue .. ':due', 0, turns[q] - 1, 'WITHSCORES') or {}
+    local found = quota[q] > 0 and redis.call('ZRANGE', queue .. ':due', 0, quota[q] - 1, 'WITHSCORES') or {}
     for i = 1, #found, 2 do all[#all + 1] = {tonumber(found[i + 1]), found[i], q} end
-    turns[q] = 0
+    quota[q] = 0
   end
   table.sort(all, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
   for i = 1, math.min(limit, #all) do
     local q = all[i][3]
-    turns[q] = turns[q] + 1
+    quota[q] = quota[q] + 1
   end
 end
 
@@ -44,16 +44,16 @@ local function promote_odd(queue, id, record, member)
   return 1
 end
 
--- The first so many of its order, their ids and records. Nothing if groups have to do with them.
+-- The first so many of its order, their ids and records. Nothing if batches are among them.
 local function look_for(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
   for i = 1, count do
     if byte(members[i]) == 255 then return nil end
-    ids[i] = sub(members[i], 1, 7) == NOBODY and '' or sub(members[i], 8)    -- a lane's key is no id
+    ids[i] = sub(members[i], 1, 7) == NOBODY and '' or sub(members[i], 8)    -- a partition's key is no id
   end
   local records = get_many(queue .. ':jobs', ids)
   for i = 1, count do
-    -- it has the last of its ties, a group
+    -- it has the last of its shared keys, a batch key
     if records[i] and (byte(records[i], 71) or 0) % 2 == 1 then return nil end
   end
   return {members, ids, records}
@@ -63,22 +63,22 @@ end
 local function promote(queue, count, found)
   local members, ids, records, m = found[1], found[2], found[3], meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
-  local plain, tied = {}, 0    -- those promoted here, and how many were promoted with a look at others
+  local plain, with_others = {}, 0    -- those promoted here, and how many were promoted with a look at others
   for i = 1, count do
     local id, record = ids[i], records[i]
-    local lane = sub(members[i], 1, 7) == NOBODY
+    local partition = sub(members[i], 1, 7) == NOBODY
     local flags, generation, priority, state, expires
     if record and #record >= 75 then
       flags, generation, priority = unpacked('>BI7B', record)
       state, expires = flags % 16 - LONG, unpacked('<d', record, 38)
     end
-    if lane then
-      tied = tied + advance(queue, sub(members[i], 8))
+    if partition then
+      with_others = with_others + advance(queue, sub(members[i], 8))
     elseif not record then
       forget_traces(queue, id, members[i])
     elseif not left[state or -1] or flags >= FRESH or sub(members[i], 1, 7) ~= sub(record, 2, 8)
-      or (expires ~= NONE and not (expires > now)) or m.fair or bit.band(unpacked('<I2', record, 70), LANE) ~= 0 then
-      tied = tied + promote_odd(queue, id, record, members[i])
+      or (expires ~= NONE and not (expires > now)) or m.fair or bit.band(unpacked('<I2', record, 70), PARTITION) ~= 0 then
+      with_others = with_others + promote_odd(queue, id, record, members[i])
     else
       plain[#plain + 1] = members[i]
       local place, places, gone = count_up(m), by_place[priority], left[state]
@@ -108,13 +108,13 @@ local function promote(queue, count, found)
     push_ready(queue, priority - 128, places.first, places, true)
   end
   if n > 0 then made_ready[queue] = true end
-  return n / 2 + tied
+  return n / 2 + with_others
 end
 
 local found = {}
 for q, queue in ipairs(KEYS) do
-  if turns[q] > 0 then
-    found[q] = look_for(queue, turns[q])
+  if quota[q] > 0 then
+    found[q] = look_for(queue, quota[q])
     if not found[q] then
       found = nil
       break
@@ -123,12 +123,12 @@ for q, queue in ipairs(KEYS) do
 end
 if found then
   for q, queue in ipairs(KEYS) do
-    if turns[q] > 0 then moved, used = moved + promote(queue, turns[q], found[q]), used + turns[q] end
+    if quota[q] > 0 then moved, used = moved + promote(queue, quota[q], found[q]), used + quota[q] end
   end
 else
   local function mixed()
-    -- include: promote_groups
-    return promote_with_groups(limit)
+    -- include: promote_batches
+    return promote_with_batches(limit)
   end
   moved, used, skipped = mixed()
 end

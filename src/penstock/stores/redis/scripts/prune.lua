@@ -1,9 +1,9 @@
 -- Remove jobs whose retention is over, and cancel jobs that have expired.
 -- KEYS: the queue.  ARGV: clock, how many past their retention, how many beyond the newest (completed,
--- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle ties too.
+-- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle partitions too.
 -- Returns {ended jobs that went, expired jobs that were cancelled, what else went out of its order, then what was
 -- set aside: 3 entries each}.
--- include: size_check clock states queue record lanes places lease days
+-- include: size_check clock states queue record partitions places lease days
 local queue = KEYS[1]
 local finished, expired, others = 0, 0, 0
 
@@ -80,7 +80,7 @@ end
 if ARGV[7] == '1' then
   local old = old_days(queue)
   if #old > 0 then redis.call('HDEL', queue .. ':days', unpack(old)) end
-  prune_ties(queue)
+  prune_partitions(queue)
 end
 local answer = take_set_asides({finished, expired, others})
 finish()

@@ -1,7 +1,7 @@
 -- Remove the oldest jobs of some states, never running ones.
 -- KEYS: the queue.  ARGV: clock, limit, states (numbers, by commas).  Returns how many went, below zero if there
 -- may be more: they had so many members that the rest shall go in another script.
--- include: clock states queue record lanes places listing
+-- include: clock states queue record partitions places listing
 local limit, found = tonumber(ARGV[2]), {}
 for state in string.gmatch(ARGV[3], '%d') do
   for _, one in ipairs(of_state(KEYS[1], tonumber(state), 2 ^ 53, limit, false)) do found[#found + 1] = one end
@@ -14,7 +14,7 @@ for i = 1, gone do
     break
   end
   local id = found[i][2]
-  local record = redis.call('HGET', KEYS[1] .. ':jobs', id)    -- its turn in a lane may have come
+  local record = redis.call('HGET', KEYS[1] .. ':jobs', id)    -- its turn in a partition may have come
   if record then
     local job = readable(KEYS[1], id, record)
     take(KEYS[1], id, job)

@@ -4,7 +4,7 @@
 -- one of those workers still holds them.
 -- Returns {now, 4 entries each: number of the queue, id, record, lease; or of what was set aside: 0, id, the queue's
 -- key, cause}.
--- include: size_check clock states queue record lanes places lease
+-- include: size_check clock states queue record partitions places lease
 local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local till = steady + tonumber(ARGV[3])
 for _, queue in ipairs(KEYS) do notice_reboot(queue) end

@@ -1,7 +1,7 @@
 -- Give queued jobs a new time.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), delay, run_at ('' : now + delay), ids.
 -- Returns {0, a letter per job: its state before, - for none, the highest generation}.
--- include: size_check clock states queue record lanes places lease lookup
+-- include: size_check clock states queue record partitions places lease lookup
 local due, letters = ARGV[4] == '' and now + tonumber(ARGV[3]) or tonumber(ARGV[4]), {}
 minted = tonumber(ARGV[2])
 for i = 5, #ARGV do
@@ -10,7 +10,7 @@ for i = 5, #ARGV do
   local state, job = look_at(queue, id)
   letters[#letters + 1] = letter_of(state)
   if state == SCHEDULED or state == AVAILABLE or state == RETRYABLE or state == WAITING
-    or (state == GROUPED and not groups().in_batch(job)) then
+    or (state == COLLECTING and not batches().in_batch(job)) then
     take(queue, id, job)
     job.run = due
     if due <= now then

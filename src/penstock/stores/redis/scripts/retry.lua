@@ -1,7 +1,7 @@
 -- Make ended or queued jobs available now, as new.
 -- KEYS: the queue.  ARGV: clock, floor (as of enqueue), ids.
 -- Returns {0, a letter per job: its state before, - for none, the highest generation}.
--- include: size_check clock states queue record lanes places lease lookup
+-- include: size_check clock states queue record partitions places lease lookup
 local queue, letters = KEYS[1], {}
 minted = tonumber(ARGV[2])
 
@@ -13,13 +13,13 @@ local function begin_again(id, job)
   job.result, job.reason = nil, nil
   if job.expires and job.expires <= now then job.expires = nil end
   if job.unique then shift_key(queue, id, job, phase_of(before), QUEUED_PHASE) end
-  if not job.group then
+  if not job.batch then
     put_available(queue, id, job)
-  elseif groups().is_batch(job) then
+  elseif batches().is_batch(job) then
     put_available(queue, id, job)
-    if ended then groups().bring_back_members(queue, id, job) end
+    if ended then batches().bring_back_members(queue, id, job) end
   else
-    groups().make_batch(queue, {{id, job}})
+    batches().make_batch(queue, {{id, job}})
   end
 end
 
@@ -28,7 +28,7 @@ for i = 3, #ARGV do
   local id = ARGV[i]
   local state, job = look_at(queue, id)
   letters[#letters + 1] = letter_of(state)
-  local batch = job and job.group and groups().batch_of(job)
+  local batch = job and job.batch and batches().batch_of(job)
   if batch then    -- the members of a batch come back with it, and all together
     local batch_state, batch_job = look_at(queue, batch)
     if batch_state and not (batch_job and is_stand_in(batch_job)) then

@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is), hold ('' : as it is; 0: none; ms
 -- from now), then the limits in the order of limits.lua (each a number, or '' : as it is).
 -- Returns {1 if anything changed, 1 if the queue was new}.
--- include: size_check clock states queue record lanes places lease
+-- include: size_check clock states queue record partitions places lease
 local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
 for i, name in ipairs({'paused', 'closed'}) do
   local wanted = ARGV[i + 1]
@@ -42,17 +42,17 @@ local function change_limits()
   if packed == (m.limits or none) then return end
   changed = 1
   if packed == none then
-    redis.call('HDEL', queue .. ':meta', 'limits', 'tat', 'drained')
+    redis.call('HDEL', queue .. ':meta', 'limits', 'next_start', 'drained')
     return
   end
   redis.call('HSET', queue .. ':meta', 'limits', packed)
   m.limits, m.rules = packed, nil
   local rules = limits.rules_of(m)
   if rules.max_running and not before.max_running then mark_leases() end
-  local tat = tonumber(redis.call('HGET', queue .. ':meta', 'tat'))
-  if rules.step and tat and (rules.step ~= before.step or rules.burst ~= before.burst) then
-    tat = math.min(tat, now + rules.burst * rules.step)
-    redis.call('HSET', queue .. ':meta', 'tat', string.format('%.17g', tat))
+  local next_start = tonumber(redis.call('HGET', queue .. ':meta', 'next_start'))
+  if rules.step and next_start and (rules.step ~= before.step or rules.burst ~= before.burst) then
+    next_start = math.min(next_start, now + rules.burst * rules.step)
+    redis.call('HSET', queue .. ':meta', 'next_start', string.format('%.17g', next_start))
   end
 end
 
@@ -60,14 +60,14 @@ local given = false
 for i = 5, #ARGV do given = given or ARGV[i] ~= '' end
 if given then change_limits() end
 if ARGV[4] ~= '' then
-  local until_now = m.held and m.held > now and m.held or 0
-  local held = ARGV[4] == '0' and 0 or now + tonumber(ARGV[4])
-  if held ~= until_now then
+  local until_now = m.throttled_until and m.throttled_until > now and m.throttled_until or 0
+  local throttled_until = ARGV[4] == '0' and 0 or now + tonumber(ARGV[4])
+  if throttled_until ~= until_now then
     changed = 1
-    if held == 0 then
-      redis.call('HDEL', queue .. ':meta', 'held')
+    if throttled_until == 0 then
+      redis.call('HDEL', queue .. ':meta', 'throttled_until')
     else
-      redis.call('HSET', queue .. ':meta', 'held', string.format('%.0f', held))
+      redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', throttled_until))
     end
   end
 end

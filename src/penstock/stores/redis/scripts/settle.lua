@@ -3,7 +3,7 @@
 -- those (digest, profile), how many transitions, those, then runs: a head (number of the queue, number of the
 -- transition, how many, whether plain) and for each settlement id, what the lease begins with ('' for a bare
 -- Ref), and unless plain its result ('' or "r" and the bytes) and the jobs that follow.
--- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its lane is held,
+-- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its partition is held,
 -- error, reason.
 -- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
 -- Returns {a letter per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: so many members of batches have
@@ -19,7 +19,7 @@ local transitions = {}
 for i = 1, tonumber(ARGV[at]) do
   local t = {}
   local text, from = ARGV[at + i]
-  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.hold, t.hold_lane, t.has_error, t.has_reason, from =
+  t.state, t.place, t.charge, t.lost, t.delay, t.keep, t.throttle, t.throttle_partition, t.has_error, t.has_reason, from =
     struct.unpack('<BBBBddddBB', text)
   if t.has_error == 1 then t.error, from = struct.unpack('<I4c0', text, from) end
   if t.has_reason == 1 then t.reason = struct.unpack('<I4c0', text, from) end
@@ -61,7 +61,7 @@ end
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record lanes places replacing insert
+  -- include: record partitions places replacing insert
 
   local function apply(q, queue, id, job, lease, t, result)
     local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
@@ -71,7 +71,7 @@ local function slow_path()
     elseif t.place == TAIL then
       job.place, job.at_tail = count_up(meta(queue)), true
     end
-    if t.hold_lane > 0 and job.lane then hold_lane(queue, id, job, now + t.hold_lane, t.state == AVAILABLE) end
+    if t.throttle_partition > 0 and job.partition then throttle_partition(queue, id, job, now + t.throttle_partition, t.state == AVAILABLE) end
     -- who asked it to stop has said why, and that stays until it has stopped (text_encoding.reason_after)
     local stays = asked and t.state ~= COMPLETED and t.state ~= DEAD and (job.reason or t.state ~= CANCELLED)
     if not stays then job.reason = t.reason end
@@ -91,7 +91,7 @@ local function slow_path()
     end
     if job.unique then shift_key(queue, id, job, RUNNING_PHASE, phase_of(t.state)) end
     if not t.removes then return put(queue, id, job, now + t.keep) end
-    if job.group and groups().is_batch(job) then groups().end_members(queue, id, job, now) end
+    if job.batch and batches().is_batch(job) then batches().end_members(queue, id, job, now) end
     remove(queue, id, job, true)
   end
 
@@ -198,7 +198,7 @@ while at <= #ARGV do
     end
     letters[#letters + 1] = letter
   end
-  if done > 0 and t.hold > 0 then limiting().hold(queue, meta(queue), t.hold) end
+  if done > 0 and t.throttle > 0 then limiting().throttle(queue, meta(queue), t.throttle) end
   if #gone > 0 then
     in_steps('HDEL', queue .. ':held', gone)
     in_steps('ZREM', queue .. ':leases', orders)

@@ -1,9 +1,9 @@
 -- Survey these queues for a prune: what is overdue in each.
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
 -- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
--- ones are kept, expired jobs (likewise), 1 if there are old days or ties, names in `out`, how many unique keys are
+-- ones are kept, expired jobs (likewise), 1 if there are old days or shared keys, names in `out`, how many unique keys are
 -- over, what other scripts have set aside (see queue.lua)}.
--- include: clock states queue record lanes places days
+-- include: clock states queue record partitions places days
 local limit, answer = tonumber(ARGV[2]), {}
 
 local function past(order)
@@ -18,7 +18,7 @@ for i, queue in ipairs(KEYS) do
   end
   answer[i] = {
     past(queue .. ':over'), crowded, past(queue .. ':expiring'),
-    (#old_days(queue) > 0 or has_idle_ties(queue)) and 1 or 0,
+    (#old_days(queue) > 0 or has_idle_partitions(queue)) and 1 or 0,
     redis.call('HKEYS', queue .. ':out'),
     redis.call('ZCOUNT', queue .. ':unique/until', '-inf', now),
     redis.call('LRANGE', queue .. ':asides', 0, -1),

@@ -4,7 +4,7 @@
 -- is replaced, then per job: id, form, tail (as of enqueue).
 -- Returns {APPLIED, STALE, EARLY or GONE of status_codes.lua; the highest generation; how many were asked to stop;
 -- NEW or - (skipped), a letter per job}.
--- include: clock states status_codes queue profiles record lanes places
+-- include: clock states status_codes queue profiles record partitions places
 local function tick()    -- a function has 200 local names at most, and what is included above has most of them
   -- include: replacing insert lease lookup cancelling periodic
   local ALLOW, SKIP, SKIPPED = '0', '1', '-'

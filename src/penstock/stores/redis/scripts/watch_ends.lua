@@ -1,7 +1,7 @@
 -- Find the jobs that have not ended, and put a channel on their watchers.
 -- KEYS: the queues.  ARGV: clock, channel, duration of the wait (ms), then per queue the number of jobs and their ids.
 -- Returns per queue the ids that are still open.
--- include: size_check clock states queue record lanes places
+-- include: size_check clock states queue record partitions places
 local MOST = 8192    -- bytes of channels for one job
 local channel, wanted = ARGV[2], tonumber(ARGV[3])
 

@@ -1,6 +1,6 @@
 -- Find the state and generation of jobs whose records cannot be read, from the orders that name them.
 -- KEYS: the queue.  ARGV: clock, ids.  Returns 2 entries each: state, by number (7: running), and generation.
--- include: clock states queue record lanes places listing
+-- include: clock states queue record partitions places listing
 local queue, answer = KEYS[1], {}
 
 local function in_lists(id)
@@ -18,12 +18,12 @@ end
 local function stands(id)
   local held = redis.call('HGET', queue .. ':held', id)
   if held then return RUNNING, generation_of_held(queue, id, held) end
-  for state = SCHEDULED, GROUPED do
+  for state = SCHEDULED, COLLECTING do
     local generation = redis.call('ZSCORE', queue .. ':state/' .. state, id)
     if generation then return state, tonumber(generation) end
   end
   local generation = redis.call('ZSCORE', queue .. IN_BATCH, id)
-  if generation then return GROUPED, tonumber(generation) end
+  if generation then return COLLECTING, tonumber(generation) end
   return AVAILABLE, in_lists(id)
 end
 

@@ -9,7 +9,15 @@ from typing import Any
 
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Ref, State
-from penstock.stores.contract import LANE_SHOWN, DayCount, LaneInfo, Page, Parked, QueueInfo, QueueStats
+from penstock.stores.contract import (
+    PARTITION_SHOWN,
+    DayCount,
+    Page,
+    Parked,
+    PartitionInfo,
+    QueueInfo,
+    QueueStats,
+)
 from penstock.stores.redis.batching import jobs_from
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.isolation import AWAY, alone, any_of, isolated
@@ -20,7 +28,7 @@ from penstock.stores.redis.stored_limits import limits_of
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.verbs.producing import get
 
-__all__ = ["find", "infos_of", "lane", "list_jobs", "parked", "queues", "stats"]
+__all__ = ["find", "infos_of", "list_jobs", "parked", "partition", "queues", "stats"]
 
 _NEWEST = 1 << 53
 #: Most jobs that one script returns.
@@ -217,14 +225,16 @@ def _day_name(day: int) -> str:
     return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
 
 
-def lane(context: Context, ref: Ref) -> CallPlan[LaneInfo | None]:
-    (answer,) = raise_errors((yield [context.call("lane", [ref.queue], [packed(ref.id), LANE_SHOWN])]))
+def partition(context: Context, ref: Ref) -> CallPlan[PartitionInfo | None]:
+    (answer,) = raise_errors(
+        (yield [context.call("partition", [ref.queue], [packed(ref.id), PARTITION_SHOWN])])
+    )
     if answer is None:
         return None
     key, waiting, before, due = answer[:4]
     rows = list(zip(answer[4::3], answer[5::3], answer[6::3], strict=True))
     admitted = yield from shown(context, ref.queue, rows)
-    return LaneInfo(
+    return PartitionInfo(
         key.decode(),
         admitted,
         int(waiting),

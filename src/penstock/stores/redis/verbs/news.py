@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.errors import StoreError, StoreTooOld, StoreUnavailable
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.keys import LAYOUT
 from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.verbs.known_queues import highest
 from penstock.stores.redis.wire.calls import Call
@@ -40,8 +41,24 @@ def tell_news(context: Context, what: str) -> CallPlan[None]:
 
 
 def begin(context: Context) -> CallPlan[Any]:
-    """The first question of a store object: the counts so far, of which no wait reports anything."""
-    (news,) = yield from each(context, [(SHARED, news_call(context))])
+    """The first question of a store object: the counts so far, of which no wait reports anything.
+
+    Raises StoreTooOld if the namespace has queues in the layout of an earlier version.
+    """
+    old = context.keys.queues_of_layout_1
+    news, queues = yield from each(
+        context, [(SHARED, news_call(context)), (SHARED, command(old, "EXISTS", old))]
+    )
+    if queues is not AWAY and queues:
+        raise _old_layout(context)
     if context.steered:
         yield from highest(context)
     return (None, None) if news is AWAY else news
+
+
+def _old_layout(context: Context) -> StoreTooOld:
+    keys = context.keys
+    return StoreTooOld(
+        f"{keys.name_of_namespace} was written by an earlier version of Penstock (key layout 1; this version "
+        f"has {LAYOUT}): finish its jobs and delete its queues with that version, or use another namespace"
+    )

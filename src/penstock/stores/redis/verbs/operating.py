@@ -30,7 +30,7 @@ def settings(
     """Change the switches and limits of a queue, and create it if it is missing."""
     wanted: list[Any] = ["" if value is None else int(value) for value in (paused, closed)]
     change = limits or LimitChange()
-    wanted.append("" if change.hold is UNSET else change.hold or 0)
+    wanted.append("" if change.throttle is UNSET else change.throttle or 0)
     wanted += [value if value == "" else repr(value) for value in limit_values(change)]
     yield from register(context, {queue})
     (answer,) = raise_errors((yield [context.call("settings", [queue], wanted)]))

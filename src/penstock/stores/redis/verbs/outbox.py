@@ -19,7 +19,7 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver"]
 
-_TURN = struct.Struct("<d")
+_GENERATION = struct.Struct("<d")
 _read_new = msgspec.msgpack.Decoder(NewJob).decode
 
 
@@ -36,8 +36,8 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
         if text is None or text is AWAY:
             continue
         try:
-            new, turn = _read_new(text[8:]), int(_TURN.unpack_from(text)[0])
-            calls.append((new.queue, _follower_call(context, new, turn)))
+            new, generation = _read_new(text[8:]), int(_GENERATION.unpack_from(text)[0])
+            calls.append((new.queue, _follower_call(context, new, generation)))
         except UNDECODABLE as error:
             yield from _keep_unread(
                 context, queue, name, text, f"what follows a job cannot be read ({error})"
@@ -64,8 +64,8 @@ def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: 
         context.set_asides.add(SetAside("outbox entry", queue, id, cause))
 
 
-def _follower_call(context: Context, new: NewJob, turn: int) -> Call:
-    """The call that stores a follower. `turn`: the generation that was reserved for it by the settlement."""
+def _follower_call(context: Context, new: NewJob, generation: int) -> Call:
+    """The call that stores a follower, with the generation that the settlement reserved for it."""
     digest, text = context.profiles.write(new)
     facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
-    return context.call("follow", [new.queue], [turn - 1, 1, digest, text, *facts])
+    return context.call("follow", [new.queue], [generation - 1, 1, digest, text, *facts])

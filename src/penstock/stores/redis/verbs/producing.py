@@ -55,7 +55,7 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
     parts = _parts(context, jobs)
     batches = [[jobs[place] for place in part] for part in parts]
     spread = context.clustered and len(parts) > 1 and len(jobs) <= BATCH
-    room = _BATCHES if spread and any(job.group is not None for job in jobs) else 1
+    room = _BATCHES if spread and any(job.batch_terms is not None for job in jobs) else 1
     try:
         calls = [
             _enqueue_call(context, batch, [room * place for place in part] if spread else ())

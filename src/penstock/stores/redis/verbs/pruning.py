@@ -40,11 +40,11 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> C
     if lying:
         yield from deliver(context, lying)
     sweep = _Sweep(context, limit, keep_finished, keep_dead)
-    yield from sweep.turns({name: answer[0] for name, answer in seen.items()}, over=True)
+    yield from sweep.passes({name: answer[0] for name, answer in seen.items()}, over=True)
     for name in seen:
         if seen[name][1] or seen[name][3]:
             yield from sweep.run(name, crowd=sweep.left, days=bool(seen[name][3]))
-    yield from sweep.turns({name: answer[2] for name, answer in seen.items()}, over=False)
+    yield from sweep.passes({name: answer[2] for name, answer in seen.items()}, over=False)
     key = context.keys.workers
     silent = context.shared_call("workers", key, [SILENT, max(0, sweep.left)])
     (answer,) = yield from each(context, [(SHARED, silent)])
@@ -85,16 +85,16 @@ class _Sweep:
         self.finished = 0
         self.expired = 0
 
-    def turns(self, due: dict[str, list[Any]], *, over: bool) -> CallPlan[None]:
+    def passes(self, due: dict[str, list[Any]], *, over: bool) -> CallPlan[None]:
         """Remove what is overdue longest first, over all queues."""
         entries = sorted(
             (float(found[i + 1]), found[i], name)
             for name, found in due.items()
             for i in range(0, len(found), 2)
         )
-        turn = [name for _, _, name in entries[: max(0, self.left)]]
-        for name in dict.fromkeys(turn):
-            n = turn.count(name)
+        step = [name for _, _, name in entries[: max(0, self.left)]]
+        for name in dict.fromkeys(step):
+            n = step.count(name)
             yield from self.run(name, over=n if over else 0, expired=0 if over else n)
 
     def run(

@@ -4,12 +4,12 @@
 -- A queue's switches, last places, the generation of the newest job, limits, partitions and fair share.
 -- ?1 namespace  ?2 name
 SELECT qid, paused, closed, tail, head, (SELECT enqueued FROM penstock_queue WHERE qid = 0),
-       limits, held_until, tat, drained, drained_at, drained_since, laned, fair
+       limits, throttled_until, next_start, drained, drained_at, drained_since, partitioned, fair
 FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts
 -- A queue's counts by state.  ?1 qid
-SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped
+SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, collecting
 FROM penstock_queue WHERE qid = ?1
 
 -- name: open_queue
@@ -21,18 +21,18 @@ INSERT INTO penstock_queue (namespace, name) VALUES (?1, ?2)
 UPDATE penstock_queue SET
     scheduled = scheduled + ?1, retryable = retryable + ?2, parked = parked + ?3, available = available + ?4,
     running = running + ?5, completed = completed + ?6, cancelled = cancelled + ?7, dead = dead + ?8,
-    waiting = waiting + ?9, grouped = grouped + ?10,
+    waiting = waiting + ?9, collecting = collecting + ?10,
     enqueued = enqueued + ?11, processed = processed + ?12, failed = failed + ?13,
     tail = tail + ?14, head = head + ?15
 WHERE qid = ?16
 
 -- name: recount
 -- Correct a queue's counts by counting its jobs.  ?1 qid
-UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, grouped) = (
+UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, collecting) = (
     SELECT count(*) FILTER (WHERE state = {scheduled}), count(*) FILTER (WHERE state = {retryable}), count(*) FILTER (WHERE state = {parked}),
            count(*) FILTER (WHERE state = {available}), count(*) FILTER (WHERE state = {running}), count(*) FILTER (WHERE state = {completed}),
            count(*) FILTER (WHERE state = {cancelled}), count(*) FILTER (WHERE state = {dead}), count(*) FILTER (WHERE state = {waiting}),
-           count(*) FILTER (WHERE state = {grouped})
+           count(*) FILTER (WHERE state = {collecting})
     FROM penstock_job WHERE queue = ?1
 )
 WHERE qid = ?1

@@ -9,7 +9,7 @@ ON CONFLICT (queue, id) DO NOTHING
 -- name: insert_with_key
 -- A job with a unique key (last parameter: its phases, or NULL), a partition, a fair share or a batch key.
 INSERT INTO penstock_job
-    (seq, queue, id, state, priority, place, due, task, enqueued_at, expires_at, spec, tied)
+    (seq, queue, id, state, priority, place, due, task, enqueued_at, expires_at, spec, unique_phases)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING
 

@@ -32,12 +32,12 @@ RETURNING {leased_columns}
 
 -- name: ready
 -- The first jobs of a queue, to be checked one by one.  ?1 qid  ?2 limit
-SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_ready
+SELECT seq, state, expires_at, spec, unique_phases FROM penstock_job INDEXED BY penstock_ready
 WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
 
 -- name: parked
 -- Parked jobs of tasks that a worker knows.  ?1 qid  ?2 limit  ?3 JSON list of tasks
-SELECT seq, state, expires_at, spec, tied FROM penstock_job INDEXED BY penstock_parked
+SELECT seq, state, expires_at, spec, unique_phases FROM penstock_job INDEXED BY penstock_parked
 WHERE queue = ?1 AND state = {parked} AND task IN (SELECT value FROM json_each(?3))
 ORDER BY priority DESC, place LIMIT ?2
 

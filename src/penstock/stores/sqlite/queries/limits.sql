@@ -1,16 +1,16 @@
 -- Limits of queues and the state of their rate limiters.
 
 -- name: set
--- ?1 qid  ?2 limits (NULL: none)  ?3 held until  ?4 tat
-UPDATE penstock_queue SET limits = ?2, held_until = ?3, tat = ?4 WHERE qid = ?1
+-- ?1 qid  ?2 limits (NULL: none)  ?3 throttled until  ?4 next_start
+UPDATE penstock_queue SET limits = ?2, throttled_until = ?3, next_start = ?4 WHERE qid = ?1
 
--- name: hold
+-- name: throttle
 -- ?1 qid  ?2 until
-UPDATE penstock_queue SET held_until = ?2 WHERE qid = ?1
+UPDATE penstock_queue SET throttled_until = ?2 WHERE qid = ?1
 
 -- name: passed
--- ?1 qid  ?2 tat  ?3 drained  ?4 at  ?5 since
-UPDATE penstock_queue SET tat = ?2, drained = ?3, drained_at = ?4, drained_since = ?5 WHERE qid = ?1
+-- ?1 qid  ?2 next_start  ?3 drained  ?4 at  ?5 since
+UPDATE penstock_queue SET next_start = ?2, drained = ?3, drained_at = ?4, drained_since = ?5 WHERE qid = ?1
 
 -- name: starts
 -- A leased job that must not start before an instant.  ?1 instant  ?2 seq

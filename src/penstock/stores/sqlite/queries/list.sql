@@ -10,7 +10,7 @@ ORDER BY seq DESC LIMIT ?6
 
 -- name: all_jobs
 -- The number of jobs in the whole file.
-SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead + waiting + grouped)
+SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead + waiting + collecting)
 FROM penstock_queue
 
 -- name: these
@@ -59,7 +59,7 @@ SELECT seq FROM penstock_job INDEXED BY penstock_ended WHERE queue = ?1 AND stat
 -- Jobs of a queue from the oldest on: for a purge that removes most of them.
 -- ?1 qid  ?2 JSON list of states  ?3 limit
 SELECT seq FROM penstock_job NOT INDEXED
-WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (state <> {grouped} OR batch IS NULL)
+WHERE queue = ?1 AND state IN (SELECT value FROM json_each(?2)) AND (state <> {collecting} OR batch IS NULL)
 ORDER BY seq LIMIT ?3
 
 -- name: find

@@ -5,9 +5,9 @@
 SELECT seq, state, spec, expires_at, batch, members IS NOT NULL FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: retry
--- Make an ended job available now, as if it were new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 tied
+-- Make an ended job available now, as if it were new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 unique_phases
 UPDATE penstock_job
-SET state = {available}, place = ?2, due = ?3, expires_at = ?4, tied = ?5, attempt = 0, lost = 0,
+SET state = {available}, place = ?2, due = ?3, expires_at = ?4, unique_phases = ?5, attempt = 0, lost = 0,
     ended_at = NULL, keep_until = NULL, cancel_asked = 0, result = NULL, reason = NULL
 WHERE seq = ?1
 
@@ -25,4 +25,4 @@ UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE 
 -- name: delete
 -- Remove jobs in any state.  ?1 JSON list of seq
 DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1))
-RETURNING state, id, task, gkey, batch, members IS NOT NULL, seq, tied
+RETURNING state, id, task, batch_key, batch, members IS NOT NULL, seq, unique_phases

@@ -2,7 +2,7 @@
 
 -- name: due
 -- The due jobs of a queue, earliest first.  ?1 qid  ?2 now  ?3 limit
-SELECT due, seq, queue, state, expires_at, spec, gkey, NULL FROM penstock_job INDEXED BY penstock_due
+SELECT due, seq, queue, state, expires_at, spec, batch_key, NULL FROM penstock_job INDEXED BY penstock_due
 WHERE queue = ?1 AND {is_due_later} AND due <= ?2 ORDER BY due, seq LIMIT ?3
 
 -- name: move

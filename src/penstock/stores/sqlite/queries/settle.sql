@@ -6,7 +6,7 @@
 -- One statement for all takes half the time of one statement each, and releases Python's GIL only once.
 DELETE FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
-  AND tied IS NULL AND members IS NULL
+  AND unique_phases IS NULL AND members IS NULL
 
 -- name: left
 -- The jobs of the list that are left: batches, and jobs with dependents.  ?1 … ?3 as above
@@ -19,11 +19,11 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND
 UPDATE penstock_job
 SET state = {completed}, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
     lease_until = NULL, started = 0
-WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} AND tied IS NULL AND members IS NULL
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} AND unique_phases IS NULL AND members IS NULL
 
 -- name: look
 -- ?1 qid  ?2 id
-SELECT seq, state, token, attempt, charged, lost, place, due, errors, tied, members IS NOT NULL,
+SELECT seq, state, token, attempt, charged, lost, place, due, errors, unique_phases, members IS NOT NULL,
        cancel_asked, cancel_reason
 FROM penstock_job WHERE queue = ?1 AND id = ?2
 

@@ -13,7 +13,7 @@ from penstock.stores.sqlite.columns import SqliteJobRow
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import DEAD, ENDED, GROUPED, STATES
+from penstock.stores.sqlite.states import COLLECTING, DEAD, ENDED, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import end_members, left
 
@@ -33,8 +33,8 @@ class _Looked(NamedTuple):
     state: int
     spec: bytes
     task: str
-    lane: str | None
-    group_key: str | None
+    partition: str | None
+    batch_key: str | None
     batch: str | None
     is_batch: int
 
@@ -46,8 +46,8 @@ def put_aside(tx: TransactionContext, causes: Mapping[int, str]) -> None:
         row = _looked(tx, seq)
         if row is not None:
             _put_aside(tx, seq, cause, row)
-            if row.lane is not None:
-                partitions_left[row.queue, row.lane] = None
+            if row.partition is not None:
+                partitions_left[row.queue, row.partition] = None
     for name, key in partitions_left:  # after all of them have left their partitions
         partitions.advance(tx, tx.some_queue(name), key)
 
@@ -78,8 +78,8 @@ def _put_aside(tx: TransactionContext, seq: int, cause: str, row: _Looked) -> No
     tx.execute(_END, (seq, tx.now, until, to.reason, raw, UNREADABLE_TASK))
     tx.execute(_FREE, (numbers([seq]),))
     _count(tx, queue, row.state)
-    if row.state == GROUPED and row.batch is None and row.group_key is not None:
-        left(tx, queue, row.task, row.group_key)
+    if row.state == COLLECTING and row.batch is None and row.batch_key is not None:
+        left(tx, queue, row.task, row.batch_key)
     tx.found.append(SetAside("job", row.queue, row.id, cause))
 
 

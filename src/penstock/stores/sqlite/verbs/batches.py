@@ -7,15 +7,15 @@ from itertools import count
 
 import msgspec
 
-from penstock.core.batch import Group, batch_id
+from penstock.core.batch import BatchTerms, batch_id
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import EXPIRED, batch_of, kept
-from penstock.stores.contract import GroupInfo
+from penstock.stores.contract import BatchInfo
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_blob, spec_of, specs_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, GROUPED, STATES
+from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, COLLECTING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys, shift_key
 from penstock.stores.text_encoding import storable
@@ -23,16 +23,16 @@ from penstock.stores.text_encoding import storable
 __all__ = [
     "batch_alone",
     "drop_members",
-    "due_groups",
+    "due_batches",
     "end_members",
     "end_queued",
     "enter",
     "entered",
     "flush",
-    "flush_group",
-    "groups",
-    "is_ripe",
+    "flush_batch",
+    "is_due",
     "left",
+    "list_batches",
     "next_due",
     "set_key",
 ]
@@ -64,11 +64,11 @@ _Member = tuple[int, NewJob]
 
 
 def entered(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob, state: int) -> None:
-    """Store the batch key of a new job with this state, and let a GROUPED one join its batch."""
-    assert job.group is not None
-    tx.execute(_KEY, (seq, job.group.key))
-    if state == GROUPED:
-        _join(tx, queue, job.task, job.group)
+    """Store the batch key of a new job with this state, and let a COLLECTING one join its batch."""
+    assert job.batch_terms is not None
+    tx.execute(_KEY, (seq, job.batch_terms.key))
+    if state == COLLECTING:
+        _join(tx, queue, job.task, job.batch_terms)
 
 
 def set_key(tx: TransactionContext, seq: int, key: str) -> None:
@@ -78,12 +78,12 @@ def set_key(tx: TransactionContext, seq: int, key: str) -> None:
 
 def enter(tx: TransactionContext, queue: QueueContext, seq: int, job: NewJob) -> None:
     """Let an existing job join its collecting batch, after it was counted out of its old state."""
-    assert job.group is not None
+    assert job.batch_terms is not None
     tx.execute(_ENTER, (seq, tx.tails(queue, 1) + 1, tx.now))
-    _join(tx, queue, job.task, job.group)
+    _join(tx, queue, job.task, job.batch_terms)
 
 
-def _join(tx: TransactionContext, queue: QueueContext, task: str, terms: Group) -> None:
+def _join(tx: TransactionContext, queue: QueueContext, task: str, terms: BatchTerms) -> None:
     """Count a member whose row is already stored; make the batch job if the batch is now full or due."""
     name, now = (queue.qid, task, terms.key), tx.now
     said = (terms.size, terms.wait, terms.grace, now, terms.due(now, now))
@@ -92,7 +92,7 @@ def _join(tx: TransactionContext, queue: QueueContext, task: str, terms: Group) 
     if n > 1:
         tx.execute(_SET_DUE, (*name, due))
     if n >= terms.size or (due is not None and due <= now):
-        while is_ripe(tx, queue, task, terms.key):
+        while is_due(tx, queue, task, terms.key):
             flush(tx, queue, task, terms.key)
 
 
@@ -104,10 +104,10 @@ def left(tx: TransactionContext, queue: QueueContext, task: str, key: str, n: in
         tx.execute(_EMPTY, name)
         return
     (first,) = tx.execute(_FIRST, name).fetchone()
-    tx.execute(_SHRINK, (*name, before - n, first, Group(key, size, wait, grace).due(first, last)))
+    tx.execute(_SHRINK, (*name, before - n, first, BatchTerms(key, size, wait, grace).due(first, last)))
 
 
-def is_ripe(tx: TransactionContext, queue: QueueContext, task: str, key: str, *, full: bool = True) -> bool:
+def is_due(tx: TransactionContext, queue: QueueContext, task: str, key: str, *, full: bool = True) -> bool:
     """Return True if the collecting batch is due or, with `full`, has enough members."""
     found = tx.execute(_ONE, (queue.qid, task, key)).fetchone()
     if found is None:
@@ -128,7 +128,7 @@ def flush(tx: TransactionContext, queue: QueueContext, task: str, key: str) -> t
     specs = specs_of((seq, spec) for seq, _, spec in rows)
     for (seq, expires_at, _), spec in zip(rows, specs, strict=True):
         if expires_at is not None and expires_at <= tx.now:
-            tx.end_queued(queue, seq, GROUPED, spec, EXPIRED)
+            tx.end_queued(queue, seq, COLLECTING, spec, EXPIRED)
         else:
             members.append((seq, spec))
     made = _make_batch(tx, queue, members) if members else None
@@ -173,10 +173,10 @@ def end_queued(
     if isinstance(spec, bytes):
         spec = spec_of(seq, spec)
     partitions.end_queued(tx, queue, seq, state, spec, reason)
-    if spec.group is None:
+    if spec.batch_terms is None:
         return
-    if state == GROUPED:
-        left(tx, queue, spec.task, spec.group.key)
+    if state == COLLECTING:
+        left(tx, queue, spec.task, spec.batch_terms.key)
     else:
         until = tx.now + kept(spec, State.CANCELLED)
         end_members(tx, queue, spec.id, CANCELLED, until, reason)
@@ -188,20 +188,20 @@ def end_members(
     """End the members of a batch that has ended in this state; `until`: the end of its retention."""
     terms = (queue.qid, batch, state, tx.now, until, reason and storable(reason))
     rows = tx.execute(_END, terms).fetchall()
-    for seq, tied in rows:
-        if tied is not None:
-            shift_key(tx, queue, seq, tied, State.GROUPED, STATES[state])
+    for seq, unique_phases in rows:
+        if unique_phases is not None:
+            shift_key(tx, queue, seq, unique_phases, State.COLLECTING, STATES[state])
     if rows:
-        tx.move(queue, GROUPED, state, len(rows))
+        tx.move(queue, COLLECTING, state, len(rows))
 
 
 def drop_members(tx: TransactionContext, queue: QueueContext, batch: str, *, forgotten: bool) -> None:
     """Remove the members of a removed batch. `forgotten`: it was removed by its retention, not on request."""
-    for state, seq, tied in tx.execute(_REMOVE, (queue.qid, batch)).fetchall():
+    for state, seq, unique_phases in tx.execute(_REMOVE, (queue.qid, batch)).fetchall():
         tx.move(queue, state, None)
-        if tied is not None and forgotten:
-            forget_key(tx, seq, state, tied)
-        elif tied is not None:
+        if unique_phases is not None and forgotten:
+            forget_key(tx, seq, state, unique_phases)
+        elif unique_phases is not None:
             free_keys(tx, [seq])
 
 
@@ -210,25 +210,25 @@ def drop_members(tx: TransactionContext, queue: QueueContext, batch: str, *, for
 
 def next_due(tx: TransactionContext, queue: QueueContext) -> int | None:
     """Return when the first collecting batch of a queue is due; None if there is none."""
-    if not queue.count(GROUPED):
+    if not queue.count(COLLECTING):
         return None
     due: int | None
     (due,) = tx.execute(_NEXT, (queue.qid,)).fetchone()
     return due
 
 
-def due_groups(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
+def due_batches(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:
     """Return the collecting batches that are due: (instant, task, key)."""
-    if not queue.count(GROUPED):
+    if not queue.count(COLLECTING):
         return []
     return tx.execute(_DUE, (queue.qid, tx.now, limit)).fetchall()
 
 
-def groups(tx: TransactionContext, queue: str | None, limit: int) -> list[GroupInfo]:
-    return [GroupInfo(*row) for row in tx.execute(_SHOW, (tx.namespace, queue, max(0, limit)))]
+def list_batches(tx: TransactionContext, queue: str | None, limit: int) -> list[BatchInfo]:
+    return [BatchInfo(*row) for row in tx.execute(_SHOW, (tx.namespace, queue, max(0, limit)))]
 
 
-def flush_group(tx: TransactionContext, name: str, task: str, key: str) -> str | None:
+def flush_batch(tx: TransactionContext, name: str, task: str, key: str) -> str | None:
     queue = tx.queue(name)
     if queue is None or tx.execute(_ONE, (queue.qid, task, key)).fetchone() is None:
         return None

@@ -37,7 +37,7 @@ _WORKER = SQL["fetch.worker"]
 #: The most expired jobs that one fetch cancels, because its transaction must stay short.
 _MOST_EXPIRED = 2_000
 #: Positions of these columns: just leased jobs are read as plain tuples, for speed.
-_SEQ, _TIED = LeasedRow._fields.index("seq"), LeasedRow._fields.index("tied")
+_SEQ, _UNIQUE_PHASES = LeasedRow._fields.index("seq"), LeasedRow._fields.index("unique_phases")
 
 
 class _Terms(NamedTuple):
@@ -57,7 +57,7 @@ class _Candidate(NamedTuple):
     state: int
     expires_at: int | None
     spec: bytes
-    tied: int | None
+    unique_phases: int | None
 
     def is_expired(self, now: int) -> bool:
         return self.expires_at is not None and self.expires_at <= now
@@ -148,7 +148,7 @@ class _Supply:
     def take(self, want: int) -> list[Row]:
         """Lease up to `want` jobs of the queue, in its order."""
         queue = self._queue
-        if queue.gate is not None:
+        if queue.rate_limiter is not None:
             want = self._bounded(want)
         if want <= 0 or queue.paused:
             return []
@@ -159,8 +159,8 @@ class _Supply:
                 queue.miscounted = True
             rows.sort()  # by priority and place, which no two of a queue share
             for row in rows:
-                if row[_TIED] is not None:
-                    self._leave_queue(AVAILABLE, row[_SEQ], row[_TIED])
+                if row[_UNIQUE_PHASES] is not None:
+                    self._leave_queue(AVAILABLE, row[_SEQ], row[_UNIQUE_PHASES])
             self._tx.move(queue, AVAILABLE, RUNNING, len(rows))
             if queue.has_dependents:
                 partitions.fetched(self._tx, queue, rows)
@@ -169,14 +169,14 @@ class _Supply:
         else:
             rows = self._one_by_one(want)
         self.taken += len(rows)
-        if queue.gate is not None:
+        if queue.rate_limiter is not None:
             self._starts.update(limits.passed(self._tx, queue, [row[_SEQ] for row in rows]))
         return rows
 
     def _bounded(self, want: int) -> int:
         """Return `want`, reduced to what the queue's limits allow."""
-        gate, room = self._queue.gate, limits.room(self._tx, self._queue)
-        if self._free is not None and gate is not None and gate.limits.gates:
+        rate_limiter, room = self._queue.rate_limiter, limits.room(self._tx, self._queue)
+        if self._free is not None and rate_limiter is not None and rate_limiter.limits.delay_starts:
             want = min(want, self._free - self.taken)
         return want if room is None else min(want, room)
 
@@ -233,8 +233,8 @@ class _Supply:
     def _pick(self, one: _Candidate, picked: list[int]) -> None:
         """Count a job as leased; `_lease_these` leases it later."""
         picked.append(one.seq)
-        if one.tied is not None:
-            self._leave_queue(one.state, one.seq, one.tied)
+        if one.unique_phases is not None:
+            self._leave_queue(one.state, one.seq, one.unique_phases)
         self._tx.move(self._queue, one.state, RUNNING)
 
     def _lease_these(self, picked: list[int]) -> list[Row]:
@@ -242,9 +242,9 @@ class _Supply:
         order = {seq: i for i, seq in enumerate(picked)}
         return sorted(rows, key=lambda row: order[row[_SEQ]])
 
-    def _leave_queue(self, state: int, seq: int, tied: int) -> None:
+    def _leave_queue(self, state: int, seq: int, unique_phases: int) -> None:
         """Update the unique key of a job that leaves the queue: its start may free or take the key."""
-        shift_key(self._tx, self._queue, seq, tied, STATES[state], STATES[RUNNING])
+        shift_key(self._tx, self._queue, seq, unique_phases, STATES[state], STATES[RUNNING])
 
     def _candidates(self, want: int, more: int = _MOST_EXPIRED) -> Iterator[_Candidate]:
         cx, qid, most = self._tx.cx, self._queue.qid, want + more
@@ -262,9 +262,9 @@ def _kept_back(
     tx: TransactionContext, queues: Sequence[QueueContext], worker: str
 ) -> tuple[int | None, tuple[SetAside, ...], tuple[str, ...]]:
     """Return the fields `opens`, `set_aside` and `kept` of `Fetched` for this worker."""
-    gated = [queue for queue in queues if queue.gate is not None]
-    wanted = [queue for queue in gated if _wanted(tx, queue, worker)]
-    opens = limits.opens(tx, gated, {queue.qid for queue in wanted})
+    limited = [queue for queue in queues if queue.rate_limiter is not None]
+    wanted = [queue for queue in limited if _wanted(tx, queue, worker)]
+    opens = limits.opens(tx, limited, {queue.qid for queue in wanted})
     return opens, tx.told(), tuple(queue.name for queue in wanted if limits.full(queue))
 
 

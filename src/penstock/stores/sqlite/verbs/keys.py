@@ -51,17 +51,22 @@ def free_keys(tx: TransactionContext, seqs: Sequence[int]) -> None:
         tx.execute(_FREE, (numbers(seqs),))
 
 
-def forget_key(tx: TransactionContext, seq: int, state: int, tied: int) -> None:
+def forget_key(tx: TransactionContext, seq: int, state: int, unique_phases: int) -> None:
     """Free the key of an ended job that its retention removes; a key with a period may outlive its job."""
-    if outlives_its_job(tied, STATES[state]):  # in other states the job holds no key
+    if outlives_its_job(unique_phases, STATES[state]):  # in other states the job holds no key
         tx.execute(_FREE_ENDLESS, (seq,))
 
 
 def shift_key(
-    tx: TransactionContext, queue: QueueContext, seq: int, tied: int, before: State | None, after: State
+    tx: TransactionContext,
+    queue: QueueContext,
+    seq: int,
+    unique_phases: int,
+    before: State | None,
+    after: State,
 ) -> None:
     """Take or free the unique key of a job that changes from state `before` to `after`."""
-    match key_change(tied, before, after):
+    match key_change(unique_phases, before, after):
         case KeyChange.TAKEN:
             id, spec, enqueued_at = tx.execute(_JOB, (seq,)).fetchone()
             unique = spec_of(seq, spec).unique

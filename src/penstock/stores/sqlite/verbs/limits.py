@@ -9,16 +9,16 @@ import msgspec
 from penstock.core.job import QUEUED, Job, NewJob
 from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.stores.contract import Enqueued, EnqueueStatus
-from penstock.stores.rate_limiter import Gate
+from penstock.stores.rate_limiter import RateLimiter
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, PARKED, RUNNING
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
-__all__ = ["change", "full", "gives", "hold", "opens", "passed", "refusal", "room", "started"]
+__all__ = ["change", "full", "gives", "opens", "passed", "refusal", "room", "started", "throttle"]
 
 _SET = SQL["limits.set"]
-_HOLD = SQL["limits.hold"]
+_THROTTLE = SQL["limits.throttle"]
 _PASSED = SQL["limits.passed"]
 _STARTS = SQL["limits.starts"]
 
@@ -33,7 +33,7 @@ def room(tx: TransactionContext, queue: QueueContext) -> int | None:
     """Return how many jobs may be fetched from the queue now; None: any number."""
     if queue.paused:
         return 0
-    return None if queue.gate is None else queue.gate.room(queue.count(RUNNING), tx.now)
+    return None if queue.rate_limiter is None else queue.rate_limiter.room(queue.count(RUNNING), tx.now)
 
 
 def gives(tx: TransactionContext, queue: QueueContext, *, parked: bool = False) -> bool:
@@ -44,7 +44,9 @@ def gives(tx: TransactionContext, queue: QueueContext, *, parked: bool = False) 
 
 def full(queue: QueueContext) -> bool:
     """Return True if `max_running` jobs of the queue run: the next one starts when one of them ends."""
-    return queue.gate is not None and not queue.paused and queue.gate.full(queue.count(RUNNING))
+    return (
+        queue.rate_limiter is not None and not queue.paused and queue.rate_limiter.full(queue.count(RUNNING))
+    )
 
 
 def opens(tx: TransactionContext, queues: Sequence[QueueContext], parked: Collection[int] = ()) -> int | None:
@@ -53,9 +55,9 @@ def opens(tx: TransactionContext, queues: Sequence[QueueContext], parked: Collec
     `parked`: the queues with parked jobs for the calling worker.
     """
     instants = [
-        queue.gate.opens(queue.count(RUNNING), tx.now)
+        queue.rate_limiter.opens(queue.count(RUNNING), tx.now)
         for queue in queues
-        if queue.gate is not None
+        if queue.rate_limiter is not None
         and not queue.paused
         and (queue.count(AVAILABLE) or queue.qid in parked)
         and room(tx, queue) == 0
@@ -65,12 +67,12 @@ def opens(tx: TransactionContext, queues: Sequence[QueueContext], parked: Collec
 
 def passed(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> dict[int, int]:
     """Count leased jobs against the rate, in this order; return those that start later, and when."""
-    gate = queue.gate
-    if gate is None or not seqs:
+    rate_limiter = queue.rate_limiter
+    if rate_limiter is None or not seqs:
         return {}
-    starts = gate.pass_(len(seqs), tx.now) or ()
-    drain = gate.drain
-    tx.execute(_PASSED, (queue.qid, gate.tat, drain.count, drain.at, drain.since))
+    starts = rate_limiter.pass_(len(seqs), tx.now) or ()
+    drain = rate_limiter.drain
+    tx.execute(_PASSED, (queue.qid, rate_limiter.next_start, drain.count, drain.at, drain.since))
     later = {seq: at for seq, at in zip(seqs, starts, strict=False) if at > tx.now}
     tx.cx.executemany(_STARTS, [(at, seq) for seq, at in later.items()])
     return later
@@ -90,34 +92,34 @@ def started(jobs: list[Job], starts: dict[int, int]) -> list[Job]:
 
 def refusal(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueued | None:
     """Return the FULL answer for a new job if the queue has no room for it, else None."""
-    gate = queue.gate
-    most = None if gate is None else gate.limits.max_size
-    if gate is None or most is None:
+    rate_limiter = queue.rate_limiter
+    most = None if rate_limiter is None else rate_limiter.limits.max_size
+    if rate_limiter is None or most is None:
         return None
     size = sum(queue.count(code) for code in _QUEUED)
     if size < most:
         return None
     queue.refused += 1
-    wait = gate.drain.wait(size - most + queue.refused, tx.now)
-    waits = gate.limits.on_full is OnFull.WAIT
+    wait = rate_limiter.drain.wait(size - most + queue.refused, tx.now)
+    waits = rate_limiter.limits.on_full is OnFull.WAIT
     return Enqueued(EnqueueStatus.FULL, job.id, wait, size=most, waits=waits)
 
 
-def hold(tx: TransactionContext, queue: QueueContext, ms: int) -> None:
+def throttle(tx: TransactionContext, queue: QueueContext, ms: int) -> None:
     """Throttle the queue for `ms`."""
-    if queue.gate is None:
-        queue.gate = Gate()
-    queue.gate.hold(ms, tx.now)
-    tx.execute(_HOLD, (queue.qid, queue.gate.held_until))
+    if queue.rate_limiter is None:
+        queue.rate_limiter = RateLimiter()
+    queue.rate_limiter.throttle(ms, tx.now)
+    tx.execute(_THROTTLE, (queue.qid, queue.rate_limiter.throttled_until))
     tx.work = True  # waiting workers must learn when the throttle ends
 
 
 def change(tx: TransactionContext, queue: QueueContext, wanted: LimitChange) -> bool:
     """Apply a change of limits; return True if anything has changed."""
-    gate = queue.gate or Gate()
-    if not gate.change(wanted, tx.now):
+    rate_limiter = queue.rate_limiter or RateLimiter()
+    if not rate_limiter.change(wanted, tx.now):
         return False
-    limits = None if gate.limits == NO_LIMITS else _blob(gate.limits)
-    tx.execute(_SET, (queue.qid, limits, gate.held_until, gate.tat))
-    queue.gate = gate
+    limits = None if rate_limiter.limits == NO_LIMITS else _blob(rate_limiter.limits)
+    tx.execute(_SET, (queue.qid, limits, rate_limiter.throttled_until, rate_limiter.next_start))
+    queue.rate_limiter = rate_limiter
     return True

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from penstock.core.errors import ConfigError
 from penstock.core.job import TERMINAL, Job, Ref, State
 from penstock.stores.contract import (
-    LANE_SHOWN,
+    PARTITION_SHOWN,
     DayCount,
     Finding,
-    LaneInfo,
     Page,
     Parked,
+    PartitionInfo,
     QueueInfo,
     QueueStats,
     unreadable_settings_of,
@@ -25,8 +25,8 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import (
     AVAILABLE,
     CODE,
+    COLLECTING,
     ENDED,
-    GROUPED,
     PARKED,
     RETRYABLE,
     RUNNING,
@@ -43,9 +43,9 @@ __all__ = [
     "find",
     "gather",
     "info",
-    "lane",
     "list_jobs",
     "parked",
+    "partition",
     "queues",
     "stats",
     "unreadable_settings",
@@ -64,7 +64,7 @@ _HELD = SQL["list.held"]
 _QUEUE = SQL["list.queue"]
 _FIND = SQL["list.find"]
 _GET = SQL["get.one"]
-_LANE_KEY = SQL["partitions.key"]
+_PARTITION_KEY = SQL["partitions.key"]
 _IN_LINE = SQL["partitions.in_line"]
 _BEFORE = SQL["partitions.before"]
 _ADMITTED = SQL["partitions.admitted"]
@@ -75,7 +75,7 @@ _IN_STATE = {
     RUNNING: SQL["list.running"],
     **dict.fromkeys(ENDED, SQL["list.ended"]),
     WAITING: SQL["list.waiting"],
-    GROUPED: SQL["batches.grouped"],
+    COLLECTING: SQL["batches.collecting"],
 }
 
 _DAY = 86_400_000
@@ -149,7 +149,7 @@ def _few(
 def cheaper_to_gather(tx: TransactionContext, matches: int, limit: int) -> bool:
     """Return True if reading all matches by their index and sorting them is cheaper than a walk.
 
-    A walk over all jobs in order finds one match in all/matches jobs. Gathering reads every match once.
+    A walk over all jobs in order finds one match in all/matches jobs. BatchBuffer reads every match once.
     """
     if matches <= _FEW:
         return True
@@ -201,25 +201,25 @@ def find(tx: TransactionContext, id: str) -> list[Job]:
     return [show(tx, row) for row in tx.execute(_FIND, (tx.namespace, id))]
 
 
-def lane(tx: TransactionContext, ref: Ref) -> LaneInfo | None:
+def partition(tx: TransactionContext, ref: Ref) -> PartitionInfo | None:
     """Read the partition of a job, and the job's place in it."""
     cx = tx.cx
     row = cx.execute(_GET, (tx.namespace, ref.queue, ref.id)).fetchone()
     queue = tx.queue(ref.queue)
     job = None if row is None else show(tx, row)
-    if queue is None or job is None or job.state in TERMINAL or (terms := job.spec.lane) is None:
+    if queue is None or job is None or job.state in TERMINAL or (terms := job.spec.partition) is None:
         return None
     name = (queue.qid, terms.key)
-    seqs = sorted(seq for (seq,) in cx.execute(_ADMITTED, name))[:LANE_SHOWN]
+    seqs = sorted(seq for (seq,) in cx.execute(_ADMITTED, name))[:PARTITION_SHOWN]
     before = None
     if job.state is State.WAITING:
         place = partitions.look(tx, job.generation).place
         order = (terms.rank(job.spec.priority), place)
         (before,) = cx.execute(_BEFORE, (*name, *order)).fetchone()
-    _, _, due = cx.execute(_LANE_KEY, name).fetchone() or (None, None, None)
+    _, _, due = cx.execute(_PARTITION_KEY, name).fetchone() or (None, None, None)
     (in_line,) = cx.execute(_IN_LINE, name).fetchone()
     admitted = [show(tx, row) for row in cx.execute(_THESE, (numbers(seqs),))][::-1]
-    return LaneInfo(terms.key, admitted, in_line, before, due)
+    return PartitionInfo(terms.key, admitted, in_line, before, due)
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ def _info(tx: TransactionContext, row: QueueRow) -> QueueInfo:
     oldest = None
     if State.AVAILABLE in counts:
         (oldest,) = tx.execute(_OLDEST, (row.qid, _LOOKED_AT)).fetchone()
-    held = row.held_until if row.held_until > tx.now else None
+    held = row.throttled_until if row.throttled_until > tx.now else None
     return QueueInfo(row.name, counts, row.paused == 1, row.closed == 1, oldest, limits_of(row.limits), held)
 
 

@@ -11,7 +11,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, check_state, spec_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CODE, ENDED, GROUPED, PARKED, QUEUED, RUNNING, STATES
+from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, ENDED, PARKED, QUEUED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import batch_alone, enter, left
@@ -70,11 +70,11 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
         tx.execute(_RETRY_QUEUED, terms)
     else:
         unique = job.unique
-        tied = None if unique is None else unique.states
-        tx.execute(_RETRY, (*terms, tied))
-        if tied is not None:
-            shift_key(tx, queue, seq, tied, STATES[state], State.AVAILABLE)
-    if job.group is None or is_batch:
+        unique_phases = None if unique is None else unique.states
+        tx.execute(_RETRY, (*terms, unique_phases))
+        if unique_phases is not None:
+            shift_key(tx, queue, seq, unique_phases, STATES[state], State.AVAILABLE)
+    if job.batch_terms is None or is_batch:
         after = (
             AVAILABLE
             if before is None
@@ -84,21 +84,21 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
         if is_batch and state in ENDED:
             _bring_back(tx, queue, job.id)
     else:
-        tx.move(queue, state, GROUPED)
-        if state == GROUPED:
-            left(tx, queue, job.task, job.group.key)
+        tx.move(queue, state, COLLECTING)
+        if state == COLLECTING:
+            left(tx, queue, job.task, job.batch_terms.key)
         batch_alone(tx, queue, seq, job)
     return STATES[state]
 
 
 def _bring_back(tx: TransactionContext, queue: QueueContext, batch: str) -> None:
-    """Make the members of a retried batch GROUPED again."""
+    """Make the members of a retried batch COLLECTING again."""
     for seq, state, spec in tx.execute(_ENDED_MEMBERS, (queue.qid, batch)).fetchall():
         tx.execute(_REVIVE, (seq,))
         unique = spec_of(seq, spec).unique
         if unique is not None:
-            shift_key(tx, queue, seq, unique.states, STATES[state], State.GROUPED)
-        tx.move(queue, state, GROUPED)
+            shift_key(tx, queue, seq, unique.states, STATES[state], State.COLLECTING)
+        tx.move(queue, state, COLLECTING)
 
 
 def reschedule(
@@ -113,9 +113,9 @@ def _reschedule(tx: TransactionContext, ref: Ref, due: int) -> State | None:
     if found is None:
         return None
     queue, (seq, state, spec, _, batch, is_batch) = found
-    if state in QUEUED and state != PARKED and not (state == GROUPED and batch is not None):
+    if state in QUEUED and state != PARKED and not (state == COLLECTING and batch is not None):
         job = spec_of(seq, spec)
-        if job.group is not None and not is_batch:
+        if job.batch_terms is not None and not is_batch:
             _reschedule_member(tx, queue, seq, state, job, due)
             return STATES[state]
         before = partitions.look(tx, seq) if queue.has_dependents else None
@@ -132,13 +132,13 @@ def _reschedule(tx: TransactionContext, ref: Ref, due: int) -> State | None:
 def _reschedule_member(
     tx: TransactionContext, queue: QueueContext, seq: int, state: int, job: NewJob, due: int
 ) -> None:
-    assert job.group is not None
+    assert job.batch_terms is not None
     scheduled = CODE[State.SCHEDULED]
     tx.execute(_RESCHEDULE, (seq, scheduled, due, None))
-    if state == GROUPED:
-        left(tx, queue, job.task, job.group.key)
+    if state == COLLECTING:
+        left(tx, queue, job.task, job.batch_terms.key)
     if due <= tx.now:
-        tx.move(queue, state, GROUPED)
+        tx.move(queue, state, COLLECTING)
         enter(tx, queue, seq, job)
     else:
         tx.move(queue, state, scheduled)
@@ -173,6 +173,11 @@ def drop(tx: TransactionContext, name: str) -> bool:
     drop_keys(tx, queue)
     partitions.drop(tx, queue)
     entries = tx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount
-    if queue.paused or queue.closed or entries or (queue.gate and queue.gate.limits != NO_LIMITS):
+    if (
+        queue.paused
+        or queue.closed
+        or entries
+        or (queue.rate_limiter and queue.rate_limiter.limits != NO_LIMITS)
+    ):
         tx.changes += 1
     return True

@@ -12,7 +12,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, check_state, spec_blob
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, QUEUED, RUNNING, STATES
+from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, QUEUED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 from penstock.stores.sqlite.verbs.batches import end_queued, entered
@@ -42,8 +42,8 @@ def enqueue(tx: TransactionContext, jobs: Sequence[NewJob]) -> list[Enqueued]:
     plain = len(jobs) > 0
     for job in jobs:
         queue = tx.some_queue(job.queue)
-        alone = job.unique is None and job.group is None and not _may_wait(queue, job)
-        if queue.closed or queue.gate is not None or not alone:
+        alone = job.unique is None and job.batch_terms is None and not _may_wait(queue, job)
+        if queue.closed or queue.rate_limiter is not None or not alone:
             plain = False
     if plain and _insert_all(tx, jobs):
         return [Enqueued(EnqueueStatus.NEW, job.id) for job in jobs]
@@ -128,7 +128,7 @@ def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -
     refused = None if follows else refusal(tx, queue, job)
     if refused is not None:
         return refused
-    if job.unique is None and job.group is None and not _may_wait(queue, job):
+    if job.unique is None and job.batch_terms is None and not _may_wait(queue, job):
         _insert(tx, queue, job)
     else:
         _insert_with_options(tx, queue, job)
@@ -137,7 +137,7 @@ def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -
 
 def _may_wait(queue: QueueContext, job: NewJob) -> bool:
     """Return True if a partition or a fair share determines the job's state or place."""
-    return queue.fair is not None or job.lane is not None or job.turn is not None
+    return queue.fair is not None or job.partition is not None or job.tenant is not None
 
 
 def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJob) -> None:
@@ -152,11 +152,11 @@ def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJo
     if _may_wait(queue, job):
         partitions.join(tx, queue, seq, job, place)
         if state == AVAILABLE:
-            lane = None if job.lane is None else job.lane.key
-            before = RowBefore(seq, None, job.priority, place, lane, None, row[-1])
+            partition = None if job.partition is None else job.partition.key
+            before = RowBefore(seq, None, job.priority, place, partition, None, row[-1])
             state = partitions.became(tx, queue, before, state, place, at_tail=True) or state
     tx.enqueued(queue, state, 1)
-    if job.group is not None:
+    if job.batch_terms is not None:
         entered(tx, queue, seq, job, state)
 
 
@@ -200,8 +200,8 @@ def _cancel(tx: TransactionContext, ref: Ref, reason: str) -> State | None:
         return None
     seq, state, spec, asked, batch = row
     check_state(seq, state)
-    if state == GROUPED and batch is not None:
-        return State.GROUPED
+    if state == COLLECTING and batch is not None:
+        return State.COLLECTING
     if state in QUEUED:
         end_queued(tx, queue, seq, state, spec, reason)
         return State.CANCELLED

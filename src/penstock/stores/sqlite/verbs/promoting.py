@@ -12,7 +12,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, numbers, spec_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, GROUPED, RETRYABLE, SCHEDULED
+from penstock.stores.sqlite.states import AVAILABLE, COLLECTING, RETRYABLE, SCHEDULED
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import batches
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
@@ -39,7 +39,7 @@ class _Due(NamedTuple):
     state: int | None
     expires_at: int | None
     spec: bytes | None
-    group_key: str | None
+    batch_key: str | None
     partition: str | None
 
 
@@ -52,7 +52,7 @@ class _DueBatch(NamedTuple):
 
 
 #: Rows of `_Due` are read as plain tuples, for speed.
-_GROUP_KEY = _Due._fields.index("group_key")
+_BATCH_KEY = _Due._fields.index("batch_key")
 
 
 def probe_promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due | NeedsWrite:
@@ -66,8 +66,8 @@ def promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due:
     found = {queue.qid: queue for queue in tx.known(queues)}
     limit = max(0, limit)
     due = _due(tx, found, limit)
-    if any(queue.count(GROUPED) for queue in found.values()) or any(
-        row[_GROUP_KEY] is not None for row in due
+    if any(queue.count(COLLECTING) for queue in found.values()) or any(
+        row[_BATCH_KEY] is not None for row in due
     ):
         n = _promote_with_batches(tx, found, due, limit)
     else:
@@ -112,7 +112,7 @@ def _promote_with_batches(
     ]
     for queue in queues.values():
         # twice the limit: members that join during this promotion may make some batches due later
-        for at, task, key in batches.due_groups(tx, queue, 2 * limit):
+        for at, task, key in batches.due_batches(tx, queue, 2 * limit):
             items.append(((at, 1, 0, task, key, queue.name), _DueBatch(queue, task, key)))
     moved, members = 0, 0
     for _, one in sorted(items, key=itemgetter(0)):
@@ -120,7 +120,7 @@ def _promote_with_batches(
             break
         if isinstance(one, _Due):
             moved += _promote_one(tx, queues[one.qid], one)
-        elif batches.is_ripe(tx, *one, full=False):
+        elif batches.is_due(tx, *one, full=False):
             made, n = batches.flush(tx, *one)
             members += n
             moved += made is not None
@@ -139,13 +139,13 @@ def _promote_one(tx: TransactionContext, queue: QueueContext, one: _Due) -> int:
     if one.expires_at is not None and one.expires_at <= tx.now:
         batches.end_queued(tx, queue, one.seq, one.state, one.spec, EXPIRED)
         return 0
-    if one.group_key is None and queue.has_dependents:
+    if one.batch_key is None and queue.has_dependents:
         partitions.to_tail(tx, queue, one.seq)
-    elif one.group_key is None:
+    elif one.batch_key is None:
         tx.execute(_TO_TAIL, (tx.tails(queue, 1), numbers([one.seq])))
         tx.move(queue, one.state, AVAILABLE)
     else:
-        tx.move(queue, one.state, GROUPED)
+        tx.move(queue, one.state, COLLECTING)
         batches.enter(tx, queue, one.seq, spec_of(one.seq, one.spec))
     return 1
 

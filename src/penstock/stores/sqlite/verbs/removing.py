@@ -10,7 +10,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import check_state, numbers
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import CODE, GROUPED, RUNNING, STATES
+from penstock.stores.sqlite.states import CODE, COLLECTING, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import drop_members, left
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys
@@ -30,11 +30,11 @@ class _Gone(NamedTuple):
     state: int
     id: str
     task: str
-    group_key: str | None
+    batch_key: str | None
     batch: str | None
     was_batch: int
     seq: int
-    tied: int | None
+    unique_phases: int | None
 
 
 def delete(tx: TransactionContext, refs: Sequence[Ref]) -> list[State | None]:
@@ -48,7 +48,7 @@ def _delete(tx: TransactionContext, ref: Ref) -> State | None:
         return None
     seq, state, _, _, batch, _ = row
     check_state(seq, state)
-    if state != RUNNING and not (state == GROUPED and batch is not None):
+    if state != RUNNING and not (state == COLLECTING and batch is not None):
         _remove(tx, queue, [seq])
     return STATES[state]
 
@@ -68,7 +68,7 @@ def purge(tx: TransactionContext, name: str, states: Sequence[State], limit: int
 
 
 def _purgeable(tx: TransactionContext, qid: int, code: int) -> list[int]:
-    if code == GROUPED:  # members of a batch are removed with it
+    if code == COLLECTING:  # members of a batch are removed with it
         return [seq for (seq,) in tx.execute(_ALONE, (qid,))]
     return gather(tx, qid, code)
 
@@ -100,19 +100,21 @@ def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
 
 def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) -> None:
     """Free the unique keys of removed jobs, remove members of removed batches, leave collecting batches."""
-    free_keys(tx, [one.seq for one in gone if one.tied is not None])
+    free_keys(tx, [one.seq for one in gone if one.unique_phases is not None])
     _leave_batches(tx, queue, gone, forgotten=False)
 
 
 def forget(tx: TransactionContext, queue: QueueContext, state: int, seqs: Sequence[int]) -> int:
     """Remove ended jobs of one state whose retention is over; return their number."""
     if seqs:
-        keys = dict.fromkeys(partitions.look(tx, seq).lane for seq in seqs) if queue.has_partitions else {}
+        keys = (
+            dict.fromkeys(partitions.look(tx, seq).partition for seq in seqs) if queue.has_partitions else {}
+        )
         gone = _deleted(tx, seqs)
         tx.move(queue, state, None, len(seqs))
         for one in gone:
-            if one.tied is not None:
-                forget_key(tx, one.seq, state, one.tied)
+            if one.unique_phases is not None:
+                forget_key(tx, one.seq, state, one.unique_phases)
         _leave_batches(tx, queue, gone, forgotten=True)
         for key in keys:  # `advance` admits waiting jobs that may start by now
             if key is not None:
@@ -128,7 +130,7 @@ def _leave_batches(
     for one in gone:
         if one.was_batch:
             drop_members(tx, queue, one.id, forgotten=forgotten)
-        elif one.state == GROUPED and one.batch is None and one.group_key is not None:
-            waited[one.task, one.group_key] = waited.get((one.task, one.group_key), 0) + 1
+        elif one.state == COLLECTING and one.batch is None and one.batch_key is not None:
+            waited[one.task, one.batch_key] = waited.get((one.task, one.batch_key), 0) + 1
     for (task, key), n in waited.items():
         left(tx, queue, task, key, n)

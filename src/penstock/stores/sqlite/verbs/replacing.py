@@ -9,7 +9,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import job_of, spec_blob
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CODE, GROUPED, STATES, WAITING
+from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, STATES, WAITING
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import enter, left, set_key
 from penstock.stores.sqlite.verbs.keys import holder
@@ -53,7 +53,7 @@ def _replace(tx: TransactionContext, queue: QueueContext, seq: int, new: NewJob)
         after = partitions.became(tx, queue, row_before, code, stands, at_tail=place is not None)
     tx.move(queue, old, after)
     if code != old and job.is_member:
-        _change_group(tx, queue, seq, job, old)
+        _change_batch(tx, queue, seq, job, old)
     return True
 
 
@@ -75,24 +75,24 @@ def _move(tx: TransactionContext, queue: QueueContext, seq: int, before: Job, jo
     tx.move(queue, old, after)
     if job.is_member:
         _change_key(tx, queue, seq, before, job)
-    if row_before.lane is not None:
-        partitions.advance(tx, queue, row_before.lane)
+    if row_before.partition is not None:
+        partitions.advance(tx, queue, row_before.partition)
 
 
 def _change_key(tx: TransactionContext, queue: QueueContext, seq: int, before: Job, job: Job) -> None:
-    assert before.spec.group is not None
-    assert job.spec.group is not None
-    if before.state is State.GROUPED:
-        left(tx, queue, job.task, before.spec.group.key)
-    set_key(tx, seq, job.spec.group.key)
-    if job.state is State.GROUPED:
+    assert before.spec.batch_terms is not None
+    assert job.spec.batch_terms is not None
+    if before.state is State.COLLECTING:
+        left(tx, queue, job.task, before.spec.batch_terms.key)
+    set_key(tx, seq, job.spec.batch_terms.key)
+    if job.state is State.COLLECTING:
         enter(tx, queue, seq, job.spec)
 
 
-def _change_group(tx: TransactionContext, queue: QueueContext, seq: int, job: Job, old: int) -> None:
+def _change_batch(tx: TransactionContext, queue: QueueContext, seq: int, job: Job, old: int) -> None:
     """Let a replaced member leave its collecting batch (now scheduled), or join it (now due)."""
-    assert job.spec.group is not None
-    if old == GROUPED:
-        left(tx, queue, job.task, job.spec.group.key)
-    elif job.state is STATES[GROUPED]:
+    assert job.spec.batch_terms is not None
+    if old == COLLECTING:
+        left(tx, queue, job.task, job.spec.batch_terms.key)
+    elif job.state is STATES[COLLECTING]:
         enter(tx, queue, seq, job.spec)

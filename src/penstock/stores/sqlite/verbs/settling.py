@@ -99,22 +99,22 @@ def _holds(lease: Lease | Ref, seq: int, state: int, token: str) -> bool:
 
 
 def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlement, head: int) -> None:
-    seq, _, token, attempt, charged, lost, place, due, errors, tied, is_batch, asked, because = row
+    seq, _, token, attempt, charged, lost, place, due, errors, unique_phases, is_batch, asked, because = row
     to, now = one.transition, tx.now
     reason = reason_after(to, bool(asked), because)
-    if to.hold:
-        limits.hold(tx, queue, to.hold)
+    if to.throttle:
+        limits.throttle(tx, queue, to.throttle)
     before = _throttled(tx, queue, seq, to) if queue.has_dependents else None
     tx.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
     ended = to.state in TERMINAL
-    if tied is not None:
-        shift_key(tx, queue, seq, tied, State.RUNNING, to.state)
+    if unique_phases is not None:
+        shift_key(tx, queue, seq, unique_phases, State.RUNNING, to.state)
     if ended and to.keep <= 0:
         tx.execute(_DROP, (seq, token))
         tx.move(queue, RUNNING, None)
-        if tied is not None:
-            forget_key(tx, seq, code, tied)
+        if unique_phases is not None:
+            forget_key(tx, seq, code, unique_phases)
         if is_batch:
             end_members(tx, queue, one.lease.id, code, now, reason)
             drop_members(tx, queue, one.lease.id, forgotten=True)
@@ -151,10 +151,10 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
 def _throttled(tx: TransactionContext, queue: QueueContext, seq: int, to: Transition) -> RowBefore:
     """Return the job's row, and throttle its partition if the transition does."""
     before = partitions.look(tx, seq)
-    if before.lane is None or to.hold_lane <= 0:
+    if before.partition is None or to.throttle_partition <= 0:
         return before
-    until = tx.now + to.hold_lane
-    return partitions.hold(tx, queue, before, before.lane, until, back=to.state is State.AVAILABLE)
+    until = tx.now + to.throttle_partition
+    return partitions.throttle(tx, queue, before, before.partition, until, back=to.state is State.AVAILABLE)
 
 
 def _due(to: Transition, due: int, now: int) -> int:

@@ -39,7 +39,7 @@ def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Off
     """The fact of this enqueue. `due` is a lower bound: the store reads its clock later."""
     at, mono, pid = timestamp()
     _, due = first_state(job, at)
-    unique, lane = job.unique, job.lane
+    unique, partition = job.unique, job.partition
     period = None if unique is None else unique.period
     return facts.Offered(
         at,
@@ -58,10 +58,10 @@ def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Off
         unique_until=None if period is None else at + period,
         follows=follows,
         unique_states=3 if unique is None else unique.states,
-        lane=None if lane is None else lane.key,
-        lane_most=1 if lane is None else lane.most,
-        ordered=lane is not None and lane.ordered,
-        grouped=job.group is not None,
+        partition=None if partition is None else partition.key,
+        partition_most=1 if partition is None else partition.most,
+        ordered=partition is not None and partition.ordered,
+        collected=job.batch_terms is not None,
         entry=entry,
     )
 

@@ -29,16 +29,16 @@ def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Violation]:
     twice = [id for id, n in Counter(batch.members).items() if n > 1]
     if twice:
         n = Counter(batch.members)[twice[0]]
-        yield broken(batch, "groups", f"the batch has its member {twice[0]} {n} times")
+        yield broken(batch, "batches", f"the batch has its member {twice[0]} {n} times")
     if any(lease.members != batch.members and not case.forgiven(lease.mono) for lease in batch.leases):
-        yield broken(batch, "groups", "its members have changed from one lease to the next")
+        yield broken(batch, "batches", "its members have changed from one lease to the next")
     unknown = [id for id in batch.members if Ref(batch.ref.queue, id) not in case.last]
     if unknown and exclusive:
-        yield broken(batch, "groups", f"its member {unknown[0]} was never enqueued")
+        yield broken(batch, "batches", f"its member {unknown[0]} was never enqueued")
     for id in batch.members:
         member = case.last.get(Ref(batch.ref.queue, id))
-        if member is not None and member.offer is not None and not member.offer.grouped:
-            yield broken(batch, "groups", f"its member {id} is not a job to be collected")
+        if member is not None and member.offer is not None and not member.offer.collected:
+            yield broken(batch, "batches", f"its member {id} is not a job to be collected")
 
 
 def _of_member(member: Story, case: Case) -> Iterator[Violation]:
@@ -51,4 +51,4 @@ def _of_member(member: Story, case: Case) -> Iterator[Violation]:
     lasting = [b for b in member.batches if not all(case.forgiven(lease.mono) for lease in b.leases)]
     if len(lasting) > 1:
         names = " and ".join(batch.ref.id for batch in lasting)
-        yield broken(member, "groups", f"the job is in more than one batch: {names}")
+        yield broken(member, "batches", f"the job is in more than one batch: {names}")

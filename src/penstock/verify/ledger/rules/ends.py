@@ -194,9 +194,9 @@ def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list
         ended = sorted(set(fates) & TERMINAL_STATES)
         if ended and job.batch in {batch.ref.id for batch in story.batches}:
             says = f"its batch ended as {' and '.join(ended)}; in the store the job is {state}"
-            return "unfinished", [broken(story, "groups", says)]
+            return "unfinished", [broken(story, "batches", says)]
         return "unfinished", []
     if state not in fates and "unfinished" not in fates and not (set(fates) & {"lost", "forgiven"}):
         says = f"its batch ended as {' and '.join(fates)}; in the store the job is {state}"
-        return state, [broken(story, "groups", says)]
+        return state, [broken(story, "batches", says)]
     return state, []

@@ -15,18 +15,18 @@ from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.rules.spans import FOR_EVER, Span, leases_of
 from penstock.verify.ledger.verdict import Violation
 
-__all__ = ["lanes", "queue_limits"]
+__all__ = ["partitions", "queue_limits"]
 
 #: A delayed job may join its partition this much before its due time in the ledger (ns).
 _ABOUT = 50_000_000
 
 
-def lanes(case: Case) -> Iterator[Violation]:
+def partitions(case: Case) -> Iterator[Violation]:
     """Check the limit of jobs per key, and the order of ordered jobs."""
     by_key: dict[tuple[str, str], list[Story]] = defaultdict(list)
     for story in case.history.stories:
-        if story.offer is not None and story.offer.lane is not None and story.leases:
-            by_key[story.ref.queue, story.offer.lane].append(story)
+        if story.offer is not None and story.offer.partition is not None and story.leases:
+            by_key[story.ref.queue, story.offer.partition].append(story)
     for (_, key), stories in by_key.items():
         spans = [span for story in stories for span in leases_of(story, case)]
         for span, at_once in _crowds(spans, _most_of_key):
@@ -77,7 +77,7 @@ def _crowds(
 
 def _most_of_key(_: Span, at_once: Sequence[Span]) -> int:
     """The largest limit of these jobs: the limit of the last one to start applies, and that is unknown."""
-    return max(span.story.offer.lane_most for span in at_once if span.story.offer is not None)
+    return max(span.story.offer.partition_most for span in at_once if span.story.offer is not None)
 
 
 class _Limit:

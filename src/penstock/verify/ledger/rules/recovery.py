@@ -91,14 +91,14 @@ def lateness(case: Case) -> Iterator[Late]:
     """The lateness of each delayed job that was not rescheduled and is not collected for a batch."""
     for story in case.history.stories:
         offer = story.offer
-        if offer is None or not offer.delayed or not story.runs or offer.grouped:
+        if offer is None or not offer.delayed or not story.runs or offer.collected:
             continue
         if any(op.asked.verb in ("reschedule", "retry") for op in story.operations):
             continue
         first = min(story.runs, key=lambda run: run.start.mono)
         start = first.start
         ms = case.history.at(start) - offer.due
-        free = offer.lane is None and story.ref.queue not in case.history.limits
+        free = offer.partition is None and story.ref.queue not in case.history.limits
         began = start.mono - max(0, ms) * 1_000_000
         wait = LostLease(first.pids, began, began, start.mono, queue=story.ref.queue)
         blamed = case.faults_by_target.cause(wait) is not None

@@ -1,8 +1,8 @@
 -- What is done about a job whose record or lease cannot be read, or moved: it is dead, whatever it was, and a
 -- record that can be read, with the bytes of the old one as its payload, stands in its place. It leaves every
--- order that can be known. Where its lane or its unique key cannot, its id joins `ghosts`: who finds a lane full,
+-- order that can be known. Where its partition or its unique key cannot, its id joins `ghosts`: who finds a partition full,
 -- or a key held, looks there.
--- needs: clock states queue record lanes places
+-- needs: clock states queue record partitions places
 
 local DEAD_KEPT, MOST_CAUSE = 7776000000, 250
 
@@ -68,35 +68,35 @@ local function leave_parked(queue, id)
   end
 end
 
-local function leave_group(queue, id)
-  for _, name in ipairs(redis.call('HKEYS', queue .. ':grouping')) do
-    if redis.call('ZREM', queue .. ':group/' .. name, id) == 1 then groups().recount(queue, name) end
+local function leave_batch(queue, id)
+  for _, name in ipairs(redis.call('HKEYS', queue .. ':batches')) do
+    if redis.call('ZREM', queue .. ':batch/' .. name, id) == 1 then batches().recount(queue, name) end
   end
 end
 
 -- The state that the orders say it has (nothing: none), which it leaves. Taken: it stands in no list any more.
 local function uproot(queue, id, job, taken)
   local state
-  for number = SCHEDULED, GROUPED do
+  for number = SCHEDULED, COLLECTING do
     if redis.call('ZREM', queue .. ':state/' .. number, id) == 1 then state = number end
   end
-  if redis.call('ZREM', queue .. IN_BATCH, id) == 1 then return GROUPED end
+  if redis.call('ZREM', queue .. IN_BATCH, id) == 1 then return COLLECTING end
   if job then forget_traces(queue, id, order(job, id)) end
   if state == PARKED then leave_parked(queue, id) end
-  if state == GROUPED then leave_group(queue, id) end
+  if state == COLLECTING then leave_batch(queue, id) end
   if not taken and (not state or state == AVAILABLE) then leave_ready(queue, id) end
   return state
 end
 
--- Those that wait behind it in a lane that it cannot name.
-local function leave_lanes(queue, id)
+-- Those that wait behind it in a partition that it cannot name.
+local function leave_partitions(queue, id)
   local seen = {}
   for _, waiting in ipairs(redis.call('ZRANGE', queue .. ':state/' .. WAITING, 0, 999)) do
     local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', waiting))
-    local key = ok and job.lane and terms_of(job).key
+    local key = ok and job.partition and terms_of(job).key
     if key and not seen[key] then
       seen[key] = true
-      if redis.call('ZREM', queue .. ':lane/' .. key, id) == 1 then advance(queue, key) end
+      if redis.call('ZREM', queue .. ':partition/' .. key, id) == 1 then advance(queue, key) end
     end
   end
 end
@@ -105,12 +105,12 @@ local function become_ghost(queue, id)
   redis.call('SADD', queue .. ':ghosts', id)
   redis.call('HSET', queue .. ':meta', 'ghosts', 1)
   meta(queue).ghosts = true
-  leave_lanes(queue, id)
+  leave_partitions(queue, id)
 end
 
-local function leave_lane(queue, id, job)
+local function leave_partition(queue, id, job)
   local key = terms_of(job).key
-  redis.call('ZREM', queue .. ':lane/' .. key, id, waiting_order(job, id))
+  redis.call('ZREM', queue .. ':partition/' .. key, id, waiting_order(job, id))
   job.admitted = false
   advance(queue, key)
 end
@@ -119,10 +119,10 @@ end
 local function end_its_members(queue, id, over, reason)
   for _, member_id in ipairs(redis.call('ZRANGE', queue .. IN_BATCH, 0, -1)) do
     local ok, member = pcall(read, redis.call('HGET', queue .. ':jobs', member_id))
-    if ok and member.group and groups().batch_of(member) == id then
+    if ok and member.batch and batches().batch_of(member) == id then
       redis.call('ZREM', queue .. IN_BATCH, member_id)
       member.state, member.ended, member.reason = DEAD, now, reason
-      member.group = groups().with_part(member, '')
+      member.batch = batches().with_part(member, '')
       put(queue, member_id, member, over)
     end
   end
@@ -164,8 +164,8 @@ local function put_aside(queue, id, record, cause, taken)
   end_its_members(queue, id, over, dead.reason)
   if not job then
     if not (before and ended_state(before)) then become_ghost(queue, id) end
-  elseif job.lane then
-    leave_lane(queue, id, job)
+  elseif job.partition then
+    leave_partition(queue, id, job)
   end
   note_set_aside(queue, id, cause)
   return dead

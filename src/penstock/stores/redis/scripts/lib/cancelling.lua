@@ -1,6 +1,6 @@
 -- Cancel a job that waits, or ask one that runs to stop; its record keeps the reason until it has stopped.
 -- Returns its state then (nil: not there), and whether it was asked anew.
--- needs: states queue record lanes places lookup
+-- needs: states queue record partitions places lookup
 
 local function cancel_job(queue, id, reason)
   local state, job, held = look_at(queue, id)
@@ -18,7 +18,7 @@ local function cancel_job(queue, id, reason)
     return state, true
   end
   if not state or ended_state(state) then return state, false end
-  if state == GROUPED and groups().in_batch(job) then return state, false end
+  if state == COLLECTING and batches().in_batch(job) then return state, false end
   take(queue, id, job)
   end_queued(queue, id, job, reason)
   return CANCELLED, false

@@ -1,13 +1,13 @@
 -- Insert a job that is not the usual one: what may keep it out, and its first facts.
--- needs: clock states status_codes queue record lanes places replacing
+-- needs: clock states status_codes queue record partitions places replacing
 
--- What a form says beyond queue and priority: times, and what ties the job to others (see record.lua).
+-- What a form says beyond queue and priority: times, and its shared keys (see record.lua).
 local function read_form(form)
   local said = {delay = 0, run_at = NONE, expires_in = NONE, expires_at = NONE}
   if #form > 2 then
     local at
     said.delay, said.run_at, said.expires_in, said.expires_at, at = struct.unpack('<dddd', form, 3)
-    for _, part in ipairs(TIES) do
+    for _, part in ipairs(SHARED_KEYS) do
       local text
       text, at = struct.unpack('<I2c0', form, at)
       if text ~= '' then said[part] = text end
@@ -61,7 +61,7 @@ local function first_facts(generation, form)
     generation = generation, priority = string.byte(form, 2) - 100, enqueued = now, place = generation,
     attempt = 0, lost = 0, at_tail = true,
   }
-  for _, part in ipairs(TIES) do job[part] = said[part] end
+  for _, part in ipairs(SHARED_KEYS) do job[part] = said[part] end
   job.state, job.run, job.expires = first_times(said)
   return job
 end
@@ -70,8 +70,8 @@ local function store_new(queue, id, form, generation, flags, tail)
   local job = first_facts(generation, form)
   job.tail_flags, job.tail = flags, tail
   if job.unique then shift_key(queue, id, job, 0, QUEUED_PHASE) end
-  if job.turn then become_fair(queue, job) end
+  if job.tenant then become_fair(queue, job) end
   minted = math.max(minted, generation)
-  if job.group and job.state == AVAILABLE then return groups().join(queue, id, job) end
+  if job.batch and job.state == AVAILABLE then return batches().join(queue, id, job) end
   put(queue, id, job)
 end

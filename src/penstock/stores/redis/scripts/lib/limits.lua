@@ -5,7 +5,7 @@
 
 local AHEAD, LEAD, NOISE = 20, 10, 0.001
 local SPAN, LEAST, SOONEST, LATEST, NOTHING_KNOWN = 5000, 200, 10, 60000, 1000
-local SHORTEST_HOLD, LONGEST_HOLD = 100, 86400000
+local SHORTEST_THROTTLE, LONGEST_THROTTLE = 100, 86400000
 local UNSET, PACKED = -9007199254740992, '<dddddddddd'
 local RULES = {
   'max_size', 'waits', 'max_running', 'count', 'per', 'burst', 'keep_finished', 'keep_dead', 'finished_for', 'dead_for',
@@ -26,20 +26,20 @@ local function rules_of(m)
 end
 
 local function base_of(queue, m, rules)
-  m.tat = m.tat or tonumber(redis.call('HGET', queue .. ':meta', 'tat')) or 0
-  local ahead = m.tat - now
-  return ahead > 0 and ahead <= AHEAD + rules.burst * rules.step + 1 and m.tat or now
+  m.next_start = m.next_start or tonumber(redis.call('HGET', queue .. ':meta', 'next_start')) or 0
+  local ahead = m.next_start - now
+  return ahead > 0 and ahead <= AHEAD + rules.burst * rules.step + 1 and m.next_start or now
 end
 
 -- How many jobs it may give now; if none, then also when it may by the time that passes, if it will by that.
 local function room_of(queue, m)
   local rules, room, opens = rules_of(m), math.huge, nil
-  if m.held then
-    if m.held > now then
-      opens = m.held
+  if m.throttled_until then
+    if m.throttled_until > now then
+      opens = m.throttled_until
     else
-      redis.call('HDEL', queue .. ':meta', 'held')
-      m.held = nil
+      redis.call('HDEL', queue .. ':meta', 'throttled_until')
+      m.throttled_until = nil
     end
   end
   if rules.max_running then
@@ -71,7 +71,7 @@ local function next_start(queue, m)
   m.given = (m.given or 0) + 1
   if not rules.step then return now end
   local base = base_of(queue, m, rules)
-  m.tat, m.tat_changed = base + rules.step, true
+  m.next_start, m.next_start_changed = base + rules.step, true
   return math.max(now, math.ceil(base - (rules.burst - 1) * rules.step - NOISE))
 end
 
@@ -83,9 +83,9 @@ end
 
 -- Those that `next_start` was asked for have been given.
 local function passed(queue, m)
-  if m.tat_changed then
-    redis.call('HSET', queue .. ':meta', 'tat', string.format('%.17g', m.tat))
-    m.tat_changed = nil
+  if m.next_start_changed then
+    redis.call('HSET', queue .. ':meta', 'next_start', string.format('%.17g', m.next_start))
+    m.next_start_changed = nil
   end
   if m.given and rules_of(m).max_size then
     local count, at, since = drain_of(queue)
@@ -123,10 +123,10 @@ local function full(queue, m)
 end
 
 -- It gives nothing for so long.
-local function hold(queue, m, ms)
-  m.held = math.max(m.held or 0, now + math.min(math.max(ms, SHORTEST_HOLD), LONGEST_HOLD))
+local function throttle(queue, m, ms)
+  m.throttled_until = math.max(m.throttled_until or 0, now + math.min(math.max(ms, SHORTEST_THROTTLE), LONGEST_THROTTLE))
   m.limited = true
-  redis.call('HSET', queue .. ':meta', 'held', string.format('%.0f', m.held))
+  redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', m.throttled_until))
 end
 
 -- How many ended jobs of a state are one too many or too old.

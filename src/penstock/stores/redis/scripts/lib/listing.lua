@@ -1,5 +1,5 @@
 -- The jobs of one state in order of enqueue, from the orders that the queue keeps anyway.
--- needs: states queue record lanes places
+-- needs: states queue record partitions places
 
 -- The priorities that have available jobs.
 local function bands(queue)
@@ -88,7 +88,7 @@ local function of_state(queue, state, before, n, newest)
     local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
       or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
     add_ids(queue, found, ids, index)
-    if state == GROUPED and newest then    -- the oldest are for purge, which leaves those in batches alone
+    if state == COLLECTING and newest then    -- the oldest are for purge, which leaves those in batches alone
       index = queue .. IN_BATCH
       add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
     end

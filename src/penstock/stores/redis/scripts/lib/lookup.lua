@@ -1,5 +1,5 @@
 -- The state of a job by its id, and as one letter of an answer.
--- needs: states queue record lanes places
+-- needs: states queue record partitions places
 
 local NOT_THERE = '-'
 

@@ -1,5 +1,5 @@
 -- The orders that a queue keeps besides its ready lists, and how a job enters and leaves each.
--- needs: clock states queue record lanes
+-- needs: clock states queue record partitions
 
 local function first_place_of(name)
   return tonumber(string.match(name, '^[^/]+/[^/]+/([^/]+)'))
@@ -185,19 +185,19 @@ local function ended_state(state)
   return state == COMPLETED or state == CANCELLED or state == DEAD
 end
 
-local groups    -- what is to be done about groups and batches, at its first call
+local batches    -- what is to be done about batches, at its first call
 
 function put(queue, id, job, over)
-  if job.lane then enter(queue, id, job) end
+  if job.partition then enter(queue, id, job) end
   local state = job.state
   job.fresh, job.moved = false, false
-  if state == GROUPED then return groups().put(queue, id, job) end
+  if state == COLLECTING then return batches().put(queue, id, job) end
   if state == AVAILABLE then
     if job.at_tail and meta(queue).fair then draw(queue, job) end
     put_again(queue, id, job)
     made_ready[queue] = true
   elseif state == WAITING then
-    redis.call('ZADD', lane_of(queue, terms_of(job)), 1, waiting_order(job, id))
+    redis.call('ZADD', partition_of(queue, terms_of(job)), 1, waiting_order(job, id))
   elseif state == SCHEDULED or state == RETRYABLE then
     redis.call('ZADD', queue .. ':due', job.run, order(job, id))
     made_due[queue] = math.min(made_due[queue] or job.run, job.run)
@@ -213,21 +213,21 @@ function put(queue, id, job, over)
   redis.call('HSET', queue .. ':jobs', id, record)
   if ended_state(state) then
     tell_ended(queue, id, record)
-    if job.group and groups().is_batch(job) then groups().end_members(queue, id, job, over) end
+    if job.batch and batches().is_batch(job) then batches().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
   end
-  if job.lane then advance(queue, terms_of(job).key) end
+  if job.partition then advance(queue, terms_of(job).key) end
 end
 
 function take(queue, id, job)
   local state = job.state
-  if state == GROUPED then return groups().take(queue, id, job) end
+  if state == COLLECTING then return batches().take(queue, id, job) end
   if state == AVAILABLE then
     if job.fresh or job.moved then take_ready(queue, id, job) else take_again(queue, id, job) end
     give_back(queue, job)
   elseif state == WAITING then
-    redis.call('ZREM', lane_of(queue, terms_of(job)), waiting_order(job, id))
+    redis.call('ZREM', partition_of(queue, terms_of(job)), waiting_order(job, id))
   elseif state == SCHEDULED or state == RETRYABLE then
     redis.call('ZREM', queue .. ':due', order(job, id))
   elseif state == PARKED then
@@ -244,7 +244,7 @@ end
 -- Somebody has deleted the record of a job, and with it where it stood: it must not stand in the way of others.
 local function forget_traces(queue, id, order_of_it)
   for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, order_of_it) end
-  for state = SCHEDULED, GROUPED do
+  for state = SCHEDULED, COLLECTING do
     redis.call('ZREM', queue .. ':state/' .. state, id)
     if ended_state(state) then redis.call('ZREM', queue .. ':ended/' .. state, order_of_it) end
   end
@@ -258,11 +258,11 @@ end
 
 -- What has been taken does not come back; the members of a batch go with it. Forgotten: nobody has asked for that.
 local function remove(queue, id, job, forgotten)
-  if job.group and groups().is_batch(job) then groups().remove_members(queue, id, job, forgotten) end
+  if job.batch and batches().is_batch(job) then batches().remove_members(queue, id, job, forgotten) end
   if not (forgotten and outlives(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
   tell_ended(queue, id, '')
-  if job.lane then
+  if job.partition then
     leave(queue, id, job)
     advance(queue, terms_of(job).key)
   end
@@ -274,11 +274,11 @@ function end_queued(queue, id, job, reason)
   put(queue, id, job, now + profile(queue, job))
 end
 
--- To the tail; a member joins its group instead.
+-- To the tail; a member joins its batch instead.
 local function put_available(queue, id, job)
   job.state = AVAILABLE
   job.place, job.at_tail = count_up(meta(queue)), true
-  if job.group and not groups().is_batch(job) then return groups().join(queue, id, job) end
+  if job.batch and not batches().is_batch(job) then return batches().join(queue, id, job) end
   put(queue, id, job)
 end
 
@@ -297,15 +297,15 @@ local function is_stand_in(job)
   return string.sub(job.tail, 13, 31) == '(unreadable record)' and job.tail_flags >= 32
 end
 
-local grouping
-function groups()
-  if grouping then return grouping end
-  -- include: groups
-  grouping = {
-    is_batch = is_batch, in_batch = in_batch, batch_of = batch_of, put = put_grouped, take = take_grouped,
+local loaded_batches
+function batches()
+  if loaded_batches then return loaded_batches end
+  -- include: batches
+  loaded_batches = {
+    is_batch = is_batch, in_batch = in_batch, batch_of = batch_of, put = put_collecting, take = take_collecting,
     join = join, flush = flush, is_due = is_due, make_batch = make_batch, end_members = end_members,
     remove_members = remove_members, bring_back_members = bring_back_members, recount = recount,
     with_part = with_part,
   }
-  return grouping
+  return loaded_batches
 end

@@ -31,10 +31,10 @@ local function meta(queue)
   local m = metas[queue]
   if m then return m end
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'head', 'segments', 'enqueued',
-    'paused', 'closed', 'tail0', 'limits', 'held', 'fair', 'ghosts')
+    'paused', 'closed', 'tail0', 'limits', 'throttled_until', 'fair', 'ghosts')
   m = {
     paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {},
-    limits = v[9], held = tonumber(v[10] or nil), limited = v[9] or v[10], fair = tonumber(v[11] or nil),
+    limits = v[9], throttled_until = tonumber(v[10] or nil), limited = v[9] or v[10], fair = tonumber(v[11] or nil),
     ghosts = v[12], queue = queue,
   }
   if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[10] end    -- no limits are set so
@@ -195,7 +195,7 @@ local function limiting()
   -- include: limits
   limit_rules = {
     rules_of = rules_of, room_of = room_of, worth_waking = worth_waking, next_start = next_start,
-    passed = passed, full = full, hold = hold, beyond = beyond, RULES = RULES, PACKED = PACKED, UNSET = UNSET,
+    passed = passed, full = full, throttle = throttle, beyond = beyond, RULES = RULES, PACKED = PACKED, UNSET = UNSET,
   }
   return limit_rules
 end

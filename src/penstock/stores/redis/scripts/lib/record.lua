@@ -3,8 +3,8 @@
 -- needs: clock states
 
 local TAIL_FLAGS = 48
-local TIES = {'unique', 'lane', 'turn', 'group'}    -- what ties a job to others, as script_arguments.py writes it
-local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(TIES)}
+local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch'}    -- the keys that a job shares with others, as script_arguments.py writes it
+local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(SHARED_KEYS)}
 
 local function some(number)
   if number ~= NONE then return number end
@@ -15,18 +15,18 @@ local function is_plain(record)
   return #record >= 13 and bit.band(string.byte(record), PLAIN_MASK) == PLAIN
 end
 
--- The least that a tie can be.
-local TIED_BY = {unique = 10, lane = 17, turn = 2, group = 20}
+-- The least size (bytes) of each.
+local LEAST_SIZE = {unique = 10, partition = 17, tenant = 2, batch = 20}
 
 -- Whether what was read can be reckoned with, and moved.
 local function check(job, size, at)
   local sum = job.enqueued + job.run + job.place + (job.expires or 0)
   if at ~= 10 + size or not (math.abs(sum) < 2 ^ 60) then error('its parts do not fit') end
-  for part, least in pairs(TIED_BY) do
+  for part, least in pairs(LEAST_SIZE) do
     if job[part] and #job[part] < least then error('its ' .. part .. ' is cut off') end
   end
-  if job.group and #job.group < 20 + struct.unpack('<I2', job.group, 19) then error('its group is cut off') end
-  if (job.state == WAITING and not job.lane) or (job.state == GROUPED and not job.group) then
+  if job.batch and #job.batch < 20 + struct.unpack('<I2', job.batch, 19) then error('its batch key is cut off') end
+  if (job.state == WAITING and not job.partition) or (job.state == COLLECTING and not job.batch) then
     error('what it waits for is gone')
   end
 end

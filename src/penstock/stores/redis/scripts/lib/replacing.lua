@@ -1,5 +1,5 @@
 -- A queued job is given what a second one of its unique key asks for: unique_rules.replaced.
--- needs: clock states queue record lanes places
+-- needs: clock states queue record partitions places
 
 local EXTRA, INLINE = 16, 32    -- flags of a tail
 local REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2
@@ -27,7 +27,7 @@ local function replaceable(queue, id, generation)
     set_aside(queue, id, record, why_not('its arguments are cut off'))
     return false
   end
-  return not (job.state == GROUPED and groups().in_batch(job))
+  return not (job.state == COLLECTING and batches().in_batch(job))
 end
 
 -- How many bytes follow the first of a msgpack value that is no array, map or text: by that.
@@ -65,7 +65,7 @@ local function after_value(text, at)
 end
 
 -- What only some jobs have: nine fields, as they are written.
-local FIELDS, LANE_AT, TURN_AT = 9, 8, 9
+local FIELDS, PARTITION_AT, TENANT_AT = 9, 8, 9
 
 local function fields_of(extra)
   local fields, at = {}, 2
@@ -80,21 +80,21 @@ local function fields_of(extra)
   return fields
 end
 
--- It leaves its lane, its turn and its group, and joins those that the second job has said.
+-- It leaves its partition, its tenant and its batch, and joins those that the second job has said.
 local function move(queue, id, job, said, state)
-  local old, left = job.state, job.lane and terms_of(job).key
+  local old, left = job.state, job.partition and terms_of(job).key
   take(queue, id, job)
-  if job.lane then leave(queue, id, job) end
-  job.lane, job.turn, job.terms = said.lane, said.turn, nil
-  if job.group and said.group then job.group = said.group end
-  if job.turn and not meta(queue).fair then
+  if job.partition then leave(queue, id, job) end
+  job.partition, job.tenant, job.terms = said.partition, said.tenant, nil
+  if job.batch and said.batch then job.batch = said.batch end
+  if job.tenant and not meta(queue).fair then
     job.place = count_up(meta(queue), minted)
     become_fair(queue, job)
   end
   if state == SCHEDULED then
     job.state = SCHEDULED
     put(queue, id, job)
-  elseif state or old == AVAILABLE or old == WAITING or old == GROUPED then
+  elseif state or old == AVAILABLE or old == WAITING or old == COLLECTING then
     put_available(queue, id, job)
   else
     put(queue, id, job)
@@ -102,7 +102,7 @@ local function move(queue, id, job, said, state)
   if left then advance(queue, left) end
 end
 
--- What is sent is the tail of the second job; then what it says of its ties, where it would begin, and its times.
+-- What is sent is the tail of the second job; then what it says of its shared keys, where it would begin, and its times.
 local function replace_job(queue, id, replaces, sent, said, state, run, expires)
   local job = read(redis.call('HGET', queue .. ':jobs', id))
   local profile, extra, payload = tail_parts(job.tail_flags, job.tail)
@@ -112,9 +112,9 @@ local function replace_job(queue, id, replaces, sent, said, state, run, expires)
   local new_times = bit.band(replaces, REPLACES_RUN_AT) ~= 0
   local moves = false
   if bit.band(replaces, REPLACES_ARGUMENTS) ~= 0 then
-    payload, fields[LANE_AT], fields[TURN_AT] = new_payload, new_fields[LANE_AT], new_fields[TURN_AT]
-    moves = job.lane ~= said.lane or job.turn ~= said.turn
-      or (job.group and said.group and job.group ~= said.group) or false
+    payload, fields[PARTITION_AT], fields[TENANT_AT] = new_payload, new_fields[PARTITION_AT], new_fields[TENANT_AT]
+    moves = job.partition ~= said.partition or job.tenant ~= said.tenant
+      or (job.batch and said.batch and job.batch ~= said.batch) or false
   end
   for i = 1, new_times and TIMES or 0 do fields[i] = new_fields[i] end
   extra = string.char(144 + FIELDS) .. table.concat(fields)

@@ -1,9 +1,9 @@
--- Promotion where some join groups, and some groups are due: one by one over all queues, in the order of their
--- times, for a member that joins may put its group off, or complete it.
--- needs: clock states queue record lanes places
+-- Promotion where jobs join collecting batches, or batches are due: one by one over all queues, in the order of their
+-- times, for a member that joins may postpone its batch, or fill it.
+-- needs: clock states queue record partitions places
 
 local function promote_one(queue, id, member)
-  if string.sub(member, 1, 7) == NOBODY then return advance(queue, id) end    -- a lane
+  if string.sub(member, 1, 7) == NOBODY then return advance(queue, id) end    -- a partition
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then
     forget_traces(queue, id, member)
@@ -24,7 +24,7 @@ local function promote_one(queue, id, member)
 end
 
 -- How many were promoted; how many of the limit were used up; whether some were not due when it was their turn.
-local function promote_with_groups(limit)
+local function promote_with_batches(limit)
   local all, moved, used, skipped = {}, 0, 0, false
   for _, queue in ipairs(KEYS) do
     local found =
@@ -44,8 +44,8 @@ local function promote_with_groups(limit)
       redis.call('ZREM', queue .. ':due', member)    -- nobody here has written that
     elseif string.byte(member) ~= 255 then
       moved, used = moved + promote_one(queue, id, member), used + 1
-    elseif groups().is_due(queue, id) then
-      moved, used = moved + (groups().flush(queue, id) and 1 or 0), used + 1
+    elseif batches().is_due(queue, id) then
+      moved, used = moved + (batches().flush(queue, id) and 1 or 0), used + 1
     else
       skipped = true
     end

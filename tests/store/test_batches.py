@@ -1,16 +1,16 @@
-"""Groups: single jobs are collected, become one batch, and end together with it."""
+"""Collecting batches: single jobs are collected, become one batch, and end together with it."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.batch import Group
+from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, Job, NewJob, State
 from penstock.core.lifecycle import EXPIRED, Transition
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Due, EnqueueStatus, GroupInfo, Settled, Settlement, Share, Store, Wake
+from penstock.stores.contract import BatchInfo, Due, EnqueueStatus, Settled, Settlement, Share, Store, Wake
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -41,7 +41,7 @@ from tests.store.facts import (
     token,
 )
 
-S, A, R, G = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.GROUPED
+S, A, R, G = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.COLLECTING
 
 
 async def promote(store: Store, limit: int = 100, queue: str = "default") -> Due:
@@ -69,19 +69,19 @@ async def a_running_batch(store: Store, n: int = 3, **facts: object) -> tuple[Jo
 # ── joining, and what makes a batch: the eight cases of asynq ────────────────────────────────────
 
 
-async def test_an_empty_group_becomes_nothing(store: Store, clock: ManualClock) -> None:
-    assert await store.groups() == []
+async def test_an_empty_batch_becomes_nothing(store: Store, clock: ManualClock) -> None:
+    assert await store.batches() == []
     assert await promote(store) == Due(0, None, clock.now())
     lonely = member()
     await add(store, lonely)
     await store.delete([lonely.ref])
     clock.advance(DAY)
     assert await promote(store) == Due(0, None, clock.now())
-    assert await store.groups() == []
+    assert await store.batches() == []
     assert await all_jobs(store) == []
 
 
-async def test_a_group_that_reaches_its_size_is_a_batch_in_that_step(
+async def test_a_batch_that_reaches_its_size_is_a_batch_in_that_step(
     store: Store, clock: ManualClock
 ) -> None:
     specs = [member(size=5, payload=b'{"n":%d}' % n) for n in range(5)]
@@ -93,12 +93,12 @@ async def test_a_group_that_reaches_its_size_is_a_batch_in_that_step(
     (batch,) = await take(store, 9)
     assert batch.spec.payload == b'[[{"n":0},{"n":1},{"n":2},{"n":3},{"n":4}]]'
     assert batch.members == tuple(ids(specs))
-    assert (batch.task, batch.queue, batch.spec.group) == ("t", "default", specs[0].group)
+    assert (batch.task, batch.queue, batch.spec.batch_terms) == ("t", "default", specs[0].batch_terms)
     assert (batch.attempt, batch.run_at, batch.batch) == (1, clock.now(), None)
     for spec in specs:
         job = await the(store, spec)
         assert (job.spec, job.state, job.batch, job.members) == (spec, G, batch.id, ())
-    assert await store.groups() == []
+    assert await store.batches() == []
 
 
 async def test_what_is_beyond_the_size_goes_into_the_next_batch(store: Store, clock: ManualClock) -> None:
@@ -108,10 +108,10 @@ async def test_what_is_beyond_the_size_goes_into_the_next_batch(store: Store, cl
     last = member(size=2, payload=b"4")  # the size was made smaller meanwhile: the last one's counts
     await add(store, last)
     assert [b.spec.payload for b in await take(store, 9)] == [b"[[0,1]]", b"[[2,3]]"]
-    assert await store.groups() == [GroupInfo("default", "t", "", 1, clock.now(), clock.now() + DAY)]
+    assert await store.batches() == [BatchInfo("default", "t", "", 1, clock.now(), clock.now() + DAY)]
 
 
-async def test_a_group_to_which_nobody_comes_is_a_batch_when_its_grace_is_over(
+async def test_a_batch_to_which_nobody_comes_is_a_batch_when_its_grace_is_over(
     store: Store, clock: ManualClock
 ) -> None:
     await add(store, member("a", grace=SECOND))
@@ -124,7 +124,7 @@ async def test_a_group_to_which_nobody_comes_is_a_batch_when_its_grace_is_over(
     assert (await take_one(store)).members == ("a", "b")
 
 
-async def test_a_group_whose_first_has_waited_long_enough_is_a_batch(
+async def test_a_batch_whose_first_has_waited_long_enough_is_a_batch(
     store: Store, clock: ManualClock
 ) -> None:
     await add(store, member("a", wait=3 * SECOND, grace=2 * SECOND))
@@ -147,7 +147,7 @@ async def test_without_a_size_to_reach_only_time_makes_a_batch(store: Store, clo
     assert (await take_one(store)).members == tuple(ids(specs))
 
 
-async def test_without_a_longest_wait_a_group_grows_while_somebody_comes(
+async def test_without_a_longest_wait_a_batch_grows_while_somebody_comes(
     store: Store, clock: ManualClock
 ) -> None:
     for n in range(20):
@@ -169,10 +169,10 @@ async def test_without_size_and_longest_wait_only_quiet_makes_a_batch(
     assert len((await take_one(store)).members) == 5
 
 
-# ── whose group it is ────────────────────────────────────────────────────────────────────────────
+# ── which batch a job joins ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_task_queue_and_key_make_a_group(store: Store, clock: ManualClock) -> None:
+async def test_task_queue_and_key_make_a_batch(store: Store, clock: ManualClock) -> None:
     specs = [
         member("a", key="x"),
         member("b", key="y"),
@@ -187,11 +187,11 @@ async def test_task_queue_and_key_make_a_group(store: Store, clock: ManualClock)
     assert (await take_one(store, "other")).members == ("d",)
 
 
-async def test_what_the_last_to_join_says_holds_for_the_group(store: Store, clock: ManualClock) -> None:
+async def test_what_the_last_to_join_says_holds_for_the_batch(store: Store, clock: ManualClock) -> None:
     await add(store, member("a", wait=HOUR))
     clock.advance(MINUTE)
     await add(store, member("b", wait=2 * MINUTE))
-    assert [g.due for g in await store.groups()] == [clock.now() + MINUTE]
+    assert [g.due for g in await store.batches()] == [clock.now() + MINUTE]
     clock.advance(MINUTE)
     assert (await promote(store)).moved == 1
 
@@ -210,7 +210,7 @@ async def test_one_step_may_fill_several_batches(store: Store) -> None:
     assert await counts(store) == {G: 5, R: 2}
 
 
-async def test_a_large_group_is_one_batch(store: Store) -> None:
+async def test_a_large_batch_is_one_batch(store: Store) -> None:
     specs = [member(size=1_000, payload=b"%d" % n) for n in range(2_500)]
     await add(store, *specs)
     batches = await take(store, 9)
@@ -247,7 +247,7 @@ async def test_a_batch_is_as_its_first_member_and_as_urgent_as_any(store: Store)
         keep_dead=9,
         headers={"k": "v"},
         at_most_once=True,
-        group=first.group,
+        batch_terms=first.batch_terms,
     )
 
 
@@ -300,10 +300,10 @@ async def test_due_members_join_in_the_order_of_their_times(store: Store, clock:
     clock.advance(HOUR)
     assert (await promote(store)).moved == 4
     assert (await take_one(store)).members == ("m3", "m2", "m1")
-    assert [g.oldest for g in await store.groups()] == [clock.now()]
+    assert [g.oldest for g in await store.batches()] == [clock.now()]
 
 
-async def test_the_limit_of_a_promotion_holds_for_members_and_groups(
+async def test_the_limit_of_a_promotion_holds_for_members_and_batches(
     store: Store, clock: ManualClock
 ) -> None:
     await add(store, member("a", key="x", wait=SECOND), member("b", key="y", wait=2 * SECOND))
@@ -348,7 +348,7 @@ async def test_a_paused_queue_collects_and_a_closed_one_takes_none(store: Store,
     assert (await take_one(store)).members == ("late",)
 
 
-async def test_jobs_that_follow_join_their_group(store: Store) -> None:
+async def test_jobs_that_follow_join_their_batch(store: Store) -> None:
     await add(store, new())
     await end(store, await take_one(store), then=(member("a", size=2), member("b", size=2)))
     assert (await take_one(store)).members == ("a", "b")
@@ -357,7 +357,7 @@ async def test_jobs_that_follow_join_their_group(store: Store) -> None:
 # ── waiting and waking ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_instant_of_a_group_is_known_to_fetch_and_wait(store: Store, clock: ManualClock) -> None:
+async def test_the_instant_of_a_batch_is_known_to_fetch_and_wait(store: Store, clock: ManualClock) -> None:
     await add(store, member(wait=MINUTE))
     share = Share("default", 9, 9)
     fetched = await store.fetch([share], limit=9, lease=LEASE, worker="w", token=token())
@@ -429,9 +429,9 @@ async def test_a_lost_batch_is_judged_as_a_whole(store: Store, clock: ManualCloc
     assert {(await the(store, one)).state for one in members} == {State.DEAD}
 
 
-async def test_no_attempt_ends_grouped(store: Store) -> None:
+async def test_no_attempt_ends_collecting(store: Store) -> None:
     batch, _ = await a_running_batch(store)
-    with pytest.raises(ValueError, match="no attempt ends in the state 'grouped'"):
+    with pytest.raises(ValueError, match="no attempt ends in the state 'collecting'"):
         await store.settle([Settlement(batch.lease, Transition(G))])
     assert (await the(store, batch)).state is R
 
@@ -461,33 +461,33 @@ async def test_many_batches_end_in_one_call(store: Store) -> None:
 # ── what is done to members before they are in a batch ───────────────────────────────────────────
 
 
-async def test_a_cancelled_member_leaves_its_group(store: Store, clock: ManualClock) -> None:
+async def test_a_cancelled_member_leaves_its_batch(store: Store, clock: ManualClock) -> None:
     await add(store, member("a", wait=MINUTE), member("b", wait=MINUTE))
     clock.advance(SECOND)
     await add(store, member("c", wait=MINUTE))
     assert await store.cancel([member("a").ref]) == [State.CANCELLED]
     assert await store.cancel([member("b").ref]) == [State.CANCELLED]
-    assert await store.groups() == [GroupInfo("default", "t", "", 1, clock.now(), clock.now() + MINUTE)]
+    assert await store.batches() == [BatchInfo("default", "t", "", 1, clock.now(), clock.now() + MINUTE)]
     assert await counts(store) == {State.CANCELLED: 2, G: 1}
     clock.advance(MINUTE)
     await promote(store)
     assert (await take_one(store)).members == ("c",)
 
 
-async def test_a_deleted_member_leaves_its_group(store: Store) -> None:
+async def test_a_deleted_member_leaves_its_batch(store: Store) -> None:
     await add(store, member("a", size=3), member("b", size=3))
     assert await store.delete([member("a").ref]) == [G]
     await add(store, member("c", size=3))
     assert await take(store) == []
-    assert [g.size for g in await store.groups()] == [2]
+    assert [g.size for g in await store.batches()] == [2]
 
 
-async def test_a_purge_of_grouped_jobs_takes_those_in_no_batch(store: Store) -> None:
+async def test_a_purge_of_collecting_jobs_takes_those_in_no_batch(store: Store) -> None:
     batch, members = await a_batch(store, 2)
     await add(store, member("a"), member("b"))
     assert await store.purge("default", [G], limit=1) == 1
     assert await store.purge("default", [G]) == 1
-    assert await store.groups() == []
+    assert await store.batches() == []
     assert ids(await all_jobs(store)) == [batch.id, *reversed(ids(members))]
 
 
@@ -496,7 +496,7 @@ async def test_an_expired_member_is_cancelled_by_prune(store: Store, clock: Manu
     clock.advance(SECOND)
     assert (await store.prune()).expired == 1
     assert (await the(store, member("a"))).reason == EXPIRED
-    assert [g.size for g in await store.groups()] == [1]
+    assert [g.size for g in await store.batches()] == [1]
 
 
 async def test_an_expired_member_does_not_get_into_a_batch(store: Store, clock: ManualClock) -> None:
@@ -528,9 +528,9 @@ async def test_a_member_is_rescheduled_to_later_and_comes_back(store: Store, clo
     assert await store.reschedule([member("a").ref], delay=MINUTE) == [G]
     job = await the(store, member("a"))
     assert (job.state, job.run_at) == (S, clock.now() + MINUTE)
-    assert await store.groups() == []
+    assert await store.batches() == []
     assert await store.reschedule([job.ref]) == [S]
-    assert [g.size for g in await store.groups()] == [1]
+    assert [g.size for g in await store.batches()] == [1]
 
 
 async def test_a_member_that_is_rescheduled_to_now_joins_as_the_last(
@@ -545,25 +545,25 @@ async def test_a_member_that_is_rescheduled_to_now_joins_as_the_last(
     assert (await take_one(store)).members == ("b", "a")
 
 
-@pytest.mark.parametrize("before", ["grouped", "scheduled", "cancelled"])
+@pytest.mark.parametrize("before", ["collecting", "scheduled", "cancelled"])
 async def test_a_retried_member_is_at_once_a_batch_of_its_own(
     store: Store, clock: ManualClock, before: str
 ) -> None:
     other, job = member("other"), member("a", delay=MINUTE if before == "scheduled" else 0)
     await add(store, other, job)
-    groups = await store.groups() if before != "grouped" else []
+    batches = await store.batches() if before != "collecting" else []
     if before == "cancelled":
         await store.cancel([job.ref])
-        groups = await store.groups()
+        batches = await store.batches()
     clock.advance(7)
     assert await store.retry([job.ref]) == [State(before)]
     batch = await take_one(store)
     assert (batch.members, batch.spec.payload) == (("a",), b"[[1]]")
     after = await the(store, job)
     assert (after.state, after.batch, after.ended_at, after.run_at) == (G, batch.id, None, clock.now())
-    left = await store.groups()
+    left = await store.batches()
     assert [(g.size, g.oldest) for g in left] == [(1, clock.now() - 7)]
-    assert left == groups or before == "grouped"
+    assert left == batches or before == "collecting"
 
 
 # ── what is done to batches, and to their members ────────────────────────────────────────────────
@@ -705,45 +705,45 @@ async def test_a_members_key_is_held_until_its_batch_has_ended(store: Store) -> 
 # ── operating ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_groups_are_shown_the_one_that_is_due_first_before_others(
+async def test_batches_are_shown_the_one_that_is_due_first_before_others(
     store: Store, clock: ManualClock
 ) -> None:
     await add(store, member(key="x", wait=HOUR), member(key="x", wait=HOUR), member(key="y", wait=MINUTE))
     await add(store, member(key="never", wait=None), member(key="z", queue="other", wait=SECOND))
     now = clock.now()
-    y = GroupInfo("default", "t", "y", 1, now, now + MINUTE)
-    x = GroupInfo("default", "t", "x", 2, now, now + HOUR)
-    never = GroupInfo("default", "t", "never", 1, now, None)
-    z = GroupInfo("other", "t", "z", 1, now, now + SECOND)
-    assert await store.groups() == [z, y, x, never]
-    assert await store.groups("default", limit=2) == [y, x]
-    assert await store.groups("other") == [z]
-    assert await store.groups("nowhere") == []
+    y = BatchInfo("default", "t", "y", 1, now, now + MINUTE)
+    x = BatchInfo("default", "t", "x", 2, now, now + HOUR)
+    never = BatchInfo("default", "t", "never", 1, now, None)
+    z = BatchInfo("other", "t", "z", 1, now, now + SECOND)
+    assert await store.batches() == [z, y, x, never]
+    assert await store.batches("default", limit=2) == [y, x]
+    assert await store.batches("other") == [z]
+    assert await store.batches("nowhere") == []
 
 
-async def test_a_group_is_made_a_batch_by_hand(store: Store) -> None:
+async def test_a_batch_is_made_a_batch_by_hand(store: Store) -> None:
     await add(store, member("a", key="x"), member("b", key="x"), member("c"))
-    assert await store.flush_group("default", task="t", key="x") == "a.batch"
+    assert await store.flush_batch("default", task="t", key="x") == "a.batch"
     assert (await take_one(store)).members == ("a", "b")
-    assert await store.flush_group("default", task="t", key="x") is None
-    assert await store.flush_group("nowhere", task="t") is None
-    assert await store.flush_group("default", task="t") == "c.batch"
-    assert await store.groups() == []
+    assert await store.flush_batch("default", task="t", key="x") is None
+    assert await store.flush_batch("nowhere", task="t") is None
+    assert await store.flush_batch("default", task="t") == "c.batch"
+    assert await store.batches() == []
 
 
-async def test_nothing_of_groups_stays_when_all_has_ended(store: Store, open_store: OpenStore) -> None:
+async def test_nothing_of_batches_stays_when_all_has_ended(store: Store, open_store: OpenStore) -> None:
     batch, _ = await a_running_batch(store)
     await add(store, member("a"))
     await end(store, batch, Transition(State.COMPLETED))
     await store.delete([member("a").ref])
-    assert await open_store().groups() == []
+    assert await open_store().batches() == []
     assert await store.drop("default")
     assert await store.queues() == []
 
 
 def test_the_due_instant_is_the_earlier_one() -> None:
-    assert Group("", 5, wait=10, grace=3).due(100, 105) == 108
-    assert Group("", 5, wait=10, grace=3).due(100, 109) == 110
-    assert Group("", 5, wait=10).due(100, 109) == 110
-    assert Group("", 5, grace=3).due(100, 109) == 112
-    assert Group("", 5).due(100, 109) is None
+    assert BatchTerms("", 5, wait=10, grace=3).due(100, 105) == 108
+    assert BatchTerms("", 5, wait=10, grace=3).due(100, 109) == 110
+    assert BatchTerms("", 5, wait=10).due(100, 109) == 110
+    assert BatchTerms("", 5, grace=3).due(100, 109) == 112
+    assert BatchTerms("", 5).due(100, 109) is None

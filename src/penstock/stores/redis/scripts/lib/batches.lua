@@ -1,27 +1,27 @@
--- Groups. `grouping` has, by name (task, zero, key), the terms of who joined last (size, wait, grace), and when the
--- last and the first have joined; `group/NAME` its members, by place; in `due` a group stands as NAME behind
--- bytes that no generation has. A job's tie: size, wait, grace, key, and its part: nothing, "m" and the id of
+-- Collecting batches. `batches` has, by name (task, zero, key), the terms of who joined last (size, wait, grace), and when the
+-- last and the first have joined; `batch/NAME` its members, by place; in `due` a collecting batch stands as NAME behind
+-- bytes that no generation has. A job's batch part: size, wait, grace, key, and its part: nothing, "m" and the id of
 -- its batch, or "b" and its members' ids, each with its size. Members of a batch stand in `state/9+`.
--- needs: clock states queue record lanes places
+-- needs: clock states queue record partitions places
 
 local IN_DUE = string.rep('\255', 7)
 local MEMBER, BATCH = 'm', 'b'    -- what a part begins with
 local MEMBER_BYTE, BATCH_BYTE = string.byte(MEMBER), string.byte(BATCH)
 
 local function part_at(job)
-  return 21 + struct.unpack('<I2', job.group, 19)
+  return 21 + struct.unpack('<I2', job.batch, 19)
 end
 
 local function part_of(job)
-  return string.sub(job.group, part_at(job))
+  return string.sub(job.batch, part_at(job))
 end
 
 local function with_part(job, part)
-  return string.sub(job.group, 1, part_at(job) - 1) .. part
+  return string.sub(job.batch, 1, part_at(job) - 1) .. part
 end
 
 local function is_batch(job)
-  return string.byte(job.group, part_at(job)) == BATCH_BYTE
+  return string.byte(job.batch, part_at(job)) == BATCH_BYTE
 end
 
 -- The stored id of the batch that it is or was a member of, or nothing.
@@ -31,14 +31,14 @@ local function batch_of(job)
 end
 
 local function in_batch(job)
-  return job.state == GROUPED and string.byte(job.group, part_at(job)) == MEMBER_BYTE
+  return job.state == COLLECTING and string.byte(job.batch, part_at(job)) == MEMBER_BYTE
 end
 
 local names = {}    -- by queue and profile, and key
 
-local function name_of_group(queue, job)
-  local size = struct.unpack('<I2', job.group, 19)
-  local key = string.sub(job.group, 21, 20 + size)
+local function batch_name(queue, job)
+  local size = struct.unpack('<I2', job.batch, 19)
+  local key = string.sub(job.batch, 21, 20 + size)
   local known = job.tail_flags < 32 and queue .. string.sub(job.tail, 1, 4) .. key
   if known and names[known] then return names[known] end
   local _, task = profile(queue, job)
@@ -63,53 +63,53 @@ local function due_of(wait, grace, first, last)
   return due
 end
 
--- The terms of a group, and when the last of it has joined: as it says, or if nothing does, as this member.
-local function terms_of_group(queue, name, job)
-  local known = redis.call('HGET', queue .. ':grouping', name)
+-- The terms of a collecting batch, and when the last of it has joined: as it says, or if nothing does, as this member.
+local function terms_of_batch(queue, name, job)
+  local known = redis.call('HGET', queue .. ':batches', name)
   if known and #known == 34 then return struct.unpack('<I2ddd', known) end
-  local size, wait, grace = struct.unpack('<I2dd', job.group)
+  local size, wait, grace = struct.unpack('<I2dd', job.batch)
   return size, wait, grace, job.run
 end
 
--- What has become of a group that some have left.
+-- Update a collecting batch that members have left.
 local recount
 function recount(queue, name)
-  local first_id = redis.call('ZRANGE', queue .. ':group/' .. name, 0, 0)[1]
+  local first_id = redis.call('ZRANGE', queue .. ':batch/' .. name, 0, 0)[1]
   if not first_id then
-    redis.call('HDEL', queue .. ':grouping', name)
+    redis.call('HDEL', queue .. ':batches', name)
     set_due(queue, name, nil)
     return
   end
   local record = redis.call('HGET', queue .. ':jobs', first_id)
   local job = record and readable(queue, first_id, record)
-  if not job or job.state ~= GROUPED then    -- somebody has deleted or overwritten it
-    redis.call('ZREM', queue .. ':group/' .. name, first_id)
+  if not job or job.state ~= COLLECTING then    -- somebody has deleted or overwritten it
+    redis.call('ZREM', queue .. ':batch/' .. name, first_id)
     return recount(queue, name)
   end
-  local size, wait, grace, last = terms_of_group(queue, name, job)
-  redis.call('HSET', queue .. ':grouping', name, struct.pack('<I2dddd', size, wait, grace, last, job.run))
+  local size, wait, grace, last = terms_of_batch(queue, name, job)
+  redis.call('HSET', queue .. ':batches', name, struct.pack('<I2dddd', size, wait, grace, last, job.run))
   set_due(queue, name, due_of(wait, grace, job.run, last))
 end
 
-local function put_grouped(queue, id, job)
+local function put_collecting(queue, id, job)
   if in_batch(job) then
     redis.call('ZADD', queue .. IN_BATCH, job.generation, id)
   else
-    redis.call('ZADD', queue .. ':group/' .. name_of_group(queue, job), job.place, id)
-    redis.call('ZADD', queue .. ':state/' .. GROUPED, job.generation, id)
+    redis.call('ZADD', queue .. ':batch/' .. batch_name(queue, job), job.place, id)
+    redis.call('ZADD', queue .. ':state/' .. COLLECTING, job.generation, id)
     if job.expires then redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id)) end
   end
   redis.call('HSET', queue .. ':jobs', id, write(job))
 end
 
-local function take_grouped(queue, id, job)
+local function take_collecting(queue, id, job)
   if in_batch(job) then
     redis.call('ZREM', queue .. IN_BATCH, id)
     return
   end
-  local name = name_of_group(queue, job)
-  redis.call('ZREM', queue .. ':group/' .. name, id)
-  redis.call('ZREM', queue .. ':state/' .. GROUPED, id)
+  local name = batch_name(queue, job)
+  redis.call('ZREM', queue .. ':batch/' .. name, id)
+  redis.call('ZREM', queue .. ':state/' .. COLLECTING, id)
   if job.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
   recount(queue, name)
 end
@@ -209,7 +209,7 @@ local function make_batch(queue, members)
   local flags, tail = tail_of_batch(members)
   for i, member in ipairs(members) do
     local job = member[2]
-    job.state, job.expires, job.group = GROUPED, nil, with_part(job, MEMBER .. id)
+    job.state, job.expires, job.batch = COLLECTING, nil, with_part(job, MEMBER .. id)
     job.fresh, job.moved = false, false
     priority = math.max(priority, job.priority)
     ids[i] = string.char(#member[1]) .. member[1]
@@ -222,25 +222,25 @@ local function make_batch(queue, members)
   put(queue, id, {
     state = AVAILABLE, generation = minted, priority = priority, enqueued = now, run = now, place = minted,
     attempt = 0, lost = 0, tail_flags = flags, tail = tail, at_tail = true,
-    group = with_part(members[1][2], BATCH .. table.concat(ids)),
+    batch = with_part(members[1][2], BATCH .. table.concat(ids)),
   })
   work = work + #members
   return id
 end
 
--- The first of a group become a batch, whose id comes back: nothing if all of them have expired.
+-- Start a collecting batch with its first members; returns its id, nothing if all of them have expired.
 local function flush(queue, name)
-  local known = redis.call('HGET', queue .. ':grouping', name)
+  local known = redis.call('HGET', queue .. ':batches', name)
   if not known or #known ~= 34 then    -- somebody has deleted or overwritten it
     recount(queue, name)
-    known = redis.call('HGET', queue .. ':grouping', name)
+    known = redis.call('HGET', queue .. ':batches', name)
     if not known then return nil end
   end
   local size = struct.unpack('<I2', known)
-  local ids = redis.call('ZRANGE', queue .. ':group/' .. name, 0, size - 1)
+  local ids = redis.call('ZRANGE', queue .. ':batch/' .. name, 0, size - 1)
   local records, members, expiring, made = get_many(queue .. ':jobs', ids), {}, {}, nil
-  redis.call('ZREMRANGEBYRANK', queue .. ':group/' .. name, 0, #ids - 1)
-  in_steps('ZREM', queue .. ':state/' .. GROUPED, ids)
+  redis.call('ZREMRANGEBYRANK', queue .. ':batch/' .. name, 0, #ids - 1)
+  in_steps('ZREM', queue .. ':state/' .. COLLECTING, ids)
   for i, id in ipairs(ids) do
     local job, gone
     if records[i] then job, gone = readable(queue, id, records[i], true) end
@@ -248,7 +248,7 @@ local function flush(queue, name)
       job, gone = set_aside(queue, id, records[i], why_not('its task or options are none'), true), true
     end
     if job and not gone and job.expires then expiring[#expiring + 1] = order(job, id) end
-    if not job or gone or job.state ~= GROUPED then
+    if not job or gone or job.state ~= COLLECTING then
       work = work + 1
     elseif job.expires and job.expires <= now then
       end_queued(queue, id, job, EXPIRED)
@@ -268,20 +268,20 @@ local function is_due(queue, name)
   return due and tonumber(due) <= now
 end
 
--- A member that stands nowhere, and has its place, joins its group.
+-- A member that stands nowhere, and has its place, joins its batch.
 local function join(queue, id, job)
-  job.state, job.run = GROUPED, now
-  put_grouped(queue, id, job)
-  local name = name_of_group(queue, job)
-  local size, wait, grace = struct.unpack('<I2dd', job.group)
-  local known = redis.call('HGET', queue .. ':grouping', name)
+  job.state, job.run = COLLECTING, now
+  put_collecting(queue, id, job)
+  local name = batch_name(queue, job)
+  local size, wait, grace = struct.unpack('<I2dd', job.batch)
+  local known = redis.call('HGET', queue .. ':batches', name)
   local first = known and #known == 34 and struct.unpack('<d', known, 27) or now
-  redis.call('HSET', queue .. ':grouping', name, struct.pack('<I2dddd', size, wait, grace, now, first))
+  redis.call('HSET', queue .. ':batches', name, struct.pack('<I2dddd', size, wait, grace, now, first))
   set_due(queue, name, due_of(wait, grace, first, now))
-  local n = redis.call('ZCARD', queue .. ':group/' .. name)
+  local n = redis.call('ZCARD', queue .. ':batch/' .. name)
   while n > 0 and (n >= size or is_due(queue, name)) do
     flush(queue, name)
-    n = redis.call('ZCARD', queue .. ':group/' .. name)
+    n = redis.call('ZCARD', queue .. ':batch/' .. name)
   end
 end
 
@@ -296,7 +296,7 @@ local function each_member(queue, id, batch, act)
   for i, member_id in ipairs(ids) do
     if records[i] then
       local member, gone = readable(queue, ids[i], records[i])
-      if not gone and member.group and batch_of(member) == id then act(member_id, member) end
+      if not gone and member.batch and batch_of(member) == id then act(member_id, member) end
     end
   end
   work = work + #ids
@@ -324,8 +324,8 @@ local function bring_back_members(queue, id, batch)
   each_member(queue, id, batch, function(member_id, member)
     take(queue, member_id, member)
     local before = phase_of(member.state)
-    member.state, member.ended, member.reason = GROUPED, nil, nil
+    member.state, member.ended, member.reason = COLLECTING, nil, nil
     if member.unique then shift_key(queue, member_id, member, before, QUEUED_PHASE) end
-    put_grouped(queue, member_id, member)
+    put_collecting(queue, member_id, member)
   end)
 end

@@ -1,4 +1,4 @@
-"""Lanes: of one key so many run at once, the others wait outside, and whoever leaves lets the next one in."""
+"""Partitions: at most `most` jobs of a key run at once; the end of one admits the next."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import Rate
-from penstock.core.partition import Lane
-from penstock.stores.contract import LaneInfo, Store, WorkerInfo
+from penstock.core.partition import Partition
+from penstock.stores.contract import PartitionInfo, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     ENDINGS,
@@ -32,28 +32,34 @@ from tests.store.facts import (
     the,
 )
 
-ONE = Lane("k")
-TWO = Lane("k", most=2)
+ONE = Partition("k")
+TWO = Partition("k", most=2)
 GONE = Transition(State.COMPLETED)
 
 
 async def test_only_as_many_as_may_run_at_once_are_available(store: Store) -> None:
-    jobs = some(5, lane=TWO)
+    jobs = some(5, partition=TWO)
     await add(store, *jobs)
     assert await counts(store) == {State.AVAILABLE: 2, State.WAITING: 3}
     assert ids(await take(store, 9)) == ids(jobs[:2])
     assert await take(store, 9) == []
 
 
-async def test_each_key_and_each_queue_has_a_lane_of_its_own(store: Store) -> None:
-    await add(store, *some(2, lane=ONE), new(lane=Lane("other")), new(lane=ONE, queue="q2"), new())
+async def test_each_key_and_each_queue_has_a_partition_of_its_own(store: Store) -> None:
+    await add(
+        store,
+        *some(2, partition=ONE),
+        new(partition=Partition("other")),
+        new(partition=ONE, queue="q2"),
+        new(),
+    )
     assert await counts(store) == {State.AVAILABLE: 3, State.WAITING: 1}
     assert await counts(store, "q2") == {State.AVAILABLE: 1}
 
 
 @pytest.mark.parametrize("name", sorted(ENDINGS))
 async def test_who_leaves_lets_the_next_one_in(store: Store, name: str) -> None:
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(store, first, second)
     await end(store, await take_one(store), ENDINGS[name])
     stays = ENDINGS[name].state is State.AVAILABLE
@@ -62,7 +68,7 @@ async def test_who_leaves_lets_the_next_one_in(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("act", ["cancel", "delete", "purge", "reschedule"])
 async def test_who_is_taken_away_lets_the_next_one_in(store: Store, act: str) -> None:
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(store, first, second)
     if act == "purge":
         assert await store.purge("default", [State.AVAILABLE], limit=1) == 1
@@ -74,19 +80,19 @@ async def test_who_is_taken_away_lets_the_next_one_in(store: Store, act: str) ->
 
 
 async def test_who_expires_lets_the_next_one_in(store: Store, clock: ManualClock) -> None:
-    await add(store, new(lane=ONE, expires_in=SECOND))
-    second = new(lane=ONE)
+    await add(store, new(partition=ONE, expires_in=SECOND))
+    second = new(partition=ONE)
     await add(store, second)
     clock.advance(SECOND)
     assert (await store.prune()).expired == 1
     assert (await the(store, second)).state is State.AVAILABLE
 
 
-async def test_a_fetch_passes_what_has_expired_and_takes_the_next_of_the_lane(
+async def test_a_fetch_passes_what_has_expired_and_takes_the_next_of_the_partition(
     store: Store, clock: ManualClock
 ) -> None:
-    old = some(3, lane=ONE, expires_in=SECOND)
-    late = new(lane=ONE)
+    old = some(3, partition=ONE, expires_in=SECOND)
+    late = new(partition=ONE)
     other = new()
     await add(store, *old, late, other)
     clock.advance(SECOND)
@@ -95,8 +101,8 @@ async def test_a_fetch_passes_what_has_expired_and_takes_the_next_of_the_lane(
 
 
 async def test_the_order_over_keys_stays_that_of_enqueue(store: Store) -> None:
-    a, b = Lane("a"), Lane("b")
-    jobs = [new(lane=lane) for lane in (a, a, b, a, b)]
+    a, b = Partition("a"), Partition("b")
+    jobs = [new(partition=partition) for partition in (a, a, b, a, b)]
     await add(store, *jobs)
     seen = []
     for _ in range(5):
@@ -107,14 +113,14 @@ async def test_the_order_over_keys_stays_that_of_enqueue(store: Store) -> None:
 
 
 async def test_the_higher_priority_waits_less(store: Store) -> None:
-    first, low, high = new(lane=ONE), new(lane=ONE), new(lane=ONE, priority=5)
+    first, low, high = new(partition=ONE), new(partition=ONE), new(partition=ONE, priority=5)
     await add(store, first, low, high)
     await end(store, await take_one(store))
     assert (await take_one(store)).id == high.id
 
 
 async def test_a_delayed_job_joins_when_it_is_due(store: Store, clock: ManualClock) -> None:
-    late, first = new(lane=ONE, delay=MINUTE), new(lane=ONE)
+    late, first = new(partition=ONE, delay=MINUTE), new(partition=ONE)
     await add(store, late, first)
     assert (await the(store, late)).state is State.SCHEDULED
     clock.advance(MINUTE)
@@ -125,7 +131,7 @@ async def test_a_delayed_job_joins_when_it_is_due(store: Store, clock: ManualClo
 
 
 async def test_a_retried_job_that_finds_no_room_waits(store: Store, clock: ManualClock) -> None:
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(store, first, second)
     await end(store, await take_one(store), retryable(SECOND))
     clock.advance(SECOND)
@@ -137,14 +143,14 @@ async def test_a_retried_job_that_finds_no_room_waits(store: Store, clock: Manua
 
 @pytest.mark.parametrize("transition", [RELEASED, PUT_BACK, AGAIN])
 async def test_a_job_that_goes_back_keeps_its_room(store: Store, transition: Transition) -> None:
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(store, first, second)
     await end(store, await take_one(store), transition)
     assert ids(await take(store, 9)) == [first.id]
 
 
 async def test_a_parked_job_that_finds_no_room_waits(store: Store) -> None:
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(store, first, second)
     await end(store, await take_one(store), PARKED)
     await take_one(store)
@@ -154,7 +160,7 @@ async def test_a_parked_job_that_finds_no_room_waits(store: Store) -> None:
 
 
 async def test_a_parked_job_that_finds_room_starts(store: Store) -> None:
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(store, first)
     await end(store, await take_one(store), PARKED)
     await store.announce(WorkerInfo("w2", "host", 1, 0, (), ("t",), 1))
@@ -165,7 +171,7 @@ async def test_a_parked_job_that_finds_room_starts(store: Store) -> None:
 
 @pytest.mark.parametrize("act", ["cancel", "delete"])
 async def test_a_waiting_job_can_be_taken_away(store: Store, act: str) -> None:
-    first, second, third = some(3, lane=ONE)
+    first, second, third = some(3, partition=ONE)
     await add(store, first, second, third)
     await getattr(store, act)([second.ref])
     await end(store, await take_one(store))
@@ -173,7 +179,7 @@ async def test_a_waiting_job_can_be_taken_away(store: Store, act: str) -> None:
 
 
 async def test_a_waiting_job_that_is_rescheduled_joins_anew(store: Store, clock: ManualClock) -> None:
-    first, second, third = some(3, lane=ONE)
+    first, second, third = some(3, partition=ONE)
     await add(store, first, second, third)
     assert await store.reschedule([second.ref], delay=SECOND) == [State.WAITING]
     assert (await the(store, second)).state is State.SCHEDULED
@@ -185,8 +191,8 @@ async def test_a_waiting_job_that_is_rescheduled_joins_anew(store: Store, clock:
         await end(store, job)
 
 
-async def test_a_waiting_job_that_is_retried_goes_to_the_tail_of_its_lane(store: Store) -> None:
-    first, second, third = some(3, lane=ONE)
+async def test_a_waiting_job_that_is_retried_goes_to_the_tail_of_its_partition(store: Store) -> None:
+    first, second, third = some(3, partition=ONE)
     await add(store, first, second, third)
     assert await store.retry([second.ref]) == [State.WAITING]
     await end(store, await take_one(store))
@@ -194,7 +200,7 @@ async def test_a_waiting_job_that_is_retried_goes_to_the_tail_of_its_lane(store:
 
 
 async def test_the_first_in_line_is_looked_at_by_its_own_terms(store: Store) -> None:
-    running, narrow, wide = new(lane=TWO), new(lane=ONE), new(lane=TWO)
+    running, narrow, wide = new(partition=TWO), new(partition=ONE), new(partition=TWO)
     await add(store, running, narrow, wide)
     assert await counts(store) == {State.AVAILABLE: 1, State.WAITING: 2}
     await store.delete([narrow.ref])
@@ -202,23 +208,23 @@ async def test_the_first_in_line_is_looked_at_by_its_own_terms(store: Store) -> 
 
 
 async def test_an_operator_sees_whom_a_job_waits_for(store: Store) -> None:
-    jobs = some(4, lane=ONE)
+    jobs = some(4, partition=ONE)
     await add(store, *jobs, new())
     await take_one(store)
-    info = await store.lane(jobs[2].ref)
+    info = await store.partition(jobs[2].ref)
     assert info is not None
     assert (info.key, ids(info.admitted), info.waiting, info.before) == ("k", [jobs[0].id], 3, 1)
     assert info.admitted[0].state is State.RUNNING
-    first = await store.lane(jobs[0].ref)
+    first = await store.partition(jobs[0].ref)
     assert first is not None
     assert first.before is None
-    assert await store.lane(new().ref) is None
+    assert await store.partition(new().ref) is None
 
 
 async def test_a_hold_admits_nobody_else_before_its_end(store: Store, clock: ManualClock) -> None:
-    first, second, other = new(lane=ONE), new(lane=ONE), new(lane=Lane("other"))
+    first, second, other = new(partition=ONE), new(partition=ONE), new(partition=Partition("other"))
     await add(store, first, second, other)
-    held = Transition(State.SCHEDULED, delay=MINUTE, charge=False, hold_lane=MINUTE)
+    held = Transition(State.SCHEDULED, delay=MINUTE, charge=False, throttle_partition=MINUTE)
     await end(store, await take_one(store), held)
     assert ids(await take(store, 9)) == [other.id]
     due = await store.promote(["default"], limit=9)
@@ -228,21 +234,25 @@ async def test_a_hold_admits_nobody_else_before_its_end(store: Store, clock: Man
     assert ids(await take(store, 9)) == [second.id]
 
 
-@pytest.mark.parametrize("lane", [ONE, TWO, Lane("k", ordered=True), Lane("k", most=3, rate=Rate(1, 10, 9))])
-async def test_who_comes_back_to_a_lane_that_it_holds_is_the_first_when_the_hold_ends(
-    store: Store, clock: ManualClock, lane: Lane
+@pytest.mark.parametrize(
+    "partition", [ONE, TWO, Partition("k", ordered=True), Partition("k", most=3, rate=Rate(1, 10, 9))]
+)
+async def test_who_comes_back_to_a_partition_that_it_holds_is_the_first_when_the_hold_ends(
+    store: Store, clock: ManualClock, partition: Partition
 ) -> None:
-    jobs, other = some(5, lane=lane), new(lane=Lane("other"))
+    jobs, other = some(5, partition=partition), new(partition=Partition("other"))
     await add(store, *jobs, other)
     first = await take_one(store)
     assert first.id == jobs[0].id
-    held = Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="429", hold_lane=MINUTE)
+    held = Transition(
+        State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="429", throttle_partition=MINUTE
+    )
     await end(store, first, held)
     seen = await the(store, jobs[0])
     assert (seen.state, seen.attempt, seen.reason) == (State.WAITING, 0, "429")
-    info = await store.lane(first.ref)
+    info = await store.partition(first.ref)
     assert info is not None
-    assert (info.before, info.due) == (0, clock.now() + MINUTE if lane.most == 1 else info.due)
+    assert (info.before, info.due) == (0, clock.now() + MINUTE if partition.most == 1 else info.due)
     for job in await take(store, 9):  # those that were let in before, and the other key
         await end(store, job, GONE)
     clock.advance(MINUTE - 1)
@@ -255,15 +265,21 @@ async def test_who_comes_back_to_a_lane_that_it_holds_is_the_first_when_the_hold
     assert (await counts(store))[State.RUNNING] == 1
 
 
-async def test_a_hold_of_a_lane_outlives_the_others_that_end_in_it(store: Store, clock: ManualClock) -> None:
-    jobs = some(4, lane=TWO)
+async def test_a_hold_of_a_partition_outlives_the_others_that_end_in_it(
+    store: Store, clock: ManualClock
+) -> None:
+    jobs = some(4, partition=TWO)
     await add(store, *jobs)
     one, two = await take(store, 2)
     await end(
-        store, one, Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, hold_lane=MINUTE)
+        store,
+        one,
+        Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, throttle_partition=MINUTE),
     )
     await end(
-        store, two, Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, hold_lane=SECOND)
+        store,
+        two,
+        Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, throttle_partition=SECOND),
     )
     assert await counts(store) == {State.WAITING: 4}
     clock.advance(MINUTE)
@@ -272,7 +288,7 @@ async def test_a_hold_of_a_lane_outlives_the_others_that_end_in_it(store: Store,
 
 
 async def test_waiting_jobs_are_listed_and_purged(store: Store) -> None:
-    jobs = some(4, lane=ONE)
+    jobs = some(4, partition=ONE)
     await add(store, *jobs)
     page = await store.list_jobs(queue="default", state=State.WAITING)
     assert ids(page.jobs) == ids(jobs[:0:-1])
@@ -280,18 +296,18 @@ async def test_waiting_jobs_are_listed_and_purged(store: Store) -> None:
     assert await counts(store) == {State.AVAILABLE: 1}
 
 
-async def test_a_queue_that_is_dropped_forgets_its_lanes(store: Store) -> None:
-    job = new(lane=ONE)
+async def test_a_queue_that_is_dropped_forgets_its_partitions(store: Store) -> None:
+    job = new(partition=ONE)
     await add(store, job)
-    await end(store, await take_one(store), Transition(State.COMPLETED, hold_lane=HOUR))
+    await end(store, await take_one(store), Transition(State.COMPLETED, throttle_partition=HOUR))
     assert await store.drop("default")
     await add(store, job)
     assert ids(await take(store, 9)) == [job.id]
 
 
-async def test_every_store_object_sees_the_lane(open_store: OpenStore) -> None:
+async def test_every_store_object_sees_the_partition(open_store: OpenStore) -> None:
     one, other = open_store(), open_store()
-    first, second = some(2, lane=ONE)
+    first, second = some(2, partition=ONE)
     await add(one, first)
     await add(other, second)
     await end(other, await take_one(other))
@@ -299,10 +315,10 @@ async def test_every_store_object_sees_the_lane(open_store: OpenStore) -> None:
 
 
 async def test_a_job_that_leaves_its_place_at_the_head_keeps_its_room(store: Store) -> None:
-    jobs = some(3, lane=TWO)
+    jobs = some(3, partition=TWO)
     await add(store, *jobs)
     for job in await take(store, 2):
         await end(store, job, Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False))
     assert (await the(store, jobs[2])).state is State.WAITING
-    info = await store.lane(jobs[2].ref)
-    assert info == LaneInfo("k", [await the(store, jobs[0]), await the(store, jobs[1])], 1, 0)
+    info = await store.partition(jobs[2].ref)
+    assert info == PartitionInfo("k", [await the(store, jobs[0]), await the(store, jobs[1])], 1, 0)

@@ -1,4 +1,4 @@
-"""A lane's rate: so many of a key start in so long; what waits for that alone is due at an instant."""
+"""A partition's rate: so many of a key start in so long; what waits for that alone is due at an instant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.limits import Rate
-from penstock.core.partition import Lane
+from penstock.core.partition import Partition
 from penstock.stores.contract import Share, Store, WorkerInfo
 from tests.store.facts import (
     COMPLETED,
@@ -27,15 +27,15 @@ from tests.store.facts import (
 )
 
 
-def lane(count: float, burst: int = 1, **terms: object) -> Lane:
-    return Lane("k", **{"most": 100, "rate": Rate(count, SECOND, burst), **terms})  # type: ignore[arg-type]
+def partition(count: float, burst: int = 1, **terms: object) -> Partition:
+    return Partition("k", **{"most": 100, "rate": Rate(count, SECOND, burst), **terms})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("burst", [1, 3])
 async def test_no_more_start_than_the_rate_allows_and_no_fewer(
     store: Store, clock: ManualClock, burst: int
 ) -> None:
-    jobs = some(20, lane=lane(4, burst))
+    jobs = some(20, partition=partition(4, burst))
     await add(store, *jobs)
     starts: list[int] = []
     for at in range(0, 3_000, 50):
@@ -48,7 +48,7 @@ async def test_no_more_start_than_the_rate_allows_and_no_fewer(
 
 
 async def test_the_instant_of_the_next_start_is_told(store: Store, clock: ManualClock) -> None:
-    await add(store, *some(2, lane=lane(1)), new(delay=MINUTE))
+    await add(store, *some(2, partition=partition(1)), new(delay=MINUTE))
     await take(store, 9)
     next = clock.now() + SECOND
     assert (await store.promote(["default"], limit=9)).next == next
@@ -59,19 +59,19 @@ async def test_the_instant_of_the_next_start_is_told(store: Store, clock: Manual
 async def test_the_fetch_that_starts_a_job_tells_when_the_next_one_may(
     store: Store, clock: ManualClock
 ) -> None:
-    await add(store, *some(2, lane=lane(1)))
+    await add(store, *some(2, partition=partition(1)))
     fetched = await store.fetch([Share("default", 1, 1)], limit=1, lease=LEASE, worker="w", token=token())
     assert (len(fetched.jobs), fetched.due) == (1, clock.now() + SECOND)
 
 
 async def test_a_key_whose_jobs_have_not_started_admits_no_more_than_its_burst(store: Store) -> None:
-    jobs = some(5, lane=lane(1, 2))
+    jobs = some(5, partition=partition(1, 2))
     await add(store, *jobs)
     assert [(await the(store, job)).state for job in jobs] == [State.AVAILABLE] * 2 + [State.WAITING] * 3
 
 
 async def test_an_ordered_key_keeps_its_order_and_its_rate(store: Store, clock: ManualClock) -> None:
-    jobs = some(3, lane=lane(1, most=1, ordered=True))
+    jobs = some(3, partition=partition(1, most=1, ordered=True))
     await add(store, *jobs)
     seen = []
     for _ in range(3):
@@ -85,7 +85,7 @@ async def test_an_ordered_key_keeps_its_order_and_its_rate(store: Store, clock: 
 
 
 async def test_a_parked_job_that_starts_counts(store: Store, clock: ManualClock) -> None:
-    jobs = some(2, lane=lane(1, most=1, ordered=True))
+    jobs = some(2, partition=partition(1, most=1, ordered=True))
     await add(store, *jobs)
     await end(store, *await take(store, 9), PARKED)
     clock.advance(MINUTE)
@@ -96,13 +96,13 @@ async def test_a_parked_job_that_starts_counts(store: Store, clock: ManualClock)
 
 async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, clock: ManualClock) -> None:
     for _ in range(2):
-        job = new(lane=lane(1))
+        job = new(partition=partition(1))
         await add(store, job)
         await store.promote(["default"], limit=9)
         (found,) = await take(store, 9)
         await end(store, found)
         await store.prune()
-        late = new(lane=lane(1))
+        late = new(partition=partition(1))
         await add(store, late)
         assert (await the(store, late)).state is State.WAITING
         await store.delete([late.ref])
@@ -113,10 +113,10 @@ async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, cl
 async def test_a_clock_that_is_set_back_does_not_close_a_key_for_as_long(
     store: Store, clock: ManualClock
 ) -> None:
-    await add(store, new(lane=lane(1)))
+    await add(store, new(partition=partition(1)))
     await end(store, *await take(store, 9))
     clock.set_wall(clock.now() - 10 * MINUTE)
-    late = new(lane=lane(1))
+    late = new(partition=partition(1))
     await add(store, late)
     clock.advance(2 * SECOND)
     await store.promote(["default"], limit=9)
@@ -124,7 +124,7 @@ async def test_a_clock_that_is_set_back_does_not_close_a_key_for_as_long(
 
 
 async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, clock: ManualClock) -> None:
-    await add(store, *some(3, lane=lane(2, 2)))
+    await add(store, *some(3, partition=partition(2, 2)))
     await take(store, 9)
     clock.advance(500)
     assert (await store.promote(["default"], limit=9)).moved == 1
@@ -135,7 +135,7 @@ async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, c
 async def test_whoever_looks_at_a_key_lets_in_whom_its_time_lets_in(
     store: Store, clock: ManualClock, how: str
 ) -> None:
-    first, second = some(2, lane=lane(1))
+    first, second = some(2, partition=partition(1))
     await add(store, first, second)
     await end(store, *await take(store, 9), COMPLETED)
     clock.advance(2 * HOUR)
@@ -144,7 +144,7 @@ async def test_whoever_looks_at_a_key_lets_in_whom_its_time_lets_in(
 
 
 async def test_a_cancelled_first_in_line_does_not_keep_the_others(store: Store, clock: ManualClock) -> None:
-    jobs = some(3, lane=lane(1))
+    jobs = some(3, partition=partition(1))
     await add(store, *jobs)
     await take(store, 9)
     await store.cancel([jobs[1].ref])

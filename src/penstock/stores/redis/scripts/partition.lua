@@ -1,26 +1,26 @@
--- Describe the lane of a job: who is admitted, and how many wait.
+-- Describe the partition of a job: who is admitted, and how many wait.
 -- KEYS: the queue.  ARGV: clock, id, how many of those admitted are wanted.  Returns nothing, or {key, how many
 -- wait, how many of these stand before it ('' : it does not wait), when the first is due ('' : other than by time
 -- alone), then 3 entries each of those admitted: id, record, lease or nothing}.
--- include: clock states queue record lanes places lease lookup
+-- include: clock states queue record partitions places lease lookup
 local queue, id = KEYS[1], ARGV[2]
 local record = redis.call('HGET', queue .. ':jobs', id)
 local is_read, job = pcall(read, record)
-if not is_read or not job or not job.lane
+if not is_read or not job or not job.partition
   or ended_state(job.state) and redis.call('HEXISTS', queue .. ':held', id) == 0 then
   return false
 end
-local lane, before = lane_of(queue, terms_of(job)), ''
+local partition, before = partition_of(queue, terms_of(job)), ''
 local running = redis.call('HEXISTS', queue .. ':held', id) == 1
 if job.state == WAITING and not running then
-  before = redis.call('ZRANK', lane, waiting_order(job, id)) - redis.call('ZCOUNT', lane, -1, 0)
+  before = redis.call('ZRANK', partition, waiting_order(job, id)) - redis.call('ZCOUNT', partition, -1, 0)
 end
 local due = redis.call('ZSCORE', queue .. ':due', NOBODY .. terms_of(job).key)
 local answer = {
-  terms_of(job).key, redis.call('ZCOUNT', lane, 1, 1), before, due and string.format('%.0f', due) or '',
+  terms_of(job).key, redis.call('ZCOUNT', partition, 1, 1), before, due and string.format('%.0f', due) or '',
 }
 local found = {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', lane, -1, 0, 'LIMIT', 0, 1000)) do
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', partition, -1, 0, 'LIMIT', 0, 1000)) do
   local text = redis.call('HGET', queue .. ':jobs', member)
   if text then
     local readable_one, other = pcall(read, text)

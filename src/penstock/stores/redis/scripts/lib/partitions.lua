@@ -1,10 +1,10 @@
--- Lanes: which jobs of a key are admitted, and who comes next. Turns: where a job stands among those of others.
---   lane/KEY     those of a lane: -1 admitted, 0 admitted and not started (only with a rate), by id; 1 waiting,
---                by order. Nothing else says that there is a lane.
---   lanes        key → until when starts count against its rate, until when it is held; lanes/over: when both end
---   due          among the jobs, by generation 0 and its key: a lane whose first has only to wait for an instant
---   turns        now/P, tail/P: of priority P the greatest place that was fetched, where a key that comes anew
---                stands; turns/P: key → the place that it gets next
+-- Partitions: which jobs of a key are admitted, and who comes next. Fair share: where a job stands among those of other tenants.
+--   partition/KEY those of a partition: -1 admitted, 0 admitted and not started (only with a rate), by id; 1 waiting,
+--                by order. Nothing else says that there is a partition.
+--   partitions   key → until when starts count against its rate, until when it is throttled; partitions/over: when both end
+--   due          among the jobs, by generation 0 and its key: a partition whose first has only to wait for an instant
+--   tenants      now/P, tail/P: of priority P the greatest place that was fetched, where a key that comes anew
+--                stands; tenants/P: key → the place that it gets next
 -- needs: clock states queue record
 
 local STEP = 7680    -- as in partition.py
@@ -14,16 +14,16 @@ local put, take, end_queued    -- places.lua has them
 local function terms_of(job)
   local terms = job.terms
   if not terms then
-    terms = {key = string.sub(job.lane, 18)}
-    terms.most, terms.ordered, terms.step, terms.burst = struct.unpack('<I4BdI4', job.lane)
+    terms = {key = string.sub(job.partition, 18)}
+    terms.most, terms.ordered, terms.step, terms.burst = struct.unpack('<I4BdI4', job.partition)
     terms.ordered = terms.ordered == 1
     job.terms = terms
   end
   return terms
 end
 
-local function lane_of(queue, terms)
-  return queue .. ':lane/' .. terms.key
+local function partition_of(queue, terms)
+  return queue .. ':partition/' .. terms.key
 end
 
 local function waiting_order(job, id)
@@ -31,45 +31,45 @@ local function waiting_order(job, id)
   return struct.pack('>BI7', 100 + rank, job.place + 4503599627370496) .. id
 end
 
-local function first_waiting(lane)
-  return redis.call('ZRANGEBYSCORE', lane, 1, 1, 'LIMIT', 0, 1)[1]
+local function first_waiting(partition)
+  return redis.call('ZRANGEBYSCORE', partition, 1, 1, 'LIMIT', 0, 1)[1]
 end
 
-local function spent_and_held(queue, key)
-  local known = redis.call('HGET', queue .. ':lanes', key)
+local function spent_and_throttled(queue, key)
+  local known = redis.call('HGET', queue .. ':partitions', key)
   if not known or #known ~= 16 then return 0, 0 end
   return struct.unpack('<dd', known)
 end
 
-local function remember(queue, key, spent, held)
-  redis.call('HSET', queue .. ':lanes', key, struct.pack('<dd', spent, held))
-  redis.call('ZADD', queue .. ':lanes/over', math.max(spent, held), key)
+local function remember(queue, key, spent, throttled_until)
+  redis.call('HSET', queue .. ':partitions', key, struct.pack('<dd', spent, throttled_until))
+  redis.call('ZADD', queue .. ':partitions/over', math.max(spent, throttled_until), key)
 end
 
--- Jobs that could not name this lane when they were set aside leave it here.
-local function remove_ghosts(queue, lane)
+-- Jobs that could not name this partition when they were set aside leave it here.
+local function remove_ghosts(queue, partition)
   for _, id in ipairs(redis.call('SMEMBERS', queue .. ':ghosts')) do
     local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
-    if not (ok and job.lane) then redis.call('ZREM', lane, id) end
+    if not (ok and job.partition) then redis.call('ZREM', partition, id) end
   end
 end
 
--- As Lane.allowed_at: from when on one more may be admitted; nil: not before another one leaves or starts.
+-- As Partition.allowed_at: from when on one more may be admitted; nil: not before another one leaves or starts.
 local function allowed_at(queue, terms)
-  local lane = lane_of(queue, terms)
-  if meta(queue).ghosts then remove_ghosts(queue, lane) end
-  if redis.call('ZCOUNT', lane, -1, 0) >= terms.most then return nil end
-  local spent, held = spent_and_held(queue, terms.key)
-  if terms.step == 0 then return held end
-  local left = terms.burst - 1 - redis.call('ZCOUNT', lane, 0, 0)
+  local partition = partition_of(queue, terms)
+  if meta(queue).ghosts then remove_ghosts(queue, partition) end
+  if redis.call('ZCOUNT', partition, -1, 0) >= terms.most then return nil end
+  local spent, throttled_until = spent_and_throttled(queue, terms.key)
+  if terms.step == 0 then return throttled_until end
+  local left = terms.burst - 1 - redis.call('ZCOUNT', partition, 0, 0)
   if left < 0 then return nil end
   if spent > now + (terms.burst + 1) * terms.step then spent = now end
-  return math.max(held, math.ceil(spent - left * terms.step))
+  return math.max(throttled_until, math.ceil(spent - left * terms.step))
 end
 
 local function may_enter(queue, id, job)
   local terms = terms_of(job)
-  local first = first_waiting(lane_of(queue, terms))
+  local first = first_waiting(partition_of(queue, terms))
   if first and first < waiting_order(job, id) then return false end
   local at = allowed_at(queue, terms)
   return at ~= nil and at <= now
@@ -78,21 +78,21 @@ end
 local function admit(queue, id, job)
   local terms = terms_of(job)
   job.admitted = true
-  redis.call('ZADD', lane_of(queue, terms), terms.step > 0 and 0 or -1, id)
+  redis.call('ZADD', partition_of(queue, terms), terms.step > 0 and 0 or -1, id)
 end
 
 local function leave(queue, id, job)
-  if job.admitted then redis.call('ZREM', lane_of(queue, terms_of(job)), id) end
+  if job.admitted then redis.call('ZREM', partition_of(queue, terms_of(job)), id) end
   job.admitted = false
 end
 
--- What the job's new state means for its lane; one that finds no room shall wait.
+-- What the job's new state means for its partition; one that finds no room shall wait.
 local function enter(queue, id, job)
   local terms, state = terms_of(job), job.state
   if state == AVAILABLE then
     if job.admitted or may_enter(queue, id, job) then admit(queue, id, job) else job.state = WAITING end
   elseif terms.ordered and (state == SCHEDULED or state == RETRYABLE or state == PARKED) then
-    if job.admitted then redis.call('ZADD', lane_of(queue, terms), -1, id) end
+    if job.admitted then redis.call('ZADD', partition_of(queue, terms), -1, id) end
   else
     leave(queue, id, job)
   end
@@ -102,12 +102,12 @@ local busy = {}
 
 -- Admit who may be admitted, then note when the next one may. How many they were.
 local function advance(queue, key)
-  local lane = queue .. ':lane/' .. key
-  if busy[lane] then return 0 end
-  busy[lane] = true
+  local partition = queue .. ':partition/' .. key
+  if busy[partition] then return 0 end
+  busy[partition] = true
   local admitted, due = 0, nil
   while true do
-    local first = first_waiting(lane)
+    local first = first_waiting(partition)
     if not first then break end
     local id = string.sub(first, 9)
     local record = redis.call('HGET', queue .. ':jobs', id)
@@ -121,11 +121,11 @@ local function advance(queue, key)
       put(queue, id, job)
       admitted = admitted + 1
     else    -- somebody has deleted or overwritten it
-      redis.call('ZREM', lane, first)
+      redis.call('ZREM', partition, first)
       redis.call('ZREM', queue .. ':state/' .. WAITING, id)
     end
   end
-  busy[lane] = nil
+  busy[partition] = nil
   if due then
     redis.call('ZADD', queue .. ':due', due, NOBODY .. key)
     made_due[queue] = math.min(made_due[queue] or due, due)
@@ -136,29 +136,29 @@ local function advance(queue, key)
 end
 
 -- Nobody of it is admitted before this instant, nor this job where it comes back at once.
-local function hold_lane(queue, id, job, till, back)
+local function throttle_partition(queue, id, job, till, back)
   local key = terms_of(job).key
-  local spent, held = spent_and_held(queue, key)
-  remember(queue, key, spent, math.max(held, till))
+  local spent, throttled_until = spent_and_throttled(queue, key)
+  remember(queue, key, spent, math.max(throttled_until, till))
   if back then leave(queue, id, job) end
 end
 
--- A job of a lane is fetched; with a rate that is a start. As Lane.after_start.
+-- A job of a partition is fetched; with a rate that is a start. As Partition.after_start.
 local function started(queue, id, job)
   local terms = terms_of(job)
   if terms.step == 0 then return end
-  redis.call('ZADD', lane_of(queue, terms), -1, id)
-  local spent, held = spent_and_held(queue, terms.key)
+  redis.call('ZADD', partition_of(queue, terms), -1, id)
+  local spent, throttled_until = spent_and_throttled(queue, terms.key)
   spent = math.min(math.max(spent, now), now + terms.burst * terms.step) + terms.step
-  remember(queue, terms.key, spent, held)
+  remember(queue, terms.key, spent, throttled_until)
   advance(queue, terms.key)
 end
 
--- ── turns ──
+-- ── fair share ──
 
-local function turn_of(job)
-  if not job.turn then return STEP, '' end
-  return struct.unpack('<I2', job.turn), string.sub(job.turn, 3)
+local function tenant_of(job)
+  if not job.tenant then return STEP, '' end
+  return struct.unpack('<I2', job.tenant), string.sub(job.tenant, 3)
 end
 
 -- From the first job on that has one a queue is fair.
@@ -171,22 +171,22 @@ local function become_fair(queue, job)
 end
 
 local function place_now(queue, priority)
-  return tonumber(redis.call('HGET', queue .. ':turns', 'now/' .. priority)) or meta(queue).fair
+  return tonumber(redis.call('HGET', queue .. ':tenants', 'now/' .. priority)) or meta(queue).fair
 end
 
 -- The place of a key that comes anew: behind what was fetched, and behind others that came anew.
 local function first_place(queue, priority)
-  local tail = tonumber(redis.call('HGET', queue .. ':turns', 'tail/' .. priority)) or 0
+  local tail = tonumber(redis.call('HGET', queue .. ':tenants', 'tail/' .. priority)) or 0
   return math.max(tail, place_now(queue, priority) + 1)
 end
 
 -- A place at the tail of its key.
 local function draw(queue, job)
-  local step, key = turn_of(job)
-  local ends = queue .. ':turns/' .. job.priority
+  local step, key = tenant_of(job)
+  local ends = queue .. ':tenants/' .. job.priority
   local first = first_place(queue, job.priority)
   job.place = math.max(first, tonumber(redis.call('ZSCORE', ends, key)) or 0)
-  if job.place == first then redis.call('HSET', queue .. ':turns', 'tail/' .. job.priority, first + 1) end
+  if job.place == first then redis.call('HSET', queue .. ':tenants', 'tail/' .. job.priority, first + 1) end
   redis.call('ZADD', ends, job.place + step, key)
 end
 
@@ -194,8 +194,8 @@ end
 local function give_back(queue, job)
   local fair = meta(queue).fair
   if not fair or job.place <= fair then return end
-  local step, key = turn_of(job)
-  local ends = queue .. ':turns/' .. job.priority
+  local step, key = tenant_of(job)
+  local ends = queue .. ':tenants/' .. job.priority
   local next_one = tonumber(redis.call('ZSCORE', ends, key))
   if not next_one then return end
   next_one = next_one - step + 1    -- not quite: another job of the key may stand there
@@ -207,40 +207,40 @@ local function give_back(queue, job)
 end
 
 -- Jobs were fetched, this place the last of them; n is how many.
-local function turns_fetched(queue, priority, place, n)
+local function advance_fair_share(queue, priority, place, n)
   if place <= place_now(queue, priority) then return end
-  redis.call('HSET', queue .. ':turns', 'now/' .. priority, place)
-  local ends = queue .. ':turns/' .. priority
+  redis.call('HSET', queue .. ':tenants', 'now/' .. priority, place)
+  local ends = queue .. ':tenants/' .. priority
   local past = redis.call('ZRANGEBYSCORE', ends, '-inf', place, 'LIMIT', 0, 2 * n + 16)
   if #past > 0 then redis.call('ZREM', ends, unpack(past)) end
 end
 
 -- ── what nobody has a use for any more ──
 
-local function has_idle_ties(queue)
-  if redis.call('ZCOUNT', queue .. ':lanes/over', '-inf', now) > 0 then return true end
+local function has_idle_partitions(queue)
+  if redis.call('ZCOUNT', queue .. ':partitions/over', '-inf', now) > 0 then return true end
   if not meta(queue).fair or redis.call('EXISTS', queue .. ':ready') == 1 then return false end
-  for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
-    if redis.call('EXISTS', queue .. ':turns/' .. (string.match(field, '/(%-?%d+)$') or '')) == 1 then return true end
+  for _, field in ipairs(redis.call('HKEYS', queue .. ':tenants')) do
+    if redis.call('EXISTS', queue .. ':tenants/' .. (string.match(field, '/(%-?%d+)$') or '')) == 1 then return true end
   end
   return false
 end
 
 -- Keys whose rate is as it was; and where nobody is ready all begin alike.
-local function prune_ties(queue)
-  local over = redis.call('ZRANGEBYSCORE', queue .. ':lanes/over', '-inf', now, 'LIMIT', 0, 1000)
+local function prune_partitions(queue)
+  local over = redis.call('ZRANGEBYSCORE', queue .. ':partitions/over', '-inf', now, 'LIMIT', 0, 1000)
   if #over > 0 then
-    redis.call('HDEL', queue .. ':lanes', unpack(over))
-    redis.call('ZREM', queue .. ':lanes/over', unpack(over))
+    redis.call('HDEL', queue .. ':partitions', unpack(over))
+    redis.call('ZREM', queue .. ':partitions/over', unpack(over))
   end
   if not meta(queue).fair or redis.call('EXISTS', queue .. ':ready') == 1 then return end
-  for _, field in ipairs(redis.call('HKEYS', queue .. ':turns')) do
+  for _, field in ipairs(redis.call('HKEYS', queue .. ':tenants')) do
     local kind, priority = string.match(field, '^(.*)/(.*)$')
-    local last = kind == 'tail' and redis.call('ZREVRANGE', queue .. ':turns/' .. priority, 0, 0, 'WITHSCORES')
+    local last = kind == 'tail' and redis.call('ZREVRANGE', queue .. ':tenants/' .. priority, 0, 0, 'WITHSCORES')
     if last and last[2] and tonumber(priority) then
       local place = math.max(tonumber(last[2]), place_now(queue, priority))
-      redis.call('HSET', queue .. ':turns', 'now/' .. priority, place)
-      redis.call('UNLINK', queue .. ':turns/' .. priority)
+      redis.call('HSET', queue .. ':tenants', 'now/' .. priority, place)
+      redis.call('UNLINK', queue .. ':tenants/' .. priority)
     end
   end
 end

@@ -1,4 +1,4 @@
-"""`penstock groups`: list the groups that collect jobs for a batch, and flush one of them."""
+"""`penstock batches`: list the batches that are collecting jobs, and start one early."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, say, table
 
 if TYPE_CHECKING:
-    from penstock.inspector import GroupView, Inspector
+    from penstock.inspector import BatchView, Inspector
 
 __all__ = ["command"]
 
 
-@click.group("groups")
+@click.group("batches")
 def command() -> None:
-    """List groups of jobs collected for a batch; flush them."""
+    """List batches that are collecting jobs, and start one early."""
 
 
 @command.command("list", cls=Command)
@@ -31,38 +31,42 @@ def command() -> None:
     type=click.IntRange(1, 1_000),
     default=50,
     show_default=True,
-    help="Maximum number of groups to show.",
+    help="Maximum number of batches to show.",
 )
 def list_(queue: str | None, limit: int) -> None:
-    """List groups that are not batches yet, ordered by when they are due."""
+    """List batches that are still collecting, ordered by when they are due."""
     session = Session.current()
-    groups = session.run(lambda i: i.groups(queue, limit=limit))
+    batches = session.run(lambda i: i.batches(queue, limit=limit))
     if session.json:
-        emit({"groups": groups})
+        emit({"batches": batches})
         return
     table(
-        ("QUEUE", "TASK", "GROUP", "SIZE", "OLDEST", "DUE"),
+        ("QUEUE", "TASK", "BATCH KEY", "SIZE", "OLDEST", "DUE"),
         [
             (g.queue, g.task, g.key or "-", f"{g.size}", age(g.oldest_at), age(g.due_at) or "when full")
-            for g in groups
+            for g in batches
         ],
-        empty="no groups",
+        empty="no batches are collecting",
     )
 
 
 @command.command("flush", cls=Command)
 @click.argument("queue", shell_complete=complete_queue)
 @click.argument("task")
-@click.option("--key", "-k", metavar="KEY", default="", help="Key of the group.  [default: the empty key]")
+@click.option(
+    "--key", "-k", metavar="KEY", default="", help="Key of the collecting batch.  [default: the empty key]"
+)
 def flush(queue: str, task: str, key: str) -> None:
-    """Make a group a batch now, even if it is neither full nor due."""
+    """Start a collecting batch now, even if it is neither full nor due."""
     session = Session.current()
 
     async def acting(inspector: Inspector) -> str:
-        batch = await inspector.flush_group(queue, task, key)
+        batch = await inspector.flush_batch(queue, task, key)
         if batch is None:
-            there = await inspector.groups(queue, limit=5)
-            raise not_found(f"the queue {queue!r} has no group {key!r} of the task {task!r}{_others(there)}")
+            there = await inspector.batches(queue, limit=5)
+            raise not_found(
+                f"the queue {queue!r} has no collecting batch {key!r} of the task {task!r}{_others(there)}"
+            )
         return batch
 
     batch = session.run(acting)
@@ -72,5 +76,5 @@ def flush(queue: str, task: str, key: str) -> None:
         say(f"{queue}/{batch}: available")
 
 
-def _others(groups: list[GroupView]) -> str:
-    return "".join(f"; there is {g.key!r} of {g.task}" for g in groups)
+def _others(batches: list[BatchView]) -> str:
+    return "".join(f"; there is {g.key!r} of {g.task}" for g in batches)

@@ -1,4 +1,4 @@
-"""Turns: in a fair queue every key with work comes once in a round, however much others have."""
+"""Fair share: in a fair queue every key with work comes once in a round, however much others have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, State
-from penstock.core.partition import Lane, Turn
+from penstock.core.partition import Partition, Tenant
 from penstock.stores.contract import Store
 from tests.store.facts import (
     PUT_BACK,
@@ -24,7 +24,7 @@ from tests.store.facts import (
 
 
 def of(key: str, n: int, weight: int = 1, **facts: object) -> list[NewJob]:
-    return some(n, turn=Turn(key, weight), headers={"of": key}, **facts)
+    return some(n, tenant=Tenant(key, weight), headers={"of": key}, **facts)
 
 
 async def order(store: Store, n: int = 99) -> str:
@@ -32,7 +32,7 @@ async def order(store: Store, n: int = 99) -> str:
     return "".join((job.spec.headers or {}).get("of", "-") for job in await take(store, n))
 
 
-async def test_keys_take_turns(store: Store) -> None:
+async def test_tenants_take_turns(store: Store) -> None:
     await add(store, *of("a", 5), *of("b", 2), *of("c", 1))
     assert await order(store) == "abcabaaa"
 
@@ -63,7 +63,7 @@ async def test_weights_are_turns_per_round(store: Store) -> None:
 
 
 async def test_keys_that_come_anew_stand_in_the_order_of_their_coming(store: Store) -> None:
-    jobs = [new(turn=Turn(f"k{n}")) for n in range(200)]
+    jobs = [new(tenant=Tenant(f"k{n}")) for n in range(200)]
     await add(store, *jobs)
     assert ids(await take(store, 200)) == ids(jobs)
 
@@ -72,7 +72,7 @@ async def test_others_that_come_without_end_do_not_starve_a_keys_next_job(store:
     await add(store, *of("a", 2, weight=100))
     seen = ""
     for n in range(100):
-        await add(store, new(turn=Turn(f"k{n}")))
+        await add(store, new(tenant=Tenant(f"k{n}")))
         seen += await order(store, 1)
     assert seen.count("a") == 2
 
@@ -114,11 +114,11 @@ async def test_one_that_goes_before_its_turn_gives_it_back(store: Store) -> None
 
 
 async def test_jobs_of_one_key_never_share_a_place(store: Store) -> None:
-    jobs = [new(name, turn=Turn("a")) for name in ("d", "c", "b", "a")]
+    jobs = [new(name, tenant=Tenant("a")) for name in ("d", "c", "b", "a")]
     await add(store, *jobs)
     for job in jobs[1:3]:
         await store.reschedule([job.ref])
-    late = new("0", turn=Turn("a"))
+    late = new("0", tenant=Tenant("a"))
     await add(store, late)
     assert ids(await take(store, 9)) == ["d", "a", "c", "b", "0"]
 
@@ -132,11 +132,11 @@ async def test_delayed_and_retried_jobs_take_a_new_turn(store: Store, clock: Man
     assert await order(store) == "baaaa"
 
 
-async def test_a_job_of_a_lane_takes_its_turn_when_it_is_admitted(store: Store) -> None:
-    lane = Lane("k")
-    await add(store, *of("a", 3, lane=lane), *of("b", 3))
+async def test_a_job_of_a_partition_takes_its_turn_when_it_is_admitted(store: Store) -> None:
+    partition = Partition("k")
+    await add(store, *of("a", 3, partition=partition), *of("b", 3))
     assert await order(store, 2) == "ab"
-    (held,) = [job for job in (await store.list_jobs(state=State.RUNNING)).jobs if job.spec.lane]
+    (held,) = [job for job in (await store.list_jobs(state=State.RUNNING)).jobs if job.spec.partition]
     await end(store, held)
     assert await order(store) == "abb"
 

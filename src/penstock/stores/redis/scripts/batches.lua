@@ -1,19 +1,19 @@
--- List the groups of a queue that are not batches yet, in the order in which they are due.
+-- List the batches of a queue that are still collecting, in the order in which they are due.
 -- KEYS: the queue.  ARGV: clock, limit.
 -- Returns 4 entries each: name (task, zero, key), how many, since when the first, when due ('' if never).
 -- include: clock
 local queue, limit, answer = KEYS[1], tonumber(ARGV[2]), {}
 
 local function show(name, due)
-  local known = redis.call('HGET', queue .. ':grouping', name)
+  local known = redis.call('HGET', queue .. ':batches', name)
   answer[#answer + 1] = name
-  answer[#answer + 1] = redis.call('ZCARD', queue .. ':group/' .. name)
+  answer[#answer + 1] = redis.call('ZCARD', queue .. ':batch/' .. name)
   answer[#answer + 1] = string.format('%.0f', #known == 34 and struct.unpack('<d', known, 27) or now)
   answer[#answer + 1] = due and string.format('%.0f', due) or ''
 end
 
-if limit <= 0 or redis.call('EXISTS', queue .. ':grouping') == 0 then return answer end
-local names = redis.call('HKEYS', queue .. ':grouping')
+if limit <= 0 or redis.call('EXISTS', queue .. ':batches') == 0 then return answer end
+local names = redis.call('HKEYS', queue .. ':batches')
 local found = {}
 for i, name in ipairs(names) do
   local due = redis.call('ZSCORE', queue .. ':due', string.rep('\255', 7) .. name)

@@ -1,6 +1,6 @@
 """Members through batches while workers are killed: each member in exactly one completed batch.
 
-By hand: `python -m benchmarks.groups sqlite:////tmp/groups.db --members 100000 --workers 4 --kills 2`. Every
+By hand: `python -m benchmarks.batches sqlite:////tmp/groups.db --members 100000 --workers 4 --kills 2`. Every
 batch that completes writes its members into a ledger, one file per batch and attempt, before it returns; what
 the store says has completed is compared with it at the end.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from penstock import App, Batch, State, Worker, current_job
 
-app = App(os.environ.get("GROUPS_URL", "memory://"))
+app = App(os.environ.get("BATCHES_URL", "memory://"))
 _KEYS = 50
 
 
@@ -29,14 +29,14 @@ _KEYS = 50
 async def collect(numbers: list[int]) -> int:
     job = current_job()
     await asyncio.sleep(0.01)  # so that kills meet running batches
-    path = Path(os.environ["GROUPS_LEDGER"]) / f"{job.id}~{job.attempt}"
+    path = Path(os.environ["BATCHES_LEDGER"]) / f"{job.id}~{job.attempt}"
     path.write_text(json.dumps(numbers))
     return len(numbers)
 
 
 def _worker(folder: str) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "GROUPS_LEDGER": folder}
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.groups", "--serve"], env=env)
+    env = {**os.environ, "BATCHES_LEDGER": folder}
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.batches", "--serve"], env=env)
 
 
 async def _serve() -> None:
@@ -44,7 +44,7 @@ async def _serve() -> None:
 
 
 def _produce(members: int) -> None:
-    users = [collect.using(group=f"k{key}") for key in range(_KEYS)]
+    users = [collect.using(batch_key=f"k{key}") for key in range(_KEYS)]
     for start in range(0, members, 1_000):
         some = range(start, min(start + 1_000, members))
         app.enqueue_many([users[n % _KEYS].job(n) for n in some])
@@ -91,7 +91,7 @@ def _check(folder: Path, members: int) -> bool:
 
 
 def _run(members: int, workers: int, kills: int) -> bool:
-    with tempfile.TemporaryDirectory(prefix="penstock-groups-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-batches-") as folder:
         serving = [_worker(folder) for _ in range(workers)]
         began = time.monotonic()
         # all shall be there to be counted: a queue keeps 100 000 finished ones unless it is told to
@@ -127,14 +127,14 @@ def main() -> int:
         asyncio.run(_serve())
         return 0
     if asked.url:  # those who are started from here, and this process itself, shall know it at their import
-        env = {**os.environ, "GROUPS_URL": asked.url}
+        env = {**os.environ, "BATCHES_URL": asked.url}
         args = [f"--members={asked.members}", f"--workers={asked.workers}", f"--kills={asked.kills}"]
-        return subprocess.run([sys.executable, "-m", "benchmarks.groups", *args], env=env).returncode
+        return subprocess.run([sys.executable, "-m", "benchmarks.batches", *args], env=env).returncode
     return 0 if _run(asked.members, asked.workers, asked.kills) else 1
 
 
 if __name__ == "__main__":
     # as the module that it is: a task's name must be the same in all processes
-    from benchmarks import groups
+    from benchmarks import batches
 
-    sys.exit(groups.main())
+    sys.exit(batches.main())

@@ -1,0 +1,9 @@
+-- Start a collecting batch now.
+-- KEYS: the queue.  ARGV: clock, floor (as of enqueue), name of the collecting batch (task, zero, key).
+-- Returns {the highest generation, the batch's id or nothing}.
+-- include: size_check clock states queue record partitions places
+local queue, made = KEYS[1], false
+minted = tonumber(ARGV[2])
+if redis.call('HEXISTS', queue .. ':batches', ARGV[3]) == 1 then made = batches().flush(queue, ARGV[3]) or false end
+finish()
+return {string.format('%.0f', minted), made}

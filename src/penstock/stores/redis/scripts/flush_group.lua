@@ -1,9 +1,0 @@
--- Make a group a batch now.
--- KEYS: the queue.  ARGV: clock, floor (as of enqueue), name of the group (task, zero, key).
--- Returns {the highest generation, the batch's id or nothing}.
--- include: size_check clock states queue record lanes places
-local queue, made = KEYS[1], false
-minted = tonumber(ARGV[2])
-if redis.call('HEXISTS', queue .. ':grouping', ARGV[3]) == 1 then made = groups().flush(queue, ARGV[3]) or false end
-finish()
-return {string.format('%.0f', minted), made}
