@@ -1,8 +1,8 @@
 """A web endpoint that answers 503 with Retry-After while its queue is full, and loses nothing it accepted.
 
 Run it: `python examples/backpressure.py`. Sixteen customers send 200 imports by HTTP as fast as they can,
-into a queue of at most 50. At first nobody works on it, so that it fills up; then a worker begins. Whoever
-was sent away comes again when the answer said. In the end each import that was accepted has been done, once.
+into a queue with room for 50. No worker runs at first, so the queue fills up; then a worker starts. A refused
+customer tries again after the time in the answer. In the end each accepted import was done exactly once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from penstock import App, QueueFull, State
 
-if __name__ == "__main__":  # the worker imports this file: the environment tells it where we are
+if __name__ == "__main__":  # the worker imports this file too, and finds the directory in the environment
     os.environ["IMPORTS_DIR"] = tempfile.mkdtemp(prefix="backpressure-")
 
 HERE = Path(os.environ.get("IMPORTS_DIR", "."))
@@ -36,7 +36,7 @@ app = App(f"sqlite:///{HERE}/jobs.db", queue="imports")
 
 @app.task
 def load(number: int) -> None:
-    time.sleep(0.01)  # what an import takes
+    time.sleep(0.01)  # the duration of an import
     with books() as db:
         db.execute("INSERT INTO done (number) VALUES (?)", [number])
 
@@ -51,7 +51,7 @@ def books() -> Iterator[sqlite3.Connection]:
 
 
 class Imports(BaseHTTPRequestHandler):
-    """POST / with {"number": 7}: 202 and the job's id; or 503, and in how many seconds to come again."""
+    """POST / with {"number": 7}: answers 202 and the job's id, or 503 and the seconds to wait."""
 
     protocol_version = "HTTP/1.1"
 
@@ -73,16 +73,17 @@ class Imports(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """What the customers hear is enough."""
+        """Log nothing: the answers are enough."""
 
 
 class Server(ThreadingHTTPServer):
-    request_queue_size = 128  # connections that wait to be accepted; five would turn customers away unheard
+    # connections that wait to be accepted; with the default of 5 some would be refused
+    request_queue_size = 128
 
 
 @contextlib.contextmanager
 def service() -> Iterator[int]:
-    """The port on which it answers, until the block is left."""
+    """Run the service in the block; yields its port."""
     with Server(("127.0.0.1", 0), Imports) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -97,11 +98,11 @@ def service() -> Iterator[int]:
 
 
 class Crowd:
-    """Customers who send one import after the other, each until it is accepted."""
+    """Customers that send one import after the other, each until it is accepted."""
 
     def __init__(self, port: int) -> None:
         self.accepted: list[int] = []
-        self.sent_away: list[float] = []  # for how many seconds
+        self.sent_away: list[float] = []  # the waits (s) of the 503 answers
         self.somebody_was_sent_away = threading.Event()
         self._numbers = iter(range(IMPORTS))
         self._port = port
@@ -124,7 +125,7 @@ class Crowd:
             self.accepted.append(number)
 
     def _post(self, number: int) -> float | None:
-        """None: it was accepted. Else in how many seconds to come again."""
+        """Send an import. None: it was accepted; otherwise the seconds until the next try."""
         line = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         with contextlib.closing(line):
             line.request("POST", "/", json.dumps({"number": number}))
@@ -155,7 +156,7 @@ def main() -> None:
 
 
 def report(crowd: Crowd) -> None:
-    """Count, and insist."""
+    """Count the results and check them."""
     with books() as db:
         done = sorted(number for (number,) in db.execute("SELECT number FROM done"))
     assert sorted(crowd.accepted) == list(range(IMPORTS))
@@ -170,7 +171,7 @@ def report(crowd: Crowd) -> None:
 
 @contextlib.contextmanager
 def worker() -> Iterator[None]:
-    """`penstock worker backpressure:app --concurrency 4`, until the block is left."""
+    """Run `penstock worker backpressure:app --concurrency 4` in the block."""
     command = [sys.executable, "-m", "penstock", "worker", "backpressure:app", "--concurrency", "4"]
     with (HERE / "worker.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=log, stderr=log)

@@ -1,4 +1,4 @@
-"""Commands to devices: at a set time, in order per device, tried again while a device is offline."""
+"""Commands to devices: at a set time, in order per device, and retried while a device is offline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from penstock import App, Worker
 from penstock.errors import Retry
 
-logging.getLogger("penstock").setLevel(logging.ERROR)  # a device that is offline is nothing to warn of
+logging.getLogger("penstock").setLevel(logging.ERROR)  # an offline device is no reason for a warning
 app = App("memory://")  # sqlite:///jobs.db or redis://… and more workers: the order is the same
 
 done: dict[str, list[str]] = {"d1": [], "d2": [], "d3": []}
@@ -20,7 +20,7 @@ finished = asyncio.Event()
 
 @app.task(concurrency_key="device", ordered=True, max_attempts=10)
 async def command(device: str, what: str) -> None:
-    """Tell a device to do something. The next command waits until this one has come through."""
+    """Send a command to a device. The device's next command waits until this one has succeeded."""
     if device in busy:
         collisions.append(device)
     busy.add(device)
@@ -28,7 +28,7 @@ async def command(device: str, what: str) -> None:
         tries[device, what] = tries.get((device, what), 0) + 1
         await asyncio.sleep(0.01)
         if device == "d2" and tries[device, what] < 3 and what == "lock":
-            raise Retry(delay=0.05)  # offline: it blocks its own commands, and no others
+            raise Retry(delay=0.05)  # offline: this blocks only the device's own commands
         done[device].append(what)
         if sum(map(len, done.values())) == 9:
             finished.set()
@@ -37,7 +37,7 @@ async def command(device: str, what: str) -> None:
 
 
 async def produce() -> None:
-    """Two producers, at once; a device's own commands come from one of them."""
+    """Run two producers at the same time; the commands of one device come from one producer."""
 
     async def tell(device: str) -> None:
         for what in ("lock", "blink", "unlock"):

@@ -1,8 +1,8 @@
 """Orders that must be paid in time: reminded at 10 minutes, closed at 30, never both paid and closed.
 
 Run it: `python examples/orders.py`. It places orders, pays some of them (a few at the very instant of
-their closing), kills a worker with SIGKILL while it sends reminders, and counts what came of it. A
-minute lasts 0.3 s unless `--scale` says otherwise (1 is real time).
+their closing), kills a worker with SIGKILL while it sends reminders, and counts the results. A minute
+lasts 0.3 s; `--scale` changes that (1 is real time).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from penstock import App, current_job
 
-if __name__ == "__main__":  # the workers import this file: the environment tells them where we are
+if __name__ == "__main__":  # the workers import this file too, and find the directory in the environment
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--scale", default="0.005", help="how long a minute is, of a real one [0.005]")
     os.environ["SHOP_SCALE"] = options.parse_args().scale
@@ -39,7 +39,7 @@ app = App(f"sqlite:///{HERE}/jobs.db", queue="orders", retry=0.1)
 
 
 def place(order: int) -> None:
-    """A customer has ordered, and has half an hour to pay."""
+    """Place an order; the customer has half an hour to pay."""
     with shop() as db:
         db.execute("INSERT INTO orders (id, state) VALUES (?, 'open')", [order])
     remind.using(id=f"order-{order}-remind", delay=10 * MINUTE).enqueue(order)
@@ -47,7 +47,7 @@ def place(order: int) -> None:
 
 
 def pay(order: int) -> bool:
-    """The customer pays. False: too late, the order is closed already."""
+    """Pay an order. False: too late, the order is closed."""
     if not move(order, "paid"):
         return False
     app.handle(f"order-{order}-remind").cancel()
@@ -57,11 +57,14 @@ def pay(order: int) -> bool:
 
 @app.task
 def remind(order: int) -> None:
-    """May run twice, if its worker dies; the mail goes out once, for the job's id is its key."""
+    """Send a reminder.
+
+    May run twice if its worker dies; the job's id as key makes sure that one mail is sent.
+    """
     with shop() as db:
         (state,) = db.execute("SELECT state FROM orders WHERE id = ?", [order]).fetchone()
         if state == "open":
-            time.sleep(0.05)  # the mail server takes its time
+            time.sleep(0.05)  # the mail server is slow
             db.execute("INSERT OR IGNORE INTO mails (key, to_order) VALUES (?, ?)", [current_job().id, order])
 
 
@@ -71,7 +74,7 @@ def close(order: int) -> None:
 
 
 def move(order: int, state: str) -> bool:
-    """An open order becomes paid or closed, whoever comes first; the other one is told that it was late."""
+    """Make an open order paid or closed. The first caller wins; False for the second one."""
     with shop() as db:
         moved = db.execute("UPDATE orders SET state = ? WHERE id = ? AND state = 'open'", [state, order])
         return moved.rowcount == 1
@@ -83,7 +86,7 @@ def shop() -> Iterator[sqlite3.Connection]:
         yield db
 
 
-# ── the story: what happens to the shop in one hour ──────────────────────────────────────────────
+# ── the scenario: one hour of the shop ───────────────────────────────────────────────────────────
 
 EARLY = range(10)  # pay at minute 5
 LATE = range(10, 20)  # pay at minute 20, after their reminder
@@ -94,7 +97,7 @@ ALL = range(45)
 
 @app.around_attempt
 async def note_the_start(job, call):  # type: ignore[no-untyped-def]
-    """When each attempt began, and where: the story is told from it."""
+    """Record when and in which process each attempt started, for the report."""
     late = time.time() - job.run_at / 1000
     with shop() as db:
         db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, 0)", [job.id, job.attempt, os.getpid(), late])
@@ -138,7 +141,7 @@ def main() -> None:
 
 
 def report(held: list[str], in_time: dict[int, bool]) -> None:
-    """Count, and insist."""
+    """Count the results and check them."""
     with shop() as db:
         states = dict(db.execute("SELECT id, state FROM orders").fetchall())
         attempts = db.execute("SELECT id, attempt, late FROM attempts").fetchall()
@@ -149,7 +152,7 @@ def report(held: list[str], in_time: dict[int, bool]) -> None:
     assert mailed == [*LATE, *NEVER, *RACING], "each unpaid order was reminded exactly once"
     print(f"reminders: {len(mailed)} sent, each once")
 
-    # each racing order has one winner: paid if and only if the customer was told so
+    # each racing order has one winner: it is paid if and only if pay() returned True
     torn = [order for order in RACING if (states[order] == "paid") is not in_time[order]]
     assert not torn, f"both or neither won: {torn}"
     print(f"races: {len(RACING)} decided, none twice, none never")
@@ -169,7 +172,7 @@ def report(held: list[str], in_time: dict[int, bool]) -> None:
 
 
 def race(instants: dict[int, float]) -> dict[int, bool]:
-    """Each of these customers pays at the instant at which the order is to be closed."""
+    """Let each of these customers pay at the instant at which the order is to be closed."""
     in_time: dict[int, bool] = {}
 
     def customer(order: int) -> None:
@@ -185,14 +188,14 @@ def race(instants: dict[int, float]) -> dict[int, bool]:
 
 
 def kill_a_worker_that_sends() -> list[str]:
-    """SIGKILL for a worker process in the middle of reminders; the ids of those that it had begun."""
+    """Kill a worker process while it sends reminders; returns the ids of the reminders it had started."""
     while True:
         with shop() as db:
             (busy,) = db.execute("SELECT max(pid) FROM attempts WHERE ended = 0").fetchone()
         if busy is None:
             time.sleep(0.001)
             continue
-        os.kill(busy, signal.SIGSTOP)  # so that it ends nothing while we look
+        os.kill(busy, signal.SIGSTOP)  # so that it ends no job during the query
         with shop() as db:
             held = [id for (id,) in db.execute("SELECT id FROM attempts WHERE ended = 0 AND pid = ?", [busy])]
         os.kill(busy, signal.SIGKILL if held else signal.SIGCONT)
@@ -211,7 +214,7 @@ def until(instant: float) -> None:
 
 @contextlib.contextmanager
 def workers() -> Iterator[None]:
-    """`penstock worker orders:app --processes 2`, until the block is left."""
+    """Run `penstock worker orders:app --processes 2` in the block."""
     command = [sys.executable, "-m", "penstock", "worker", "orders:app", "--processes", "2"]
     with (HERE / "worker.log").open("wb") as log:
         worker = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=log, stderr=log)

@@ -1,8 +1,8 @@
 """Two queues with slots of their own: never more than 10 reports and 20 mails at once in a worker.
 
 Run it: `python examples/two_queues.py`. It enqueues both, shows live figures while a worker runs them,
-tells that worker to end (TERM) in the middle, and lets a second one do the rest. A middleware measures
-how many run at once. `--scale` makes the work longer (1) or shorter.
+stops that worker (TERM) in the middle, and lets a second one run the remaining jobs. A middleware measures
+how many run at once. `--scale` sets the duration of the work (default 1).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from penstock import App, Job, State
 
-if __name__ == "__main__":  # the workers import this file: the environment tells them where we are
+if __name__ == "__main__":  # the workers import this file too, and find the directory in the environment
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--scale", default="1", help="how long the work takes [1]")
     os.environ["OFFICE_SCALE"] = options.parse_args().scale
@@ -41,13 +41,13 @@ app = App(f"sqlite:///{HERE}/jobs.db")
 
 @app.task(queue="reports", retention="1h")
 def report(number: int) -> None:
-    """Blocking work, in a thread."""
+    """Do blocking work, in a thread."""
     time.sleep(0.25 * SCALE)
 
 
 @app.task(queue="mails", retention="1h")
 async def mail(number: int) -> None:
-    """Waiting work, on the event loop."""
+    """Wait, on the event loop."""
     await asyncio.sleep(0.2 * SCALE)
 
 
@@ -61,7 +61,10 @@ def begin() -> None:
 
 @app.around_attempt
 async def count(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
-    """How many of each queue run now, and how many there were at most. On the event loop: no lock."""
+    """Count the running jobs of each queue and their maximum.
+
+    It runs on the event loop, so it needs no lock.
+    """
     state = app.state
     state.now[job.queue] += 1
     state.most[job.queue] = max(state.most[job.queue], state.now[job.queue])
@@ -73,7 +76,7 @@ async def count(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
 
 @app.around_attempt(queue="reports")
 async def tally(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Only attempts of one queue come by here, inside of the global one."""
+    """Count the attempts of one queue; this middleware runs inside the global one."""
     value = await call()
     app.state.done["reports, by their own middleware"] += 1
     return value
@@ -81,7 +84,7 @@ async def tally(job: Job, call: Callable[[], Awaitable[Any]]) -> Any:
 
 @app.on_shutdown
 def tell() -> None:
-    """The worker's last words."""
+    """Write the counts to a file when the worker ends."""
     said = {"most": app.state.most, "done": app.state.done, "left_over": +app.state.now}
     (HERE / f"worker-{os.getpid()}.json").write_text(json.dumps(said))
 
@@ -112,7 +115,7 @@ def main() -> None:
 
 
 def watch(worker: subprocess.Popen[bytes], until: int) -> None:
-    """Live figures from the store, until so many jobs are done."""
+    """Print live figures from the store until `until` jobs are done."""
     while done(now := counts()) < until:
         assert worker.poll() is None, (HERE / "worker.log").read_text()
         shown = "; ".join(
@@ -125,7 +128,7 @@ def watch(worker: subprocess.Popen[bytes], until: int) -> None:
 
 
 def report_all() -> None:
-    """Count, and insist."""
+    """Count the results and check them."""
     workers = [json.loads(path.read_text()) for path in sorted(HERE.glob("worker-*.json"))]
     assert len(workers) == 2
     most: Counter[str] = Counter()
@@ -156,7 +159,7 @@ def done(counts: dict[str, dict[State, int]]) -> int:
 
 
 def start_worker(*options: str) -> subprocess.Popen[bytes]:
-    """`penstock worker` with more slots than both queues may use together."""
+    """Start `penstock worker` with more slots than both queues may use together."""
     queues = ",".join(f"{name}:slots={slots}" for name, slots in SLOTS.items())
     command = [sys.executable, "-m", "penstock", "worker", "two_queues:app"]
     with (HERE / "worker.log").open("ab") as log:

@@ -1,7 +1,6 @@
 """Penstock: background jobs for Python that do not get lost.
 
-The front door. Each name is looked up when it is first asked for, so that `import penstock` costs next
-to nothing, whatever is used of it afterwards.
+The public names. Each is imported when it is first used, so that `import penstock` costs almost nothing.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ if TYPE_CHECKING:
     from penstock.worker import Queue as Queue
     from penstock.worker import Worker as Worker
 
-#: Where each name lives; the same as above, for the interpreter.
+#: The module of each public name; the same list as above, at run time.
 _HOMES = {
     "penstock.app.app": "App",
     "penstock.app.attempt": "Attempt NoCurrentJob current_job",
@@ -141,7 +140,7 @@ _HOMES = {
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-#: Whole modules, so that `import penstock` is enough for `penstock.errors.StoreFull`.
+#: Public modules, so that `import penstock` is enough for `penstock.errors.StoreFull`.
 _MODULES = ("config", "errors", "events", "retry", "testing")
 
 __all__ = sorted([*_HOME_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]
@@ -158,7 +157,7 @@ def __getattr__(name: str) -> Any:
         value = _imported(f"penstock.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value  # the next one finds it without asking
+    globals()[name] = value  # the next access finds it directly
     return value
 
 

@@ -1,4 +1,4 @@
-"""Retry policies. They live in `penstock.core.retry`; this is their public path."""
+"""Retry policies. They are defined in `penstock.core.retry`; this is their public path."""
 
 from penstock.core.retry import *  # noqa: F403
 from penstock.core.retry import __all__ as __all__

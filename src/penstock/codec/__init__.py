@@ -1,11 +1,11 @@
-"""Arguments to bytes and back, checked against the signature; results likewise.
+"""Encodes arguments and results, checked against the task's signature.
 
-A job's arguments are one JSON object, {"user_id": 42, "lang": "de"}: every parameter under its own
-name, those that were not passed left out. docs/payloads.md is the format for other languages.
+A job's arguments are one JSON object, {"user_id": 42, "lang": "de"}: each passed argument under its
+parameter's name. docs/payloads.md describes the format for other languages.
 
-From the ground up: `tags` (what JSON lacks), `alike` (did it come back?), `shape` (one annotation),
-`signature` (all of a function's), `arguments` (and `upgrading` of old ones, `elements` of batches) and
-`results`.
+The modules, lowest first: `tags` (types that JSON lacks), `alike` (comparison after a round trip), `shape`
+(one annotation), `signature` (all annotations of a function), `arguments` (with `upgrading` for old arguments
+and `elements` for batches) and `results`.
 """
 
 from penstock.codec.arguments import ArgsCodec

@@ -1,4 +1,4 @@
-"""Whether what came back is what was passed."""
+"""Compares a decoded value with the original."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["alike", "holds_nonfinite"]
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Equality that also holds for classes that define none."""
+    """Whether two values are equal, also for classes that define no equality."""
     if one == other:
         return True
     if isinstance(one, datetime) and isinstance(other, datetime):
-        # Python calls instants in a repeated hour (fold) unequal between zones
+        # Python treats instants in a repeated hour (fold) as unequal between zones
         aware = one.tzinfo is not None and other.tzinfo is not None
         return aware and one.astimezone(UTC) == other.astimezone(UTC)
     if type(one) is not type(other):
@@ -32,7 +32,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def holds_nonfinite(value: Any) -> bool:
-    """Whether NaN or an infinity is somewhere in it."""
+    """Whether the value contains NaN or an infinity."""
     if isinstance(value, float):
         return not isfinite(value)
     if isinstance(value, Mapping):

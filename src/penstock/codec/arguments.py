@@ -1,4 +1,4 @@
-"""The arguments of a call to bytes and back."""
+"""Encodes and decodes the arguments of a call."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["ArgsCodec"]
 
 
 class ArgsCodec:
-    """The arguments of one task.
+    """Encodes and decodes the arguments of one task.
 
-    Annotations that cannot be resolved yet (a class further down in the module) are looked up at
-    the first use, which raises ConfigError if they cannot be resolved then either.
+    Annotations that cannot be resolved yet (a class further down in the module) are resolved at the first
+    use, which raises ConfigError if that fails.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str, max_bytes: int = MAX_BYTES) -> None:
@@ -37,16 +37,16 @@ class ArgsCodec:
 
     @property
     def signature(self) -> Signature:
-        """How the arguments are passed."""
+        """The signature of the encoded call."""
         return (self._call or self._prepare()).signature
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The payload of one call; raises ArgumentError, naming the parameter and the way out."""
+        """Encode one call. Raises ArgumentError that names the parameter and the way out."""
         call = self._call or self._prepare()
         if call.may_be_empty and not args and not kwargs:
             return b"{}"
-        # the fast way proves that the worker will read what was passed; all else is left to the
-        # slow way, which also knows what to say
+        # the fast path checks that the worker will decode the same values; all other cases take the slow
+        # path, which also makes the error messages
         payload = b""
         try:
             passed = call.bind(*args, **kwargs)
@@ -61,7 +61,7 @@ class ArgsCodec:
         return payload if proven else self._encode_slowly(call, args, kwargs)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the function with; raises Undecodable, or its SignatureMismatch."""
+        """Decode the arguments for a call of the function. Raises Undecodable, or SignatureMismatch."""
         call = self._call or self._prepare()
         if call.may_be_empty and payload == b"{}":
             return (), {}
@@ -74,16 +74,19 @@ class ArgsCodec:
         return call.spread(values)
 
     def decode_call(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same for a call that somebody has written down: a JSON object or array of arguments."""
+        """Decode a call written by a user: a JSON object or array of arguments."""
         return self.decode(payload)
 
     def canonical(self, payload: bytes, names: Sequence[str] | None = None) -> bytes:
-        """Equal bytes for equal arguments, all or those of these names: however they were passed, left to
-        their defaults, ordered in sets and dicts, or spelled. What is no payload of the task stays itself."""
+        """Equal bytes for equal arguments, for unique keys; with `names` only these arguments count.
+
+        Equal means: regardless of how they were passed, left to their defaults, ordered in sets and dicts, or
+        spelled. A payload that does not fit the task is returned unchanged.
+        """
         call = self._call or self._prepare()
         try:
             raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
-        except Exception:  # noqa: BLE001  # boundary: every way of not being JSON
+        except Exception:  # noqa: BLE001  # boundary: any error means that it is not JSON
             return payload
         counted = call.shapes if names is None else sorted(names)
         try:
@@ -99,7 +102,7 @@ class ArgsCodec:
             return payload
 
     def by_name(self, payload: bytes) -> dict[str, Any]:
-        """The arguments as the function gets them, with its defaults; raises Undecodable."""
+        """The arguments by parameter, with defaults filled in. Raises Undecodable."""
         args, kwargs = self.decode(payload)
         bound = (self._call or self._prepare()).signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -136,12 +139,12 @@ class ArgsCodec:
             ) from None
 
     def _decode_slowly(self, call: CallSignature, payload: bytes) -> tuple[Any, ...]:
-        """What other languages may write, what holds tags, and the reason why it cannot be read."""
+        """Decode payloads of other languages and payloads with tags. Raises an error with the reason."""
         try:
             raws = call.sorted_out(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
         except Misfit as misfit:
             raise SignatureMismatch(f"{self._name}{call.signature}: {misfit}") from None
-        except Exception as error:  # boundary: every way of not being JSON
+        except Exception as error:  # boundary: any error means that it is not JSON
             raise Undecodable(
                 f"{self._name}: the arguments are neither a JSON object nor an array: {error}"
             ) from error

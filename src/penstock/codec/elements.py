@@ -1,4 +1,4 @@
-"""What one job of a batch task carries: an element of the list that its function takes."""
+"""Encodes one job of a batch task: an element of the list that its function takes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.core.errors import ConfigError
 
 __all__ = ["ElementCodec"]
 
-#: The element goes by this name in a call: `task.enqueue(item)`.
+#: The parameter name of the element in a call: `task.enqueue(item)`.
 _NAME = "item"
 _BEFORE, _AFTER = b'{"item":', b"}"
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ElementCodec(ArgsCodec):
-    """Stored is the element's JSON and no more: a store makes the list by putting commas between them."""
+    """Stores only the element's JSON, so that a store makes the list by joining payloads with commas."""
 
     def __init__(self, function: Callable[..., Any], *, name: str, max_bytes: int = MAX_BYTES) -> None:
         _the_parameter(signature_of(function, name), name)
@@ -43,7 +43,7 @@ class ElementCodec(ArgsCodec):
     def _prepare(self) -> CallSignature:
         annotation = _the_parameter(resolved_signature(self._function, self._name), self._name).annotation
         if get_origin(annotation) is not list and annotation is not list:
-            raise ConfigError(f"{self._name}: {_RULE}, and its annotation is not a list")
+            raise ConfigError(f"{self._name}: {_RULE}; its annotation is not a list")
         (element,) = get_args(annotation) or (Any,)
         parameter = Parameter(_NAME, Parameter.POSITIONAL_OR_KEYWORD, annotation=element)
         self._call = call = CallSignature(Signature([parameter]))
@@ -51,7 +51,7 @@ class ElementCodec(ArgsCodec):
 
 
 _RULE = (
-    "the function of a batch takes one argument, a list of what its jobs carry: def index(docs: list[Doc])"
+    "the function of a batch task takes one argument, the list of its elements: def index(docs: list[Doc])"
 )
 
 
@@ -60,12 +60,12 @@ def _the_parameter(signature: Signature, name: str) -> Parameter:
     if len(parameters) != 1 or parameters[0].kind not in _BY_POSITION:
         raise ConfigError(f"{name}: {_RULE}; this one is called as {signature}")
     if parameters[0].annotation is Parameter.empty:
-        raise ConfigError(f"{name}: {_RULE}, and its argument has no annotation")
+        raise ConfigError(f"{name}: {_RULE}; its argument has no annotation")
     return parameters[0]
 
 
 def _unresolved(function: Callable[..., Any], name: str) -> bool:
-    """Whether its annotation names something that is not there yet: then the first use will tell."""
+    """Whether its annotation cannot be resolved yet; the first use tries again."""
     try:
         resolved_signature(function, name)
     except ConfigError:

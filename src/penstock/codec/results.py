@@ -1,4 +1,4 @@
-"""The result of a task to bytes and back."""
+"""Encodes and decodes the result of a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ANY_RESULT", "ResultCodec", "result_codec_of"]
 
 
 class ResultCodec:
-    """What one task returns. `scope` is where the names in an annotation that is text are found."""
+    """Encodes and decodes the results of one task. `scope` resolves names in an annotation given as text."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class ResultCodec:
         self._name = name
         self._max_bytes = max_bytes
         self._scope = scope or {}
-        #: False for a task that says that it returns nothing
+        #: Whether there is a result to keep; False for a task annotated to return nothing.
         self.keeps = annotation not in (None, "None", NoneType, Never, NoReturn)
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a result; raises ResultError."""
+        """Encode a result. Raises ResultError."""
         try:
             payload = self._shape.write(value)
         except Misfit as misfit:
@@ -53,7 +53,7 @@ class ResultCodec:
         return payload
 
     def decode(self, payload: bytes) -> Any:
-        """The result; raises Undecodable."""
+        """Decode a result. Raises Undecodable."""
         why = why_not_here(payload)
         if why is not None:
             raise Undecodable(f"{self._name}: the result cannot be read here: {why}")
@@ -70,7 +70,7 @@ class ResultCodec:
 
 
 def result_codec_of(function: Callable[..., Any], *, name: str, max_bytes: int = MAX_BYTES) -> ResultCodec:
-    """The codec of what this function is annotated to return; without annotation, anything."""
+    """The codec for a function's return annotation; without one, any value is allowed."""
     annotation = signature_of(function, name).return_annotation
     if annotation is Signature.empty:
         annotation = Any

@@ -1,4 +1,4 @@
-"""Equal arguments in one spelling: what the key of a unique job is made of."""
+"""Canonical encoding of equal arguments, from which unique keys are computed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from penstock.codec.shape import spell
 
 __all__ = ["one_spelling"]
 
-#: Beyond this not every whole number is a float.
+#: Above this, not every whole number can be a float.
 _EXACT = 2**53
 
 
 def one_spelling(value: Any) -> bytes:
-    """The same bytes for all that is equal: 1 and 1.0, Decimals, instants in any zone, sets, dicts."""
+    """Encode equal values as equal bytes: 1 and 1.0, Decimals, instants in any zone, sets, dicts."""
     plain = msgspec.to_builtins(
         _in_order(value),
         enc_hook=spell,
         builtin_types=(Decimal, datetime),
         str_keys=True,
-        order="deterministic",  # sets inside of other objects
+        order="deterministic",  # sets inside other objects
     )
     return _ENCODE(_plain(plain))
 
 
 def _in_order(value: Any) -> Any:
-    """Sets as lists, also those whose members know no order among themselves."""
+    """Sort sets into lists, also if their members have no order."""
     if isinstance(value, (set, frozenset)):
         return sorted(map(_in_order, value), key=one_spelling)
     if isinstance(value, dict):

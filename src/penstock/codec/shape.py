@@ -1,7 +1,7 @@
-"""One annotation: which values fit it, how they are written as JSON, and how they are read back.
+"""Shapes: which values fit an annotation, and how they are encoded as JSON and decoded.
 
-A value fits when it comes back equal from its own bytes through the decoder that the worker uses:
-that one rule refuses "5" for an int, a str for a UUID, NaN, and whatever JSON would bend silently.
+A value fits if the worker's decoder makes an equal value from its bytes. This one rule refuses "5" for an
+int, a str for a UUID, NaN, and every other value that JSON would change silently.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from penstock.codec.tags import Misfit, may_hold_tags, pack, unpack
 __all__ = ["MAX_BYTES", "Mode", "Shape", "revive", "rewritten", "shown", "spell"]
 
 
-#: Arguments, or a result, may be this long in bytes unless the app says otherwise.
+#: Default maximum size of arguments and of a result (bytes).
 MAX_BYTES = 1_000_000
 
 
 class Shape:
-    """What one parameter, or a result, may be."""
+    """The values that one parameter, or a result, accepts."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.plain = rewritten(annotation, Mode.PLAIN)
         tagged = rewritten(annotation, Mode.TAGGED)
-        #: whether a tag may stand somewhere in it
+        #: Whether a value may contain tags.
         self.open = tagged != self.plain
         self._plain = msgspec.json.Decoder(self.plain, dec_hook=revive)
         self._tagged = msgspec.json.Decoder(tagged, dec_hook=revive) if self.open else self._plain
@@ -49,7 +49,7 @@ class Shape:
         return formatannotation(self.annotation)
 
     def write(self, value: Any) -> bytes:
-        """Bytes from which `read` makes an equal value; raises Misfit."""
+        """Encode the value so that `read` makes an equal one. Raises Misfit."""
         why = ""
         for spelling in (_ENCODER.encode, self._with_tags) if self.open else (_ENCODER.encode,):
             try:
@@ -63,13 +63,13 @@ class Shape:
         raise Misfit(_no_nan(value) or why)
 
     def read(self, payload: bytes | msgspec.Raw) -> Any:
-        """The value; raises what msgspec and the type's own validation raise."""
+        """Decode the value. Raises the errors of msgspec and of the type's own validation."""
         if self.open and may_hold_tags(bytes(payload)):
             return self._tagged.decode(payload)
         return self._plain.decode(payload)
 
     def _with_tags(self, value: Any) -> bytes:
-        # convert walks the value along the annotation for us and calls back at each Any
+        # convert walks the value along the annotation and calls back at each Any
         packed = msgspec.convert(value, self._packed, dec_hook=_pack_there, builtin_types=_AS_THEY_ARE)
         return _ENCODER.encode(packed)
 
@@ -79,16 +79,16 @@ class Shape:
 
 
 class Mode(Enum):
-    """What a rewritten annotation is for."""
+    """The use of a rewritten annotation."""
 
-    PLAIN = 1  # read a payload that holds no tags
-    TAGGED = 2  # read one that may
-    PACKED = 3  # walk a value, to put tags into it
-    BARE = 4  # read a payload to write it again: tags are left as they stand
+    PLAIN = 1  # decode a payload without tags
+    TAGGED = 2  # decode a payload that may contain tags
+    PACKED = 3  # walk a value to add tags
+    BARE = 4  # decode a payload to encode it again: tags stay as they are
 
 
 def rewritten(annotation: Any, mode: Mode) -> Any:
-    """The annotation as msgspec reads it in the way we mean it."""
+    """Rewrite an annotation so that msgspec treats it as intended."""
     if type(annotation).__name__ == "TypeAliasType":  # `type X = ...` of Python 3.12
         return rewritten(annotation.__value__, mode)
     if hasattr(annotation, "__supertype__"):  # NewType
@@ -122,11 +122,11 @@ def rewritten(annotation: Any, mode: Mode) -> Any:
 
 class _Everything(type):
     def __instancecheck__(cls, value: object) -> bool:
-        return True  # msgspec asks this of what `revive` made
+        return True  # msgspec checks the values that `revive` made
 
 
 class Anything(metaclass=_Everything):
-    """Stands for Any where tags are read."""
+    """Stands for Any when tags are decoded."""
 
     @classmethod
     def read(cls, raw: Any) -> Any:
@@ -134,10 +134,10 @@ class Anything(metaclass=_Everything):
 
 
 class Mixed(Anything):
-    """Stands for a union that JSON alone cannot tell apart, as `str | Path`, or for no type at all.
+    """Stands for a union that JSON alone cannot distinguish, such as `str | Path`, or for an unsupported
+    type.
 
-    A value of it is written plainly, or with a tag where plainly it would come back as another
-    member.
+    A value is encoded without a tag, or with one if it would otherwise be decoded as another member.
     """
 
     shapes: tuple[Shape, ...] = ()
@@ -159,10 +159,10 @@ class Mixed(Anything):
 
 
 def spell(value: Any) -> Any:
-    """msgspec's hook for what it does not write by itself."""
+    """msgspec's hook for types that it does not encode itself."""
     kind = type(value)
     if hasattr(kind, "model_dump_json"):
-        # round_trip and by_alias: what pydantic itself reads back
+        # round_trip and by_alias: the form that pydantic itself decodes
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
     for base, plain in _PLAINLY:
         if isinstance(value, base):
@@ -171,20 +171,20 @@ def spell(value: Any) -> Any:
 
 
 def revive(kind: Any, raw: Any) -> Any:
-    """msgspec's hook for what it does not read by itself."""
+    """msgspec's hook for types that it does not decode itself."""
     if isinstance(kind, type):
         if issubclass(kind, Anything):
             return kind.read(raw)
         if issubclass(kind, PurePath):
             return kind(raw)
         if hasattr(kind, "model_validate_json"):
-            # its JSON mode, because a strict model takes a datetime's text there only
+            # in JSON mode, because only there a strict model accepts a datetime as text
             return kind.model_validate_json(msgspec.json.encode(raw))
     raise Misfit(f"a value of type {formatannotation(kind)} cannot be stored; {_WAY_OUT}")
 
 
 def shown(value: Any) -> str:
-    """A value in an error message."""
+    """A value as shown in an error message."""
     try:
         return f"{reprlib.repr(value)} ({type(value).__name__})"
     except Exception:  # noqa: BLE001  # boundary: a value's own repr, or an int of too many digits
@@ -195,7 +195,7 @@ _WAY_OUT = "make it a dataclass, a msgspec.Struct or a pydantic model, or pass a
 _ENCODER = msgspec.json.Encoder(enc_hook=spell)
 _AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 
-# subclasses of what msgspec writes only in its exact type
+# subclasses of types that msgspec encodes only in their exact type
 _PLAINLY: tuple[tuple[type, Any], ...] = (
     (PurePath, str),
     (str, str.__str__),
@@ -210,8 +210,8 @@ _PLAINLY: tuple[tuple[type, Any], ...] = (
     (Decimal, Decimal),
 )
 
-# abstract collections are read as the plain ones: a tuple for a Sequence is refused at the call,
-# because the worker would receive a list
+# abstract collections are decoded as lists and sets: a tuple for a Sequence is refused at the call, because
+# the worker would get a list
 _ONE_OF: dict[Any, Any] = {
     list: list,
     set: set,
@@ -250,7 +250,7 @@ def _mixed(members: Sequence[Any], why: str, mode: Mode) -> Any:
 
 
 def _why_not(annotation: Any) -> str | None:
-    """Why msgspec does not take this annotation; None when it does."""
+    """The reason why msgspec does not support this annotation; None if it does."""
     try:
         msgspec.json.Decoder(annotation)
     except Exception as error:  # noqa: BLE001  # boundary: it evaluates the annotations of foreign classes
@@ -265,7 +265,7 @@ def _pack_there(kind: Any, value: Any) -> Any:
         try:
             return pack(value)
         except Misfit:
-            return value  # perhaps it is told apart as it stands
+            return value  # its plain form may be enough to distinguish it
     return value
 
 
@@ -285,10 +285,10 @@ def _read_or_unset(shape: Shape, payload: bytes) -> Any:
 
 
 def _no_nan(value: Any) -> str:
-    """The reason that msgspec does not give: it writes null for them."""
+    """The reason for NaN and infinity, which msgspec encodes as null without an error."""
     try:
         return "JSON has no NaN or infinity" if holds_nonfinite(value) else ""
-    except Exception:  # noqa: BLE001  # boundary: it looks into foreign values, perhaps without end
+    except Exception:  # noqa: BLE001  # boundary: it walks foreign values, which may be cyclic
         return ""
 
 

@@ -1,4 +1,4 @@
-"""A function's signature made ready: how a call is bound, stored by name, and made again."""
+"""Prepared signatures: bind a call's arguments, store them by name, and make the call again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CallSignature", "resolved", "resolved_signature", "scope_of", "signa
 
 
 class CallSignature:
-    """A signature made ready: how its arguments are bound, read and spread over a call again."""
+    """A prepared signature: binds, decodes and spreads the arguments of a call."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -30,18 +30,18 @@ class CallSignature:
         self.may_be_empty = not any(map(_is_required, self.parameters))
         self._names = tuple(self.shapes)
         self._positional = sum(p.kind in _BY_POSITION for p in self.parameters)
-        # a struct binds arguments as Python does, and does so in C, but it knows neither
-        # positional-only nor variable parameters, and __names are mangled in a class
+        # a struct binds arguments like Python, and in C, but it has neither positional-only nor variable
+        # parameters, and names with two underscores are mangled in a class
         self._plain = not any(p.kind in _BEYOND_A_STRUCT or p.name.startswith("__") for p in self.parameters)
         struct = self._struct({name: shape.plain for name, shape in self.shapes.items()})
         self.read = msgspec.json.Decoder(struct, dec_hook=revive).decode
         self.bind = struct if self._plain else self._bound_to(struct)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """What was passed, by name; raises TypeError in Python's words."""
+        """The passed arguments by name. Raises TypeError with Python's message."""
         options = self._named(Parameter.VAR_KEYWORD)
-        # of `def f(a=1, /, **options)` Python itself takes f(a=2) as an option, but `bind` refuses
-        # it or, in 3.13.0, takes it where `a` is required
+        # for `def f(a=1, /, **options)` Python takes the `a` of f(a=2) as an option, but `bind` refuses it
+        # or, in 3.13.0, accepts it where `a` is required
         aside = {
             name: value
             for name, value in kwargs.items()
@@ -61,20 +61,20 @@ class CallSignature:
         return f"its annotation {inspect.formatannotation(parameter.annotation)}"
 
     def spread(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Stored values as the (args, kwargs) of a call; what is UNSET keeps its default."""
+        """Turn decoded values into the (args, kwargs) of a call; UNSET ones keep their defaults."""
         if not self._plain:
             return self._spread_by_kind(values)
         if UNSET not in values:
             if self._positional == len(values):
                 return values, {}
-            return (), dict(zip(self._names, values))  # noqa: B905 (strict= costs as much as all else)
+            return (), dict(zip(self._names, values))  # noqa: B905 (strict= would double the cost)
         first = values.index(UNSET)
         if first <= self._positional and values.count(UNSET) == len(values) - first:
             return values[:first], {}
         return (), {n: v for n, v in zip(self._names, values) if v is not UNSET}  # noqa: B905
 
     def sorted_out(self, stored: dict[str, Raw] | list[Raw]) -> dict[str, Raw]:
-        """Each stored argument under its parameter's name; raises Misfit."""
+        """Each stored argument by its parameter's name. Raises Misfit."""
         found = stored if isinstance(stored, dict) else self._by_position(stored)
         unknown = found.keys() - self.shapes.keys()
         if unknown:
@@ -86,7 +86,7 @@ class CallSignature:
 
     @cached_property
     def defaults(self) -> dict[str, Raw]:
-        """What an argument that is left out is stored as, where it can be stored."""
+        """The encoded defaults of parameters, if they can be encoded."""
         found: dict[str, Raw] = {}
         for parameter in self.parameters:
             if parameter.default is not Parameter.empty:
@@ -102,7 +102,7 @@ class CallSignature:
         return msgspec.json.Decoder(self._struct(types), dec_hook=revive).decode
 
     def _struct(self, types: Mapping[str, Any]) -> Any:
-        """A struct with a field per parameter, in their order, optional ones UNSET at first."""
+        """Make a struct with one field per parameter, in order; optional fields are UNSET by default."""
 
         def fields(by_keyword: bool) -> list[Any]:
             return [
@@ -113,7 +113,7 @@ class CallSignature:
                 if (p.kind in _BY_KEYWORD_ONLY) is by_keyword
             ]
 
-        # gc=False: these live for a microsecond and hold no reference to themselves
+        # gc=False: instances are short-lived and have no reference cycles
         options: dict[str, Any] = {
             "gc": False,
             "forbid_unknown_fields": True,
@@ -133,7 +133,7 @@ class CallSignature:
     def _spread_by_kind(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        # where a later one was passed by position, earlier ones cannot be left to Python
+        # if a later parameter is passed by position, earlier ones need their defaults
         last = max(
             (
                 i
@@ -185,7 +185,7 @@ class CallSignature:
 
 
 def signature_of(function: Callable[..., Any], name: str) -> Signature:
-    """As Python knows it; raises ConfigError for what has none, as some builtins."""
+    """The function's signature. Raises ConfigError if there is none, as for some builtins."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError, NameError) as error:
@@ -193,7 +193,7 @@ def signature_of(function: Callable[..., Any], name: str) -> Signature:
 
 
 def resolved_signature(function: Callable[..., Any], name: str) -> Signature:
-    """With types for annotations, not their text; raises ConfigError."""
+    """The signature with resolved annotations. Raises ConfigError."""
     signature, scope = signature_of(function, name), scope_of(function)
     parameters = [
         parameter.replace(annotation=resolved(parameter.annotation, scope, f"{name}({parameter.name})"))
@@ -203,14 +203,14 @@ def resolved_signature(function: Callable[..., Any], name: str) -> Signature:
 
 
 def resolved(annotation: Any, scope: Mapping[str, Any], where: str) -> Any:
-    """The type that an annotation, perhaps a text, stands for; raises ConfigError naming `where`."""
+    """The type of an annotation, which may be text. Raises ConfigError that names `where`."""
     if annotation is Parameter.empty:
         return annotation
     try:
-        # one at a time, so that what cannot be resolved is known by name
+        # one at a time, so that the error can name the parameter
         holder = SimpleNamespace(__annotations__={"it": annotation})
         found = get_type_hints(holder, globalns=dict(scope), include_extras=True)["it"]
-        hash(found)  # what is no type, a dict say, fails here and not somewhere below
+        hash(found)  # an annotation that is not a type, a dict say, fails here
         return found
     except Exception as error:  # boundary: an annotation is any expression
         raise ConfigError(
@@ -220,13 +220,13 @@ def resolved(annotation: Any, scope: Mapping[str, Any], where: str) -> Any:
 
 
 def scope_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Where the names in its annotations are looked up."""
+    """The namespace in which the names of the function's annotations are resolved."""
     inner = inspect.unwrap(getattr(function, "func", function))
     return getattr(inner, "__globals__", {})
 
 
 def _annotation_of(parameter: Parameter) -> Any:
-    """The type of what is stored under the parameter's name."""
+    """The type of the value that is stored under the parameter's name."""
     annotation: Any = Any if parameter.annotation is Parameter.empty else parameter.annotation
     if parameter.kind is Parameter.VAR_POSITIONAL:
         return tuple[annotation, ...]

@@ -1,7 +1,7 @@
-"""What JSON lacks, and how it is written down: {"$datetime": "2024-05-01T12:00:00Z"} and the like.
+"""Tags: JSON for types that JSON lacks, such as {"$datetime": "2024-05-01T12:00:00Z"}.
 
-Tags are for values without an annotation; an annotated parameter needs none. The table is part of
-the public format (docs/payloads.md): tags may be added, their meaning never changes.
+Tags are for values without an annotation; annotated parameters need none. The table is part of the public
+format (docs/payloads.md): tags may be added, but their meaning never changes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["TAGS", "Misfit", "may_hold_tags", "pack", "unpack"]
 
 
 class Misfit(ValueError):
-    """A value that cannot be written, or read, as asked; the message says why."""
+    """A value cannot be encoded or decoded as required; the message says why."""
 
 
 def pack(value: Any) -> Any:
-    """The value in JSON's own types, tagged where JSON has none for it; raises Misfit."""
+    """Convert the value to JSON's types, with tags for other types. Raises Misfit."""
     for kind in type(value).__mro__:
         packer = _PACKERS.get(kind)
         if packer is not None:
@@ -37,7 +37,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """What `pack` was given; raises Misfit for a tag that nobody knows."""
+    """Convert back a value from `pack`. Raises Misfit for an unknown tag."""
     if isinstance(value, list):
         return [unpack(item) for item in value]
     if not isinstance(value, dict):
@@ -52,7 +52,7 @@ def unpack(value: Any) -> Any:
 
 
 def may_hold_tags(payload: bytes) -> bool:
-    """False when there is certainly no tag in it, so that almost no payload is walked in Python."""
+    """Whether the payload may contain a tag; a cheap test that saves walking most payloads in Python."""
     return b'"$' in payload or b"\\u0024" in payload
 
 
@@ -67,7 +67,7 @@ def _several(kind: Callable[[Iterable[Any]], Any], inner: Any) -> Any:
     return kind([unpack(item) for item in msgspec.convert(inner, list)])
 
 
-#: Each tag and how its content is read. The texts are those of annotated parameters.
+#: The tags and the readers of their content. The texts are the same as for annotated parameters.
 TAGS: dict[str, Callable[[Any], Any]] = {
     "$datetime": partial(msgspec.convert, type=datetime),
     "$date": partial(msgspec.convert, type=date),
@@ -105,8 +105,7 @@ def _pack_dict(value: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _pack_set(tag: str, value: Iterable[Any]) -> dict[str, Any]:
-    # sorted, because the order of a set differs between processes and equal arguments shall be
-    # equal bytes
+    # sorted, because the order of a set differs between processes, and equal arguments must be equal bytes
     return {tag: sorted((pack(item) for item in value), key=msgspec.json.encode)}
 
 

@@ -1,4 +1,4 @@
-"""Brings the arguments of jobs up to date that were enqueued before their task changed."""
+"""Upgrades the arguments of jobs that were enqueued before their task's parameters changed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from penstock.core.errors import Undecodable
 
 __all__ = ["Upgrade", "UpgradingCodec"]
 
-#: The arguments by name, as plain JSON has them → those that the function takes now.
+#: A function from the stored arguments by name, as plain JSON, to the current ones.
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class UpgradingCodec(ArgsCodec):
-    """An ArgsCodec that has what does not fit upgraded, and reads it once more. What fits costs no more."""
+    """An ArgsCodec that upgrades arguments which do not fit, and decodes them again.
+
+    Others cost nothing more.
+    """
 
     def __init__(
         self, function: Callable[..., Any], upgrade: Upgrade, *, name: str, max_bytes: int = MAX_BYTES
@@ -27,10 +30,10 @@ class UpgradingCodec(ArgsCodec):
         self._upgrade = upgrade
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the function with; raises Undecodable, also where the upgrade fails.
+        """Decode the arguments for a call of the function. Raises Undecodable, also if the upgrade fails.
 
-        Where names did not fit and no upgrade helps, that is a SignatureMismatch still: the arguments may
-        be newer than this function, of which its upgrade cannot know.
+        If names did not fit and the upgrade does not help, the error stays a SignatureMismatch: the arguments
+        may be newer than this function and its upgrade.
         """
         try:
             return super().decode(payload)
@@ -40,26 +43,28 @@ class UpgradingCodec(ArgsCodec):
                 return super().decode(upgraded)
             except Undecodable as still:
                 raise type(misfit)(
-                    f"{misfit}; and what upgrade= returned does not fit either: {still}"
+                    f"{misfit}; the arguments returned by upgrade= do not fit either: {still}"
                 ) from None
 
     def _upgraded(self, payload: bytes, misfit: Undecodable) -> bytes:
         try:
             old = _DECODE(payload)
-        except Exception:  # noqa: BLE001  # boundary: every way of not being a JSON object
+        except Exception:  # noqa: BLE001  # boundary: any error means that it is not a JSON object
             raise misfit from None
         try:
             new: Any = self._upgrade(old)
         except Exception as error:  # boundary: a user's function
             raise type(misfit)(
-                f"{misfit}; and upgrade= failed with {type(error).__qualname__}: {error}"
+                f"{misfit}; upgrade= failed with {type(error).__qualname__}: {error}"
             ) from error
         if not isinstance(new, dict):
-            raise type(misfit)(f"{misfit}; and upgrade= returned {shown(new)}, not a dict of arguments")
+            raise type(misfit)(f"{misfit}; upgrade= returned {shown(new)}, not a dict of arguments")
         try:
             return _ENCODE(new)
         except Exception as error:  # boundary: values' own methods run in here
-            raise type(misfit)(f"{misfit}; and what upgrade= returned cannot be stored: {error}") from error
+            raise type(misfit)(
+                f"{misfit}; the arguments returned by upgrade= cannot be stored: {error}"
+            ) from error
 
 
 _DECODE = msgspec.json.Decoder(dict[str, Any]).decode

@@ -1,4 +1,4 @@
-"""What an operator may see and do: one list for the command line, the dashboard and HTTP."""
+"""The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.inspector.formats import iso
 from penstock.inspector.inspector import Inspector

@@ -1,4 +1,4 @@
-"""How instants, durations and bytes are shown to an operator."""
+"""Formats instants, durations and bytes for operators."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["instant", "iso", "json_or_base64", "seconds"]
 
 
 def iso(ms: int | None) -> str | None:
-    """An instant in the form of RFC 3339: `2026-11-20T08:30:00.250Z`."""
+    """An instant in RFC 3339 format, `2026-11-20T08:30:00.250Z`; None for None."""
     return None if ms is None else instant(ms)
 
 
 def instant(ms: int) -> str:
-    """An instant, as `iso` gives it."""
+    """An instant in the format of `iso`."""
     whole, rest = divmod(ms, 1000)
     try:
         return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
@@ -25,12 +25,12 @@ def instant(ms: int) -> str:
 
 
 def seconds(begin: int | None, end: int | None) -> float | None:
-    """The seconds between two instants, where both are known."""
+    """The seconds between two instants; None if one is unknown."""
     return None if begin is None or end is None else max(0, end - begin) / 1000
 
 
 def json_or_base64(data: bytes | None) -> tuple[msgspec.Raw | None, str | None]:
-    """The bytes as JSON without line breaks, so that they fit into a JSON line; else as base64."""
+    """The bytes as JSON in one line, or else as base64; one of the two is None."""
     if data is None:
         return None, None
     try:

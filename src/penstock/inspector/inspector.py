@@ -1,4 +1,4 @@
-"""What an operator may see and do, over any store."""
+"""Queries and operations of an operator, for any store."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from penstock.stores.encrypted import unreadable_check
 
 __all__ = ["Inspector"]
 
-#: Jobs in memory at once: a payload may have a megabyte.
+#: Number of jobs loaded at once: a payload may have a megabyte.
 _PAGE = 100
 _PURGED_AT_ONCE = 10_000
-#: In the order in which jobs move on, so that none slips past a bulk operation.
+#: In the order in which jobs move through the states, so that a bulk operation misses none.
 _QUEUED_ORDER = (
     State.SCHEDULED,
     State.RETRYABLE,
@@ -49,7 +49,10 @@ _ALL = Filter()
 
 
 class Inspector:
-    """Named acts over a store; every face offers these and no others. Never holds more than a page."""
+    """The operator's methods; every interface offers exactly these.
+
+    Loads at most one page of jobs at a time.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,12 +60,15 @@ class Inspector:
     # jobs
 
     async def jobs(self, filter: Filter = _ALL, *, after: str | None = None, limit: int = 50) -> JobPage:
-        """A part of the jobs that fit the filter, newest first."""
+        """A page of the jobs that match the filter, newest first."""
         page = await self._page(filter, filter.state, after, limit)
         return JobPage([job_row(job) for job in page.jobs], page.next)
 
     async def job(self, address: str) -> list[JobView]:
-        """The job of a "queue/id"; for a bare id, the jobs of that id in all queues. Empty: not there."""
+        """The job of a "queue/id"; for a bare id, the jobs with that id in all queues.
+
+        Empty if there is none.
+        """
         found = parse_address(address)
         jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
         return [
@@ -72,22 +78,22 @@ class Inspector:
         ]
 
     async def refs(self, address: str) -> list[Ref]:
-        """What an address means: itself for "queue/id", every queue's job of that id for a bare one."""
+        """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""
         found = parse_address(address)
         return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
 
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
-        """Make ended or queued jobs available now, with all their attempts anew."""
+        """Make ended or queued jobs available now, with all their attempts."""
         before = await self._store.retry(refs)
         return [_changed(ref, state, "retried") for ref, state in zip(refs, before, strict=True)]
 
     async def cancel(self, refs: Sequence[Ref]) -> list[Change]:
-        """Cancel queued jobs; ask running ones to stop."""
+        """Cancel queued jobs, and ask running ones to stop."""
         states = await self._store.cancel(refs, reason=OPERATOR_CANCELLED)
         return [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
 
     async def delete(self, refs: Sequence[Ref]) -> list[Change]:
-        """Remove jobs that are not running, whatever has become of them."""
+        """Delete jobs in any state except running."""
         before = await self._store.delete(refs)
         done = [_changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
         return await self._but_of_batches(done, before)
@@ -102,19 +108,19 @@ class Inspector:
         return await self._but_of_batches(done, before)
 
     async def retry_all(self, filter: Filter, *, limit: int) -> Bulk:
-        """Retry what the filter finds; without a state, the dead."""
+        """Retry the jobs that match the filter; without a state, the dead ones."""
         return await self._bulk("retry", filter, (State.DEAD,), limit)
 
     async def cancel_all(self, filter: Filter, *, limit: int) -> Bulk:
-        """Cancel what the filter finds; without a state, all that has not ended."""
+        """Cancel the jobs that match the filter; without a state, all that have not ended."""
         return await self._bulk("cancel", filter, (*_QUEUED_ORDER, State.RUNNING), limit)
 
     async def delete_all(self, filter: Filter, *, limit: int) -> Bulk:
-        """Delete what the filter finds; without a state, all that is not running."""
+        """Delete the jobs that match the filter; without a state, all that are not running."""
         return await self._bulk("delete", filter, _WITHOUT_RUNNING, limit)
 
     async def count(self, filter: Filter) -> int | None:
-        """How many jobs the filter finds, where that is known without looking at each; else None."""
+        """Number of jobs that match the filter; None if it is unknown without reading each job."""
         if filter.task is not None or filter.worker is not None:
             return None
         queues = [q for q in await self._store.queues() if filter.queue in (None, q.name)]
@@ -123,25 +129,25 @@ class Inspector:
     # batches
 
     async def batches(self, queue: str | None = None, *, limit: int = 50) -> list[BatchView]:
-        """List collecting batches of one queue, or of all; the one that is due first comes first."""
+        """Batches that is still collecting, of one queue or of all; those due first come first."""
         return [batch_view(info) for info in await self._store.batches(queue, limit=limit)]
 
     async def flush_batch(self, queue: str, task: str, key: str = "") -> str | None:
-        """Start a collecting batch now, whose id comes back; None if there is no such collecting batch."""
+        """Start a collecting batch now and return its id; None if there is none."""
         return await self._store.flush_batch(queue, task=task, key=key)
 
     # queues
 
     async def queues(self) -> list[QueueView]:
-        """Every queue, by name."""
+        """All queues, by name."""
         return [queue_view(info) for info in await self._store.queues()]
 
     async def queue(self, name: str) -> QueueView | None:
-        """One queue, if there is such a one."""
+        """One queue; None if there is none of this name."""
         return next((q for q in await self.queues() if q.name == name), None)
 
     async def parked(self) -> list[ParkedView]:
-        """How many jobs are parked, by queue and task, and who would take them."""
+        """Number of parked jobs by queue and task, with the workers that know the task."""
         found = await self._store.parked()
         workers = await self._store.workers() if found else []
         return [
@@ -155,27 +161,27 @@ class Inspector:
         ]
 
     async def pause(self, queue: str) -> QueueView:
-        """Workers start nothing more of it; new jobs are taken."""
+        """Pause the queue: workers start no more of its jobs; new jobs are accepted."""
         return queue_view(await self._store.settings(check_queue(queue), paused=True))
 
     async def resume(self, queue: str) -> QueueView:
-        """Undo a pause."""
+        """Resume a paused queue."""
         return queue_view(await self._store.settings(check_queue(queue), paused=False))
 
     async def close(self, queue: str) -> QueueView:
-        """New jobs are refused; workers go on with what is there."""
+        """Close the queue: new jobs are refused; workers still run the jobs in it."""
         return queue_view(await self._store.settings(check_queue(queue), closed=True))
 
     async def open(self, queue: str) -> QueueView:
-        """Undo a close."""
+        """Open a closed queue."""
         return queue_view(await self._store.settings(check_queue(queue), closed=False))
 
     async def set_limits(self, queue: str, change: LimitChange) -> QueueView:
-        """Change limits of the queue, hold it or lift a hold; they hold at once, for all who use it."""
+        """Change limits of the queue, throttle it, or end a throttle. In effect at once, for all workers."""
         return queue_view(await self._store.settings(queue, limits=change))
 
     async def purge(self, queue: str, states: Sequence[State] = _WITHOUT_RUNNING) -> int:
-        """Remove all jobs of these states (never running ones), step by step; how many went."""
+        """Delete all jobs in these states (never running ones) in steps; returns how many."""
         gone = 0
         while True:
             n = await self._store.purge(queue, states, limit=_PURGED_AT_ONCE)
@@ -184,30 +190,30 @@ class Inspector:
                 return gone
 
     async def delete_queue(self, queue: str) -> bool:
-        """Forget an empty queue with its settings and statistics; False if it still holds jobs."""
+        """Delete an empty queue with its settings and statistics. False if it still has jobs."""
         return await self._store.drop(queue)
 
     # periodic entries
 
     async def entries(self, queue: str | None = None) -> list[EntryView]:
-        """What recurs, by queue and name."""
+        """Periodic entries, by queue and name."""
         table = await self._store.entries(None if queue is None else [queue])
         return [entry_view(entry, table.now) for entry in table.entries]
 
     async def entry(self, address: str) -> list[EntryView]:
-        """The entry of a "queue/name"; for a bare name, those of that name in all queues."""
+        """The entry of a "queue/name"; for a bare name, the entries with that name in all queues."""
         table, found = await self._found(address)
         return [entry_view(entry, table.now) for entry in found]
 
     async def upcoming(self, address: str, *, count: int = 10) -> list[str]:
-        """The next instants of the entries at this address, in order, whether paused or not."""
+        """The next instants of the entries at this address, in order, also of paused entries."""
         table, found = await self._found(address)
         readable = [one for one in found if one.unreadable is None]
         instants = [n for one in readable for n in islice(one.spec.schedule.instants(table.now), count)]
         return [str(iso(instant)) for instant in sorted(instants)[:count]]
 
     async def put_entry(self, entry: NewEntry) -> EntryView:
-        """Make or change an entry. One that an app's code registers is changed there: ConfigError."""
+        """Create or change an entry. Raises ConfigError for an entry that is registered by an app's code."""
         _, found = await self._found(f"{entry.ref.queue}/{entry.name}")
         if any(one.spec.by_code for one in found):
             raise ConfigError(
@@ -218,15 +224,15 @@ class Inspector:
         return entry_view(stored, (await self._store.entries([])).now)
 
     async def pause_entry(self, address: str) -> list[EntryView]:
-        """It enqueues nothing more; what is enqueued stays."""
+        """Pause entries: they enqueue no more jobs; jobs already enqueued stay."""
         return await self._pause(address, True)
 
     async def resume_entry(self, address: str) -> list[EntryView]:
-        """Undo a pause, from now on."""
+        """Resume paused entries, from now on."""
         return await self._pause(address, False)
 
     async def remove_entry(self, address: str) -> list[EntryView]:
-        """Forget it; as it was."""
+        """Delete entries; returns them as they were."""
         table, found = await self._found(address)
         gone = await self._store.delete_entries([entry.ref for entry in found])
         return [entry_view(entry, table.now) for entry, was in zip(found, gone, strict=True) if was]
@@ -234,7 +240,7 @@ class Inspector:
     # workers and figures
 
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
-        """Who works, and up to `jobs` of the jobs that each one holds."""
+        """All workers, each with up to `jobs` of the jobs that it holds."""
         return [await self._worker(info, jobs) for info in await self._store.workers()]
 
     async def stats(self, *, days: int = 7) -> list[QueueStatsView]:
@@ -250,12 +256,12 @@ class Inspector:
         return table, [entry for entry in table.entries if entry.spec.name == name]
 
     async def _but_of_batches(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
-        """Leave out members of started batches; their state is that of collecting jobs."""
+        """Mark members of collecting running batch as refused; their state does not show the membership."""
         doubtful = [n for n, state in enumerate(before) if state is State.COLLECTING]
         refs = [Ref(done[n].queue, done[n].id) for n in doubtful]
         for n, job in zip(doubtful, await self._store.get(refs) if refs else [], strict=True):
             if job is not None and job.in_batch:
-                why = f"part of the batch {job.batch}: do it to that"
+                why = f"part of the batch {job.batch}: change the batch instead"
                 done[n] = Change(job.queue, job.id, "refused", why)
         return done
 
@@ -278,17 +284,17 @@ class Inspector:
             after: str | None = None
             while not limited:
                 page = await self._page(filter, state, after, max(1, min(_PAGE, left)))
-                if left <= 0:  # this page was only to see whether there is more
+                if left <= 0:  # this page only shows whether there are more
                     limited = bool(page.jobs)
                     break
-                refs = [job.ref for job in page.jobs if not job.in_batch]  # these go as their batch does
+                refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
                 left -= len(refs)
                 for change in await self._apply(act, refs):
                     tally[change.outcome] += 1
                 after = page.next
                 if after is None:
                     break
-        # what was gone before its turn came (missing) is as good as not found
+        # jobs that were gone before their turn (missing) count as not found
         return Bulk(tally["done"], tally["asked"], tally["refused"], limited)
 
     async def _page(self, filter: Filter, state: State | None, after: str | None, limit: int) -> Page:

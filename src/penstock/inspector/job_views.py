@@ -1,6 +1,6 @@
-"""Jobs as operators see them: plain structs that are JSON as they stand.
+"""Jobs as operators see them: plain structs that can be encoded as JSON.
 
-Instants are ISO 8601 in UTC to the millisecond, durations are seconds; a lease's token is never shown.
+Instants are ISO 8601 in UTC to the millisecond, durations are seconds; lease tokens are never shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class ErrorView(msgspec.Struct, frozen=True):
-    """Why one attempt failed."""
+    """The error of one attempt."""
 
     attempt: int
     at: str
@@ -42,7 +42,7 @@ class ErrorView(msgspec.Struct, frozen=True):
 
 
 class ProgressView(msgspec.Struct, frozen=True):
-    """How far a running attempt says that it is."""
+    """The progress that a running attempt has reported."""
 
     done: float
     of: float | None
@@ -50,7 +50,7 @@ class ProgressView(msgspec.Struct, frozen=True):
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in a listing: without its payload, result and tracebacks."""
+    """A job in a list: without its payload, result and tracebacks."""
 
     queue: str
     id: str
@@ -71,8 +71,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UniqueView(msgspec.Struct, frozen=True):
-    """A job's unique key: while it is in one of these states it holds it, `until` then at most. Another may
-    have it, if that came first."""
+    """A job's unique key. The job holds it while in one of these states, at most until `until`. If another
+    job took the key first, that job holds it."""
 
     key: str
     states: tuple[str, ...]
@@ -80,8 +80,8 @@ class UniqueView(msgspec.Struct, frozen=True):
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """A job's partition: its key, how many wait there, how many of them before the job (None: it does not
-    wait), when the first of them may start if it waits for an instant alone, and who may run: "id state"."""
+    """A job's partition: its key, how many jobs wait in it, how many of them before this job (None: it does
+    not wait), when the first may start if it waits only for the rate, and the admitted jobs as "id state"."""
 
     key: str
     ordered: bool
@@ -93,8 +93,10 @@ class PartitionView(msgspec.Struct, frozen=True):
 
 
 class JobView(JobRow, frozen=True, kw_only=True):
-    """All that is known of one job. `payload` and `result` are JSON where they are that, else `…_base64`
-    holds the bytes. `waited` and `ran` are seconds: of the last attempt, from due to fetched to ended."""
+    """All facts of one job. `payload` and `result` are JSON if possible, else `…_base64` has the bytes.
+
+    `waited` and `ran` are seconds of the last attempt: from due to fetched, and from fetched to ended.
+    """
 
     started: bool
     lost: int
@@ -103,14 +105,14 @@ class JobView(JobRow, frozen=True, kw_only=True):
     deadline: str | None
     timeout: float | None
     retention: float
-    keep_dead: float | None  # None: as its worker says
+    keep_dead: float | None  # None: the worker's default
     retry: dict[str, Any]
     unique: UniqueView | None
     partition: PartitionView | None
     tenant: str | None
     batch_key: str | None
     batch: str | None  # the id of the batch that it is or was a member of
-    members: list[str]  # of a batch: their ids
+    members: list[str]  # for a batch: the ids of its jobs
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -124,19 +126,19 @@ class JobView(JobRow, frozen=True, kw_only=True):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """A part of a listing, newest first; `next` goes into `after` for the following part."""
+    """A page of a list of jobs, newest first; pass `next` as `after` to get the next page."""
 
     jobs: list[JobRow]
     next: str | None
 
 
 def job_row(job: Job) -> JobRow:
-    """A job in a listing."""
+    """A job for a list."""
     return JobRow(**_row(job))
 
 
 def job_view(job: Job, partition: PartitionInfo | None = None, closed: str | None = None) -> JobView:
-    """All that is known of a job, of its partition, and why its payload cannot be decrypted, if so."""
+    """All facts of a job and its partition, and why its payload cannot be decrypted, if so."""
     spec = job.spec
     payload, payload_base64 = json_or_base64(spec.payload)
     result, result_base64 = json_or_base64(job.result)
@@ -174,7 +176,7 @@ def job_view(job: Job, partition: PartitionInfo | None = None, closed: str | Non
 
 
 def progress_view(progress: Progress | None) -> ProgressView | None:
-    """How far a running attempt says that it is, if it says so."""
+    """The progress that a running attempt has reported; None if it has not."""
     return None if progress is None else ProgressView(progress.done, progress.of, shown_text(progress.note))
 
 
@@ -205,7 +207,7 @@ def _unique_view(job: Job, unique: UniqueKey) -> UniqueView:
 
 
 def _retry_view(policy: RetryPolicy) -> dict[str, Any]:
-    """The policy as data; what is a duration in it, in seconds."""
+    """The policy as data, with durations in seconds."""
     shown = {}
     for name, value in msgspec.to_builtins(policy).items():
         if name in DURATIONS:

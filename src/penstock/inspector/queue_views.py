@@ -1,6 +1,6 @@
-"""Queues, and the collecting batches and periodic entries in them, as operators see them.
+"""Queues, collecting batches and periodic entries as operators see them.
 
-Instants are ISO 8601 in UTC to the millisecond, durations are seconds; a lease's token is never shown.
+Instants are ISO 8601 in UTC to the millisecond, durations are seconds; lease tokens are never shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class LimitsView(msgspec.Struct, frozen=True):
-    """What was set for a queue; None: no limit. `rate` as it may be written, ages in seconds."""
+    """The limits of a queue; None: no limit. `rate` is text that can be set again, ages are seconds."""
 
     max_size: int | None
     on_full: str
@@ -43,8 +43,8 @@ class LimitsView(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """A queue: how many jobs in each state, its switches and limits, since when its oldest ready job waits,
-    and until when it is held, if it is."""
+    """A queue: number of jobs per state, switches and limits, since when its oldest ready job waits, and
+    until when it is throttled, if it is."""
 
     name: str
     counts: dict[str, int]
@@ -53,13 +53,13 @@ class QueueView(msgspec.Struct, frozen=True):
     oldest_available_at: str | None
     limits: LimitsView
     throttled_until: str | None
-    waits_for: str | None  # why nothing that is ready starts, in words
-    away: str = ""  # why nothing can be said of it now
+    waits_for: str | None  # why no ready job starts, as text
+    away: str = ""  # why the queue cannot be read now
 
 
 class ParkedView(msgspec.Struct, frozen=True):
-    """How many jobs of a task are parked in a queue; `known_to`: the workers of that queue that know the task
-    (by their ids), which take them as they have room."""
+    """Number of parked jobs of a task in a queue. `known_to`: ids of the queue's workers that know the task
+    and will take the jobs when they have free slots."""
 
     queue: str
     task: str
@@ -68,7 +68,7 @@ class ParkedView(msgspec.Struct, frozen=True):
 
 
 class DayView(msgspec.Struct, frozen=True):
-    """What ended on one UTC day."""
+    """The jobs that ended on one UTC day."""
 
     day: str
     processed: int
@@ -86,7 +86,7 @@ class QueueStatsView(msgspec.Struct, frozen=True):
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is still collecting; `due_at` None: not before it is full."""
+    """A batch that is still collecting; `due_at` None: still before it is full."""
 
     queue: str
     task: str
@@ -97,8 +97,8 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A periodic entry. `next_at` is its next instant that has no job yet, without the jitter; `by` is code
-    or operator; `jitter` is seconds; `last` is the id of its newest job."""
+    """A periodic entry. `next_at` is its next instant without a job, without jitter; `by` is "code" or
+    "operator"; `jitter` is in seconds; `last` is the id of its newest job."""
 
     queue: str
     name: str
@@ -120,7 +120,7 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def queue_view(info: QueueInfo) -> QueueView:
-    """A queue's counts in the order of the lifecycle, and its switches."""
+    """A queue's counts in the order of the lifecycle, its switches and limits."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
     limits = info.limits
     rate = limits.rate
@@ -154,7 +154,7 @@ def stats_view(stats: QueueStats) -> QueueStatsView:
 
 
 def batch_view(info: BatchInfo) -> BatchView:
-    """A collecting batch, with its instants in words."""
+    """A collecting batch, with instants as text."""
     return BatchView(
         queue=info.queue,
         task=info.task,
@@ -166,12 +166,12 @@ def batch_view(info: BatchInfo) -> BatchView:
 
 
 def entry_view(entry: Entry, now: int) -> EntryView:
-    """A periodic entry, as it stands at this instant."""
+    """A periodic entry at the store's time `now`."""
     spec = entry.spec
     payload, base64 = json_or_base64(spec.job.payload)
     try:
         coming = None if entry.paused else spec.schedule.next(max(entry.watermark, now))
-    except ConfigError:  # a time zone that this machine does not know
+    except ConfigError:  # a time zone unknown on this machine
         coming = None
     return EntryView(
         queue=spec.job.queue,
@@ -203,5 +203,5 @@ def _waits_for(info: QueueInfo) -> str | None:
         return f"the queue is throttled until {iso(info.throttled_until)}"
     most, running = info.limits.max_running, info.counts.get(State.RUNNING, 0)
     if most is not None and running >= most:
-        return f"{running} of its jobs run, as many as its max_running allows"
+        return f"{running} of its jobs run, the maximum by its max_running"
     return None if info.limits.rate is None else f"its rate is {info.limits.rate}"

@@ -1,4 +1,4 @@
-"""What an operator asks for, and what came of it."""
+"""Requests of an operator, and their outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Bulk", "Change", "Filter", "parse_address", "parse_state"]
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which jobs; what is None does not matter."""
+    """A selection of jobs; None matches everything."""
 
     queue: str | None = None
     state: State | None = None
@@ -21,8 +21,8 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What became of one job that was to be changed. `outcome`: done, asked (a running job that shall
-    stop), refused, or missing; `says` is that in words."""
+    """The outcome of a change to one job. `outcome`: done, asked (a running job was asked to stop), refused,
+    or missing; `says` explains it."""
 
     queue: str
     id: str
@@ -31,7 +31,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Bulk(msgspec.Struct, frozen=True):
-    """What became of all jobs that a filter found. `limited`: there may be more, the limit was reached."""
+    """The outcome for all jobs that match a filter.
+
+    `limited`: the limit was reached, so there may be more.
+    """
 
     done: int
     asked: int
@@ -40,7 +43,7 @@ class Bulk(msgspec.Struct, frozen=True):
 
 
 def parse_state(text: str) -> State:
-    """A state by its name."""
+    """Read a state's name. Raises ConfigError."""
     try:
         return State(text.lower())
     except ValueError:
@@ -50,6 +53,6 @@ def parse_state(text: str) -> State:
 
 
 def parse_address(text: str) -> Ref | str:
-    """`"queue/id"` is a Ref; a bare id, which has to be searched, stays one."""
+    """Read an address: `"queue/id"` becomes a Ref; a bare id, to be looked up in all queues, stays text."""
     queue, slash, id = text.rpartition("/")
     return Ref(check_queue(queue), check_id(id)) if slash else check_id(text)

@@ -13,8 +13,8 @@ __all__ = ["RunningView", "WorkerView", "worker_view"]
 
 
 class RunningView(msgspec.Struct, frozen=True):
-    """A job that a worker holds: `since` is when it was leased, `started` whether its function is known
-    to have begun."""
+    """A job that a worker holds. `since`: when it was leased; `started`: whether its function is known to
+    have started."""
 
     queue: str
     id: str
@@ -26,8 +26,8 @@ class RunningView(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """A worker process and what it holds. `more`: it holds more than `jobs` shows, and then `running`, the
-    number of them, is as the worker said it last."""
+    """A worker process and the jobs it holds. `more`: it holds more than `jobs` lists; `running`, their
+    number, is then from the worker's last report."""
 
     id: str
     host: str
@@ -58,7 +58,7 @@ def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool) -> WorkerView:
         queues=list(info.queues),
         tasks=list(info.tasks),
         concurrency=info.concurrency,
-        # the store knows now what the worker said some seconds ago
+        # the worker's own number is some seconds old
         running=max(info.running, len(jobs)) if more else len(jobs),
         version=info.version,
         jobs=[_running(job) for job in jobs],
