@@ -185,7 +185,7 @@ def test_run_all_lets_time_pass_until_nothing_is_left(shop: Shop) -> None:
 
 
 def test_a_job_that_snoozes_for_ever_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.testing.box._MOST_STEPS", 20)
+    monkeypatch.setattr("penstock.testing.inline_app._MAX_STEPS", 20)
     app = App("memory://")
 
     @app.task

@@ -114,7 +114,7 @@ def run_in(folder: Path, test: str, *options: str) -> str:
 def test_a_test_that_forgets_the_box_is_refused_and_writes_nothing(tmp_path: Path) -> None:
     said = run_in(tmp_path, FORGETS)
     assert "2 failed, 5 passed" in said, said
-    assert "sqlite:///jobs.db, which nobody chose for tests" in said
+    assert "sqlite:///jobs.db, which was not chosen for tests" in said
     assert not list(tmp_path.glob("*.db"))
 
 

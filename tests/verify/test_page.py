@@ -143,7 +143,7 @@ def test_the_page_says_the_verdict_and_the_numbers() -> None:
     seen = Reader(page(report()))
     assert not seen.open
     for words in (
-        "Every promise was kept",
+        "Every guarantee was kept",
         "61,003",
         "59,870",
         "118",
@@ -152,7 +152,7 @@ def test_the_page_says_the_verdict_and_the_numbers() -> None:
         "redis://…@localhost:6379/1",
     ):
         assert words in seen.text
-    assert not re.search(r"A promise was broken|asked for, and never happened", seen.text)
+    assert not re.search(r"A guarantee was broken|requested, and never happened", seen.text)
 
 
 def test_the_page_needs_no_network_and_no_script() -> None:
@@ -211,14 +211,14 @@ def test_a_long_run_makes_no_endless_page() -> None:
 def test_what_is_broken_is_said_first_with_its_findings() -> None:
     finding = {"promise": "I1", "says": "acknowledged, and never ended", "queue": "mail", "id": "j-1"}
     seen = Reader(page(report(verdict="broken", lost=1, reasons=["1 job lost"], findings=[finding])))
-    assert seen.text.index("A promise was broken") < seen.text.index("1 job lost")
+    assert seen.text.index("A guarantee was broken") < seen.text.index("1 job lost")
     for words in finding.values():
         assert words in seen.text
 
 
 def test_a_kind_that_never_happened_is_said() -> None:
     seen = Reader(page(report(asked=["failover"], injected={"failover": 0, "reset": 3})))
-    assert "asked for, and never happened" in seen.text
+    assert "requested, and never happened" in seen.text
 
 
 @pytest.mark.parametrize(
@@ -241,4 +241,4 @@ def test_nothing_in_a_report_is_markup(evil: str) -> None:
 def test_a_report_with_nothing_in_it_is_a_page_too() -> None:
     seen = Reader(page({"verdict": "broken"}))
     assert not seen.open
-    assert "A promise was broken" in seen.text
+    assert "A guarantee was broken" in seen.text

@@ -196,7 +196,7 @@ def _report(folder: Path, *done: str, verdict: Verdict | None = None) -> Report:
 def test_what_was_asked_for_and_never_happened_breaks_the_verdict(tmp_path: Path) -> None:
     report = _report(tmp_path, "kill-worker", "kill-worker")
     assert report.injected == {"kill-worker": 2, "storm": 0}
-    assert (report.verdict, report.reasons) == ("broken", ["storm was asked for and never happened"])
+    assert (report.verdict, report.reasons) == ("broken", ["storm was requested and never happened"])
 
 
 def test_without_findings_and_with_all_that_was_asked_for_the_promises_are_kept(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_without_findings_and_with_all_that_was_asked_for_the_promises_are_kept(
 
 def test_a_run_in_which_nothing_could_be_done_proves_nothing(tmp_path: Path) -> None:
     report = _report(tmp_path, "storm", "kill-worker", verdict=Verdict(offered=900, refused=900))
-    assert report.reasons == ["no job was completed: nothing was put to the test"]
+    assert report.reasons == ["no job was completed: nothing was tested"]
     assert not report.kept
 
 

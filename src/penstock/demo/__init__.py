@@ -1,1 +1,1 @@
-"""Real work on real files, with a worker killed midway: what `penstock demo` runs."""
+"""The demo of `penstock demo`: jobs on real files, and a worker that is killed midway."""

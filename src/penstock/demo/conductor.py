@@ -1,4 +1,4 @@
-"""Runs the demo: enqueues, starts two workers, kills one, waits, and checks all against a second source."""
+"""Runs the demo: starts two workers, enqueues, kills a worker, waits, and checks all results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from penstock.client.handle import Handle
-from penstock.demo.crew import Killer, wait_for, workers
-from penstock.demo.place import DemoFailed, DemoProgress, Place
+from penstock.demo.demo_folder import DemoFailed, DemoFolder, DemoProgress
 from penstock.demo.survey import Survey, Totals, files_under, total
+from penstock.demo.workers import Killer, wait_for, workers
 from penstock.stores.contract import Store
 from penstock.verify.ledger import Verdict, check
 
@@ -28,12 +28,12 @@ _CHUNK = 1_000
 
 @dataclass(frozen=True)
 class Results:
-    """What came of it."""
+    """The results of the demo."""
 
     root: Path
     found: Totals
     direct: Totals
-    differing: list[str]  # what Penstock and the direct computation disagree on
+    differing: list[str]  # differences between Penstock's results and the direct computation
     verdict: Verdict
     enqueued: int
     delayed: int
@@ -47,13 +47,13 @@ class Results:
 
     @property
     def good(self) -> bool:
-        """Nothing lost, nothing different, every promise kept."""
+        """Whether no job was lost, no result differs, and every guarantee was kept."""
         return self.verdict.ok and not self.differing and self.verdict.completed == self.enqueued
 
 
 @dataclass
 class _Jobs:
-    """What was enqueued: for each file a parse and a hash, for each directory a sum."""
+    """The enqueued jobs: a parse and a hash for each file, a sum for each directory."""
 
     parse: dict[str, Handle[Survey]] = field(default_factory=dict)
     hash: dict[str, Handle[str]] = field(default_factory=dict)
@@ -65,21 +65,21 @@ class _Jobs:
 
 
 def conduct(
-    root: Path, place: Place, *, kill: bool, tell: Callable[[DemoProgress], None], processes: int = 2
+    root: Path, folder: DemoFolder, *, kill: bool, tell: Callable[[DemoProgress], None], processes: int = 2
 ) -> Results:
-    """The whole demo on the files below `root`; `tell` hears how far it is. Raises DemoFailed."""
+    """Run the demo on the files below `root`. Calls `tell` with the progress. Raises DemoFailed."""
     files = [str(path) for path in files_under(root)]
     if not files:
         raise DemoFailed(f"there is no .py file below {root}: give another directory with --path")
-    tasks = _load(place)
+    tasks = _load(folder)
     store = tasks.app.store
     began = time.monotonic()
-    with workers(place, processes) as supervisor:
+    with workers(folder, processes) as supervisor:
         jobs = _enqueue_files(tasks, files)
-        killer = Killer(place, supervisor.pid) if kill else None
-        wait_for(("parse", "read"), jobs.counts(), store, supervisor, place, tell, killer)
+        killer = Killer(folder, supervisor.pid) if kill else None
+        wait_for(("parse", "read"), jobs.counts(), store, supervisor, folder, tell, killer)
         _enqueue_sums(tasks, jobs)
-        wait_for(("sum",), jobs.counts(), store, supervisor, place, tell, None)
+        wait_for(("sum",), jobs.counts(), store, supervisor, folder, tell, None)
         seconds = time.monotonic() - began
     tell(DemoProgress(news="computing the same without Penstock"))
     began = time.monotonic()
@@ -91,7 +91,7 @@ def conduct(
         found=total(one for one in _in_order(found) if one is not None),
         direct=total(_in_order(direct)),
         differing=[*_differences(found, direct), *_other_differences(store, jobs, direct)],
-        verdict=check(place.ledger, store),
+        verdict=check(folder.ledger, store),
         enqueued=sum(jobs.counts().values()),
         delayed=jobs.delayed,
         seconds=seconds,
@@ -104,22 +104,22 @@ def conduct(
 # ── the jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _load(place: Place) -> Any:
-    """The tasks, on the store of this place: their module reads the environment when it is imported."""
-    place.announce()
+def _load(folder: DemoFolder) -> Any:
+    """Import the tasks, on the store of this folder; their module reads the environment on import."""
+    folder.announce()
     from penstock.demo import tasks
 
     return tasks
 
 
 def _enqueue_files(tasks: Any, files: Sequence[str]) -> _Jobs:
-    """Two jobs per file. A few are unlucky, a few are delayed by one or two seconds, spread evenly."""
+    """Enqueue two jobs per file. A few fail in their first attempt; a few are delayed by 1 or 2 seconds."""
     jobs = _Jobs()
     every = max(3, len(files) // 6)
     punctual = []
     for i, path in enumerate(files):
         if i % every == every - 1:
-            # ahead of the crowd when its time comes, so that its lateness says something
+            # a high priority, so that its lateness does not depend on the length of the queue
             later = tasks.parse_file.using(delay=1 + i // every % 2, priority=10)
             jobs.parse[path] = later.enqueue(path)
         else:
@@ -135,7 +135,7 @@ def _enqueue_files(tasks: Any, files: Sequence[str]) -> _Jobs:
 
 
 def _enqueue_sums(tasks: Any, jobs: _Jobs) -> None:
-    """One job per directory, once its files are parsed; an unlucky one among them."""
+    """Enqueue one job per directory, once its files are parsed; the first one fails in its first attempt."""
     ids: dict[str, list[str]] = defaultdict(list)
     for path in sorted(jobs.parse):
         ids[os.path.dirname(path)].append(jobs.parse[path].id)
@@ -144,7 +144,7 @@ def _enqueue_sums(tasks: Any, jobs: _Jobs) -> None:
 
 
 def _results(store: Store, handles: Mapping[str, Handle[Any]]) -> dict[str, Any]:
-    """What the jobs returned; None for one without a result."""
+    """The results of the jobs; None for a job without a result."""
     names = list(handles)
     found: dict[str, Any] = {}
     for start in range(0, len(names), _CHUNK):
@@ -155,11 +155,11 @@ def _results(store: Store, handles: Mapping[str, Handle[Any]]) -> dict[str, Any]
     return found
 
 
-# ── the second source ────────────────────────────────────────────────────────────────────────────
+# ── the direct computation ───────────────────────────────────────────────────────────────────────
 
 
 def _directly(root: Path) -> dict[str, Survey]:
-    """The same surveys, computed by as many plain processes as there are processors."""
+    """Compute the same surveys without Penstock, with one plain process per processor."""
     parts = os.cpu_count() or 1
     running = [
         subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
@@ -184,7 +184,7 @@ def _differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Itera
 
 
 def _other_differences(store: Store, jobs: _Jobs, direct: Mapping[str, Survey]) -> Iterator[str]:
-    """The hashes and the sums, against what the surveys say."""
+    """Compare the hashes and the sums with the directly computed surveys."""
     yield from _differences(_results(store, jobs.hash), {path: one.sha256 for path, one in direct.items()})
     of: dict[str, list[Survey]] = defaultdict(list)
     for path in sorted(direct):

@@ -1,4 +1,4 @@
-"""What the demo computes, without Penstock: the tasks use it, and so does the check of their results.
+"""The computation of the demo, without Penstock: used by the tasks and by the check of their results.
 
 `python -m penstock.demo.survey DIR [PART/PARTS]` prints the surveys of a directory's files as JSON.
 """
@@ -17,12 +17,12 @@ import msgspec
 
 __all__ = ["Survey", "Totals", "files_under", "fingerprint", "standard_library", "survey", "total"]
 
-#: Not part of the standard library, though they may lie in its directory.
+#: Directories that are not part of the standard library, but may be inside its directory.
 _FOREIGN = {"site-packages", "dist-packages", "__pycache__"}
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What there is to know of one file. One that does not parse (a test of bad syntax) has lines only."""
+    """Measurements of one file. A file that does not parse (a test of bad syntax) has only its lines."""
 
     sha256: str
     lines: int
@@ -46,12 +46,12 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 def standard_library() -> Path:
-    """Where the running Python's own modules lie."""
+    """The directory of Python's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def files_under(root: Path) -> list[Path]:
-    """Every .py file below, in order, but for what is installed beside the standard library."""
+    """Every .py file below `root`, sorted, without installed packages."""
     return sorted(
         path
         for path in root.rglob("*.py")
@@ -70,7 +70,7 @@ def survey(path: str | Path) -> Survey:
     digest, lines = hashlib.sha256(text).hexdigest(), len(text.splitlines())
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the file's author should know is not our business
+            warnings.simplefilter("ignore")  # warnings about the surveyed code are of no interest here
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Survey(digest, lines, parses=False)
@@ -87,7 +87,7 @@ def survey(path: str | Path) -> Survey:
 
 
 def total(surveys: Iterable[Survey]) -> Totals:
-    """Add them up; the longest function is the first of its length."""
+    """Sum up surveys; among functions of the same length the first one counts as the longest."""
     files = lines = functions = classes = unparsed = longest_lines = 0
     longest = ""
     for one in surveys:
@@ -102,7 +102,7 @@ def total(surveys: Iterable[Survey]) -> Totals:
 
 
 def main(root: str, part: str = "0/1") -> None:
-    """Print {path: survey} of every PARTSth file, beginning with number PART."""
+    """Print {path: survey} as JSON for every PARTS-th file, starting at PART."""
     number, parts = map(int, part.split("/"))
     mine = files_under(Path(root))[number::parts]
     sys.stdout.buffer.write(msgspec.json.encode({str(path): survey(path) for path in mine}))

@@ -1,4 +1,4 @@
-"""A store that fails on demand: for tests of what happens when it does."""
+"""A store wrapper that fails on demand, for tests of store failures."""
 
 from __future__ import annotations
 
@@ -15,43 +15,44 @@ __all__ = ["FaultyStore"]
 
 
 class FaultyStore:
-    """Another store, whose verbs fail when told to: `app.use_store(FaultyStore(app.store).store)`.
+    """A wrapper around a store whose calls fail on demand: `app.use_store(FaultyStore(app.store).store)`.
 
-    `fail("settle", times=2)` refuses the next two calls before they reach the store; `lose_reply("settle")`
-    lets the next one through and loses the answer; `down()` refuses all until `up()`.
+    - `fail("settle", times=2)`: the next two calls fail before they reach the store.
+    - `lose_reply("settle")`: the next call reaches the store, and its reply is lost.
+    - `down()`: all calls fail until `up()`.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._next: dict[str, deque[tuple[bool, Exception]]] = defaultdict(deque)
         self._is_down = False
-        #: How often each verb was called.
+        #: Number of calls of each verb.
         self.calls: dict[str, int] = defaultdict(int)
 
     @property
     def store(self) -> Store:
-        """This, as the type that everybody takes."""
+        """This wrapper, typed as a store."""
         return cast(Store, self)
 
     def fail(self, verb: str, *, times: int = 1, error: Exception | None = None) -> None:
-        """The next calls of this verb raise the error (StoreUnavailable); nothing is done."""
+        """Make the next calls of a verb raise `error` (default StoreUnavailable) without any effect."""
         self._plan(verb, False, times, error)
 
     def lose_reply(self, verb: str, *, times: int = 1, error: Exception | None = None) -> None:
-        """The next calls of this verb do their work and then raise: the caller cannot know."""
+        """Make the next calls of a verb take effect and then raise `error` (default StoreUnavailable)."""
         self._plan(verb, True, times, error)
 
     def down(self) -> None:
-        """Refuse every call, as if the store were away."""
+        """Make every call fail, as if the store were unreachable."""
         self._is_down = True
 
     def up(self) -> None:
-        """It is back."""
+        """End `down()`."""
         self._is_down = False
 
     @property
     def sync(self) -> Any:
-        """The door for callers without an event loop, with the same faults."""
+        """The synchronous store, with the same faults."""
         return _SyncFaultyStore(self._store.sync, self)
 
     def __getattr__(self, name: str) -> Any:
@@ -61,7 +62,7 @@ class FaultyStore:
     def _plan(self, verb: str, after: bool, times: int, error: Exception | None) -> None:
         if verb not in VERBS:
             raise ConfigError(f"a store has no verb {verb!r}{did_you_mean(verb, VERBS)}")
-        fault = error or StoreUnavailable(f"a test lets {verb} fail")
+        fault = error or StoreUnavailable(f"a test makes {verb} fail")
         self._next[verb].extend([(after, fault)] * times)
 
     def _take(self, verb: str) -> tuple[bool, Exception] | None:

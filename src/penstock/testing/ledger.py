@@ -1,4 +1,4 @@
-"""The ledger of `penstock.verify.ledger`, for tests that kill workers; this is its public path."""
+"""The public path of `penstock.verify.ledger`, for tests that kill workers."""
 
 from penstock.verify.ledger import *  # noqa: F403
 from penstock.verify.ledger import __all__ as __all__

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `penstock_inline`, and no test that uses a store nobody chose for it."""
+"""The pytest plugin: the fixture `penstock_inline`, and a guard against the accidental use of real stores."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-if TYPE_CHECKING:  # every pytest run of every project loads this module: it must cost nothing
+if TYPE_CHECKING:  # lazy: every pytest run of every project loads this module
     from penstock.app.app import App
-    from penstock.testing.box import Inline
+    from penstock.testing.inline_app import Inline
 
 _CHOICES = ("chosen", "any")
 
 
 @pytest.fixture
 def penstock_inline() -> Iterator[Callable[..., Inline]]:
-    """`box = penstock_inline(app)`: until the end of the test the app's jobs are in memory and run when
-    the test says so. Options are those of `penstock.testing.inline`."""
-    from penstock.testing.box import inline
+    """`box = penstock_inline(app, …)` is `penstock.testing.inline(app, …)` until the end of the test."""
+    from penstock.testing.inline_app import inline
 
     with ExitStack() as stack:
 
@@ -57,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Guard:
-    """Refuses stores that nobody chose for tests."""
+    """Refuses stores that were not chosen for tests."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -68,23 +67,23 @@ class _Guard:
         self._item = item
 
     def check(self, url: str) -> None:
-        """Raise ConfigError for the URL of a store that is not chosen."""
+        """Raise ConfigError if the store of this URL was not chosen for tests."""
         if url == os.environ.get("PENSTOCK_URL") or self._is_marked() or self._is_temporary(url):
             return
         from penstock.config import mask_url
         from penstock.core.errors import ConfigError
 
         raise ConfigError(
-            f"a test would use the store {mask_url(url)}, which nobody chose for tests: use the fixture "
-            "penstock_inline, or `with inline(app)`; or choose it, with @pytest.mark.penstock_store for this "
-            "test, PENSTOCK_URL, or penstock_store = any in the settings of pytest for all"
+            f"a test would use the store {mask_url(url)}, which was not chosen for tests: use the fixture "
+            "penstock_inline or `with inline(app)`. To allow the store: @pytest.mark.penstock_store on this "
+            "test, PENSTOCK_URL, or penstock_store = any in pytest's settings for all tests"
         )
 
     def _is_marked(self) -> bool:
         return self._item is not None and self._item.get_closest_marker("penstock_store") is not None
 
     def _is_temporary(self, url: str) -> bool:
-        """In memory, or in a temporary folder, unless the tests themselves are there."""
+        """Whether the store is in memory or in a temporary folder (but not with the tests in the folder)."""
         parts = urlsplit(url)
         if parts.scheme == "memory":
             return True

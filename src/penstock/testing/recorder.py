@@ -1,4 +1,4 @@
-"""A store in memory that remembers what was enqueued and how attempts ended, also after they are gone."""
+"""A memory store that records enqueued jobs and the ends of attempts, even after the jobs are removed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from penstock.stores.memory import MemoryStore
 __all__ = ["NothingRuns", "Recorder", "recording"]
 
 
-#: Jobs that nobody works on are waited for so long (real ms): another thread may be about to run them.
+#: How long to wait (real ms) for a job that no worker runs: another thread may be about to run it.
 _ALONE = 500
 
 EndedJobs = dict[Ref, Job | None]
 
 
 class NothingRuns(AssertionError):
-    """A test waits for the end of a job that nothing runs."""
+    """A test waits for the end of a job that no worker runs."""
 
 
 class Recorder:
-    """What was enqueued since the last `clear`, and how attempts ended since the last `begin`."""
+    """Jobs enqueued since the last `clear`, and ends of attempts since the last `begin`."""
 
     def __init__(self) -> None:
         self.enqueued: list[NewJob] = []
@@ -35,13 +35,13 @@ class Recorder:
         #: (job id, task, error) of every failed attempt.
         self.errors: list[tuple[str, str, AttemptError]] = []
         self._tasks: dict[str, str] = {}
-        #: How many runs are under way: `box.run()` and the like.
+        #: Number of runs in progress: `box.run()`, `box.advance()`, `box.run_all()`.
         self.running = 0
-        #: Set at every settlement, on the event loop that settles.
+        #: Set at every settlement, on the event loop of the worker.
         self.settled = asyncio.Event()
 
     def begin(self) -> None:
-        """A new run, on the running event loop: how attempts ended counts from here."""
+        """Begin a run on the running event loop, and reset the ends of attempts."""
         self.ends, self.errors, self.settled = Counter(), [], asyncio.Event()
 
     def took(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
@@ -59,12 +59,11 @@ class Recorder:
         self._tasks[job.id] = job.task
 
     def refuse_alone(self, queues: Sequence[QueueInfo]) -> None:
-        """Raise NothingRuns if nobody works on the jobs that somebody waits for."""
+        """Raise NothingRuns if no worker runs jobs at the moment."""
         if not self.running and not any(info.counts.get(State.RUNNING, 0) for info in queues):
             raise NothingRuns(
-                "this job has not ended, and nothing runs by itself inside inline(app): call box.run() "
-                "first, or box.advance(...) for a job that is delayed or tried again; in an event loop "
-                "await box.arun()"
+                "this job has not ended, and inside inline(app) no job runs by itself: call box.run() first, "
+                "or box.advance(...) for a delayed job or a retry; in an event loop await box.arun()"
             )
 
     def ended(self, settlements: Sequence[Settlement], answers: Sequence[Settled]) -> None:
@@ -81,12 +80,12 @@ class Recorder:
 
 
 def recording(recorder: Recorder, clock: Clock) -> Store:
-    """A new store in memory that goes by this clock and tells this recorder."""
+    """A new memory store with this clock, recorded by this recorder."""
     return cast(Store, _Recorded(MemoryStore(clock=clock, exact=True), recorder))
 
 
 class _Recorded:
-    """The memory store; two of its doors are watched."""
+    """A memory store whose enqueues and settlements are recorded."""
 
     def __init__(self, store: MemoryStore, recorder: Recorder) -> None:
         self._store = store

@@ -27,7 +27,7 @@ from penstock.core.text import one_line
 
 if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.demo.conductor import Results
-    from penstock.demo.place import DemoProgress, Place
+    from penstock.demo.demo_folder import DemoFolder, DemoProgress
 
 __all__ = ["command"]
 
@@ -63,31 +63,31 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
 
     session = Session.current()
     root = (path or standard_library()).resolve()
-    place = _place(workdir, session.options.get("url"), session.options.get("namespace"))
+    folder = _demo_folder(workdir, session.options.get("url"), session.options.get("namespace"))
     began = time.monotonic()
     try:
         with _interruptible(), _display(quiet=session.json) as tell:
-            results = conduct(root, place, kill=not no_kill, tell=tell)
+            results = conduct(root, folder, kill=not no_kill, tell=tell)
     except BaseException:  # boundary: after any error the files of the run are kept
-        note(f"penstock: the demo did not end; its files are in {place.workdir}")
+        note(f"penstock: the demo did not end; its files are in {folder.workdir}")
         raise
     if session.json:
-        emit(_document(results, place, time.monotonic() - began))
+        emit(_document(results, folder, time.monotonic() - began))
     else:
-        _summarise(results, place, kept=keep or not results.good)
+        _summarise(results, folder, kept=keep or not results.good)
     if not keep and results.good:
-        if place.fresh:
-            _clear(place)
+        if folder.fresh:
+            _clear(folder)
         if workdir is None:
-            shutil.rmtree(place.workdir, ignore_errors=True)
+            shutil.rmtree(folder.workdir, ignore_errors=True)
     return Exit.OK if results.good else Exit.FAILED
 
 
 # ── where ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Place:
-    from penstock.demo.place import Place
+def _demo_folder(workdir: Path | None, url: str | None, namespace: str | None) -> DemoFolder:
+    from penstock.demo.demo_folder import DemoFolder
 
     if url is not None and url.startswith("memory:"):
         raise ConfigError(
@@ -100,21 +100,21 @@ def _place(workdir: Path | None, url: str | None, namespace: str | None) -> Plac
         directory = Path(tempfile.mkdtemp(prefix="run-", dir=directory))
     directory = directory.resolve()
     if url is None:
-        return Place(directory, f"sqlite:///{directory / 'jobs.db'}", namespace or "")
+        return DemoFolder(directory, f"sqlite:///{directory / 'jobs.db'}", namespace or "")
     # an existing store: use a new namespace, so that only jobs of the demo are counted
     fresh = namespace is None
-    return Place(
+    return DemoFolder(
         directory,
         url,
         f"demo-{secrets.token_hex(4)}" if namespace is None else namespace,
-        elsewhere=True,
+        external_store=True,
         fresh=fresh,
     )
 
 
-def _clear(place: Place) -> None:
+def _clear(folder: DemoFolder) -> None:
     """Remove the jobs and queues of the demo from an existing store."""
-    from penstock.demo.crew import QUEUES
+    from penstock.demo.workers import QUEUES
     from penstock.inspector import Inspector
     from penstock.stores.connect import connect
 
@@ -123,7 +123,7 @@ def _clear(place: Place) -> None:
             await inspector.purge(queue)
             await inspector.delete_queue(queue)
 
-    with contextlib.closing(connect(place.url, namespace=place.namespace)) as store:
+    with contextlib.closing(connect(folder.url, namespace=folder.namespace)) as store:
         asyncio.run(clear(Inspector(store)))
 
 
@@ -194,7 +194,7 @@ def _lines() -> Callable[[DemoProgress], None]:
 # ── when it is over ──────────────────────────────────────────────────────────────────────────────
 
 
-def _summarise(results: Results, place: Place, *, kept: bool) -> None:
+def _summarise(results: Results, folder: DemoFolder, *, kept: bool) -> None:
     verdict, found = results.verdict, results.found
     same = "NOT the same as" if results.differing else "the same as"
     rows = [
@@ -216,13 +216,13 @@ def _summarise(results: Results, place: Place, *, kept: bool) -> None:
     for finding in [*results.differing[:10], *map(str, verdict.findings[:20])]:
         say(finding, fg="red")
     if kept:
-        if place.elsewhere:
-            say(f"the ledger and the workers' log are in {place.workdir}, the jobs in the store:")
+        if folder.external_store:
+            say(f"the ledger and the workers' log are in {folder.workdir}, the jobs in the store:")
         else:
-            say(f"the jobs, the ledger and the workers' log are in {place.workdir}:")
-        say(f"  {_look_command(place)}")
-        if place.fresh:
-            say(f"  {_remove_command(place)}")
+            say(f"the jobs, the ledger and the workers' log are in {folder.workdir}:")
+        say(f"  {_look_command(folder)}")
+        if folder.fresh:
+            say(f"  {_remove_command(folder)}")
     lost = "nothing was lost" if results.good else "something is WRONG"
     say(lost, fg="green" if results.good else "red", bold=True)
 
@@ -256,23 +256,23 @@ def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
         yield "killed", "no worker"
 
 
-def _look_command(place: Place) -> str:
-    return f"penstock jobs list {_where(place)}"
+def _look_command(folder: DemoFolder) -> str:
+    return f"penstock jobs list {_where(folder)}"
 
 
-def _remove_command(place: Place) -> str:
-    from penstock.demo.crew import QUEUES
+def _remove_command(folder: DemoFolder) -> str:
+    from penstock.demo.workers import QUEUES
 
-    return f"penstock queues delete --force {' '.join(QUEUES)} {_where(place)}"
+    return f"penstock queues delete --force {' '.join(QUEUES)} {_where(folder)}"
 
 
-def _where(place: Place) -> str:
+def _where(folder: DemoFolder) -> str:
     """The options --url and --namespace of the demo's store, with the password masked."""
-    namespace = f" --namespace {place.namespace}" if place.namespace else ""
-    return f"--url {shlex.quote(mask_url(place.url))}{namespace}"
+    namespace = f" --namespace {folder.namespace}" if folder.namespace else ""
+    return f"--url {shlex.quote(mask_url(folder.url))}{namespace}"
 
 
-def _document(results: Results, place: Place, seconds: float) -> dict[str, Any]:
+def _document(results: Results, folder: DemoFolder, seconds: float) -> dict[str, Any]:
     verdict = results.verdict
     return {
         "good": results.good,
@@ -299,9 +299,9 @@ def _document(results: Results, place: Place, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "work_seconds": round(results.seconds, 2),
         "direct_seconds": round(results.direct_seconds, 2),
-        "workdir": str(place.workdir),
-        "url": mask_url(place.url),
-        "namespace": place.namespace,
-        "look": _look_command(place),
+        "workdir": str(folder.workdir),
+        "url": mask_url(folder.url),
+        "namespace": folder.namespace,
+        "look": _look_command(folder),
         "pid": os.getpid(),
     }

@@ -1,1 +1,1 @@
-"""The report of a chaos run: numbers, page, timeline."""
+"""The report of a chaos run: numbers, HTML page and timeline."""

@@ -1,4 +1,4 @@
-"""The report of a run as a page to look at: one HTML file that needs no network and no script."""
+"""Renders the report of a run as one HTML file that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["page"]
 
 _Report = Mapping[str, Any]
 
-#: What is shown large; and whether anything but 0 of it is bad.
+#: The large numbers of the page, and whether a number above 0 is bad.
 _CARDS = {
     "enqueued": False,
     "completed": False,
@@ -26,21 +26,21 @@ _CARDS = {
 
 _NUMBERS = {
     "offered": "jobs that producers wanted to enqueue",
-    "enqueued": "were acknowledged: each of them is owed an end",
-    "refused": "were refused with an error, and are not there",
-    "unknown": "producers never learned (EnqueueUnknown, or they were killed): either is right",
-    "completed": "ended well",
-    "cancelled": "ended because somebody cancelled them, or they expired",
-    "dead": "failed for good, as their own options have it",
+    "enqueued": "were acknowledged: each of them must end",
+    "refused": "were refused with an error, and are not in the store",
+    "unknown": "may be stored or not: the answer was lost, or the producer was killed",
+    "completed": "were completed",
+    "cancelled": "were cancelled, or expired",
+    "dead": "are dead, as their own options require",
     "deleted": "were deleted on purpose",
-    "unfinished": "had no end when the run was over",
-    "lost": "were acknowledged and are gone",
-    "forgiven": "are gone, and the store's own settings allow that",
+    "unfinished": "had not ended when the run was over",
+    "lost": "were acknowledged and are missing",
+    "forgiven": "are missing, and the store's own settings allow that",
     "duplicated": "runs beyond the first of an attempt that had started",
-    "unexplained": "of those have no fault to blame",
-    "early": "started before their time",
-    "late": "started more than a second after their time, with no fault to blame",
-    "stale": "outcomes of a lost lease came and were turned away",
+    "unexplained": "of those have no fault that explains them",
+    "early": "started before their due time",
+    "late": "started more than a second after their due time, without a fault that explains it",
+    "stale": "outcomes of a lost lease arrived and were refused",
 }
 
 
@@ -62,15 +62,15 @@ _DOCUMENT = """<!doctype html>
 
 
 def page(report: _Report) -> str:
-    """A whole HTML document. Whatever the report says is text in it, never markup."""
+    """The report as a complete HTML document. All values are escaped."""
     parts = [
         _head(report),
         _cards(report),
         _section("Findings", _findings(report.get("findings") or ())),
-        _section("What happened when", timeline(report)),
+        _section("Timeline", timeline(report)),
         _section("Jobs", _numbers(report)),
         _section("Faults", _faults(report)),
-        _section("How soon it went on", _recoveries(report)),
+        _section("Recovery times", _recoveries(report)),
         _section("Runs beyond the first", _duplicates(report.get("duplicates") or ())),
     ]
     style = resources.files("penstock.verify.report").joinpath("page.css").read_text("utf-8")
@@ -79,7 +79,7 @@ def page(report: _Report) -> str:
 
 def _head(report: _Report) -> str:
     kept = _verdict(report) == "kept"
-    said = "Every promise was kept" if kept else "A promise was broken"
+    said = "Every guarantee was kept" if kept else "A guarantee was broken"
     facts = [
         ("on", f"{report.get('url', '?')} ({report.get('store', '?')})"),
         ("for", f"{float(report.get('seconds') or 0):g} s"),
@@ -123,15 +123,15 @@ def _faults(report: _Report) -> str:
 
 
 def _never(kind: str) -> str:
-    return f'<li class="broken">{_text(kind)}: asked for, and never happened</li>'
+    return f'<li class="broken">{_text(kind)}: requested, and never happened</li>'
 
 
 def _recoveries(report: _Report) -> str:
     waits = {
-        "recovery": "after a worker was killed, until what it held ran again",
-        "recovery_lone": "… where it had no supervisor",
-        "recovery_supervised": "… where it had one, or that was killed",
-        "restart": "after the store was back, until the first job started",
+        "recovery": "from the kill of a worker until its jobs ran again",
+        "recovery_lone": "… of a worker without a supervisor",
+        "recovery_supervised": "… of a worker with a supervisor, or of the supervisor",
+        "restart": "from the return of the store until the first job started",
     }
     rows = [
         (said, *(_number(found.get(name)) for name in ("n", "p50", "p99", "max")))
@@ -145,7 +145,7 @@ def _findings(findings: Sequence[_Report]) -> str:
     rows = [
         tuple(finding.get(name, "") for name in ("promise", "says", "queue", "id")) for finding in findings
     ]
-    return _table(("promise", "what is wrong", "queue", "job"), rows)
+    return _table(("guarantee", "what is wrong", "queue", "job"), rows)
 
 
 def _duplicates(duplicates: Sequence[_Report]) -> str:
@@ -169,7 +169,7 @@ def _duplicates(duplicates: Sequence[_Report]) -> str:
 
 # ── building blocks ──────────────────────────────────────────────────────────────────────────────
 
-_LONG = 20  # rows; a table that has more gets a window of its own
+_LONG = 20  # a table with more rows scrolls in its own area
 _FIGURES = {"n", "p50", "p99", "max", "fault at"}
 
 
@@ -178,7 +178,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table whose cells are escaped here; nothing where there are no rows."""
+    """A table with escaped cells; empty if there are no rows."""
     figures = [head in _FIGURES for head in heads]
     head = "".join(_cell("th", name, figure) for name, figure in zip(heads, figures, strict=True))
     body = "".join(
@@ -197,7 +197,7 @@ def _cell(tag: str, content: Any, figure: bool) -> str:
 
 
 def _number(value: Any) -> str:
-    """As people write it; a dash for what is not known, and words as they are."""
+    """Format a number for people; a dash for None; text unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}".rstrip("0").rstrip(".")

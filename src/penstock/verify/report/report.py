@@ -1,4 +1,4 @@
-"""What came of a run, in numbers: the report that is printed, written as JSON, and drawn as a page."""
+"""The report of a run in numbers, which is printed, written as JSON, and rendered as a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Account", "FaultSeen", "Report", "ReportedDuplicate", "Second", "Spr
 
 
 class FaultSeen(msgspec.Struct, frozen=True):
-    """Harm that was done: when (s since the start), of which kind, to whom, for how long (0: an instant)."""
+    """An injected fault: begin (s since the start), type, target, and duration (s; 0: an instant)."""
 
     at: float
     kind: str
@@ -34,7 +34,7 @@ class FaultSeen(msgspec.Struct, frozen=True):
 
 
 class ReportedDuplicate(msgspec.Struct, frozen=True):
-    """A run that nobody wanted of a job that had run before: what explains it, and the lease that was lost.
+    """An unwanted second run of a job: its cause, and the lease that was lost.
 
     Instants are seconds since the start.
     """
@@ -51,7 +51,7 @@ class ReportedDuplicate(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Of so many waits (s) the middle one, the one that a hundredth exceeds, and the longest."""
+    """Waiting times (s): number, median, 99th percentile and maximum."""
 
     n: int = 0
     p50: float | None = None
@@ -71,7 +71,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Second(msgspec.Struct, frozen=True):
-    """How many jobs were acknowledged, and how many completed, in this second of the run."""
+    """Jobs acknowledged and completed in one second of the run."""
 
     at: int
     enqueued: int
@@ -79,7 +79,7 @@ class Second(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `docs/verify.md` has what each field means."""
+    """The whole report. `docs/verify.md` explains each field."""
 
     version: int = 1
     url: str
@@ -124,7 +124,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Account:
-    """All that a report is made of. `began` is monotonic (s), `started_at` the wall clock (s)."""
+    """The input of a report. `began` is on the monotonic clock (s), `started_at` on the wall clock (s)."""
 
     request: RunRequest
     environment: Environment
@@ -137,12 +137,12 @@ class Account:
 
 
 def report_of(account: Account) -> Report:
-    """The numbers, and the verdict: kept if there are no findings and all that was asked for happened."""
+    """Build the report. Its verdict is kept if there are no findings and every requested fault happened."""
     verdict, request = account.verdict, account.request
     numbers = summary(account.history, verdict, began=int(account.started_at * 1000))
     injected = _injected(account)
-    never = [f"{kind} was asked for and never happened" for kind in request.asked if not injected[kind]]
-    idle = [] if verdict.completed else ["no job was completed: nothing was put to the test"]
+    never = [f"{kind} was requested and never happened" for kind in request.asked if not injected[kind]]
+    idle = [] if verdict.completed else ["no job was completed: nothing was tested"]
     reasons = [*account.reasons, *idle, *never, *_broken(verdict.findings)]
     mine = {
         "url": mask_url(account.environment.url),
@@ -165,14 +165,14 @@ def report_of(account: Account) -> Report:
 
 
 def _broken(findings: Sequence[Violation]) -> Iterator[str]:
-    """Each promise with the first of those to whom it was broken."""
+    """Each broken guarantee with its first finding."""
     for promise, n in sorted(Counter(finding.promise for finding in findings).items()):
         first = next(finding for finding in findings if finding.promise == promise)
         yield f"{n} × {first}"
 
 
 def _injected(account: Account) -> dict[str, int]:
-    """How often each kind that was asked for was done; what tasks do, by what they have written down."""
+    """How often each requested fault happened. Faults of tasks count if the task has recorded them."""
     told = Counter(fault.cause for fault in account.history.faults)
     done = Counter(one.kind for one in account.run.done)
     return {kind: (told if kind in REPORTED_BY_TASKS else done)[kind] for kind in account.request.asked}
@@ -187,7 +187,7 @@ def _faults(account: Account) -> list[FaultSeen]:
 
 
 def _recoveries(account: Account, lone: bool) -> list[float]:
-    """Of what workers without a supervisor held, or those with one."""
+    """Recovery times of jobs of killed workers without (`lone`) or with a supervisor (s)."""
     return [
         one.seconds
         for crash in account.verdict.crashes
@@ -198,7 +198,7 @@ def _recoveries(account: Account, lone: bool) -> list[float]:
 
 
 def _restarts(account: Account) -> Iterator[float]:
-    """From each moment at which the store was there again to the next start of a job."""
+    """Seconds from each return of the store to the next start of a job."""
     starts = sorted(run.start.mono for story in account.history.stories for run in story.runs)
     for back in account.run.store_returns:
         i = bisect_left(starts, int(back * 1e9))

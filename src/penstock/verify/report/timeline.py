@@ -1,7 +1,7 @@
-"""The picture of a run: jobs per second, and below it every fault in the track of its type.
+"""The timeline of a run: a chart of jobs per second, and below it one row of faults per type.
 
-It is drawn to be stretched: x runs from 0 to 1000 over the whole run, however wide the page is, and all
-words stand beside it as text, so that they stay readable on a phone.
+The drawing stretches with the page: x runs from 0 to 1000 over the whole run. All labels are HTML text beside
+the drawing, so they stay readable on a phone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 __all__ = ["timeline"]
 
 _WIDE, _HIGH = 1000, 100
-_POINTS = 600  # more could not be told apart
+_POINTS = 600  # more points could not be distinguished
 _MARKS = 300
 
-#: What a fault is done to, and the kinds of it; what is not here is a task's own.
+#: Fault types by area; all other types are faults of tasks.
 _AREAS = {
     "processes": ("kill-worker", "stop-worker", "kill-producer", "stop-producer", "storm", "clock"),
     "store": (
@@ -28,15 +28,15 @@ _AREAS = {
 }
 _AREA_OF = {kind: area for area, kinds in _AREAS.items() for kind in kinds}
 _LABELS = {
-    "processes": "done to processes",
-    "store": "done to the store",
+    "processes": "faults of processes",
+    "store": "faults of the store",
     "network": "network faults",
-    "tasks": "done by tasks themselves",
+    "tasks": "faults of tasks",
 }
 
 
 def timeline(report: Mapping[str, Any]) -> str:
-    """HTML with inline SVG; nothing where there is nothing to draw."""
+    """HTML with inline SVG; empty if there is nothing to draw."""
     samples: Sequence[Mapping[str, Any]] = report.get("throughput") or ()
     faults: Sequence[Mapping[str, Any]] = report.get("faults") or ()
     if not samples and not faults:
@@ -78,7 +78,7 @@ def _chart(samples: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, A
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The mean of so many neighbours that there are not too many points."""
+    """Average neighbouring points until there are at most `_POINTS`."""
     n = -(-len(points) // _POINTS) or 1
     areas = [points[start : start + n] for start in range(0, len(points), n)]
     return [(area[0][0], sum(rate for _, rate in area) / len(area)) for area in areas]
@@ -89,7 +89,7 @@ def _points(points: Iterable[tuple[float, float]], span: float, top: float) -> s
 
 
 def _round_up(rate: float) -> int:
-    """The next round number that is not below."""
+    """The next round number that is not below `rate`."""
     step = 1
     while True:
         for factor in (1, 2, 3, 4, 6, 8):
@@ -112,7 +112,7 @@ def _row(kind: str, faults: Sequence[Mapping[str, Any]], span: float) -> str:
 
 
 def _mark(fault: Mapping[str, Any], span: float, high: int, *, titled: bool = False) -> str:
-    """A bar as long as it lasted, and a line where it began, which no width makes disappear."""
+    """A bar as long as the fault, and a line at its begin, which is visible at any width."""
     begin, long = _at(fault), _long(fault)
     bar = f'<rect x="{_x(begin, span)}" width="{_x(long, span)}" y="0" height="{high}"/>' if long else ""
     line = f'<line x1="{_x(begin, span)}" x2="{_x(begin, span)}" y1="0" y2="{high}"/>'
@@ -122,7 +122,7 @@ def _mark(fault: Mapping[str, Any], span: float, high: int, *, titled: bool = Fa
 
 
 def _merged(faults: Sequence[Mapping[str, Any]], span: float) -> list[Mapping[str, Any]]:
-    """Those that would lie upon each other, as one."""
+    """Merge faults that would overlap in the drawing."""
     if len(faults) <= _MARKS:
         return list(faults)
     found: list[Mapping[str, Any]] = []
@@ -168,7 +168,7 @@ def _area(kind: str) -> str:
 
 
 def _order(fault: Mapping[str, Any]) -> tuple[int, str, float]:
-    """By what they are done to, then by kind, then by time."""
+    """Sort key: area, then type, then time."""
     kind = _kind(fault)
     return list(_LABELS).index(_area(kind)), kind, _at(fault)
 

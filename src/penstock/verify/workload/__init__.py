@@ -1,1 +1,1 @@
-"""What the processes of a run do: the tasks, who enqueues them, and the ways to start a worker."""
+"""The workload of a run: its tasks, its producers, and its kinds of workers."""

@@ -1,4 +1,4 @@
-"""What the producers of a run enqueue, and what they take back: drawn from the seed."""
+"""The load of a run, drawn from the seed: the jobs to enqueue, cancel and reschedule."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["SHAPES", "PlannedJob", "Shape", "draw"]
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One job, and what its producer does to it `after` so many seconds: cancel, reschedule or nothing."""
+    """A job to enqueue, and the operation (cancel or reschedule) that follows `after` this many seconds."""
 
     call: JobCall[Any]
     verb: str = ""
     after: float = 0.0
 
 
-#: Draws one order of its shape; `tasks` is the module.
+#: Draws one job of a shape; `tasks` is the module of the tasks.
 Shape = Callable[[random.Random, Any], PlannedJob]
 
 
 def draw(rng: random.Random, tasks: Any) -> PlannedJob:
-    """The next order of a producer."""
+    """Draw the next job of a producer."""
     (shape,) = rng.choices(_SHAPES, _WEIGHTS)
     return shape(rng, tasks)
 
@@ -62,7 +62,7 @@ def _long(rng: random.Random, tasks: Any) -> PlannedJob:
 
 
 def _cancelled(rng: random.Random, tasks: Any) -> PlannedJob:
-    """While it waits, while it runs, or when it is over already."""
+    """A job that is cancelled while it waits, while it runs, or after its end."""
     task = rng.choice([tasks.slow.using(delay="2s"), tasks.slow, tasks.quick])
     call = task.job(1) if task is tasks.quick else task.job(2.0)
     return PlannedJob(call, "cancel", rng.uniform(0.0, 2.5))
@@ -96,7 +96,7 @@ def _collected(rng: random.Random, tasks: Any) -> PlannedJob:
     return PlannedJob(tasks.together.job(rng.randrange(1_000)))
 
 
-#: Shapes and how often of a hundred.
+#: Shapes, with their share in percent.
 SHAPES: dict[Shape, int] = {
     _plain: 30,
     _in_thread: 10,

@@ -1,6 +1,6 @@
-"""A worker without a supervisor, as a program embeds it: `python -m penstock.verify.workload.lone [SECONDS]`.
+"""An embedded worker without a supervisor: `python -m penstock.verify.workload.lone [SECONDS]`.
 
-With a number, its wall clock is that many seconds ahead of the true one, or behind.
+SECONDS sets the worker's wall clock ahead by this many seconds, or behind if it is negative.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(ahead: str = "0") -> None:
-    """The whole life of the process."""
+    """Run the worker until SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     if int(ahead):
         _set_clock(int(ahead))
@@ -27,7 +27,7 @@ def main(ahead: str = "0") -> None:
 
 
 def _set_clock(ahead: int) -> None:
-    """Everybody in this process has another time from now on; but the ledger keeps the true one."""
+    """Shift the wall clock of this process. The ledger corrects it with the monotonic clock."""
     true = time.time_ns
     time.time_ns = lambda: true() + ahead * 1_000_000_000
     time.time = lambda: true() / 1e9 + ahead

@@ -1,4 +1,4 @@
-"""Enqueues until it is told to stop: `python -m penstock.verify.workload.producer SEED RATE`."""
+"""Enqueues jobs until SIGTERM: `python -m penstock.verify.workload.producer SEED RATE`."""
 
 from __future__ import annotations
 
@@ -26,33 +26,34 @@ from penstock.verify.workload.load import PlannedJob, draw
 __all__ = ["Producer", "main"]
 
 _log = logging.getLogger("penstock.verify.workload.producer")
-#: So often it looks how many jobs are due (s).
+#: Interval between two enqueue rounds (s).
 _INTERVAL = 0.05
-#: Of a second that it could not enqueue so much is made up for, at most.
+#: After an outage at most this many jobs are caught up.
 _MOST_OWED = 100
-#: While so many jobs wait nobody adds to them; looked at so often (s).
+#: Producers pause while more jobs than this are available; and how often they check (s).
 _BACKLOG, _LOOK_EVERY = 1_000, 0.5
 
-#: How often planned for a queue that is away are tried all the same.
+#: Probability of enqueueing jobs of unavailable queues anyway.
 _AWAY_SHARE = 0.02
 
 
 class Producer:
-    """Draws planned, enqueues them one by one or many at once, and takes some back later."""
+    """Draws jobs, enqueues them in one or two calls, and later cancels or reschedules some of them."""
 
     def __init__(self, seed: str, rate: float) -> None:
         self._rng = random.Random(seed)  # noqa: S311 (chaos by lot, no secret)
-        # its own: how many jobs are due at a time is up to the machine, and must not change which they are
+        # a second generator: the number of jobs per round depends on the machine, and must not change the
+        # jobs
         self._call_rng = random.Random(f"{seed}/ways")  # noqa: S311 (chaos by lot, no secret)
         self._rate = rate
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any]]] = []
         self._looked, self._backlogged = float("-inf"), False
-        self._away: set[str] = set()  # queues that nobody serves now
+        self._away: set[str] = set()  # queues whose shard is away
         self.stop = threading.Event()
 
     def run(self) -> None:
-        """Until `stop` is set, or the run is gone."""
+        """Enqueue until `stop` is set or the conductor has ended."""
         owner = os.environ.get(OWNER, str(os.getppid()))
         owed, last = 0.0, time.monotonic()
         while not self.stop.wait(_INTERVAL) and str(os.getppid()) == owner:
@@ -66,16 +67,16 @@ class Producer:
             try:
                 self.enqueue(self._possible(planned))
                 self._run_follow_ups(now)
-            except PenstockError as error:  # the store is away: whoever enqueues tries again later
+            except PenstockError as error:  # the store is away: the next round continues
                 _log.warning("%s: %s", type(error).__name__, error)
 
     def _is_backlogged(self, now: float) -> bool:
-        """Whether so much waits that how long a job takes would tell of the queue, not of the store."""
+        """Whether so many jobs wait that start times would measure the queue instead of the store."""
         if now - self._looked >= _LOOK_EVERY:
             self._looked = now
             try:
                 queues = tasks.app.store.sync.queues()
-            except PenstockError:  # it is away: enqueueing finds out the same, and writes it down
+            except PenstockError:  # the store is away: the enqueue fails too, and records it
                 self._backlogged = False
             else:
                 self._away = {info.name for info in queues if info.away}
@@ -83,18 +84,21 @@ class Producer:
         return self._backlogged
 
     def _possible(self, planned: list[PlannedJob]) -> list[PlannedJob]:
-        """Those whose queue is there, and only now and then the others: each call with one of those takes as
-        long as a call may, and the healthy queues' jobs would wait behind it."""
+        """The jobs whose queue is available, and only rarely the others.
+
+        A call with a job of an unavailable queue takes until its timeout, which delays jobs of healthy
+        queues.
+        """
         if not self._away or self._call_rng.random() < _AWAY_SHARE:
             return planned
         return [one for one in planned if one.call.new().queue not in self._away]
 
     def next_jobs(self, n: int) -> list[PlannedJob]:
-        """So many more: which they are is up to the seed alone."""
+        """Draw the next n jobs; they depend on the seed alone."""
         return [draw(self._rng, tasks) for _ in range(n)]
 
     def enqueue(self, planned: list[PlannedJob]) -> None:
-        """All at once, or in two parts; from an event loop now and then."""
+        """Enqueue these jobs in one or two calls, now and then from an event loop."""
         cut = self._call_rng.randint(0, len(planned)) if self._call_rng.random() < 0.3 else 0
         for part in (planned[:cut], planned[cut:]):
             if part:
@@ -128,7 +132,7 @@ class Producer:
 
 
 def main(seed: str, rate: str) -> None:
-    """The whole life of the process."""
+    """Run the producer until SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     producer = Producer(seed, float(rate))
     signal.signal(signal.SIGTERM, lambda *_: producer.stop.set())

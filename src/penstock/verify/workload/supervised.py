@@ -1,5 +1,6 @@
-"""`penstock worker`, as a user starts it, with an eye on what its supervisor syncs:
-`python -m penstock.verify.workload.supervised worker …`.
+"""Runs `penstock worker` and records the syncs of its supervisor, for power cuts.
+
+Usage: `python -m penstock.verify.workload.supervised worker …`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tasks of a run: work of every kind, and tasks that do harm.
+"""The tasks of a run: tasks of every kind, and tasks that cause faults.
 
-Its workers are `penstock worker penstock.verify.workload.tasks:app`. The environment says where the jobs are,
-so that producers and workers agree. Who does harm writes it down before, as a fault of the ledger.
+Its workers are `penstock worker penstock.verify.workload.tasks:app`. Environment variables name the store, so
+producers and workers use the same one. A task that causes a fault records it in the ledger first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["PlannedFailure", "app"]
 
 _VERSION = os.environ.get(VERSION, "1")
 power.track_syncs()
-#: No process has it: harm that costs nobody else an attempt.
+#: Target of a fault that costs no other process an attempt; no process has this id.
 _NO_PROCESS = -1
-#: A task takes so much memory (bytes) before it is killed: enough to be seen, too little to hurt.
+#: Memory (bytes) that a task allocates before it is killed: visible, but harmless for the machine.
 _MEMORY = 192 * 1024 * 1024
 
 app = App(
@@ -38,7 +38,7 @@ app = App(
     namespace=os.environ.get(NAMESPACE, ""),
     name="verify",
     queue="main",
-    max_attempts=50,  # whatever befalls a job that does its work, it is to be completed
+    max_attempts=50,  # a job that does its work must be completed, despite all faults
     retry=fixed("300ms"),
     timeout="20s",
     retention="10m",
@@ -49,8 +49,8 @@ if LEDGER in os.environ:
 
 
 @app.on_startup
-def end_with_its_owner() -> None:
-    """A run that was killed leaves no worker behind: each looks whether it is still there."""
+def end_with_conductor() -> None:
+    """Watch the conductor, so that a killed run leaves no worker behind."""
     if OWNER in os.environ:
         threading.Thread(target=_watch, args=(int(os.environ[OWNER]),), daemon=True).start()
 
@@ -76,7 +76,7 @@ def _lives(pid: int) -> bool:
 
 
 class PlannedFailure(Exception):
-    """What tasks raise that fail at first."""
+    """Raised by tasks that fail on purpose."""
 
 
 @app.task
@@ -86,7 +86,7 @@ async def quick(n: int = 0) -> int:
 
 @app.task
 def in_thread(n: int = 0) -> None:
-    """Kept by nobody once it is done."""
+    """A thread task without a result: its job is not kept."""
 
 
 @app.task(run_in="process")
@@ -148,7 +148,7 @@ async def together(items: list[int]) -> None:
 
 @app.task
 async def snoozes(until: float) -> None:
-    """Until then by the clock that a machine has one of, whatever the wall clock says."""
+    """Snooze until this moment of the machine's monotonic clock, which a wrong wall clock does not change."""
     if time.monotonic() < until:
         raise Snooze(0.3)
 
@@ -178,7 +178,7 @@ else:
         await asyncio.sleep(0.01)
 
 
-# ── harm ─────────────────────────────────────────────────────────────────────────────────────────
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @app.task(queue="harm")
@@ -215,7 +215,7 @@ async def blocks_the_loop(seconds: float) -> None:
 
 @app.task(queue="harm", run_in="process")
 def eats_memory() -> None:
-    """As a leak does until the kernel ends it; here it ends itself, before the machine suffers."""
+    """Allocate memory like a leak, then kill this process in place of the kernel's out-of-memory killer."""
     ledger.started(current_job())
     eaten = [b"x" * (1 << 20) for _ in range(_MEMORY >> 20)]
     ledger.fault("kill", os.getpid(), "eat-memory")
@@ -232,7 +232,7 @@ def exits_in_process() -> None:
 
 @app.task(queue="harm")
 async def exits() -> None:
-    """It takes the worker along, with all that runs there."""
+    """Exit the worker process, with all jobs that run in it."""
     ledger.fault("kill", os.getpid(), "os-exit")
     os._exit(3)
 

@@ -1,4 +1,4 @@
-"""Asks what an app has enqueued inside `inline(app)`, and says clearly what was there instead."""
+"""Assertions about the jobs that an app has enqueued inside `inline(app)`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.testing.recorder import Recorder
 
 __all__ = ["Box", "EnqueuedJob", "assert_enqueued", "assert_not_enqueued", "enqueued"]
 
-#: What may be asked of a job beside its arguments.
+#: Facts of a job, beside its arguments, that an assertion may name.
 _FACTS = ("queue", "delay", "run_at", "priority", "id", "count")
 
 
 class Box:
-    """Something that records what an app enqueues; one at a time per app, the innermost counts."""
+    """Records what an app enqueues. Boxes of one app may be nested; the innermost one is in force."""
 
     recorder: Recorder
     _boxes: ClassVar[WeakKeyDictionary[App, list[Box]]] = WeakKeyDictionary()
@@ -35,13 +35,13 @@ class Box:
 
     @classmethod
     def of(cls, app: App) -> Box | None:
-        """The one that is in force for this app."""
+        """The box that is in force for this app, if there is one."""
         boxes = cls._boxes.get(app)
         return boxes[-1] if boxes else None
 
 
 class EnqueuedJob:
-    """A job as it was enqueued, with its arguments as the task will get them."""
+    """An enqueued job, with its arguments as the task will receive them."""
 
     def __init__(self, app: App, new: NewJob) -> None:
         self._app = app
@@ -74,7 +74,7 @@ class EnqueuedJob:
 
     @property
     def handle(self) -> Handle[Any]:
-        """The way to the job: its status and result."""
+        """The handle of the job, for its status and result."""
         return self._app.handle(self.new.id, self.new.queue, task=self.new.task or None)
 
     def __repr__(self) -> str:
@@ -91,9 +91,9 @@ class EnqueuedJob:
 
 
 def enqueued(app: App, task: Task[..., Any] | str | None = None) -> list[EnqueuedJob]:
-    """What was enqueued inside `inline(app)`, in order: all jobs, or those of one task.
+    """The jobs that were enqueued inside `inline(app)`, in order: all, or those of one task.
 
-    Jobs that have run are in it too; `box.clear()` begins anew.
+    The list includes jobs that have run. `box.clear()` empties it.
     """
     name = None if task is None else _name(app, task)
     jobs = [job for job in _recorder(app).enqueued if name is None or job.task == name]
@@ -101,11 +101,12 @@ def enqueued(app: App, task: Task[..., Any] | str | None = None) -> list[Enqueue
 
 
 def assert_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
-    """The job of this call that was enqueued; AssertionError, with what was there instead, if none was.
+    """Return the enqueued job of this call. Raises AssertionError, with the jobs found instead, if there is
+    none.
 
-    Arguments are compared as the task would get them, defaults filled in; none at all matches any call.
-    `queue`, `delay`, `run_at`, `priority`, `id` ask about the job, and `count` how many there must be, unless
-    the task has a parameter of that name.
+    Arguments are compared as the task would receive them, with defaults filled in. Without arguments every
+    call of the task matches. `queue`, `delay`, `run_at`, `priority` and `id` are compared with the job;
+    `count` is the required number of jobs. A task's own parameter of such a name takes precedence.
     """
     asked = _ExpectedCall(app, task, args, kwargs)
     found = [job for job in enqueued(app) if asked.fits(job)]
@@ -115,15 +116,15 @@ def assert_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwarg
 
 
 def assert_not_enqueued(app: App, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> None:
-    """AssertionError if a job was enqueued that `assert_enqueued` would have found."""
+    """Raise AssertionError if a job was enqueued that `assert_enqueued` would find."""
     asked = _ExpectedCall(app, task, args, kwargs)
     found = [job for job in enqueued(app) if asked.fits(job)]
     if found:
-        raise AssertionError(f"{asked} should not have been enqueued, and was:{_listed(found)}")
+        raise AssertionError(f"{asked} should not have been enqueued, but was:{_listed(found)}")
 
 
 class _ExpectedCall:
-    """A call and what else must be true of its job."""
+    """A call, and the facts that its job must have."""
 
     def __init__(
         self, app: App, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -165,7 +166,7 @@ class _ExpectedCall:
             return f"{self} was not enqueued; of this task there were:{_listed(same)}"
         if there:
             return f"{self} was not enqueued; of other tasks there were:{_listed(there)}"
-        return f"{self} was not enqueued; nothing was"
+        return f"{self} was not enqueued; no job was"
 
     def __str__(self) -> str:
         said = [repr(arg) for arg in self._args] + [f"{k}={v!r}" for k, v in self._kwargs.items()]
@@ -177,7 +178,7 @@ class _ExpectedCall:
 def _bound(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> dict[str, Any]:
-    """The arguments by name, defaults filled in."""
+    """The arguments by name, with defaults filled in."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -205,8 +206,8 @@ def _recorder(app: App) -> Recorder:
     box = Box.of(app)
     if box is None:
         raise ConfigError(
-            "what was enqueued is recorded inside `with penstock.testing.inline(app):` only; "
-            "enter it before the code that enqueues"
+            "enqueued jobs are recorded only inside `with penstock.testing.inline(app):`; "
+            "enter the block before the code that enqueues"
         )
     return box.recorder
 

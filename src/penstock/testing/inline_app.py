@@ -1,4 +1,4 @@
-"""Runs an app's jobs in the test itself: a store in memory, the real worker, and a clock that obeys."""
+"""Runs an app's jobs inside a test: with a memory store, the real worker, and a manual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.core.ids import mint_token
 from penstock.core.job import AttemptError, State
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.stores.contract import QueueInfo, Share, Store
-from penstock.testing.asking import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
+from penstock.testing.assertions import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.recorder import Recorder, recording
 from penstock.worker.worker import Worker
 
@@ -33,19 +33,19 @@ T = TypeVar("T")
 
 _STARTABLE = (State.AVAILABLE, State.RUNNING)
 _WAITING = (State.SCHEDULED, State.RETRYABLE, State.WAITING)
-#: A job that snoozes or retries itself for ever must not keep a test busy for ever.
-_MOST_STEPS = 10_000
+#: Limit of clock steps per run, so that a job which retries or snoozes without end does not hang a test.
+_MAX_STEPS = 10_000
 _MOST_JOBS = 1_000_000
-#: What a task raises on purpose is no surprise.
+#: Errors that a task raises on purpose; they do not fail the test.
 _CHOSEN = ("Retry", "Discard")
-#: The recorder says when something ended; expiry and cancellation of queued jobs nobody settles (s).
+#: Poll interval for ends without a settlement, i.e. expiry and cancellation of queued jobs (s).
 _LOOK = 0.05
 
 
 class AttemptFailed(AssertionError):
-    """An attempt failed while a test ran its jobs; the message has its traceback.
+    """An attempt failed while a test ran its jobs; the message includes the traceback.
 
-    `errors` are all of them: (job id, task, error).
+    `errors` lists all failures: (job id, task, error).
     """
 
     def __init__(self, message: str, errors: list[tuple[str, str, AttemptError]]) -> None:
@@ -54,32 +54,32 @@ class AttemptFailed(AssertionError):
 
 
 class StillRunning(AssertionError):
-    """The jobs did not end in the real time that a test has for them; the message names them."""
+    """The jobs did not end within `patience`, or within the limit of clock steps; the message names them."""
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What came of a run: attempts by how they ended, and the errors of those that failed."""
+    """The result of a run: attempts by how they ended, and the errors of the failed ones."""
 
     completed: int = 0
-    failed: int = 0  # those that run again, and those that are dead
+    failed: int = 0  # failed attempts, followed by a retry or not
     dead: int = 0
     cancelled: int = 0
     snoozed: int = 0
-    parked: int = 0  # nobody here knows their task
+    parked: int = 0  # the app does not have their task
     errors: list[tuple[str, str, AttemptError]] = []
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were."""
+        """The number of attempts."""
         return self.completed + self.failed + self.cancelled + self.snoozed
 
 
 class Inline(Box):
-    """An app on a store in memory, inside a `with` block; made by `inline(app)`.
+    """An app on a memory store, inside a `with` block. Made by `inline(app)`.
 
-    Nothing runs by itself: `run` runs what is due, `advance` lets time pass and runs what becomes due on
-    the way, each at its own instant, `run_all` lets it pass until nothing is left. Each has an async twin
-    with an `a` before its name, for tests that have an event loop.
+    Jobs run only on request. `run` runs the due jobs. `advance` moves the clock and runs each job at its due
+    instant. `run_all` moves the clock until no job is left. Each method has an async version with the prefix
+    `a`, for tests with an event loop.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Inline(Box):
         self.close()
 
     def close(self) -> None:
-        """Give the app its own store back; leaving the block does it."""
+        """Restore the app's own store. Leaving the block calls this."""
         if self._entered:
             self.app.swap_store(self._before)
             self.leave(self.app)
@@ -118,50 +118,50 @@ class Inline(Box):
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Ran:
-        """Run every job that is due, and what these enqueue, until nothing is due any more."""
+        """Run every due job, and the jobs that these enqueue, until no job is due."""
         return self._blocking(self.arun(), "run")
 
     async def arun(self) -> Ran:
-        """The same inside an event loop."""
-        return await self._play(self.clock.now())
+        """Async version of `run`."""
+        return await self._run_until(self.clock.now())
 
     def advance(self, duration: Duration) -> Ran:
-        """Let this much time pass: delayed jobs and retries run when their time comes, in its order."""
+        """Move the clock by this duration. Delayed jobs, retries and periodic jobs run when they are due."""
         return self._blocking(self.aadvance(duration), "advance")
 
     async def aadvance(self, duration: Duration) -> Ran:
-        """The same inside an event loop."""
-        return await self._play(self.clock.now() + milliseconds(duration))
+        """Async version of `advance`."""
+        return await self._run_until(self.clock.now() + milliseconds(duration))
 
     def run_all(self) -> Ran:
-        """Let time pass until no job is left that could run: delays, retries, snoozes and all."""
+        """Move the clock until no job is left that could run, including delays, retries and snoozes."""
         return self._blocking(self.arun_all(), "run_all")
 
     async def arun_all(self) -> Ran:
-        """The same inside an event loop."""
-        return await self._play(None)
+        """Async version of `run_all`."""
+        return await self._run_until(None)
 
     @property
     def now(self) -> datetime:
-        """The time in this block."""
+        """The current time of the block's clock."""
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.clock.now())
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+    # ── assertions ───────────────────────────────────────────────────────────────────────────────
 
     def enqueued(self, task: Task[..., Any] | str | None = None) -> list[EnqueuedJob]:
-        """The jobs that were enqueued since the block began or `clear`, of all tasks or of one, in order."""
+        """The jobs enqueued since the block began or since `clear`, in order: all, or those of one task."""
         return enqueued(self.app, task)
 
     def assert_enqueued(self, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
-        """As `penstock.testing.assert_enqueued`, of this app."""
+        """`penstock.testing.assert_enqueued` for this app."""
         return assert_enqueued(self.app, task, *args, **kwargs)
 
     def assert_not_enqueued(self, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> None:
-        """As `penstock.testing.assert_not_enqueued`, of this app."""
+        """`penstock.testing.assert_not_enqueued` for this app."""
         assert_not_enqueued(self.app, task, *args, **kwargs)
 
     def clear(self) -> None:
-        """Forget what was enqueued so far; the jobs stay."""
+        """Empty the list of enqueued jobs; the jobs stay in the store."""
         self.recorder.enqueued.clear()
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
@@ -174,26 +174,26 @@ class Inline(Box):
             raise
         return asyncio.run(work)
 
-    async def _play(self, until: int | None) -> Ran:
-        """Run what is due, move the clock to the next due instant, and so on until `until`."""
+    async def _run_until(self, until: int | None) -> Ran:
+        """Run the due jobs, move the clock to the next due instant, and repeat up to `until`."""
         self.recorder.begin()
         self.recorder.running += 1
         try:
             await self._pass_time(until)
         finally:
             self.recorder.running -= 1
-        self.app.events.close()  # listeners have heard of everything when this returns
+        self.app.events.close()  # deliver all events before this returns
         return self._outcome()
 
     async def _pass_time(self, until: int | None) -> None:
         periodic = self._periodic(await self._queues())
         lets_recur = until is not None and until > self.clock.now()
-        async with _Hand(self.app, self._concurrency) as hand:
-            for _ in range(_MOST_STEPS):
+        async with _InlineWorker(self.app, self._concurrency) as worker:
+            for _ in range(_MAX_STEPS):
                 recurs = self.clock.now() + await periodic.tick() * 1_000 if lets_recur else math.inf
                 due = await self._store.promote(await self._queues(), limit=_MOST_JOBS)
                 if names := await self._busy_queues():
-                    await self._quiet(names, hand, await hand.serving(names))
+                    await self._until_idle(names, worker, await worker.serving(names))
                     continue
                 instants = [due.next, await self._opens(await self._queues())]
                 soonest = min(recurs, *(instant for instant in instants if instant is not None), math.inf)
@@ -201,12 +201,12 @@ class Inline(Box):
                     break
                 self.clock.advance(max(0, math.ceil(soonest) - self.clock.now()))
             else:
-                raise StillRunning(f"{_MOST_STEPS} steps of time were not enough for {await self._left()}")
+                raise StillRunning(f"{_MAX_STEPS} steps of time were not enough for {await self._left()}")
         if until is not None:
             self.clock.advance(max(0, until - self.clock.now()))
 
     def _periodic(self, stored: list[str]) -> PeriodicEnqueuer:
-        """Enqueues the jobs of periodic entries, as a worker does."""
+        """The service that enqueues the jobs of periodic entries, as in a worker."""
         return PeriodicEnqueuer(
             self._store,
             list(dict.fromkeys([*self.app.queues(), *stored])),
@@ -216,11 +216,11 @@ class Inline(Box):
             look=math.inf,
         )
 
-    async def _quiet(self, names: list[str], hand: _Hand, worker: asyncio.Future[None]) -> None:
-        """Until the worker has nothing left that it could start, nor anything that runs."""
+    async def _until_idle(self, names: list[str], worker: _InlineWorker, run: asyncio.Future[None]) -> None:
+        """Wait until the worker runs no job and has no job to start."""
         give_up = time.monotonic() + self._patience / 1000
         settled = self.recorder.settled
-        while not worker.done() and (hand.calls_back or set(names) & set(await self._busy_queues())):
+        while not run.done() and (worker.calls_back or set(names) & set(await self._busy_queues())):
             if time.monotonic() > give_up:
                 raise StillRunning(
                     f"after {format_ms(self._patience)} of real time there are still {await self._left()}; "
@@ -235,7 +235,7 @@ class Inline(Box):
         return [info.name for info in await self._store.queues()]
 
     async def _busy_queues(self) -> list[str]:
-        """Those with a job that runs, or could start now."""
+        """The queues with a job that runs or could start now."""
         return [
             info.name
             for info in await self._store.queues()
@@ -272,8 +272,8 @@ class Inline(Box):
         )
 
 
-class _Hand:
-    """The worker of one run: there when it is needed, and gone when the run is over."""
+class _InlineWorker:
+    """The worker of one run. It starts on demand and stops at the end of the run."""
 
     def __init__(self, app: App, concurrency: int) -> None:
         self._app = app
@@ -283,7 +283,7 @@ class _Hand:
         self._run: asyncio.Future[None] | None = None
 
     async def serving(self, names: list[str]) -> asyncio.Future[None]:
-        """The run of a worker that serves these queues: the one that is there, if it does."""
+        """Start a worker for these queues, unless the present one serves them. Returns its run."""
         if self._run is None or not self._names.issuperset(names):
             await self._end()
             self._names.update(names, self._app.queues())
@@ -295,7 +295,7 @@ class _Hand:
 
     @property
     def calls_back(self) -> bool:
-        """Whether callbacks are being called: they may enqueue more."""
+        """Whether callbacks are running; they may enqueue more jobs."""
         return self._worker is not None and self._worker.calls_back
 
     async def _end(self, *, now: bool = False) -> None:
@@ -304,7 +304,7 @@ class _Hand:
             run, self._run = self._run, None
             await run
 
-    async def __aenter__(self) -> _Hand:
+    async def __aenter__(self) -> _InlineWorker:
         return self
 
     async def __aexit__(
@@ -321,12 +321,13 @@ def inline(
     concurrency: int = 1,
     patience: Duration = "60s",
 ) -> Inline:
-    """`with inline(app) as box:` inside, the app's jobs are in memory and run when the test says so.
+    """Run an app's jobs in memory, on request, inside `with inline(app) as box:`.
 
-    `clock`: the time at which the block begins, by default now; it stands still until `advance`. `raises`:
-    a failed attempt raises AttemptFailed when the run is over; without it failures take their course, with
-    retries and dead jobs. `concurrency`: 1 runs the jobs one after another, in their order. `patience`: real
-    time for one run, after which StillRunning says what hangs.
+    - `clock`: the time at which the block begins (default: now). The clock stands still until `advance`.
+    - `raises`: a failed attempt raises AttemptFailed at the end of the run (default). With False, failures
+      lead to retries and dead jobs as in production.
+    - `concurrency`: number of slots. 1 (default) runs the jobs one after another, in order.
+    - `patience`: limit of real time for one run (default 60s); then StillRunning names the unfinished jobs.
     """
     if isinstance(clock, datetime):
         clock = ManualClock(instant_ms(clock, what="clock"))
@@ -338,16 +339,17 @@ def inline(
 
 
 def run_all(app: App, *, concurrency: int = 20) -> None:
-    """Run an app's jobs here and now, where they are: a worker that ends when nothing is left.
+    """Run the jobs of an app's own store with a worker that ends when no job is left.
 
-    What is due in more than a second stays. Inside `inline(app)` it is `box.run_all()`, and nothing does.
+    A job that is due in more than a second is not run. Inside `inline(app)` this is `box.run_all()`, which
+    also runs those jobs.
     """
     refuse_in_loop("run_all(app)", "await arun_all(app)")
     asyncio.run(arun_all(app, concurrency=concurrency))
 
 
 async def arun_all(app: App, *, concurrency: int = 20) -> None:
-    """The same inside an event loop."""
+    """Async version of `run_all`."""
     box = Box.of(app)
     if isinstance(box, Inline):
         await box.arun_all()
@@ -368,5 +370,5 @@ def _describe(errors: list[tuple[str, str, AttemptError]]) -> str:
     return (
         f"{many} failed{first}: {task} (job {id}, attempt {error.attempt}): {error.kind}: {error.message}\n"
         f"{error.traceback}"
-        "inline(app, raises=False) lets failures take their course: retries and dead jobs"
+        "with inline(app, raises=False) failures lead to retries and dead jobs instead"
     )

@@ -1,4 +1,4 @@
-"""Where a run of the demo keeps its things, and how its processes are told."""
+"""The folder of a demo run, and the environment variables that its processes get."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "DemoProgress", "Place"]
+__all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "DemoFolder", "DemoProgress"]
 
-# not PENSTOCK_…: those are settings, and unknown ones are refused
+# without the prefix PENSTOCK_: unknown settings are refused
 URL = "_PENSTOCK_DEMO_URL"
 NAMESPACE = "_PENSTOCK_DEMO_NAMESPACE"
 LEDGER = "_PENSTOCK_DEMO_LEDGER"
 
 
 class DemoFailed(PenstockError):
-    """The demo could not be run to its end; the message says why, and where the workers' log is."""
+    """The demo could not be completed; the message says why, and where the workers' log is."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The directory of a run, and the store of its jobs: a file in it, or `elsewhere`.
+class DemoFolder:
+    """The directory of a run, and the store of its jobs.
 
-    `fresh`: the namespace is this run's alone.
+    `external_store`: the store is not a file in the directory. `fresh`: only this run uses the namespace.
     """
 
     workdir: Path
     url: str
     namespace: str = ""
-    elsewhere: bool = False
+    external_store: bool = False
     fresh: bool = False
 
     @property
@@ -42,13 +42,16 @@ class Place:
         return self.workdir / "worker.log"
 
     def announce(self) -> None:
-        """Tell this process and those that it will start; do it before the tasks are imported."""
+        """Set the environment variables of this process and its children.
+
+        Call it before importing the tasks.
+        """
         os.environ.update({URL: self.url, NAMESPACE: self.namespace, LEDGER: str(self.ledger)})
 
 
 @dataclass
 class DemoProgress:
-    """How far it is: jobs completed of jobs enqueued, per queue; and the latest news, if there are any."""
+    """The progress of the demo: completed and enqueued jobs per queue, and a message or an empty text."""
 
     done: dict[str, int] = field(default_factory=dict)
     of: dict[str, int] = field(default_factory=dict)
