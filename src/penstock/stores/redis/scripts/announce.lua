@@ -1,5 +1,5 @@
--- Store what a worker says of itself, with the time.
--- KEYS: the workers.  ARGV: clock, id, what it says of itself.  Returns nothing.
+-- Store the announcement of a worker, with the time.
+-- KEYS: the workers.  ARGV: clock, id, the WorkerInfo (msgpack).  Returns nothing.
 -- include: size_check clock
 redis.call('HSET', KEYS[1], ARGV[2], struct.pack('<d', now) .. ARGV[3])
 return false

@@ -1,6 +1,7 @@
--- List the batches of a queue that are still collecting, in the order in which they are due.
+-- List the collecting batches of a queue, in the order in which they are due.
 -- KEYS: the queue.  ARGV: clock, limit.
--- Returns 4 entries each: name (task, zero, key), how many, since when the first, when due ('' if never).
+-- Returns 4 entries per batch: name (task, zero byte, batch key), number of members, when the first member joined, when
+-- the batch is due ('' : only when it is full).
 -- include: clock
 local queue, limit, answer = KEYS[1], tonumber(ARGV[2]), {}
 

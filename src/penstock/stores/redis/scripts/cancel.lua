@@ -1,10 +1,10 @@
--- Cancel jobs that wait, and ask running ones to stop.
--- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {how many running ones were asked anew, a letter per
--- job: its state, - for none}.
+-- Cancel queued jobs, and ask running jobs to stop.
+-- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {number of running jobs that were asked now, one code per job:
+-- its state, "-" if the job does not exist}. Fewer codes than ids: call again for the rest.
 -- include: size_check clock states queue record partitions places lease lookup cancelling
 local asked, letters = 0, {}
 for i = 3, #ARGV do
-  if work >= 2000 then break end    -- the rest is asked again
+  if work >= 2000 then break end    -- the caller asks again for the rest
   local state, anew = cancel_job(KEYS[1], ARGV[i], ARGV[2])
   if anew then asked = asked + 1 end
   letters[#letters + 1] = letter_of(state)

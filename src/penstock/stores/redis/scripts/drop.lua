@@ -1,12 +1,12 @@
 -- Remove an empty queue.
--- KEYS: the queue.  ARGV: clock.  Returns -1: it holds jobs; 0: gone; 1: gone, and it was paused, closed or limited, or
--- had periodic entries.
+-- KEYS: the queue.  ARGV: clock.  Returns -1: not removed, because it has jobs; 0: removed; 1: removed, and it was
+-- paused, closed or limited, or had periodic entries.
 -- include: clock states queue record partitions places
 local HOLDS_JOBS, GONE, GONE_WITH_SETTINGS = -1, 0, 1
 if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return HOLDS_JOBS end
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
--- who waits for its next job waits on: the key of the waiters goes by itself
+-- the key of the waiters is not deleted: workers may still wait for the queue's next job, and the key expires
 local NAMES = {
   'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'partitions', 'partitions/over',
   'tenants', 'ghosts', 'asides',

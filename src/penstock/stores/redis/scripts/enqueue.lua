@@ -1,12 +1,13 @@
 -- Enqueue: store new jobs.
 -- KEYS: the queues.  ARGV: clock, floor (the highest generation that the caller has seen), places ('', or 2
--- bytes per job: where it stands in a call over several servers), how many profiles, those (digest, profile),
--- then per job: id, form, tail.
+-- bytes per job: its position in a call that spans several servers), number of profiles, the profiles (digest,
+-- profile), then per job: id, form, tail.
 -- form: number of the queue, priority + 100, and unless the job is plain: delay, run_at, expires_in, expires_at
--- (doubles), and its ties (see record.lua), each with its size; tail: its flags, and as it stands in the record.
--- Returns {the highest generation, numbers of the queues that were new, a letter per job (NEW, EXISTS,
--- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each DUPLICATE and REPLACED the holder's id, and
--- for each FULL what that means (see limits.lua)}.
+-- (doubles), and its unique, partition, fair share and batch rules (see record.lua), each with its size.
+-- tail: flags, then the tail of the record.
+-- Returns {the highest generation, numbers of the queues that were new, one status code per job (NEW, EXISTS,
+-- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each DUPLICATE and REPLACED the id of the holder
+-- of the unique key, and for each FULL the answer of `full` (see limits.lua)}.
 -- include: clock states status_codes queue profiles
 local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
@@ -37,7 +38,7 @@ local function slow_path()
   return slow
 end
 
--- The usual job, available now and nothing special: into the lists, and written together with its like.
+-- Collect a plain job that is available now; all of them are stored and pushed to the ready lists together.
 local function keep_fresh(q, id, priority, generation, flags, tail)
   local list, of_queue = fresh[q][priority], records[q]
   if not list then
@@ -90,8 +91,8 @@ end
 
 local DISPATCH_MESSAGE = 'h'    -- as subscriber.py reads it
 
--- Direct dispatch: a single job goes to a worker that waits with an offer, if nothing else is ready. The job is
--- leased to it, and travels with the wake-up; the worker waits no more, in any queue.
+-- Direct dispatch: lease a single new job to a worker that waits with an offer, if no other job is ready. The job is
+-- sent with the wake-up message, and the worker is removed from the waiters of all queues.
 local function dispatch_directly(queue, m, id, record)
   if clustered or m.paused or m.limited or #record > 65536
     or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then

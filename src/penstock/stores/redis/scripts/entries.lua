@@ -1,5 +1,5 @@
 -- List the periodic entries.
--- KEYS: the queues.  ARGV: clock.  Returns {the instant, per queue {name, entry, ...}}.
+-- KEYS: the queues.  ARGV: clock.  Returns {now, per queue {name, entry, ...}}.
 -- include: clock
 local answer = {string.format('%.0f', now)}
 for i, queue in ipairs(KEYS) do answer[i + 1] = redis.call('HGETALL', queue .. ':periodic') end

@@ -1,7 +1,7 @@
 -- Extend leases that are still held, and store progress and checkpoints.
--- KEYS: the queues.  ARGV: clock, then per beat: number of the queue, id, what the lease begins with,
--- by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
--- Returns a letter per beat: HELD, LOST or CANCEL_ASKED of status_codes.lua.
+-- KEYS: the queues.  ARGV: clock, then per heartbeat: number of the queue, id, prefix of the lease (generation and
+-- token), by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
+-- Returns one status code per heartbeat: HELD, LOST or CANCEL_ASKED of status_codes.lua.
 -- include: size_check clock states status_codes queue
 local slow
 local function slow_path()
@@ -33,7 +33,7 @@ for i = 2, #ARGV, 7 do
     local progress, checkpoint = ARGV[i + 5], ARGV[i + 6]
     if progress ~= '' or checkpoint ~= '' then
       local ok, job = pcall(slow_path().read, redis.call('HGET', queue .. ':jobs', id))
-      if ok then    -- else who settles it finds out
+      if ok then    -- an unreadable record is found when the job is settled
         if progress ~= '' then job.progress = string.sub(progress, 2) end
         if checkpoint ~= '' then job.checkpoint = string.sub(checkpoint, 2) end
         redis.call('HSET', queue .. ':jobs', id, slow.write(job))

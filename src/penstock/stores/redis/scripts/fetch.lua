@@ -1,19 +1,22 @@
 -- Fetch: lease available jobs.
 -- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, charge (1, 0), whether the token may
--- have been used before (1, 0), what the worker knows ("?": not told; "!": the last key, which is not a
--- queue, has what the workers announced; or msgpack: tasks, and queues handled whole), then per queue: quota
--- (-1: only the token is looked for there), cap, how many at most if it is limited ('' : any number).
--- Returns {now, next due ('' if none), what else, when a queue opens that is shut now ('' if none), then runs}.
--- what else: "again" (these were leased under this token before), "tasks" (there are parked jobs: come again and name the
--- tasks), "kept" and the numbers of the queues that have parked jobs for this worker and as many running as may, or "".
--- runs: number of the queue, how many, and for each id, record; or of a limited queue: number, minus how many, and for
--- each id, record, when it starts; or of what was set aside: 0, how many, and for each its queue's key, id, cause.
--- After "again" 4 entries each: number of the queue, id, record, lease.
+-- have been used before (1, 0), the worker's tasks ("?": not given; "!": the last key, which is not a queue, has
+-- the announcements of workers; or msgpack: tasks, and queues of which it handles every task), then per queue: quota
+-- (-1: the queue is only searched for leases under the token), cap, and the most jobs if the queue is limited ('' :
+-- any number).
+-- Returns {now, next due ('' if none), note, when the first blocked queue opens ('' if none), then runs}.
+-- note: "again" (the jobs were leased under this token before), "tasks" (there are parked jobs: call again with the
+-- worker's tasks), "kept" and the numbers of the queues that have parked jobs for this worker but already run as many
+-- jobs as their limit allows, or "".
+-- runs: number of the queue, number of jobs, and per job id, record; of a limited queue: number of the queue, minus the
+-- number of jobs, and per job id, record, when it starts; of records that were set aside: 0, their number, and per
+-- record the queue's key, id, cause.
+-- After "again", 4 entries per job: number of the queue, id, record, lease.
 -- include: clock states queue
 local queues = {unpack(KEYS)}
 local announced = ARGV[8] == '!' and table.remove(queues)
 local limit, lease, worker, token, charge = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
-local LOOKED_AT = 3000    -- expired jobs and the like: who has looked at so many stops with what there is
+local LOOKED_AT = 3000    -- the most jobs, e.g. expired ones, that one fetch examines without leasing them
 
 local slow
 local function slow_path()
@@ -63,9 +66,9 @@ end
 
 local answer, looked = {now_said, due, '', ''}, 0
 
--- Each `pick` takes up to n jobs out of their order: their ids, their records.
+-- Each `pick` function removes up to n jobs from their index and returns their ids and records.
 
-local wanted = {}    -- by queue: the tasks of parked jobs there that this worker runs
+local wanted = {}    -- by queue: the tasks of its parked jobs that this worker runs
 
 local function wanted_of(queue)
   local found = {}
@@ -92,7 +95,7 @@ local function pick_parked(queue)
   local record = redis.call('HGET', queue .. ':jobs', id)
   local job, gone
   if record then job, gone = slow_path().readable(queue, id, record) end
-  if not job or gone or job.state ~= PARKED then    -- somebody has deleted or overwritten it
+  if not job or gone or job.state ~= PARKED then    -- another program has deleted or overwritten it
     looked = looked + 1
     if redis.call('ZREM', queue .. ':parked/' .. of_task, first) == 1
       and count_on(queue .. ':parked', of_task, -1) <= 0 then
@@ -117,14 +120,14 @@ local function pick_parked(queue)
   return {id}, {record}
 end
 
--- Whether this one ends here and the next of its partition comes, which may stand before those that follow.
+-- Whether the job has expired and is in a partition: then the partition admits another job, which may come next.
 local function makes_room(record)
   if not record or #record < 71 or bit.band(string.byte(record), LONG) == 0 then return false end
   local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
   return expires ~= NONE and expires <= now and bit.band(has, PARTITION) ~= 0
 end
 
--- Taken from the head of a segment: they are in its list no more.
+-- Update the counters of a segment after jobs were popped from its head.
 local function leave_segment(queue, name, ids)
   if is_moved(name) then
     in_steps('ZREM', queue .. ':state/' .. AVAILABLE, ids)
@@ -141,7 +144,7 @@ local function pick_ready(queue, name, n)
   return ids, #ids > 0 and get_many(queue .. ':jobs', ids) or {}
 end
 
--- A priority that has jobs in lists and others: by place.
+-- Take jobs of a priority from its lists and from `again`, merged by place.
 local function pick_both(queue, priority, n)
   local name = slow_path().first_segments(queue, priority, 1)[1]
   local places = redis.call('ZRANGE', queue .. ':again/' .. priority, 0, n - 1, 'WITHSCORES')
@@ -151,7 +154,7 @@ local function pick_both(queue, priority, n)
   for i = 1, #places, 2 do again_ids[#again_ids + 1] = places[i] end
   local again_records = #again_ids > 0 and get_many(queue .. ':jobs', again_ids) or {}
   local ids, records, f, a = {}, {}, 1, 1
-  -- past the end of what we see of a segment the order is unknown: the next round looks there
+  -- behind the jobs read from a segment the order is unknown: the next call continues there
   while #ids < n and (f <= #listed or (not name and a <= #again_ids)) do
     if f > #listed or (a <= #again_ids and tonumber(places[2 * a]) < place_of(listed_records[f])) then
       ids[#ids + 1], records[#records + 1] = again_ids[a], again_records[a]
@@ -166,8 +169,9 @@ local function pick_both(queue, priority, n)
     redis.call('LPOP', queue .. ':ready/' .. name, f - 1)
     leave_segment(queue, name, {unpack(listed, 1, f - 1)})
   end
-  if f == 1 and name and #listed == 0 then close_segment(queue, name) end    -- an order that was deleted ...
-  if #ids == 0 and not name then slow_path().close_again(queue, priority) end    -- ... must not keep us here
+  -- a list or `again` set that another program has deleted must not cause an endless loop
+  if f == 1 and name and #listed == 0 then close_segment(queue, name) end
+  if #ids == 0 and not name then slow_path().close_again(queue, priority) end
   if a > 1 then
     local taken = {unpack(again_ids, 1, a - 1)}
     in_steps('ZREM', queue .. ':again/' .. priority, taken)
@@ -192,7 +196,7 @@ end
 local leased = 0
 local till = string.format('%.0f', steady + lease)
 local token_part = string.char(#token) .. token
-local lease_parts = {}    -- by flags: what all leases of this call have in common
+local lease_parts = {}    -- by flags: the bytes that all leases of this call share
 
 local function lease_part(flags, start)
   if start ~= now then return token_part .. struct.pack('<dBI2c0', start, flags, #worker, worker) end
@@ -204,11 +208,11 @@ local function lease_part(flags, start)
   return part
 end
 
-local ANEW = 20    -- what an attempt does not take over from the one before: its progress and reason
+local ANEW = 20    -- bits of progress and reason, which a new attempt resets
 local UNIQUE = 32
-local HAS_SHARED_KEY = 352   -- what its end concerns others by: a unique key, a partition, a batch
+local HAS_SHARED_KEY = 352   -- bits of a unique key, a partition and a batch: the end of the job affects other jobs
 
--- A job that has more to it: nothing if it has expired, and is cancelled, else its record for a new attempt.
+-- Start a new attempt of a job, and return its record; nothing if the job has expired: then it is cancelled.
 local function begin_anew(queue, id, job)
   if job.expires then redis.call('ZREM', queue .. ':expiring', slow.order(job, id)) end
   if job.expires and job.expires <= now then
@@ -216,7 +220,7 @@ local function begin_anew(queue, id, job)
     slow.end_queued(queue, id, job, EXPIRED)
     return nil
   end
-  local anew = job.progress or job.reason and not job.asked    -- who asked it to stop has said why
+  local anew = job.progress or job.reason and not job.asked    -- keep the reason of a request to stop
   job.progress = nil
   if not job.asked then job.reason = nil end
   local record = slow.write(job)
@@ -224,8 +228,8 @@ local function begin_anew(queue, id, job)
   return record
 end
 
--- A job that is not as it was enqueued: its record, when it expires, and what it has. Nothing if it does not
--- belong where it was found: overwritten, and set aside, or in another state since it was.
+-- Check a job that is not plain: its record, its expiry, and the bits of its parts. Nothing if the job does not belong
+-- into the index where it was found: it was overwritten and is set aside, or its state has changed.
 local function looked_through(queue, id, record)
   local state = state_of(string.byte(record) or 0)
   if #record < 75 or bit.band(string.byte(record), LONG) == 0 or (state ~= AVAILABLE and state ~= PARKED) then
@@ -238,7 +242,7 @@ local function looked_through(queue, id, record)
   return record, struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
 end
 
--- One that expires, begins anew, or shares a key with others.
+-- Start a job that can expire, has data of an earlier attempt, or affects other jobs; nothing if it cannot start.
 local function begin(queue, id, record, expires, has)
   local job, gone = slow_path().readable(queue, id, record, true)
   if gone then return nil end
@@ -248,7 +252,7 @@ local function begin(queue, id, record, expires, has)
   return record
 end
 
--- Put the leases down; expired jobs end instead. How many were leased.
+-- Store the leases; cancel expired jobs instead. Returns how many jobs were leased.
 local function lease_jobs(q, queue, ids, records)
   local ends, held, run, n = {}, {}, {}, 0
   local m = meta(queue)
@@ -264,7 +268,7 @@ local function lease_jobs(q, queue, ids, records)
       if record and has >= ASKED_TO_STOP then flags = flags + ASKED end
       if record and bit.band(has, HAS_SHARED_KEY) ~= 0 then flags = flags + KEYED end
       if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + PARTITION) ~= 0) then
-        if fair and expires ~= NONE and expires <= now and priority then    -- what comes after these
+        if fair and expires ~= NONE and expires <= now and priority then    -- advance the round first
           slow_path().advance_fair_share(queue, priority, place, n / 2)
         end
         record = begin(queue, id, record, expires, has)
@@ -300,7 +304,7 @@ local function lease_jobs(q, queue, ids, records)
   return n
 end
 
--- Of a limited queue no more than its limits and the free slots leave.
+-- The most jobs to take from a limited queue: not more than the free slots if it has max_running or a rate.
 local function most_of(q, queue, most)
   local rules, free = limiting().rules_of(meta(queue)), tonumber(ARGV[8 + 3 * q])
   if free and (rules.max_running or rules.step) then return math.min(most, free) end
@@ -327,7 +331,7 @@ for pass = 1, 2 do
   end
 end
 
--- When the queues open that are shut, also those that were to give nothing; not where only the token was looked for.
+-- Find when the first blocked queue opens, including queues with the cap 0, but not those searched only for the token.
 for q, queue in ipairs(queues) do
   local m = tonumber(ARGV[6 + 3 * q]) >= 0 and meta(queue)
   if m and m.limited and not m.paused then
@@ -343,18 +347,18 @@ for q, queue in ipairs(queues) do
   end
 end
 
-for q, queue in ipairs(queues) do    -- partitions whose next one waits for an instant since a job of theirs was looked at
+for q, queue in ipairs(queues) do    -- partitions that got a due time by this fetch
   local first = made_due[queue] and tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
   if first and (answer[2] == '' or first < tonumber(answer[2])) then answer[2] = string.format('%.0f', first) end
 end
 
--- One waiter is woken by an enqueue; who leaves something behind wakes the next.
+-- An enqueue wakes only one waiter, so a fetch that leaves jobs behind wakes the next one.
 if leased > 0 then
   for _, queue in ipairs(queues) do
     if not meta(queue).paused and redis.call('EXISTS', queue .. ':waiters') == 1 then wake_for_room(queue) end
   end
 end
-if set_asides[1] then    -- as a run of the queue number 0
+if set_asides[1] then    -- returned as a run of the queue number 0
   answer[#answer + 1], answer[#answer + 2] = 0, #set_asides / 3
   take_set_asides(answer)
 end

@@ -1,6 +1,6 @@
--- Start a collecting batch now.
--- KEYS: the queue.  ARGV: clock, floor (as of enqueue), name of the collecting batch (task, zero, key).
--- Returns {the highest generation, the batch's id or nothing}.
+-- Make a collecting batch available now, before it is due.
+-- KEYS: the queue.  ARGV: clock, floor (as in enqueue), name of the batch (task, zero byte, batch key).
+-- Returns {the highest generation, the id of the batch job, or nothing}.
 -- include: size_check clock states queue record partitions places
 local queue, made = KEYS[1], false
 minted = tonumber(ARGV[2])

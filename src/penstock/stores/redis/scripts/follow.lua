@@ -1,9 +1,9 @@
--- Store a job that follows one of another slot. A closed or full queue takes it. If its id is taken it is left out;
--- if its unique key is held it is left out, or replaces what the holder asks for.
--- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), id, form,
+-- Enqueue a job that follows a settled job of another cluster slot. A closed or full queue takes it. The job is not
+-- stored if its id is taken. If its unique key is held, the job is not stored, or replaces the content of the holder.
+-- KEYS: the queue.  ARGV: clock, floor (as in enqueue), number of profiles, the profiles (digest, profile), id, form,
 -- tail.  Returns the highest generation.
 -- include: clock states status_codes queue profiles record partitions places
-local function follow()    -- a function has 200 local names at most, and what is included above has most of them
+local function follow()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
   local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]

@@ -1,6 +1,6 @@
 -- Get jobs as they are now.
--- KEYS: the queue.  ARGV: clock, ids.  Returns per job its record and its lease (or nothing): 2 × n entries; of less
--- than all behind the megabytes that one answer may have.
+-- KEYS: the queue.  ARGV: clock, ids.  Returns per job its record and its lease (or nothing): 2 entries. An answer of 8
+-- MiB or more ends early; the caller asks again for the rest.
 local found, bytes = {}, 0
 for first = 2, #ARGV, 100 do
   local ids = {unpack(ARGV, first, math.min(first + 99, #ARGV))}

@@ -1,19 +1,19 @@
 -- Count the jobs of a queue by state, and read its settings.
--- KEYS: the queue.  ARGV: clock.  Returns {whether it is known (1, 0), paused, closed, oldest available
--- (run_at; '' if none), limits, throttled until ('' if not), then how many of each state, in the order of their numbers}.
+-- KEYS: the queue.  ARGV: clock.  Returns {whether the queue exists (1, 0), paused, closed, the earliest run_at of its
+-- available jobs ('' if none), limits, throttled until ('' if not), then the count of each state, by its number}.
 -- include: clock states queue record partitions places listing
 local queue = KEYS[1]
 local m = meta(queue)
 local oldest
 
--- One that somebody has deleted or overwritten must not hide all queues from the operator.
+-- Ignores a job that another program has deleted or overwritten, so that operators still see all queues.
 local function look_at(id)
   local record = redis.call('HGET', queue .. ':jobs', id)
   local readable, job = pcall(read, record)
   if record and readable then oldest = math.min(oldest or job.run, job.run) end
 end
 
--- Fresh jobs are due in their order; of the others the first thousand are looked at.
+-- Fresh jobs are in the order of their run_at; of the other available jobs, the first thousand are read.
 for _, priority in ipairs(bands(queue)) do
   for _, name in ipairs(first_segments(queue, priority, 1000)) do
     if not is_moved(name) then

@@ -1,5 +1,5 @@
 -- Keep an entry of the outbox that cannot be read, as a dead job.
--- KEYS: the queue.  ARGV: clock, name of the entry, what was read, id of the job, what is wrong with it.
+-- KEYS: the queue.  ARGV: clock, name of the entry, its bytes as read by the caller, id of the job, cause.
 -- Returns nothing.
 -- include: size_check clock states queue record partitions places
 local queue, out = KEYS[1], KEYS[1] .. ':out'
@@ -9,7 +9,7 @@ local id = ARGV[4]
 if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then
   redis.call('HSET', queue .. ':jobs', id, ARGV[3])
   set_aside(queue, id, ARGV[3], ARGV[5], true)
-  set_asides = {}    -- the caller says it
+  set_asides = {}    -- the caller reports it
 end
 finish()
 return false

@@ -1,6 +1,6 @@
 -- List a page of the jobs of one queue, newest first.
--- KEYS: the queue.  ARGV: clock, before (a generation), limit, states (numbers, by commas; 7: running).
--- Returns 3 entries each: id, record, lease or nothing.
+-- KEYS: the queue.  ARGV: clock, before (a generation), limit, states (numbers, separated by commas; 7: running).
+-- Returns 3 entries per job: id, record, lease or nothing.
 -- include: clock states queue record partitions places listing
 local before, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local found = {}

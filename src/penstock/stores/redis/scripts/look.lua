@@ -1,8 +1,8 @@
--- Check for work; if there is none, put a channel on the waiters.
--- KEYS: the queues, and last, unless on a Cluster, the news.  ARGV: clock, timeout (ms), till (an instant;
+-- Check for work; if there is none, add a channel to the waiters of the queues.
+-- KEYS: the queues, and last, except on a Cluster, the wake counts.  ARGV: clock, timeout (ms), till (an instant;
 -- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues), and the numbers of
--- those queues whose parked jobs are work for who asks.
--- Returns {1 for work or 0, till, news: requests to stop, changed settings}.
+-- the queues whose parked jobs are work for the caller.
+-- Returns {1 for work, else 0; till; the wake counts: requests to stop, changes of settings}.
 -- include: size_check clock states queue
 local WORK, NO_WORK = 1, 0
 local queues = {unpack(KEYS)}
@@ -26,11 +26,11 @@ for queue in pairs(knows) do
     return {WORK, said, news}
   end
 end
-if tonumber(ARGV[2]) <= 0 then return {NO_WORK, said, news} end    -- who does not sleep needs no waking
+if tonumber(ARGV[2]) <= 0 then return {NO_WORK, said, news} end    -- the caller does not sleep
 local long_gone = string.format('(%.0f', now - 60000)
 local function stand_in(waiters)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', long_gone, 'LIMIT', 0, 100)) do
-    redis.call('ZREM', waiters, gone)    -- no work ever came for him
+    redis.call('ZREM', waiters, gone)    -- a waiter whose time ended a minute ago and that got no work
     redis.call('HDEL', string.match(waiters, '^(.*}):') .. ':offers', gone)
   end
   redis.call('ZADD', waiters, 'GT', till, ARGV[4])

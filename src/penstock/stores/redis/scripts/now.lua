@@ -1,4 +1,4 @@
--- Tell the time.
--- KEYS: any key of the namespace.  ARGV: clock.  Returns the instant.
+-- Read the clock.
+-- KEYS: any key of the namespace.  ARGV: clock.  Returns now.
 -- include: clock
 return string.format('%.0f', now)

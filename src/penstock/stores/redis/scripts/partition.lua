@@ -1,7 +1,7 @@
--- Describe the partition of a job: who is admitted, and how many wait.
--- KEYS: the queue.  ARGV: clock, id, how many of those admitted are wanted.  Returns nothing, or {key, how many
--- wait, how many of these stand before it ('' : it does not wait), when the first is due ('' : other than by time
--- alone), then 3 entries each of those admitted: id, record, lease or nothing}.
+-- Describe the partition of a job: the admitted jobs, and the number of waiting jobs.
+-- KEYS: the queue.  ARGV: clock, id, the most admitted jobs to return.  Returns nothing, or {key, number of waiting
+-- jobs, number of waiting jobs ahead of this one ('' : it is not waiting), when the first waiting job is admitted ('' :
+-- not by time alone), then 3 entries per admitted job: id, record, lease or nothing}.
 -- include: clock states queue record partitions places lease lookup
 local queue, id = KEYS[1], ARGV[2]
 local record = redis.call('HGET', queue .. ':jobs', id)

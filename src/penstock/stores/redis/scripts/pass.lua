@@ -1,5 +1,5 @@
--- Pass a wake-up on to the next waiter, if its reason still holds: the first waiter has stopped waiting.
--- KEYS: the queue.  ARGV: clock, what the message said (w: work, d: a job that is due soon).  Returns nothing.
+-- Pass a wake-up on to the next waiter if its reason is still valid, because its receiver has stopped waiting.
+-- KEYS: the queue.  ARGV: clock, the kind of the message (w: work, d: a job is due soon).  Returns nothing.
 -- include: clock states queue
 local queue = KEYS[1]
 if ARGV[2] == DUE_MESSAGE then

@@ -1,6 +1,6 @@
--- Pause periodic entries, or resume them; runs missed during a pause are not made up for.
+-- Pause or resume periodic entries; runs missed during a pause are not enqueued.
 -- KEYS: the queue.  ARGV: clock, paused (1 or 0), names.
--- Returns {how many have changed, each as it is then ('' : not there)}.
+-- Returns {number of changed entries, each entry after the change ('' : it does not exist)}.
 -- include: size_check clock periodic
 local queue, paused, changed, answer = KEYS[1], tonumber(ARGV[2]), 0, {}
 for i = 3, #ARGV do

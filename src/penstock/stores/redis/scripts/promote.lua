@@ -1,12 +1,12 @@
 -- Promote: make due jobs available, earliest first over all these queues.
--- KEYS: the queues.  ARGV: clock, limit, floor (as of enqueue).  Returns {moved, next due ('' if none), now, how much
--- of the limit was used, whether the rest of it may be used by others (1, 0), the highest generation, then what was set
--- aside: 3 entries each}. A partition whose instant has come stands among the jobs, and counts as one.
+-- KEYS: the queues.  ARGV: clock, limit, floor (as in enqueue).  Returns {moved, next due ('' if none), now, how much
+-- of the limit was used, 1 if the call should be repeated for the rest of the limit (else 0), the highest generation,
+-- then the records that were set aside: 3 entries each}. A partition that is due is among the jobs, and counts as one.
 -- include: size_check clock states queue record partitions places
 local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
 minted = tonumber(ARGV[3])
 
--- Whose turn it is: of each queue how many of its first are due, no more than the limit over all.
+-- Decide how many due jobs to take from each queue: the earliest over all queues, at most the limit.
 local quota, several = {}, 0
 for q, queue in ipairs(KEYS) do
   quota[q] = math.min(limit, redis.call('ZCOUNT', queue .. ':due', '-inf', now))
@@ -28,7 +28,7 @@ end
 
 local sub, byte, char, unpacked, packed = string.sub, string.byte, string.char, struct.unpack, struct.pack
 
--- What has become of one that cannot be moved as most are: how many were promoted.
+-- Promote one job that is not plain; returns how many were promoted (0 or 1).
 local function promote_odd(queue, id, record, member)
   local job, gone = readable(queue, id, record)
   if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE) then
@@ -44,26 +44,26 @@ local function promote_odd(queue, id, record, member)
   return 1
 end
 
--- The first so many of its order, their ids and records. Nothing if batches are among them.
+-- The first `count` members of `due`, with their ids and records. Nothing if one of them is a batch or in one.
 local function look_for(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
   for i = 1, count do
     if byte(members[i]) == 255 then return nil end
-    ids[i] = sub(members[i], 1, 7) == NOBODY and '' or sub(members[i], 8)    -- a partition's key is no id
+    ids[i] = sub(members[i], 1, 7) == NOBODY and '' or sub(members[i], 8)    -- the key of a partition is not an id
   end
   local records = get_many(queue .. ':jobs', ids)
   for i = 1, count do
-    -- it has the last of its shared keys, a batch key
+    -- the lowest bit of the second byte: it has a batch key
     if records[i] and (byte(records[i], 71) or 0) % 2 == 1 then return nil end
   end
   return {members, ids, records}
 end
 
--- They are available, each in a record with another state and place: both stand where they stood.
+-- Promote jobs: write each plain job's record with its new state and place, at the same offsets as before.
 local function promote(queue, count, found)
   local members, ids, records, m = found[1], found[2], found[3], meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
-  local plain, with_others = {}, 0    -- those promoted here, and how many were promoted with a look at others
+  local plain, with_others = {}, 0    -- members of jobs promoted here; number of jobs promoted one by one
   for i = 1, count do
     local id, record = ids[i], records[i]
     local partition = sub(members[i], 1, 7) == NOBODY

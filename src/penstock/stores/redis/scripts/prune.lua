@@ -1,13 +1,14 @@
 -- Remove jobs whose retention is over, and cancel jobs that have expired.
--- KEYS: the queue.  ARGV: clock, how many past their retention, how many beyond the newest (completed,
--- cancelled, dead together), keep_finished, keep_dead, how many expired, 1: old days and idle partitions too.
--- Returns {ended jobs that went, expired jobs that were cancelled, what else went out of its order, then what was
--- set aside: 3 entries each}.
+-- KEYS: the queue.  ARGV: clock, the most jobs past their retention, the most jobs beyond the newest (completed,
+-- cancelled and dead together), keep_finished, keep_dead, the most expired jobs, 1: also remove old days and unused
+-- partition and fair share keys.
+-- Returns {ended jobs removed, expired jobs cancelled, wrong index entries removed, then the records that were set
+-- aside: 3 entries each}.
 -- include: size_check clock states queue record partitions places lease days
 local queue = KEYS[1]
 local finished, expired, others = 0, 0, 0
 
--- The job that stands there; nothing if that is no job (any more), or one that had to be set aside.
+-- The job of an index entry; nothing if the entry is wrong, or if the job had to be set aside.
 local function job_at(member, ended)
   local id = string.sub(member, 8)
   local record = redis.call('HGET', queue .. ':jobs', id)
@@ -17,7 +18,7 @@ local function job_at(member, ended)
   end
   local said = #set_asides
   local job, gone = readable(queue, id, record)
-  if gone and ended then    -- its time is over: it goes, and nothing need be said
+  if gone and ended then    -- its retention is over: it is removed, and not reported as set aside
     while #set_asides > said do table.remove(set_asides) end
     forget_order(queue, member)
     return job

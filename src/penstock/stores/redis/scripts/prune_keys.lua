@@ -1,5 +1,5 @@
 -- Remove unique keys whose period is over.
--- KEYS: the queue.  ARGV: clock, how many at most.  Returns how many went.
+-- KEYS: the queue.  ARGV: clock, limit.  Returns how many were removed.
 -- include: size_check clock
 local ends = KEYS[1] .. ':unique/until'
 local over = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, tonumber(ARGV[2]))

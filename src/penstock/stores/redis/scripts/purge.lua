@@ -1,6 +1,6 @@
--- Remove the oldest jobs of some states, never running ones.
--- KEYS: the queue.  ARGV: clock, limit, states (numbers, by commas).  Returns how many went, below zero if there
--- may be more: they had so many members that the rest shall go in another script.
+-- Remove the oldest jobs in some states, never running ones.
+-- KEYS: the queue.  ARGV: clock, limit, states (numbers, separated by commas).  Returns how many jobs were removed; a
+-- negative number if the caller must call again, because removing the members of batches has taken long enough.
 -- include: clock states queue record partitions places listing
 local limit, found = tonumber(ARGV[2]), {}
 for state in string.gmatch(ARGV[3], '%d') do
@@ -14,7 +14,7 @@ for i = 1, gone do
     break
   end
   local id = found[i][2]
-  local record = redis.call('HGET', KEYS[1] .. ':jobs', id)    -- its turn in a partition may have come
+  local record = redis.call('HGET', KEYS[1] .. ':jobs', id)    -- read again: its partition may have admitted the job
   if record then
     local job = readable(KEYS[1], id, record)
     take(KEYS[1], id, job)

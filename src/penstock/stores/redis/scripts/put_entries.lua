@@ -1,6 +1,6 @@
 -- Store periodic entries.
--- KEYS: the queue.  ARGV: clock, then per entry: name, schedule, the entry as it is written.
--- Returns {how many are new or other than before, each as it is then}.
+-- KEYS: the queue.  ARGV: clock, then per entry: name, schedule, the NewEntry (msgpack).
+-- Returns {number of new or changed entries, each entry after the change}.
 -- include: clock states queue periodic
 local queue, changed, answer = KEYS[1], 0, {}
 for i = 2, #ARGV, 3 do

@@ -1,9 +1,9 @@
 -- Reclaim: lease to the caller the jobs whose leases have run out, or those of named workers.
--- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, then either nothing (whatever has run
--- out, the longest first) or the workers' names, "|", and pairs (number of the queue, id): these jobs, if
--- one of those workers still holds them.
--- Returns {now, 4 entries each: number of the queue, id, record, lease; or of what was set aside: 0, id, the queue's
--- key, cause}.
+-- KEYS: the queues.  ARGV: clock, limit, lease (ms), worker, token, then either nothing (all leases that have run
+-- out, the earliest first) or the workers' names, "|", and pairs (number of the queue, id): these jobs, if one of the
+-- workers still holds them.
+-- Returns {now, 4 entries per job: number of the queue, id, record, lease; or per record that was set aside: 0, id, the
+-- queue's key, cause}.
 -- include: size_check clock states queue record partitions places lease
 local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local till = steady + tonumber(ARGV[3])
@@ -26,7 +26,7 @@ local function lease_anew(q, id, member)
   local order = struct.pack('>I7', old.generation) .. id
   if member and member ~= order then redis.call('ZREM', queue .. ':leases', member) end
   let_go(queue, old.token, {id}, {order})
-  if not record then return end    -- somebody has deleted it: no other job waits for it to come back
+  if not record then return end    -- another program has deleted the job
   old.token, old.reason, old.worker = token, 'lost by ' .. old.worker, worker    -- lifecycle.LOST_BY
   local held = write_held(old)
   redis.call('ZADD', queue .. ':leases', till, order)
@@ -35,7 +35,7 @@ local function lease_anew(q, id, member)
   for _, fact in ipairs({q, id, record, held}) do answer[#answer + 1] = fact end
 end
 
--- With what was set aside.
+-- The answer, with the records that were set aside.
 local function answered()
   local aside = take_set_asides({})
   for i = 1, #aside, 3 do
@@ -60,7 +60,7 @@ if ARGV[6] then
   return answered()
 end
 
--- All of them first: a new lease may be over at once, and nothing is leased twice in one call.
+-- Collect all leases that have run out first: a new lease may run out at once, and must not be leased twice in a call.
 local over = {}
 for q, queue in ipairs(KEYS) do
   local found = redis.call('ZRANGEBYSCORE', queue .. ':leases', '-inf', steady, 'WITHSCORES', 'LIMIT', 0, limit)

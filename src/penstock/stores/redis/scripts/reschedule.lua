@@ -1,11 +1,12 @@
 -- Give queued jobs a new time.
--- KEYS: the queue.  ARGV: clock, floor (as of enqueue), delay, run_at ('' : now + delay), ids.
--- Returns {0, a letter per job: its state before, - for none, the highest generation}.
+-- KEYS: the queue.  ARGV: clock, floor (as in enqueue), delay, run_at ('' : now + delay), ids.
+-- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
+-- than ids: call again for the rest.
 -- include: size_check clock states queue record partitions places lease lookup
 local due, letters = ARGV[4] == '' and now + tonumber(ARGV[3]) or tonumber(ARGV[4]), {}
 minted = tonumber(ARGV[2])
 for i = 5, #ARGV do
-  if work >= 2000 then break end    -- the rest is asked again
+  if work >= 2000 then break end    -- the caller asks again for the rest
   local queue, id = KEYS[1], ARGV[i]
   local state, job = look_at(queue, id)
   letters[#letters + 1] = letter_of(state)

@@ -1,6 +1,7 @@
--- Make ended or queued jobs available now, as new.
--- KEYS: the queue.  ARGV: clock, floor (as of enqueue), ids.
--- Returns {0, a letter per job: its state before, - for none, the highest generation}.
+-- Make ended or queued jobs available now, as if they were new.
+-- KEYS: the queue.  ARGV: clock, floor (as in enqueue), ids.
+-- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
+-- than ids: call again for the rest.
 -- include: size_check clock states queue record partitions places lease lookup
 local queue, letters = KEYS[1], {}
 minted = tonumber(ARGV[2])
@@ -24,12 +25,12 @@ local function begin_again(id, job)
 end
 
 for i = 3, #ARGV do
-  if work >= 2000 then break end    -- the rest is asked again
+  if work >= 2000 then break end    -- the caller asks again for the rest
   local id = ARGV[i]
   local state, job = look_at(queue, id)
   letters[#letters + 1] = letter_of(state)
   local batch = job and job.batch and batches().batch_of(job)
-  if batch then    -- the members of a batch come back with it, and all together
+  if batch then    -- a retry of one member retries the whole batch
     local batch_state, batch_job = look_at(queue, batch)
     if batch_state and not (batch_job and is_stand_in(batch_job)) then
       id, state, job = batch, batch_state, batch_job

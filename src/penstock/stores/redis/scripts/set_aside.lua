@@ -1,6 +1,6 @@
 -- Make jobs dead whose records the caller could not read.
--- KEYS: the queue.  ARGV: clock, then per job: id, the record that was read, what is wrong with it.
--- Returns what was set aside: 3 entries each, the queue's key, id, cause.
+-- KEYS: the queue.  ARGV: clock, then per job: id, the record as the caller has read it, cause.
+-- Returns the records that were set aside: 3 entries each, the queue's key, id, cause.
 -- include: size_check clock states queue record partitions places lease
 for i = 2, #ARGV, 3 do
   local id, seen = ARGV[i], ARGV[i + 1]

@@ -1,6 +1,6 @@
 -- Change the switches and limits of a queue.
--- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : as it is), hold ('' : as it is; 0: none; ms
--- from now), then the limits in the order of limits.lua (each a number, or '' : as it is).
+-- KEYS: the queue.  ARGV: clock, paused, closed (each 1, 0 or '' : unchanged), throttle ('' : unchanged; 0: none; ms
+-- from now), then the limits in the order of limits.lua (each a number, or '' : unchanged).
 -- Returns {1 if anything changed, 1 if the queue was new}.
 -- include: size_check clock states queue record partitions places lease
 local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
@@ -12,7 +12,7 @@ for i, name in ipairs({'paused', 'closed'}) do
   end
 end
 
--- A lease that does not say that it is of a limited queue would end unnoticed.
+-- Mark the existing leases: when a marked lease ends, settle wakes a waiter, because the queue has room for a job.
 local function mark_leases()
   local held = redis.call('HGETALL', queue .. ':held')
   for i = 1, #held, 2 do
@@ -36,7 +36,7 @@ local function change_limits()
   for i = 1, #limits.RULES do
     if ARGV[4 + i] ~= '' then values[i] = tonumber(ARGV[4 + i]) end
   end
-  -- a rate without a burst
+  -- the default burst of a rate is 1
   if values[COUNT] ~= limits.UNSET and values[BURST] == limits.UNSET then values[BURST] = 1 end
   local packed = struct.pack(limits.PACKED, unpack(values, 1, #limits.RULES))
   if packed == (m.limits or none) then return end

@@ -1,16 +1,17 @@
--- Settle: apply transitions to running jobs whose lease still holds.
--- KEYS: the queues.  ARGV: clock, floor (as of enqueue), how many errors a job keeps, how many profiles,
--- those (digest, profile), how many transitions, those, then runs: a head (number of the queue, number of the
--- transition, how many, whether plain) and for each settlement id, what the lease begins with ('' for a bare
--- Ref), and unless plain its result ('' or "r" and the bytes) and the jobs that follow.
--- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, hold, for how long its partition is held,
--- error, reason.
--- jobs that follow: number of the queue (0: it lies on another server), id, form, tail, each with its size.
--- Returns {a letter per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: so many members of batches have
--- ended that the rest shall come in another script), the highest generation, names in `out` of jobs that lie there}.
+-- Settle: apply transitions to running jobs whose lease is still held.
+-- KEYS: the queues.  ARGV: clock, floor (as in enqueue), the most errors that a job keeps, number of profiles, the
+-- profiles (digest, profile), number of transitions, the transitions, then runs: a header (number of the queue, number
+-- of the transition, number of settlements, whether plain) and per settlement: id, prefix of the lease (generation and
+-- token; '' for a Ref), and unless plain its result ('' or "r" and the bytes) and the jobs that follow.
+-- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, throttle of the queue (ms), throttle of
+-- the partition (ms), error, reason.
+-- jobs that follow: number of the queue (0: it is on another server), id, form, tail, each with its size.
+-- Returns {one status code per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: not done, call again,
+-- because ending the members of batches has taken long enough), the highest generation, names of the jobs that were
+-- put into `out`}.
 -- include: size_check clock states status_codes queue profiles
 local DAY = 86400000
-local HEAD, TAIL, OWN = 0, 1, 2    -- where a job goes, as layout.py numbers it
+local HEAD, TAIL, OWN = 0, 1, 2    -- QueuePosition, as layout.py numbers it
 local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local inline_profile = profile_keeper(5, profiles)
 local at = 5 + 2 * profiles
@@ -29,7 +30,7 @@ for i = 1, tonumber(ARGV[at]) do
 end
 at = at + 1 + #transitions
 
--- Those that go to the head keep their order there: how many of them each queue gets has to be known first.
+-- Reserve the places at the head of each queue first, so that the jobs of this call keep their order there.
 local heads = {}
 do
   local i = at
@@ -40,7 +41,7 @@ do
   end
   for q, n in pairs(heads) do
     local m = meta(KEYS[q])
-    if not m.new then m.head = m.head - n end    -- a queue that is gone does not come back by this
+    if not m.new then m.head = m.head - n end    -- do not create a queue that does not exist
     heads[q] = m.head
   end
 end
@@ -52,7 +53,7 @@ local function count(q, t, n)
   if t.has_error == 1 then failed[q] = (failed[q] or 0) + n end
 end
 
--- Of a lease too short to be one nothing is known.
+-- The token and the flags of a lease; defaults if its bytes are too short.
 local function facts_of(lease)
   local token_size = string.byte(lease, 8) or 0
   return string.sub(lease, 9, 8 + token_size), string.byte(lease, 17 + token_size) or KEYED
@@ -72,7 +73,7 @@ local function slow_path()
       job.place, job.at_tail = count_up(meta(queue)), true
     end
     if t.throttle_partition > 0 and job.partition then throttle_partition(queue, id, job, now + t.throttle_partition, t.state == AVAILABLE) end
-    -- who asked it to stop has said why, and that stays until it has stopped (text_encoding.reason_after)
+    -- the reason of a request to stop stays until the job has ended (text_encoding.reason_after)
     local stays = asked and t.state ~= COMPLETED and t.state ~= DEAD and (job.reason or t.state ~= CANCELLED)
     if not stays then job.reason = t.reason end
     job.state, job.asked, job.fresh = t.state, asked, false
@@ -102,8 +103,8 @@ local function slow_path()
       q, id, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
       n = n + 1
       if q == 0 then
-        local name = string.format('%.0f.%.0f.%d', generation, now, n)    -- it may be completed twice
-        floor = count_up(meta(queue), floor)    -- its turn among those that follow
+        local name = string.format('%.0f.%.0f.%d', generation, now, n)    -- `now`, because a job may complete twice
+        floor = count_up(meta(queue), floor)    -- keeps the order of the jobs that follow
         redis.call('HSET', queue .. ':out', name, struct.pack('<d', floor) .. tail)
         out[#out + 1] = name
       else
@@ -123,7 +124,7 @@ local function slow_path()
     end
   end
 
-  -- The job and its lease, or nothing if one of them cannot be read: then it was set aside.
+  -- The job and its lease; nothing if one of them cannot be read: then the job was set aside.
   local function known(queue, id, record, held)
     local ok, lease = pcall(read_held, held)
     if not ok then
@@ -145,7 +146,7 @@ while at <= #ARGV do
   local ids = {}
   for k = 1, n do ids[k] = ARGV[at + 1 + (k - 1) * width] end
   local held = get_many(queue .. ':held', ids)
-  -- the usual end: completed, nothing to keep, nobody who waits for it; then no record has to be read
+  -- the usual case: completed, nothing to keep, and no wait for its end: then no record has to be read
   local quick = plain == 1 and t.removes and not t.error and redis.call('EXISTS', queue .. ':watchers') == 0
   local gone, orders, tokens, done, seen, unheld = {}, {}, {}, 0, {}, 0
   for k = 1, n do
@@ -181,17 +182,17 @@ while at <= #ARGV do
         local record = redis.call('HGET', queue .. ':jobs', id)
         local job, known
         if record then job, known = slow_path().known(queue, id, record, lease) end
-        if record and not job then    -- it is dead, and its lease is gone
+        if record and not job then    -- the job was set aside: it is dead and has no lease
           letter, done, tokens[token] = STALE, done - 1, tokens[token] - 1
         elseif record then
           slow.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
           local following = plain == 1 and '' or ARGV[at + 4 + (k - 1) * width]
-          if following ~= '' then    -- it may replace one that has been settled here, which must not seem to run
+          if following ~= '' then    -- it may replace a job settled by this call, which must not look running
             in_steps('HDEL', queue .. ':held', {unpack(gone, unheld + 1)})
             unheld = #gone
             slow.follow(queue, known.generation, following)
           end
-        else    -- somebody has deleted it: its lease goes, and the outcomes beside its own apply
+        else    -- another program has deleted the record: remove the lease, and continue with the others
           letter, done, seen[id] = GONE, done - 1, 'removed'
         end
       end

@@ -1,8 +1,9 @@
--- Survey these queues for a prune: what is overdue in each.
+-- Find what to prune in each queue.
 -- KEYS: the queues.  ARGV: clock, limit, keep_finished, keep_dead.
--- Returns per queue {ended jobs past their retention (id order and instant, alternating), 1 if too many ended
--- ones are kept, expired jobs (likewise), 1 if there are old days or shared keys, names in `out`, how many unique keys are
--- over, what other scripts have set aside (see queue.lua)}.
+-- Returns per queue {ended jobs past their retention (index entry and instant, alternating), 1 if more ended jobs than
+-- allowed are kept, expired jobs (entry and instant), 1 if there are old days or unused keys of partitions or fair
+-- shares, names in `out`, number of unique keys whose period is over, records that other scripts have set aside (see
+-- queue.lua)}.
 -- include: clock states queue record partitions places days
 local limit, answer = tonumber(ARGV[2]), {}
 
@@ -23,6 +24,6 @@ for i, queue in ipairs(KEYS) do
     redis.call('ZCOUNT', queue .. ':unique/until', '-inf', now),
     redis.call('LRANGE', queue .. ':asides', 0, -1),
   }
-  if #answer[i][7] > 0 then redis.call('DEL', queue .. ':asides') end    -- who is told says it
+  if #answer[i][7] > 0 then redis.call('DEL', queue .. ':asides') end    -- the caller reports them
 end
 return answer

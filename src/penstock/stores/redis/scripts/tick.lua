@@ -1,11 +1,11 @@
--- Move the watermark of a periodic entry on and enqueue its jobs, if the entry is as the caller has seen it.
--- KEYS: the queue.  ARGV: clock, floor (as of enqueue), how many profiles, those (digest, profile), name,
--- revision, watermark, the new one, not before, overlap (0 allow, 1 skip, 2 replace), the reason of a job that
--- is replaced, then per job: id, form, tail (as of enqueue).
--- Returns {APPLIED, STALE, EARLY or GONE of status_codes.lua; the highest generation; how many were asked to stop;
--- NEW or - (skipped), a letter per job}.
+-- Advance the watermark of a periodic entry and enqueue its jobs, if the entry has not changed since it was read.
+-- KEYS: the queue.  ARGV: clock, floor (as in enqueue), number of profiles, the profiles (digest, profile), name,
+-- revision, watermark, the new watermark, not before, overlap (0 allow, 1 skip, 2 replace), the reason for a job that
+-- is replaced, then per job: id, form, tail (as in enqueue).
+-- Returns {APPLIED, STALE, EARLY or GONE of status_codes.lua; the highest generation; number of jobs asked to stop;
+-- one code per job: NEW, or "-" if it was skipped}.
 -- include: clock states status_codes queue profiles record partitions places
-local function tick()    -- a function has 200 local names at most, and what is included above has most of them
+local function tick()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert lease lookup cancelling periodic
   local ALLOW, SKIP, SKIPPED = '0', '1', '-'
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
@@ -33,7 +33,7 @@ local function tick()    -- a function has 200 local names at most, and what is 
     elseif open then
       local _, anew = cancel_job(queue, entry.last, reason)
       if anew then asked = asked + 1 end
-      meta(queue).size = nil    -- one less waits
+      meta(queue).size = nil    -- recount: one queued job less
     end
     local verdict, has
     if wanted and redis.call('HEXISTS', queue .. ':jobs', id) == 0 then

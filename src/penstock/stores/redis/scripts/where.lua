@@ -1,5 +1,5 @@
--- Find the state and generation of jobs whose records cannot be read, from the orders that name them.
--- KEYS: the queue.  ARGV: clock, ids.  Returns 2 entries each: state, by number (7: running), and generation.
+-- Find the state and generation of jobs whose records cannot be read, from the indexes that contain their ids.
+-- KEYS: the queue.  ARGV: clock, ids.  Returns 2 entries per job: number of the state (7: running), generation.
 -- include: clock states queue record partitions places listing
 local queue, answer = KEYS[1], {}
 

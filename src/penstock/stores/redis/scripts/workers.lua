@@ -1,12 +1,12 @@
--- List workers, and prune those that have been silent for too long.
--- KEYS: the workers.  ARGV: clock, silence (ms), how many to prune.
--- Returns {how many went, then of each of the others its id and what it says}.
+-- List workers, and remove those that have not announced themselves for too long.
+-- KEYS: the workers.  ARGV: clock, longest silence (ms), the most workers to remove.
+-- Returns {number of removed workers, then 2 entries per other worker: id, announcement}.
 -- include: clock
 local answer, silent = {0}, {}
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local seen = #all[i + 1] >= 8 and struct.unpack('<d', all[i + 1]) or -1
-  if not (seen > 0 and seen < 2 ^ 53) then    -- somebody has overwritten it: it is shown, and goes with the silent ones
+  if not (seen > 0 and seen < 2 ^ 53) then    -- another program has overwritten it: listed until it is pruned
     seen = ARGV[3] == '0' and now or 0
     all[i + 1] = struct.pack('<d', now) .. all[i + 1]
   end
