@@ -43,8 +43,8 @@ def test_a_server_obeys_its_settings(new_redis: Callable[..., RedisServer]) -> N
         assert client.config_get("maxmemory") == {"maxmemory": str(2 * 1024 * 1024)}
     with driver.Redis.from_url(server.unix_url) as client:
         assert client.ping()
-    with server.client(password=None) as stranger, pytest.raises(driver.AuthenticationError):
-        stranger.ping()
+    with server.client(password=None) as intruder, pytest.raises(driver.AuthenticationError):
+        intruder.ping()
 
 
 def test_an_append_only_file_survives_a_kill(new_redis: Callable[..., RedisServer]) -> None:
@@ -114,10 +114,10 @@ def test_tls_is_spoken_and_a_client_shows_its_certificate(new_tls_redis: Callabl
     with server.patient_client() as client:
         assert client.ping()
     with (
-        server.client(ssl_certfile=None, ssl_keyfile=None) as stranger,
+        server.client(ssl_certfile=None, ssl_keyfile=None) as intruder,
         pytest.raises(driver.ConnectionError),
     ):
-        stranger.ping()
+        intruder.ping()
 
 
 def test_tls_is_not_trusted_by_others(new_tls_redis: Callable[..., RedisServer]) -> None:

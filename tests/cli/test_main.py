@@ -283,7 +283,7 @@ def test_the_shell_completes_commands_and_queues(shell, here):
 
 def test_completion_imports_no_app_but_the_one_on_the_command_line(here):
     (here / "penstock.toml").write_text('app = "stranger:app"\n')
-    (here / "stranger.py").write_text(f"open({str(here / 'it-ran')!r}, 'w').close()\n{STRANGER}")
+    (here / "stranger.py").write_text(f"open({str(here / 'it-ran')!r}, 'w').close()\n{OTHER_APP}")
     env = {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": "penstock queues pause ", "COMP_CWORD": "3"}
     assert complete(env) == []
     assert complete(env | {"PENSTOCK_APP": "stranger:app"}) == []
@@ -292,7 +292,7 @@ def test_completion_imports_no_app_but_the_one_on_the_command_line(here):
     assert complete(env | named) == ["plain,theirs"]
 
 
-STRANGER = """
+OTHER_APP = """
 from penstock import App
 
 app = App("sqlite:///theirs.db")

@@ -6,7 +6,7 @@ from penstock.stores.contract import WorkerInfo
 from tests.cli.conftest import announce, park, put
 
 
-def strangers(store):
+def unknown_tasks(store):
     put(store, "a", "b", task="reports.build")
     put(store, "c", task="send", queue="mail")
     park(store, 2)
@@ -18,7 +18,7 @@ def knowing(store, *tasks):
 
 
 def test_they_are_counted_by_queue_and_task(penstock, store):
-    strangers(store)
+    unknown_tasks(store)
     knowing(store, "reports.build", "send")  # but it does not serve `mail`
     assert penstock.json("queues", "parked") == {
         "parked": [
@@ -41,7 +41,7 @@ def test_where_there_are_none_nothing_is_printed(penstock, store):
 
 
 def test_queues_and_jobs_show_them_too(penstock, store):
-    strangers(store)
+    unknown_tasks(store)
     heads, default, _ = penstock.ok("queues", "list").splitlines()
     assert default.split()[heads.split().index("PARKED")] == "2"
     shown = penstock.json("jobs", "list", "--state", "parked", "--task", "send")["jobs"]
@@ -49,7 +49,7 @@ def test_queues_and_jobs_show_them_too(penstock, store):
 
 
 def test_the_doctor_warns_of_those_that_nobody_knows(penstock, store):
-    strangers(store)
+    unknown_tasks(store)
     knowing(store, "reports.build")
     told = [
         (found["how"], found["says"])

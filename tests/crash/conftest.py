@@ -26,7 +26,7 @@ from tests.crash.play import Scene
 T = TypeVar("T")
 
 
-class Harm(NamedTuple):
+class Injection(NamedTuple):
     """Who is harmed, and where: at a point, or within its call before this statement of SQL."""
 
     who: str
@@ -81,14 +81,14 @@ class Stage:
         shared = servers.SHARED_CLUSTER if self.kind == "redis-cluster" else servers.SHARED_REDIS
         return f"{shared.get().url}?prefix={self.home.name}.{number}"
 
-    async def points(self, life: Life) -> list[Harm]:
-        """All the points that a life without harm passes, by who passes them."""
+    async def points(self, life: Life) -> list[Injection]:
+        """All the points that a life without faults passes, by who passes them."""
         scene = self.scene(life)
         await scene.live()
         await scene.check()
         scene.close()
         return [
-            Harm(who, point)
+            Injection(who, point)
             for who, points in scene.points.items()
             for point in dict.fromkeys(points.passed)
             if point.call <= (_FIRST_CALLS if point.verb in _IDLE else _ANY_CALLS)
@@ -105,46 +105,46 @@ class Stage:
     async def play(
         self,
         life: Life,
-        harms: Sequence[Sequence[Harm]],
-        act: Callable[[Scene, Sequence[Harm]], Awaitable[None]],
+        injections: Sequence[Sequence[Injection]],
+        act: Callable[[Scene, Sequence[Injection]], Awaitable[None]],
     ) -> Counter[str]:
-        """Play the life once with each of these harms; how often each point was struck.
+        """Play the life once with each of these injections; how often each point was struck.
 
-        `act` is the coroutine function that lets it happen. Every failure of a promise names its harm.
+        `act` is the coroutine function that lets it happen. Every failure of a promise names its injections.
         """
         struck: Counter[str] = Counter()
         broken: list[str] = []
         room = asyncio.Semaphore(_BESIDE)
 
-        async def one(harm: Sequence[Harm]) -> None:
+        async def one(injection: Sequence[Injection]) -> None:
             async with room:
                 scene = self.scene(life)
                 try:
-                    await act(scene, harm)
+                    await act(scene, injection)
                     await scene.check()
                 except Exception:
-                    named = " and ".join(map(str, harm))
+                    named = " and ".join(map(str, injection))
                     broken.append(f"{life.name} on {self.kind}, harmed at {named}: {traceback.format_exc()}")
                 finally:
                     struck.update(
-                        str(Harm(who, p)) for who, points in scene.points.items() for p in points.struck
+                        str(Injection(who, p)) for who, points in scene.points.items() for p in points.struck
                     )
                     scene.close()
                     shutil.rmtree(scene.folder, ignore_errors=True)
 
-        await asyncio.gather(*map(one, harms))
-        assert not broken, f"{len(broken)} of {len(harms)} lives ended badly; the first: " + "\n".join(
+        await asyncio.gather(*map(one, injections))
+        assert not broken, f"{len(broken)} of {len(injections)} lives ended badly; the first: " + "\n".join(
             broken[:3]
         )
         return struck
 
 
-def faults(points: Sequence[Harm]) -> list[Harm]:
+def faults(points: Sequence[Injection]) -> list[Injection]:
     """Where a call can fail: before it was sent, and when its reply is lost."""
-    return [harm for harm in points if harm.point.boundary is not Boundary.AFTER]
+    return [injection for injection in points if injection.point.boundary is not Boundary.AFTER]
 
 
-def pairs(points: Sequence[Harm]) -> list[tuple[Harm, Harm]]:
+def pairs(points: Sequence[Injection]) -> list[tuple[Injection, Injection]]:
     """Any two that can both be struck: of different calls, be the second one the first one made again."""
     found = [
         (one, other)

@@ -1,4 +1,4 @@
-"""Lets a life happen on a store, with harm at the points that a test names, and judges what came of it."""
+"""Lets a life happen on a store, with faults at the points that a test names, and judges what came of it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Hand(NamedTuple):
 
 
 class Harmed(enum.Enum):
-    """What may be otherwise than in a life without harm."""
+    """What may be otherwise than in a life without faults."""
 
     NOTHING = enum.auto()
     RUNS = enum.auto()  # attempts were interrupted, and are made again without a charge

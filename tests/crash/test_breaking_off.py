@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import StoreUnavailable
 from penstock.verify.crash_points import Boundary
 from penstock.worker import services
-from tests.crash.conftest import Harm, Stage, each_life
+from tests.crash.conftest import Injection, Stage, each_life
 from tests.crash.lives import Life
 from tests.crash.play import LEASE, Hand, Harmed, Scene
 
@@ -28,9 +28,9 @@ class End:
     harmed: Harmed
     is_cut_off: bool = False
 
-    async def befalls(self, scene: Scene, harm: Sequence[Harm]) -> None:
+    async def befalls(self, scene: Scene, injection: Sequence[Injection]) -> None:
         """The life in which that happens at this point, and somebody else goes on."""
-        ((who, point, _),) = harm
+        ((who, point, _),) = injection
         scene.app(who)
         scene.harmed = self.harmed
         loop, thread, struck = asyncio.get_running_loop(), threading.current_thread(), asyncio.Event()
@@ -76,8 +76,8 @@ async def test_where_a_worker_ends_another_goes_on(
 
 @each_life
 async def test_where_a_producer_is_cancelled_it_may_ask_again(stage: Stage, life: Life) -> None:
-    async def asked_again(scene: Scene, harm: Sequence[Harm]) -> None:
-        ((who, point, _),) = harm
+    async def asked_again(scene: Scene, injection: Sequence[Injection]) -> None:
+        ((who, point, _),) = injection
         scene.app("worker")
         scene.points[who].at(point, lambda: scene.producing.cancel())
         await scene.live()

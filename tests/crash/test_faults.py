@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.crash.conftest import OF_JOBS, Harm, Stage, each_life, faults, pairs
+from tests.crash.conftest import OF_JOBS, Injection, Stage, each_life, faults, pairs
 from tests.crash.lives import Life
 from tests.crash.play import Scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # hundreds of lives, on a machine that may be busy
 
 
-async def with_faults(scene: Scene, harm: Sequence[Harm]) -> None:
+async def with_faults(scene: Scene, injection: Sequence[Injection]) -> None:
     scene.app("worker")
-    for one in harm:
+    for one in injection:
         scene.points[one.who].at(one.point)
         scene.faults += [one.point] if one.who == "producer" else []
     await scene.live()
@@ -33,7 +33,7 @@ async def test_one_fault_anywhere_changes_nothing(stage: Stage, life: Life) -> N
 
 @each_life
 async def test_nor_do_any_two(stage: Stage, life: Life) -> None:
-    points = [harm for harm in faults(await stage.points(life)) if harm.point.verb in OF_JOBS]
+    points = [injection for injection in faults(await stage.points(life)) if injection.point.verb in OF_JOBS]
     twos = stage.some(f"pairs of faults of {life.name}", pairs(points), 15)
     struck = await stage.play(life, twos, with_faults)
     assert struck.total() >= 1.5 * len(twos), "most of both are there in every run"

@@ -12,7 +12,7 @@ from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown, StoreUnavailable
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
-from tests.crash.conftest import Harm, Stage, pairs
+from tests.crash.conftest import Injection, Stage, pairs
 from tests.crash.lives import QUEUE
 from tests.crash.places import open_store
 from tests.crash.play import Leaping
@@ -54,21 +54,23 @@ async def taken(store: Store, token: str) -> Job:
 
 async def test_what_follows_is_there_once(stage: Stage) -> None:
     faults = [
-        Harm("hand", Point(verb, call, boundary))
+        Injection("hand", Point(verb, call, boundary))
         for verb, calls in (("enqueue", 1), ("fetch", 2), ("settle", 2))
         for call in range(1, calls + 1)
         for boundary in (Boundary.BEFORE, Boundary.LOST)
     ]
-    for number, harm in enumerate([(), *((one,) for one in faults), *pairs(faults)]):
+    for number, injection in enumerate([(), *((one,) for one in faults), *pairs(faults)]):
         (stage.home / str(number)).mkdir()
         observer = open_store(stage.kind, stage.place(number), Leaping())
         points = CrashPoints(observer)
-        for one in harm:
+        for one in injection:
             points.at(one.point)
         await followed(points.store)
-        assert len(points.struck) == len(harm)
+        assert len(points.struck) == len(injection)
         jobs = (await observer.list_jobs(queue=QUEUE)).jobs
-        assert {job.id: job.state for job in jobs} == dict.fromkeys(("first", "next"), State.COMPLETED), harm
+        assert {job.id: job.state for job in jobs} == dict.fromkeys(("first", "next"), State.COMPLETED), (
+            injection
+        )
         (stats,) = await observer.stats()
-        assert (stats.enqueued, stats.processed, stats.failed) == (2, 2, 0), harm
+        assert (stats.enqueued, stats.processed, stats.failed) == (2, 2, 0), injection
         observer.close()

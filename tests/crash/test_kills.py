@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock.verify.crash_points import Boundary
-from tests.crash.conftest import OF_JOBS, Harm, Stage, StageOf, each_life
+from tests.crash.conftest import OF_JOBS, Injection, Stage, StageOf, each_life
 from tests.crash.driver import Part
 from tests.crash.lives import LIVES, Life
 from tests.crash.play import Harmed, Scene
@@ -73,59 +73,61 @@ def lasting(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
     return stage_of(str(request.param))
 
 
-def part_of(scene: Scene, harm: Harm) -> Part:
+def part_of(scene: Scene, injection: Injection) -> Part:
     return Part(
         kind=scene.kind,
         place=scene.place,
         folder=str(scene.folder),
         life=scene.life.name,
-        who=harm.who,
+        who=injection.who,
         ahead=scene.clock.ahead,
-        dies_at=str(harm.point),
-        statement=harm.statement,
+        dies_at=str(injection.point),
+        statement=injection.statement,
     )
 
 
-async def played(scene: Scene, cast: Cast, harm: Harm) -> None:
+async def played(scene: Scene, cast: Cast, injection: Injection) -> None:
     """The life up to where a process of its own is killed."""
     scene.harmed = Harmed.ATTEMPTS
-    if harm.who == "worker":
+    if injection.who == "worker":
         await scene.produce()
-    await cast.play(part_of(scene, harm))
+    await cast.play(part_of(scene, injection))
 
 
-async def killed(scene: Scene, cast: Cast, harm: Harm) -> None:
+async def killed(scene: Scene, cast: Cast, injection: Injection) -> None:
     """The whole life: somebody else ends it."""
-    await played(scene, cast, harm)
-    if harm.who == "producer":
+    await played(scene, cast, injection)
+    if injection.who == "producer":
         await scene.produce()
     async with scene.worker("heir"):  # who sees that the other is dead, long before his leases run out
         await scene.over()
 
 
-async def changes(stage: Stage, life: Life) -> list[Harm]:
+async def changes(stage: Stage, life: Life) -> list[Injection]:
     """Where in this life something is changed."""
-    return [harm for harm in await stage.points(life) if harm.point.verb in _CHANGE]
+    return [injection for injection in await stage.points(life) if injection.point.verb in _CHANGE]
 
 
 @each_life
 async def test_where_a_process_is_killed_another_goes_on(lasting: Stage, life: Life) -> None:
     life, cast = replace(life, worker_first=False), Cast()
-    harms = await changes(lasting, life)
+    injections = await changes(lasting, life)
     if lasting.kind != "sqlite":
-        harms = lasting.some(f"kills in {life.name}", harms, 12)
+        injections = lasting.some(f"kills in {life.name}", injections, 12)
     async with cast.ready():
-        await lasting.play(life, [[one] for one in harms], lambda scene, harm: killed(scene, cast, harm[0]))
-    assert cast.died >= 0.8 * len(harms), "most of the places are there in every run"
+        await lasting.play(
+            life, [[one] for one in injections], lambda scene, injection: killed(scene, cast, injection[0])
+        )
+    assert cast.died >= 0.8 * len(injections), "most of the places are there in every run"
 
 
 async def test_a_transaction_that_is_killed_between_its_statements_never_was(stage_of: StageOf) -> None:
     """The first of which makes the tables: there one in four will do. What a verb has done is tried once."""
     cast, stage, seen, tried = Cast(), stage_of("sqlite"), set[tuple[str, str]](), 0
 
-    async def places(life: Life, harm: Harm) -> AsyncIterator[Harm]:
+    async def places(life: Life, injection: Injection) -> AsyncIterator[Injection]:
         scene = stage.scene(life)
-        await played(scene, cast, harm._replace(statement=-1))
+        await played(scene, cast, injection._replace(statement=-1))
         scene.close()
         ran = msgspec.json.decode((scene.folder / "statements.json").read_bytes(), type=list[str])
         for n, text in enumerate(ran, start=1):
@@ -133,16 +135,16 @@ async def test_a_transaction_that_is_killed_between_its_statements_never_was(sta
             makes_tables = what.startswith(("CREATE", "ALTER", "DROP"))
             if what.startswith(("SELECT", "BEGIN")) or (makes_tables and n % 4):
                 continue
-            if (harm.point.verb, what) not in seen:
-                seen.add((harm.point.verb, what))
-                yield harm._replace(statement=n)
+            if (injection.point.verb, what) not in seen:
+                seen.add((injection.point.verb, what))
+                yield injection._replace(statement=n)
 
     async with cast.ready():
         for life in [replace(one, worker_first=False) for one in LIVES.values()]:
             calls = [one for one in await changes(stage, life) if one.point.boundary is Boundary.BEFORE]
-            harms = [[place] for call in calls async for place in places(life, call)]
-            harms = stage.some(f"statements of {life.name}", harms, 15)
-            tried += len(harms)
-            await stage.play(life, harms, lambda scene, harm: killed(scene, cast, harm[0]))
+            injections = [[place] for call in calls async for place in places(life, call)]
+            injections = stage.some(f"statements of {life.name}", injections, 15)
+            tried += len(injections)
+            await stage.play(life, injections, lambda scene, injection: killed(scene, cast, injection[0]))
     assert len(seen) > 50
     assert cast.died >= 0.5 * tried, "which statements a call has depends on who asks beside it, but for most"

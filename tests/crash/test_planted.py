@@ -18,7 +18,7 @@ from penstock.worker.fetcher import Fetcher
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.settler import Settler
 from tests.crash import play
-from tests.crash.conftest import Harm, Stage, StageOf
+from tests.crash.conftest import Injection, Stage, StageOf
 from tests.crash.lives import LIVES
 from tests.crash.test_breaking_off import ENDS
 from tests.crash.test_faults import with_faults
@@ -35,8 +35,8 @@ def memory(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return stage_of("memory")
 
 
-def at(point: str) -> list[list[Harm]]:
-    return [[Harm("worker", Point.of(point))]]
+def at(point: str) -> list[list[Injection]]:
+    return [[Injection("worker", Point.of(point))]]
 
 
 async def test_a_fetch_that_is_repeated_with_another_token(
@@ -80,8 +80,8 @@ async def test_an_at_most_once_job_that_is_tried_again(
             replace(job, spec=replace(job.spec, at_most_once=False, max_attempts=2)), *args, **options
         )
 
-    harms: Sequence[Sequence[Harm]] = at("settle:1:before")
-    await memory.play(LIFE, harms, ENDS["cut off"].befalls)
+    injections: Sequence[Sequence[Injection]] = at("settle:1:before")
+    await memory.play(LIFE, injections, ENDS["cut off"].befalls)
     monkeypatch.setattr(judging, "decide", forgets)
     with pytest.raises(AssertionError, match="at most once: job payment in life: the job started again"):
-        await memory.play(LIFE, harms, ENDS["cut off"].befalls)
+        await memory.play(LIFE, injections, ENDS["cut off"].befalls)

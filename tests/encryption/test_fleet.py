@@ -42,17 +42,17 @@ async def parked(app: App) -> int:
 
 async def test_a_worker_without_the_key_sets_a_job_aside_for_one_that_has_it(with_greet: WithGreet) -> None:
     handle = await with_greet(key=KEY).tasks["greet"].aenqueue("ada")
-    keyless, keyed = with_greet(), with_greet(key=KEY)
+    keyless, with_key = with_greet(), with_greet(key=KEY)
     async with at_work(keyless):
         job = await becomes(handle, State.PARKED)
         assert job.reason is not None
         assert "encrypted with the key " + id_of(KEY) in job.reason
         assert "PENSTOCK_KEY" in job.reason
         assert (job.attempt, job.errors) == (0, ())
-        async with at_work(keyed):
+        async with at_work(with_key):
             await ended(handle)
     assert await handle.aresult() == "hello ada"
-    assert (keyless.state.greeted, keyed.state.greeted) == ([], ["ada"])
+    assert (keyless.state.greeted, with_key.state.greeted) == ([], ["ada"])
 
 
 async def test_so_does_one_with_another_key(with_greet: WithGreet) -> None:
@@ -103,23 +103,23 @@ async def test_a_raw_handler_without_the_key_never_sees_encrypted_bytes(new_app:
 
         return app
 
-    keyed = with_handler(key=KEY)
-    handle = await keyed.aenqueue_raw("raw", b"\x00 any bytes", retention="1h")
+    with_key = with_handler(key=KEY)
+    handle = await with_key.aenqueue_raw("raw", b"\x00 any bytes", retention="1h")
     async with at_work(with_handler()):
         await becomes(handle, State.PARKED)
         assert seen == []
-        async with at_work(keyed):
+        async with at_work(with_key):
             await ended(handle)
     assert seen == [b"\x00 any bytes"]
 
 
 async def test_nor_does_who_takes_a_job(with_greet: WithGreet) -> None:
-    keyed, keyless = with_greet(key=KEY), with_greet()
-    handle = await keyed.tasks["greet"].aenqueue("ada")
+    with_key, keyless = with_greet(key=KEY), with_greet()
+    handle = await with_key.tasks["greet"].aenqueue("ada")
     async with keyless.take(wait="100ms") as job:
         assert job is None
     await becomes(handle, State.PARKED)
-    await in_a_burst(keyed)
+    await in_a_burst(with_key)
     assert await handle.aresult() == "hello ada"
 
 
@@ -133,14 +133,14 @@ async def test_a_batch_with_a_member_that_does_not_open_is_set_aside_whole(new_a
 
         return app
 
-    keyed, keyless = collecting(key=KEY), collecting()
+    with_key, keyless = collecting(key=KEY), collecting()
     first = await keyless.tasks["collect"].aenqueue({"x": "clear"})
-    await keyed.tasks["collect"].aenqueue({"x": "encrypted"})
+    await with_key.tasks["collect"].aenqueue({"x": "encrypted"})
     batch = f"{first.id}.batch"
     await in_a_burst(keyless)
-    assert (await becomes(keyed.handle(batch), State.PARKED)).attempt == 0
-    await in_a_burst(keyed)
-    assert keyed.state.docs == [{"x": "clear"}, {"x": "encrypted"}]
+    assert (await becomes(with_key.handle(batch), State.PARKED)).attempt == 0
+    await in_a_burst(with_key)
+    assert with_key.state.docs == [{"x": "clear"}, {"x": "encrypted"}]
     assert not hasattr(keyless.state, "docs")
 
 
@@ -396,15 +396,15 @@ async def test_a_worker_without_the_key_leaves_an_entry_to_those_who_have_it(wit
     from penstock.core.schedule import NewEntry, Schedule
     from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 
-    keyed, keyless = with_greet(key=KEY), with_greet()
+    with_key, keyless = with_greet(key=KEY), with_greet()
     job = NewJob("", "greet", b'{"name":"ada"}')
-    await keyed.store.put_entries([NewEntry("hourly", job, Schedule.of(every="1s"))])
+    await with_key.store.put_entries([NewEntry("hourly", job, Schedule.of(every="1s"))])
     await asyncio.sleep(1.05)  # the clock of an app's store is the real one
     await PeriodicEnqueuer(keyless.store, ["default"], {}).tick()
     assert (await keyless.store.list_jobs()).jobs == []
-    await PeriodicEnqueuer(keyed.store, ["default"], {}).tick()
-    await in_a_burst(keyed)
-    assert "ada" in keyed.state.greeted
+    await PeriodicEnqueuer(with_key.store, ["default"], {}).tick()
+    await in_a_burst(with_key)
+    assert "ada" in with_key.state.greeted
 
 
 # ── the worker's offers ──────────────────────────────────────────────────────────────────────────

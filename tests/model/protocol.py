@@ -2,7 +2,8 @@
 
 What decides is the code itself: `lifecycle.decide`, `lifecycle.first_state`, the reclaimer's `judge`, the
 executor's rule of which starts go on record. What the store does is written down here from its contract, one
-verb each (`Shelf`); the rest is what a worker does between them, one message at a time (`LeaseProtocol`).
+verb each (`ModelStore`). The rest is what a worker does between them, one message at a time
+(`LeaseProtocol`).
 
 Time is abstract: what is scheduled may become due, and a lease may run out, at any step; so a worker that is
 slow, stopped or cut off is one that takes no step meanwhile. Of each message the answer may be lost, or it
@@ -39,11 +40,11 @@ __all__ = [
     "Hold",
     "Kept",
     "LeaseProtocol",
+    "ModelStore",
     "Move",
     "Phase",
     "Possible",
     "Process",
-    "Shelf",
     "Told",
     "World",
     "put",
@@ -155,7 +156,7 @@ class Act(NamedTuple):
 # ── the store, by its contract ───────────────────────────────────────────────────────────────────
 
 
-class Shelf:
+class ModelStore:
     """One function per verb: a job before and after."""
 
     def enqueue(self, job: Kept, spec: NewJob, *, remembered: bool) -> Kept:
@@ -256,10 +257,10 @@ class LeaseProtocol:
         late: int = 1,
         remembered: bool = True,
         operators: bool = True,
-        shelf: Shelf | None = None,
+        store: ModelStore | None = None,
     ) -> None:
         self.specs = specs
-        self.shelf = shelf or Shelf()
+        self.store = store or ModelStore()
         self._faults = faults
         self._late = late
         self._remembered = remembered
@@ -321,22 +322,22 @@ class LeaseProtocol:
         return self._remembered
 
     def _enqueued(self, job: Kept, j: int) -> Kept:
-        return self.shelf.enqueue(job, self.specs[j], remembered=self._remembered)
+        return self.store.enqueue(job, self.specs[j], remembered=self._remembered)
 
     # ── operators and time ──
 
     def _operate(self, world: World, j: int) -> Iterator[Possible]:
-        job, shelf = world.jobs[j], self.shelf
+        job, store = world.jobs[j], self.store
         if not self._operators:
             return
         for verb, after in (
-            ("cancels", shelf.cancel(job)),
-            ("puts off", shelf.reschedule(job)),
-            ("deletes", shelf.delete(job) if world.told[j] == Told.STORED else None),
+            ("cancels", store.cancel(job)),
+            ("puts off", store.reschedule(job)),
+            ("deletes", store.delete(job) if world.told[j] == Told.STORED else None),
         ):
             if after is not None:
                 yield Possible(Act("an operator", verb, j), _job(world, j, after), False, True)
-        anew = shelf.retry(job)
+        anew = store.retry(job)
         if anew is not None:
             after_all = _job(world, j, anew)._replace(processes=tuple(_past(p, j) for p in world.processes))
             yield Possible(Act("an operator", "retries", j), after_all, False, True)
@@ -349,7 +350,7 @@ class LeaseProtocol:
             after = _job(world, j, job._replace(run_out=True))
             cut_off = _is_held(world, j)
             yield Possible(Act("the lease", "runs out on", j), after, True, cut_off)
-        due = self.shelf.promote(job)
+        due = self.store.promote(job)
         if due is not None:
             yield Possible(Act("somebody", "promotes", j), _job(world, j, due))
 
@@ -366,7 +367,7 @@ class LeaseProtocol:
             elif verb == "beat":
                 token, started = what
                 act = act._replace(token=token)
-                job, _ = self.shelf.extend(job, token, started=started)
+                job, _ = self.store.extend(job, token, started=started)
             else:
                 token, move, began = what
                 act = act._replace(token=token, note=_worded(move))
@@ -411,13 +412,13 @@ class LeaseProtocol:
         token = process.asking or _new_token(world)
         free = [j for j, hold in enumerate(process.holds) if hold is None]
         under = [j for j, job in enumerate(world.jobs) if process.asking and job.token == token]
-        ready = [j for j in free if self.shelf.may_fetch(world.jobs[j])]
+        ready = [j for j in free if self.store.may_fetch(world.jobs[j])]
         choices = [under] if under else [[j] for j in ready] + ([ready] if len(ready) > 1 else [])
         for choice in choices:
             jobs = world.jobs
             for j in choice:
                 if not under:
-                    jobs = put(jobs, j, self.shelf.fetch(jobs[j], p, token))
+                    jobs = put(jobs, j, self.store.fetch(jobs[j], p, token))
             act = Act(self._names[p], "fetches", choice[0] if len(choice) == 1 else BOTH, token)
             holds = process.holds
             for j in choice:
@@ -464,7 +465,7 @@ class LeaseProtocol:
     def _record(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
         """Its start goes into the store, and only then does it begin; what had no answer goes back."""
         act = Act(self._names[p], "records the start of", j, hold.token)
-        job, holds = self.shelf.extend(world.jobs[j], hold.token, started=True)
+        job, holds = self.store.extend(world.jobs[j], hold.token, started=True)
         stored = _job(world, j, job)
         yield Possible(act, self._heard(stored, p, j, hold._replace(phase=Phase.RECORDED), holds=holds))
         given_back = _hold(world, p, j, self._ended(hold, j, "released"))
@@ -477,7 +478,7 @@ class LeaseProtocol:
     def _beat(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
         act = Act(self._names[p], "extends", j, hold.token)
         before = world.jobs[j]
-        job, holds = self.shelf.extend(before, hold.token, started=True)
+        job, holds = self.store.extend(before, hold.token, started=True)
         yield Possible(act, self._heard(_job(world, j, job), p, j, hold, holds=holds))
         if job != before:
             yield Possible(act._replace(note="the answer is lost"), _job(world, j, job), False, True)
@@ -513,7 +514,7 @@ class LeaseProtocol:
 
     def _settled(self, job: Kept, token: int, move: Move, refunds: bool) -> tuple[Kept, Settled]:
         """An attempt that has begun and asks for another is no longer counted."""
-        after, answer = self.shelf.settle(job, token, move)
+        after, answer = self.store.settle(job, token, move)
         if answer is Settled.APPLIED and refunds and not move.charge:
             after = after._replace(begun=after.begun - 1)
         return after, answer
@@ -524,7 +525,7 @@ class LeaseProtocol:
         if job.state is not State.RUNNING or process.judging[j] is not None:
             return
         token = _new_token(world)
-        if self.shelf.may_reclaim(job):
+        if self.store.may_reclaim(job):
             yield from self._reclaimed(world, p, j, token, "its lease has run out", begun=True)
         if job.owner >= 0 and not world.processes[job.owner].alive:
             entry = world.processes[job.owner].holds[j]
@@ -541,7 +542,7 @@ class LeaseProtocol:
     def _reclaimed(
         self, world: World, p: int, j: int, token: int, note: str, *, begun: bool
     ) -> Iterator[Possible]:
-        job = self.shelf.reclaim(world.jobs[j], p, token)
+        job = self.store.reclaim(world.jobs[j], p, token)
         after = _job(world, j, job)
         act = Act(self._names[p], "reclaims", j, token, note)
         move = self.judged(job, j, begun=begun)

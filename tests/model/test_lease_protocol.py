@@ -20,9 +20,9 @@ from tests.model.protocol import (
     Hold,
     Kept,
     LeaseProtocol,
+    ModelStore,
     Move,
     Possible,
-    Shelf,
     Told,
     World,
     put,
@@ -85,43 +85,43 @@ def test_the_model_takes_every_legal_step() -> None:
 # ── broken ones ──────────────────────────────────────────────────────────────────────────────────
 
 
-class SettlesWithoutAToken(Shelf):
+class SettlesWithoutAToken(ModelStore):
     def settle(self, job: Kept, token: int, move: Move) -> tuple[Kept, Settled]:
         return super().settle(job, job.token, move) if job.token else super().settle(job, token, move)
 
 
-class ReclaimKeepsTheToken(Shelf):
+class ReclaimKeepsTheToken(ModelStore):
     def reclaim(self, job: Kept, process: int, token: int) -> Kept:
         return super().reclaim(job, process, job.token)
 
 
-class ReclaimsBeforeTheLeaseHasRunOut(Shelf):
+class ReclaimsBeforeTheLeaseHasRunOut(ModelStore):
     def may_reclaim(self, job: Kept) -> bool:
         return job.state is State.RUNNING
 
 
-class ReclaimForgetsWhatWasLostBefore(Shelf):
+class ReclaimForgetsWhatWasLostBefore(ModelStore):
     def may_reclaim(self, job: Kept) -> bool:
         return super().may_reclaim(job) and not job.lost
 
 
-class PromotesBeforeItsTime(Shelf):
+class PromotesBeforeItsTime(ModelStore):
     def promote(self, job: Kept) -> Kept | None:
         return super().promote(job._replace(due=True)) and job._replace(state=State.AVAILABLE)
 
 
-class FetchesWhatIsNotAvailable(Shelf):
+class FetchesWhatIsNotAvailable(ModelStore):
     def may_fetch(self, job: Kept) -> bool:
         return super().may_fetch(job) or (job.state is State.RETRYABLE and job.due)
 
 
-class KeepsTheTokenOfWhatHasEnded(Shelf):
+class KeepsTheTokenOfWhatHasEnded(ModelStore):
     def settle(self, job: Kept, token: int, move: Move) -> tuple[Kept, Settled]:
         after, answer = super().settle(job, token, move)
         return after._replace(token=job.token) if after.state is State.COMPLETED else after, answer
 
 
-class SettleLosesWhatGoesBack(Shelf):
+class SettleLosesWhatGoesBack(ModelStore):
     def settle(self, job: Kept, token: int, move: Move) -> tuple[Kept, Settled]:
         after, answer = super().settle(job, token, move)
         return after._replace(state=None) if after.state is State.RETRYABLE else after, answer
@@ -176,7 +176,7 @@ BROKEN: list[tuple[LeaseProtocol, str, int, str]] = [
         "the producer enqueues job a: the request is lost",
     ),
     (
-        LeaseProtocol(JOB, shelf=SettleLosesWhatGoesBack()),
+        LeaseProtocol(JOB, store=SettleLosesWhatGoesBack()),
         "i1_what_was_acknowledged_is_there_or_has_ended",
         5,
         "W1 settles job a: retryable",
@@ -188,37 +188,37 @@ BROKEN: list[tuple[LeaseProtocol, str, int, str]] = [
         "the producer enqueues job a",
     ),
     (
-        LeaseProtocol(KEPT, shelf=KeepsTheTokenOfWhatHasEnded()),
+        LeaseProtocol(KEPT, store=KeepsTheTokenOfWhatHasEnded()),
         "i1_it_ends_once",
         6,
         "W1 settles job a: completed",
     ),
     (
-        LeaseProtocol(JOB, processes=1, late=0, shelf=ReclaimForgetsWhatWasLostBefore()),
+        LeaseProtocol(JOB, processes=1, late=0, store=ReclaimForgetsWhatWasLostBefore()),
         "i1_an_end_can_be_reached_from_everywhere",
         8,
         "",
     ),
     (
-        LeaseProtocol(JOB, shelf=SettlesWithoutAToken()),
+        LeaseProtocol(JOB, store=SettlesWithoutAToken()),
         "i3_only_who_holds_a_running_job_changes_it",
         6,
         "W1 settles job a",
     ),
     (
-        LeaseProtocol(JOB, shelf=ReclaimsBeforeTheLeaseHasRunOut()),
+        LeaseProtocol(JOB, store=ReclaimsBeforeTheLeaseHasRunOut()),
         "i3_only_who_holds_a_running_job_changes_it",
         3,
         "W1 reclaims job a",
     ),
     (
-        LeaseProtocol(JOB, shelf=ReclaimKeepsTheToken()),
+        LeaseProtocol(JOB, store=ReclaimKeepsTheToken()),
         "i3_one_process_at_a_time_holds_the_lease",
         4,
         "W2 reclaims job a",
     ),
     (
-        LeaseProtocol(LATER, shelf=PromotesBeforeItsTime()),
+        LeaseProtocol(LATER, store=PromotesBeforeItsTime()),
         "i4_nothing_is_handed_out_before_its_time",
         2,
         "somebody promotes job a",
@@ -254,7 +254,7 @@ BROKEN: list[tuple[LeaseProtocol, str, int, str]] = [
         "W1 starts job a",
     ),
     (
-        LeaseProtocol(JOB, shelf=FetchesWhatIsNotAvailable()),
+        LeaseProtocol(JOB, store=FetchesWhatIsNotAvailable()),
         "every_step_is_legal",
         7,
         "W1 fetches job a",
@@ -265,7 +265,7 @@ BROKEN: list[tuple[LeaseProtocol, str, int, str]] = [
 @pytest.mark.parametrize(
     ("model", "promise", "steps", "last"),
     BROKEN,
-    ids=[type(m if type(m) is not LeaseProtocol else m.shelf).__name__ for m, *_ in BROKEN],
+    ids=[type(m if type(m) is not LeaseProtocol else m.store).__name__ for m, *_ in BROKEN],
 )
 def test_a_broken_variant_is_caught(model: LeaseProtocol, promise: str, steps: int, last: str) -> None:
     wrong = check(model).wrong

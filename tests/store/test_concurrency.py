@@ -146,9 +146,9 @@ async def test_the_same_token_at_the_same_time_leases_once(store: Store) -> None
     assert await counts(store) == {State.AVAILABLE: 6, State.RUNNING: 4}
 
 
-async def test_every_sleeper_gets_its_job_in_the_end(store: Store) -> None:
-    """Jobs come one by one, sleepers take one each: no wake-up is lost."""
-    sleepers, got = 6, []
+async def test_every_waiter_gets_its_job_in_the_end(store: Store) -> None:
+    """Jobs come one by one, waiters take one each: no wake-up is lost."""
+    waiters, got = 6, []
 
     async def sleep_and_take(n: int) -> None:
         while True:
@@ -158,12 +158,12 @@ async def test_every_sleeper_gets_its_job_in_the_end(store: Store) -> None:
                 return
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        for n in range(sleepers):
+        for n in range(waiters):
             group.create_task(sleep_and_take(n))
-        for _ in range(sleepers):
+        for _ in range(waiters):
             await asyncio.sleep(0)
             await add(store, new())
-    assert len(set(got)) == sleepers
+    assert len(set(got)) == waiters
 
 
 async def test_a_verb_that_was_given_up_is_done_wholly_or_not_at_all(store: Store) -> None:

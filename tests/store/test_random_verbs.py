@@ -456,8 +456,8 @@ class Verbs(RuleBasedStateMachine):
 
     def replace_one(self, delay: int, replace: int, id: str) -> None:
         """A job that has a key meets another of the same: a parked one, which is seldom, before others."""
-        keyed = [job for job in self.before.values() if job.spec.unique and job.state in QUEUED]
-        for job in sorted(keyed, key=lambda job: job.state is not State.PARKED)[:1]:
+        unique_jobs = [job for job in self.before.values() if job.spec.unique and job.state in QUEUED]
+        for job in sorted(unique_jobs, key=lambda job: job.state is not State.PARKED)[:1]:
             assert job.spec.unique is not None
             unique = UniqueKey(job.spec.unique.key, None, 3, replace)
             self.both("enqueue", [NewJob(id, job.task, b"2", job.queue, delay=delay, unique=unique)])

@@ -174,9 +174,9 @@ async def test_a_waiter_with_an_offer_frees_the_key_as_a_fetch_does(store: Store
 
 async def test_a_settlement_of_many_frees_the_keys_of_those_that_have_some(store: Store) -> None:
     plain = [new() for _ in range(3)]
-    keyed = [new(unique=UniqueKey(f"k{n}")) for n in range(3)]
+    unique_jobs = [new(unique=UniqueKey(f"k{n}")) for n in range(3)]
     kept = [new(unique=UniqueKey(f"f{n}", HOUR, 7)) for n in range(3)]
-    await add(store, *itertools.chain(*zip(plain, keyed, kept, strict=True)))
+    await add(store, *itertools.chain(*zip(plain, unique_jobs, kept, strict=True)))
     jobs = await take(store, 9)
     to = [Transition(State.COMPLETED, keep=KEEP if n % 2 else 0) for n in range(9)]
     settled = await store.settle([Settlement(job.lease, t) for job, t in zip(jobs, to, strict=True)])

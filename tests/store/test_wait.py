@@ -138,35 +138,35 @@ async def test_a_closed_queue_is_work(store: Store) -> None:
 # ── being woken ──
 
 
-async def test_an_enqueue_wakes_the_sleeper(store: Store) -> None:
+async def test_an_enqueue_wakes_the_waiter(store: Store) -> None:
     wait = sleeping(store, "other", "default")
     await asleep(wait)
     await add(store, new())
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK
 
 
-async def test_a_bulk_enqueue_wakes_the_sleeper(store: Store) -> None:
+async def test_a_bulk_enqueue_wakes_the_waiter(store: Store) -> None:
     wait = sleeping(store)
     await asleep(wait)
     await add(store, *some(2_000))
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK
 
 
-async def test_a_job_due_before_the_sleepers_end_wakes_it(store: Store) -> None:
+async def test_a_job_due_before_the_waiters_end_wakes_it(store: Store) -> None:
     wait = sleeping(store, timeout=MINUTE)
     await asleep(wait)
     await add(store, new(delay=MINUTE - 1_000))
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK
 
 
-async def test_a_job_due_after_the_sleepers_end_does_not(store: Store) -> None:
+async def test_a_job_due_after_the_waiters_end_does_not(store: Store) -> None:
     wait = sleeping(store, timeout=300)
     await asleep(wait)
     await add(store, new(delay=MINUTE))
     assert await asyncio.wait_for(wait, SOON) is Wake.NOTHING
 
 
-async def test_work_elsewhere_does_not_wake_the_sleeper(store: Store) -> None:
+async def test_work_elsewhere_does_not_wake_the_waiter(store: Store) -> None:
     wait = sleeping(store, timeout=200)
     await asleep(wait)
     await add(store, new(queue="other"))
@@ -224,7 +224,7 @@ async def a_new_time_soon(store: Store) -> object:
 
 
 @pytest.mark.parametrize("way", sorted(WAKERS))
-async def test_every_way_to_become_ready_wakes_the_sleeper(store: Store, way: str) -> None:
+async def test_every_way_to_become_ready_wakes_the_waiter(store: Store, way: str) -> None:
     await running(store, task="busy")
     await in_state(store, State.DEAD, task="done")
     await add(store, new(task="late", delay=HOUR))
@@ -234,7 +234,7 @@ async def test_every_way_to_become_ready_wakes_the_sleeper(store: Store, way: st
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK
 
 
-async def test_a_promotion_wakes_the_sleeper(store: Store, clock: ManualClock) -> None:
+async def test_a_promotion_wakes_the_waiter(store: Store, clock: ManualClock) -> None:
     await add(store, new(delay=HOUR))
     wait = sleeping(store)
     await asleep(wait)
@@ -243,7 +243,7 @@ async def test_a_promotion_wakes_the_sleeper(store: Store, clock: ManualClock) -
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK
 
 
-async def test_the_end_of_a_pause_wakes_the_sleeper(store: Store) -> None:
+async def test_the_end_of_a_pause_wakes_the_waiter(store: Store) -> None:
     await add(store, new())
     await store.settings("default", paused=True)
     await look(store)
@@ -253,7 +253,7 @@ async def test_the_end_of_a_pause_wakes_the_sleeper(store: Store) -> None:
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK | Wake.SETTINGS
 
 
-async def test_a_parked_job_does_not_wake_the_sleeper(store: Store) -> None:
+async def test_a_parked_job_does_not_wake_the_waiter(store: Store) -> None:
     job = await running(store)
     wait = sleeping(store, timeout=200)
     await asleep(wait)
@@ -271,7 +271,7 @@ async def test_who_finds_nothing_left_sleeps_on(store: Store) -> None:
     assert await sleeps_through(store)
 
 
-async def test_several_sleepers_are_woken(store: Store) -> None:
+async def test_several_waiters_are_woken(store: Store) -> None:
     waits = [sleeping(store) for _ in range(5)]
     for wait in waits:
         await asleep(wait)
@@ -287,7 +287,7 @@ async def test_another_store_object_over_the_same_data_is_woken(open_store: Open
     assert await asyncio.wait_for(wait, SOON) == Wake.WORK
 
 
-async def test_a_thread_wakes_a_sleeper_in_a_loop(store: Store) -> None:
+async def test_a_thread_wakes_a_waiter_in_a_loop(store: Store) -> None:
     wait = sleeping(store)
     await asleep(wait)
     thread = threading.Thread(target=lambda: store.sync.enqueue([new()]))
@@ -296,7 +296,7 @@ async def test_a_thread_wakes_a_sleeper_in_a_loop(store: Store) -> None:
     thread.join()
 
 
-async def test_a_sleeper_that_was_given_up_takes_nothing_with_it(store: Store) -> None:
+async def test_a_waiter_that_was_given_up_takes_nothing_with_it(store: Store) -> None:
     job = await running(store)
     wait = sleeping(store)
     await asleep(wait)
@@ -311,7 +311,7 @@ async def test_a_sleeper_that_was_given_up_takes_nothing_with_it(store: Store) -
 # ── requests to stop ──
 
 
-async def test_a_request_to_stop_wakes_the_sleeper_whatever_its_queues(store: Store) -> None:
+async def test_a_request_to_stop_wakes_the_waiter_whatever_its_queues(store: Store) -> None:
     job = await running(store)
     for queues in ([], ["other"], ["default"]):
         wait = asyncio.create_task(store.wait(queues, timeout=MINUTE))
@@ -380,7 +380,7 @@ async def test_a_wait_that_came_back_for_work_has_told_all_it_knew(store: Store)
 # ── settings ──
 
 
-async def test_changed_settings_of_any_queue_wake_the_sleeper(store: Store) -> None:
+async def test_changed_settings_of_any_queue_wake_the_waiter(store: Store) -> None:
     changes = [{"paused": True}, {"closed": True}, {"paused": False}, {"closed": False}]
     for change in changes:
         wait = asyncio.create_task(store.wait([], timeout=MINUTE))

@@ -12,41 +12,41 @@ from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settlement, Wake
 from tests.store.facts import HOUR, MINUTE, OpenStore, add, asleep, new, take_one
 
-#: Seconds; less than it takes until a sleeper looks for himself, should nobody wake him.
+#: Seconds; less than it takes until a waiter looks for himself, should nobody wake him.
 AT_ONCE = 3.0
 
 
-async def woken(sleeper: asyncio.Task[Wake]) -> Wake:
+async def woken(waiter: asyncio.Task[Wake]) -> Wake:
     async with asyncio.timeout(AT_ONCE):
-        return await sleeper
+        return await waiter
 
 
-async def cancelled(sleeper: asyncio.Task[Wake]) -> None:
-    sleeper.cancel()
+async def cancelled(waiter: asyncio.Task[Wake]) -> None:
+    waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await sleeper
+        await waiter
 
 
 async def test_a_job_that_is_due_soon_wakes_who_still_waits(open_store: OpenStore) -> None:
     one, other, producer = open_store(), open_store(), open_store()
     gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
     await asleep(gone)
-    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(waiter)
     await cancelled(gone)
     await add(producer, new(delay=30_000))
-    assert await woken(sleeper) == Wake.WORK
+    assert await woken(waiter) == Wake.WORK
 
 
 async def test_a_job_wakes_who_still_waits(open_store: OpenStore) -> None:
     one, other, producer = open_store(), open_store(), open_store()
     gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
     await asleep(gone)
-    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(waiter)
     await cancelled(gone)
     await add(producer, new())
-    assert await woken(sleeper) == Wake.WORK
+    assert await woken(waiter) == Wake.WORK
 
 
 async def test_a_promotion_wakes_who_sleeps_though_the_clock_has_leapt_ahead(
@@ -54,11 +54,11 @@ async def test_a_promotion_wakes_who_sleeps_though_the_clock_has_leapt_ahead(
 ) -> None:
     one, other = open_store(), open_store()
     await add(one, new(delay=HOUR))
-    sleeper = asyncio.create_task(other.wait(["default"], timeout=MINUTE))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(other.wait(["default"], timeout=MINUTE))
+    await asleep(waiter)
     clock.advance(HOUR)  # by this clock the minute is over
     assert (await one.promote(["default"], limit=1)).moved == 1
-    assert await woken(sleeper) == Wake.WORK
+    assert await woken(waiter) == Wake.WORK
 
 
 async def test_of_those_whose_time_may_be_over_one_who_sleeps_is_woken(
@@ -67,12 +67,12 @@ async def test_of_those_whose_time_may_be_over_one_who_sleeps_is_woken(
     one, other, producer = open_store(), open_store(), open_store()
     gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
     await asleep(gone)
-    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(waiter)
     await cancelled(gone)
     clock.advance(HOUR)
     await add(producer, new())
-    assert await woken(sleeper) == Wake.WORK
+    assert await woken(waiter) == Wake.WORK
 
 
 @pytest.mark.parametrize("moment", range(8))
@@ -80,14 +80,14 @@ async def test_who_stops_waiting_while_woken_keeps_nobody_asleep(open_store: Ope
     one, other, producer = open_store(), open_store(), open_store()
     gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
     await asleep(gone)
-    sleeper = asyncio.create_task(other.wait(["default"], timeout=60_000))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
+    await asleep(waiter)
     producing = asyncio.create_task(producer.enqueue([new()]))
     for _ in range(moment):
         await asyncio.sleep(0)
     gone.cancel()
     await asyncio.gather(gone, producing, return_exceptions=True)
-    assert await woken(sleeper) == Wake.WORK
+    assert await woken(waiter) == Wake.WORK
 
 
 async def test_who_waits_for_a_queue_that_is_dropped_hears_of_its_next_job(open_store: OpenStore) -> None:
@@ -95,11 +95,11 @@ async def test_who_waits_for_a_queue_that_is_dropped_hears_of_its_next_job(open_
     await add(other, new())
     job = await take_one(other)
     await other.settle([Settlement(job.lease, Transition(State.COMPLETED))])
-    sleeper = asyncio.create_task(store.wait(["default"], timeout=MINUTE))
-    await asleep(sleeper)
+    waiter = asyncio.create_task(store.wait(["default"], timeout=MINUTE))
+    await asleep(waiter)
     assert await other.drop("default")
     await add(other, new())
-    assert await woken(sleeper) == Wake.WORK
+    assert await woken(waiter) == Wake.WORK
 
 
 async def test_a_job_that_many_have_asked_after_is_told_of_still(open_store: OpenStore) -> None:
@@ -109,12 +109,12 @@ async def test_a_job_that_many_have_asked_after_is_told_of_still(open_store: Ope
     ref = job.ref
     for _ in range(300):
         assert await asyncio.to_thread(store.sync.wait_for_end, [ref], timeout=0) == await store.get([ref])
-    sleeper = asyncio.create_task(store.wait_for_end([ref], timeout=60_000))
+    waiter = asyncio.create_task(store.wait_for_end([ref], timeout=60_000))
     await asyncio.sleep(0.1)
-    assert not sleeper.done()
+    assert not waiter.done()
     await worker.cancel([ref])
     async with asyncio.timeout(AT_ONCE):
-        (found,) = await sleeper
+        (found,) = await waiter
     assert found is not None
     assert found.state is State.CANCELLED
 

@@ -129,16 +129,16 @@ def test_a_fork_is_told_that_nobody_would_see_its_jobs() -> None:
 # ── loops ──
 
 
-def test_a_sleeper_whose_loop_is_gone_disturbs_nobody() -> None:
+def test_a_waiter_whose_loop_is_gone_disturbs_nobody() -> None:
     store = MemoryStore()
     loop = asyncio.new_event_loop()
-    sleeper = loop.create_task(store.wait(["default"], timeout=60_000))
+    waiter = loop.create_task(store.wait(["default"], timeout=60_000))
     loop.run_until_complete(asyncio.sleep(0.01))
     loop.close()
     store.sync.enqueue([new("a")])
     assert asyncio.run(store.wait(["default"], timeout=60_000)) == Wake.WORK
-    sleeper.get_coro().close()  # type: ignore[union-attr]
-    sleeper._log_destroy_pending = False  # type: ignore[attr-defined]  # it can never run again
+    waiter.get_coro().close()  # type: ignore[union-attr]
+    waiter._log_destroy_pending = False  # type: ignore[attr-defined]  # it can never run again
 
 
 def test_a_waiter_in_a_thread_is_woken_from_a_loop_and_the_other_way_round() -> None:

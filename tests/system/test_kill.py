@@ -234,7 +234,7 @@ def _works(*command: str) -> bool:
         return False
 
 
-def test_a_proof_of_life_is_gone_once_its_worker_is_buried(place):
+def test_a_proof_of_life_is_gone_once_its_worker_is_removed(place):
     first = place.lone()
     handles = hold(place, 3)
     place.until_started(3)

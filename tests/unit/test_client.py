@@ -334,7 +334,7 @@ def test_a_store_that_fails_before_anything_was_stored_raises_its_own_error(
         many([app.tasks["add"].job(1)])
 
 
-def test_a_draft_that_is_sent_again_is_not_stored_twice(app: App, store: Recording, many: Any) -> None:
+def test_a_job_call_that_is_sent_again_is_not_stored_twice(app: App, store: Recording, many: Any) -> None:
     calls = [app.tasks["add"].job(n) for n in range(3)]
     store.fails = {1: EnqueueUnknown([], "connection reset")}
     with pytest.raises(EnqueueUnknown):
@@ -356,13 +356,13 @@ def test_an_argument_that_does_not_fit_keeps_all_out(app: App, store: Recording,
     assert store.writes == []
 
 
-def test_what_is_no_draft_is_refused(app: App, store: Recording, many: Any) -> None:
+def test_what_is_no_job_call_is_refused(app: App, store: Recording, many: Any) -> None:
     with pytest.raises(ConfigError, match=r"enqueue_many takes task\.job\(\.\.\.\), not 1"):
         many([app.tasks["add"].job(1), 1])
     assert store.writes == []
 
 
-def test_a_draft_knows_its_id_before_it_is_sent(app: App) -> None:
+def test_a_job_call_knows_its_id_before_it_is_sent(app: App) -> None:
     call = app.tasks["add"].job(1)
     id = call.id
     assert app.enqueue_many([call])[0].id == id == call.id

@@ -16,7 +16,7 @@ from penstock.testing import CrashPoints, Point
 from penstock.verify.crash_points import Boundary, kill_here
 
 
-async def test_a_run_without_harm_leaves_its_points() -> None:
+async def test_a_run_without_faults_leaves_its_points() -> None:
     points = CrashPoints(MemoryStore())
     await points.store.enqueue([NewJob("a", "t")])
     await points.store.get([Ref("default", "a")])
@@ -50,7 +50,7 @@ async def test_behind_the_send_it_is_done_and_who_enqueues_is_told_that_nobody_k
     assert len(await points.store.find("a")) == 1
 
 
-async def test_behind_the_answer_nothing_can_fail_and_so_no_harm_is_counted() -> None:
+async def test_behind_the_answer_nothing_can_fail_and_so_no_fault_is_counted() -> None:
     points = CrashPoints(MemoryStore())
     points.at("enqueue:1:after")
     await points.store.enqueue([NewJob("a", "t")])
@@ -59,7 +59,7 @@ async def test_behind_the_answer_nothing_can_fail_and_so_no_harm_is_counted() ->
     assert points.struck == []
 
 
-async def test_harm_of_ones_own_is_done_after_the_caller_has_its_answer() -> None:
+async def test_a_fault_of_ones_own_is_done_after_the_caller_has_its_answer() -> None:
     points, seen = CrashPoints(MemoryStore()), list[str]()
     points.at("enqueue:1:after", lambda: seen.append("harm"))
     await points.store.enqueue([NewJob("a", "t")])

@@ -86,12 +86,12 @@ def test_each_kind_that_is_not_possible_says_why() -> None:
     assert "'wrath'" in lines[2]
 
 
-def test_a_harm_for_servers_of_the_runs_own_names_the_kind_of_server_to_start() -> None:
+def test_a_fault_for_servers_of_the_runs_own_names_the_kind_of_server_to_start() -> None:
     with pytest.raises(ConfigError, match=r"with --private redis-sentinel$"):
         choose(["failover"], Capabilities("redis-sentinel"))
 
 
-def test_a_lost_shard_is_a_harm_of_a_private_cluster_alone() -> None:
+def test_a_lost_shard_is_a_fault_of_a_private_cluster_alone() -> None:
     with pytest.raises(ConfigError, match=r"with --private redis-cluster$"):
         choose(["lost-shard"], Capabilities("redis-cluster"))
     with pytest.raises(ConfigError, match=r"it needs redis-cluster, and this is redis$"):

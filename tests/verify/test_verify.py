@@ -134,7 +134,7 @@ def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("store", "seed"), [("sqlite", 20_261_122), ("redis-always", None)])
-def test_a_minute_of_every_harm_keeps_all_promises(store: str, seed: int | None, tmp_path: Path) -> None:
+def test_a_minute_of_every_fault_keeps_all_promises(store: str, seed: int | None, tmp_path: Path) -> None:
     """One from a seed that is always the same; one from a fresh seed, which the report says."""
     chosen = () if seed is None else ("--seed", seed)
     report = _report(tmp_path, "--private", store, "--minutes", "1", "--dir", tmp_path / "run", *chosen)

@@ -27,14 +27,14 @@ def _fill(url: str, namespace: str) -> App:
     @app.task(name="alone", queue="unique", unique=True)
     def alone(n: int) -> None: ...
 
-    @app.task(name="keyed", queue="keys", concurrency_key="n", ordered=True)
-    def keyed(n: int) -> None: ...
+    @app.task(name="ordered", queue="keys", concurrency_key="n", ordered=True)
+    def ordered(n: int) -> None: ...
 
     @app.task(name="many", queue="batches", batch=Batch(max_size=10))
     def many(items: list[int]) -> None: ...
 
     for n in range(3):
-        for task in (plain, plain.using(delay="1h"), alone, keyed, keyed.using(queue=f"q{n}"), many):
+        for task in (plain, plain.using(delay="1h"), alone, ordered, ordered.using(queue=f"q{n}"), many):
             task.enqueue(n)
     plain.using(id="here").enqueue(1)
     app.handle("gone", task=plain).cancel()

@@ -43,7 +43,7 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
     return job
 
 
-async def bury(store: Store, child: str, *table: LeaseEntry, **knobs: str) -> None:
+async def reclaim_dead(store: Store, child: str, *table: LeaseEntry, **knobs: str) -> None:
     config, complaint = load(knobs).config, Complaint(logging.getLogger(__name__))
     facts = {"by": mint(), "config": config, "can_tell": lambda: None, "complaint": complaint}
     await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(store)
@@ -66,7 +66,7 @@ async def test_what_it_ran_is_charged_if_its_table_says_that_it_had_begun(
 ) -> None:
     await store.enqueue([NewJob("a", "t")])
     job = await fetched(store, "child")
-    await bury(store, "child", entry(job, started=started))
+    await reclaim_dead(store, "child", entry(job, started=started))
     after = await now(store, job)
     assert (after.state, after.attempt, after.lost) == (State.AVAILABLE, attempt, 1)
 
@@ -74,7 +74,7 @@ async def test_what_it_ran_is_charged_if_its_table_says_that_it_had_begun(
 async def test_what_it_had_just_fetched_is_not_charged(store: Store) -> None:
     await store.enqueue([NewJob("a", "t")])
     job = await fetched(store, "child")
-    await bury(store, "child")
+    await reclaim_dead(store, "child")
     assert (await now(store, job)).attempt == 0
 
 
@@ -84,7 +84,7 @@ async def test_what_it_had_reclaimed_from_another_is_charged_for_it_may_have_beg
     await store.enqueue([NewJob("a", "t")])
     job = await fetched(store, "other")
     await reclaimed(store, "child", of="other")
-    await bury(store, "child")
+    await reclaim_dead(store, "child")
     after = await now(store, job)
     assert (after.state, after.attempt, after.lost) == (State.AVAILABLE, 1, 1)
 
@@ -99,7 +99,7 @@ async def test_nor_does_an_old_entry_for_the_same_job_let_an_at_most_once_job_st
     job = await fetched(store, "other")
     await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
     await reclaimed(store, "child", of="other")
-    await bury(store, "child", old)
+    await reclaim_dead(store, "child", old)
     assert (await now(store, job)).state is State.DEAD
 
 
@@ -113,7 +113,7 @@ async def test_nor_does_one_of_its_own_that_it_has_fetched_anew(store: Store) ->
     await _given_back(store, await reclaimed(store, "third", of="child"))
     job = await fetched(store, "child", "anew")
     await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
-    await bury(store, "child", entry(job, started=True), old)
+    await reclaim_dead(store, "child", entry(job, started=True), old)
     assert (await now(store, job)).state is State.DEAD
 
 
@@ -121,5 +121,5 @@ async def test_what_dies_with_it_is_kept_as_long_as_the_configuration_says(store
     await store.enqueue([NewJob("a", "t", max_attempts=1)])
     job = await fetched(store, "child")
     await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
-    await bury(store, "child", entry(job, started=True), keep_dead="0s")
+    await reclaim_dead(store, "child", entry(job, started=True), keep_dead="0s")
     assert await store.get([job.ref]) == [None]

@@ -64,12 +64,12 @@ async def test_a_burst_serves_queues_with_slots_and_process_tasks_to_the_end(
     """Queues that are full for the moment are not empty."""
     from penstock.worker.queues import Queue
 
-    narrow = made(app, "async", linger, queue="narrow")
+    single = made(app, "async", linger, queue="single")
     heavy = made(app, "process", act, queue="heavy")
     began = tmp_path / "began"
-    await app.aenqueue_many([narrow.job(str(began), 0.01) for _ in range(20)])
+    await app.aenqueue_many([single.job(str(began), 0.01) for _ in range(20)])
     handles = [await heavy.aenqueue("return") for _ in range(6)]
-    await in_a_burst(app, [Queue("narrow", slots=2), "heavy"], config=patient(process_slots=1))
+    await in_a_burst(app, [Queue("single", slots=2), "heavy"], config=patient(process_slots=1))
     assert len(lines(began)) == 20
     for handle in handles:
         assert await handle.aresult(10) == "done in attempt 1"

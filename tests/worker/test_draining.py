@@ -15,7 +15,7 @@ from penstock.core.ids import mint_token
 from penstock.core.job import State
 from penstock.errors import StoreUnavailable
 from penstock.events import JobReleased, LateResultRefused
-from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
+from penstock.stores.contract import Fetched, Share, Store, Wake, WorkerOffer
 from penstock.testing import FaultyStore
 from penstock.worker import Worker, services
 from tests.worker.conftest import (
@@ -356,7 +356,7 @@ class _Mute(_Deaf):
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         if offer is None:

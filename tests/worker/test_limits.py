@@ -123,13 +123,13 @@ async def test_parked_jobs_of_a_full_queue_start_as_others_end(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SAFETY_POLL", "1h")
-    stranger = App(store=kit.app.store)
+    other_app = App(store=kit.app.store)
 
-    @stranger.task(name="other", queue=MAIL)
+    @other_app.task(name="other", queue=MAIL)
     async def other() -> None: ...
 
     kit.put(6, wait=True)
-    old = Worker(stranger, [MAIL], concurrency=5)
+    old = Worker(other_app, [MAIL], concurrency=5)
     runs = [asyncio.create_task(old.run())]
     await until_parked(kit.app, 6)
     kit.set(max_running=2)

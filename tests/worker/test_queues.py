@@ -78,7 +78,7 @@ def test_a_queue_never_gets_more_than_its_slots() -> None:
     assert plan == {"a": 6}
 
 
-def test_a_narrow_queue_gives_what_it_may_and_the_others_all() -> None:
+def test_a_queue_of_one_slot_gives_what_it_may_and_the_others_all() -> None:
     round_robin = WeightedRoundRobin((Queue("a"), Queue("b")))
     caps = {s.queue: s.cap for s in round_robin.plan(10, 10, {}, {"a": 0})}
     assert caps == {"b": 10}

@@ -151,7 +151,7 @@ async def test_a_full_disk_keeps_outcomes_waiting(app: App, faults: FaultyStore)
     assert await handle.aresult(10) == "done in attempt 1"
 
 
-async def test_upkeep_survives_an_outage(app: App, faults: FaultyStore) -> None:
+async def test_maintenance_survives_an_outage(app: App, faults: FaultyStore) -> None:
     handle = await made(app, "async", act).using(delay="300ms").aenqueue("return")
     async with at_work(app):
         for verb in ("promote", "reclaim", "prune", "announce", "workers", "wait"):

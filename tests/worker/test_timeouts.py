@@ -111,12 +111,12 @@ async def test_a_deadline_that_passed_while_the_job_slept_ends_it_without_a_star
     app, starts = App("memory://"), []
 
     @app.task
-    async def sleeper() -> None:
+    async def waiter() -> None:
         starts.append(1)
         raise Snooze("2h")
 
     with inline(app, raises=False) as box:
-        handle = await sleeper.using(deadline=box.now + timedelta(hours=1)).aenqueue()
+        handle = await waiter.using(deadline=box.now + timedelta(hours=1)).aenqueue()
         await box.arun_all()
         job = await handle.ajob()
     assert job is not None

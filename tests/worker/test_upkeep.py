@@ -69,7 +69,7 @@ class Court:
 
     def __init__(self, store: Store, **options: Any) -> None:
         self.dead: set[str] = set()
-        self.buried: list[str] = []
+        self.removed: list[str] = []
         self.told: list[tuple[str, str, int]] = []
         settings = {"lease": LEASE, "heartbeat": 5.0, "every": 1.0, **options}
         self.reclaimer = Reclaimer(
@@ -83,7 +83,7 @@ class Court:
         )
 
     def _remove_dead(self, worker: str) -> bool:
-        self.buried.append(worker)
+        self.removed.append(worker)
         return True
 
 
@@ -151,7 +151,7 @@ async def test_a_worker_proven_dead_loses_its_jobs_at_once_in_all_queues(store: 
         assert [(e.kind, e.message) for e in job.errors] == [("WorkerLost", "worker deceased died")]
     assert (await found(store, "c")).state is State.RUNNING
     assert sorted(i.id for i in await store.workers()) == ["alive", "me"]
-    assert court.buried == ["deceased"]
+    assert court.removed == ["deceased"]
     assert court.told == [("deceased", "worker deceased died", 2)]
 
 

@@ -143,11 +143,11 @@ class _Results(Generic[R]):
 
     def give_up(self, jobs: list[Job | None], patience: Patience) -> None:
         """End the wait: add jobs that have ended, and report the others as late."""
-        stand = dict(zip(list(self.open), jobs, strict=True))
-        self.take({ref: job for ref, job in stand.items() if job is None or job.ended})
+        jobs_now = dict(zip(list(self.open), jobs, strict=True))
+        self.take({ref: job for ref, job in jobs_now.items() if job is None or job.ended})
         for ref, places in self.open.items():
             for place in places:
-                job = stand[ref]
+                job = jobs_now[ref]
                 late = f"{name_of(self._handles[place])} has not ended within {patience}"
                 error = ResultTimeout(f"{late}: it is {job.state.value}" if job else late)
                 if not self._return_errors:

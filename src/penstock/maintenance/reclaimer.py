@@ -62,7 +62,7 @@ class Reclaimer(Service):
         self._lease = lease
         self._heartbeat = heartbeat
         self._proven_dead = proven_dead
-        self._strangers: set[str] = set()  # dead workers that do not belong to this store
+        self._foreign_workers: set[str] = set()  # dead workers that do not belong to this store
         self._look_at_all = 0.0  # monotonic: when those are looked up again
         self._remove_dead = remove_dead
         self._on_lost = on_lost
@@ -132,14 +132,14 @@ class Reclaimer(Service):
         Whether the store was asked: only if a worker on this host has died.
         """
         if time.monotonic() >= self._look_at_all:  # an id given by the user may be in use again
-            self._strangers.clear()
+            self._foreign_workers.clear()
             self._look_at_all = time.monotonic() + _STRANGE_FOR
-        dead = self._proven_dead(self._strangers)
-        self._strangers &= dead
-        if not dead - self._strangers:
+        dead = self._proven_dead(self._foreign_workers)
+        self._foreign_workers &= dead
+        if not dead - self._foreign_workers:
             return False
         ours = await self._store.workers()
-        self._strangers |= dead - {info.id for info in ours}
+        self._foreign_workers |= dead - {info.id for info in ours}
         for info in ours:
             if info.id == self._worker or info.id not in dead:
                 continue

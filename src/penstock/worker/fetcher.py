@@ -12,7 +12,7 @@ from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.maintenance.service import Backoff, Service
-from penstock.stores.contract import Fetched, Offer, Share, Store, Wake
+from penstock.stores.contract import Fetched, Share, Store, Wake, WorkerOffer
 from penstock.worker.executor import Admission, Slots
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.queues import Queue, WeightedRoundRobin, spread
@@ -236,12 +236,12 @@ class Fetcher(Service):
         if Wake.SETTINGS in news:
             self._on_settings()
 
-    def _offer(self) -> Offer:
-        """Offer the store to lease jobs to this worker directly, under the token of the next fetch."""
+    def _offer(self) -> WorkerOffer:
+        """WorkerOffer the store to lease jobs to this worker directly, under the token of the next fetch."""
         self._shown = True
-        return Offer(self._worker, self._token, self._lease, self._take)
+        return WorkerOffer(self._worker, self._token, self._lease, self._take)
 
-    def _take(self, handed: Fetched) -> Offer | None:
+    def _take(self, handed: Fetched) -> WorkerOffer | None:
         """Start a job that the store leased to this worker while it waited; returns the next offer, if any.
 
         There is a next offer if slots are free and no served queue has a slot limit.

@@ -206,8 +206,8 @@ class Settler:
 
         An unchanged count of losses shows that no other worker has had the job in between.
         """
-        sure = (Settled.APPLIED, Settled.UNKNOWN)
-        refused = [place for place, answer in enumerate(answers) if answer not in sure]
+        answered = (Settled.APPLIED, Settled.UNKNOWN)
+        refused = [place for place, answer in enumerate(answers) if answer not in answered]
         if not refused:
             return answers
         found = list(answers)

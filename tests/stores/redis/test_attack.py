@@ -16,7 +16,7 @@ from redis.crc import key_slot
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import EnqueueStatus, Offer, Settled, Settlement, Share, Wake
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Wake, WorkerOffer
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.subscriber import Subscriber
 from penstock.stores.redis.verbs import fetching, leases, operating, producing, settling
@@ -235,7 +235,9 @@ async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
 ) -> None:
     other = another(store)
     await add(other, new(queue="elsewhere"))
-    waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
+    waiting = asyncio.create_task(
+        store.wait(["default"], timeout=60_000, offer=WorkerOffer("w1", "t1", LEASE))
+    )
     await asleep(waiting)
     subscriber = store._subscribers.get(asyncio.get_running_loop())
     receive, late = subscriber.on_message, list[bytes]()
@@ -273,7 +275,9 @@ async def test_a_job_that_came_too_long_ago_is_not_given_back_and_run(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = another(store)
-    waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=Offer("w1", "t1", LEASE)))
+    waiting = asyncio.create_task(
+        store.wait(["default"], timeout=60_000, offer=WorkerOffer("w1", "t1", LEASE))
+    )
     await asleep(waiting)
     monkeypatch.setattr(store._subscribers.get(asyncio.get_running_loop()), "age_of", lambda came: 1e6)
     await add(other, new())

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Fetched, Offer, Settled, Settlement, Share, Wake
+from penstock.stores.contract import Fetched, Settled, Settlement, Share, Wake, WorkerOffer
 from penstock.stores.redis.context import command
 from penstock.stores.redis.direct_dispatch import DispatchedJob
 from penstock.stores.redis.keys import packed
@@ -43,7 +43,7 @@ def other(url: str) -> Iterator[RedisStore]:
 
 async def asleep(store: RedisStore, *queues: str, token: str = "t1") -> asyncio.Task[Wake]:
     """A wait with an offer that producers know of."""
-    offer = Offer("w1", token, LEASE)
+    offer = WorkerOffer("w1", token, LEASE)
     waiting = asyncio.create_task(store.wait(list(queues), timeout=60_000, offer=offer))
     async with asyncio.timeout(SOON):
         while not await offered(store, queues[0]):
@@ -222,13 +222,13 @@ async def test_one_who_waits_on_takes_one_job_after_the_other(store: RedisStore,
     taken: list[Job] = []
     tokens = iter(["t2", "t3", "t4"])
 
-    def take(handed: Fetched) -> Offer | None:
+    def take(handed: Fetched) -> WorkerOffer | None:
         taken.extend(handed.jobs)
-        return Offer("w1", next(tokens), LEASE, take) if len(taken) < 3 else None
+        return WorkerOffer("w1", next(tokens), LEASE, take) if len(taken) < 3 else None
 
     await other.enqueue([NewJob("0", "t")])
     await fetch(store, "t0")  # learns the profile
-    offer = Offer("w1", "t1", LEASE, take)
+    offer = WorkerOffer("w1", "t1", LEASE, take)
     waiting = asyncio.create_task(store.wait(["default"], timeout=60_000, offer=offer))
     for n in range(3):
         async with asyncio.timeout(SOON):

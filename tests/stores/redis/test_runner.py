@@ -562,7 +562,7 @@ class _Late(CredentialProvider):
         return ("secret",)
 
 
-async def test_who_hangs_up_before_the_greeting_is_not_waited_for() -> None:
+async def test_who_hangs_up_before_the_handshake_is_not_waited_for() -> None:
     """As a proxy does whose server is away; it may be seen before the connection is ours."""
     hung_up = asyncio.Event()
 

@@ -158,9 +158,9 @@ def only_when_notified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_when_notified")
 async def test_an_enqueue_wakes_a_wait_of_another_store(open_store: OpenStore, way: str) -> None:
-    sleeper, producer = open_store(), open_store()
-    waiting = asyncio.create_task(sleeper.wait(["default"], timeout=60_000))
-    await asleep(sleeper)
+    waiter, producer = open_store(), open_store()
+    waiting = asyncio.create_task(waiter.wait(["default"], timeout=60_000))
+    await asleep(waiter)
     producer.sync.enqueue([new()])
     async with asyncio.timeout(SOON):
         assert await waiting == Wake.WORK
@@ -168,13 +168,13 @@ async def test_an_enqueue_wakes_a_wait_of_another_store(open_store: OpenStore, w
 
 @pytest.mark.usefixtures("only_when_notified")
 async def test_the_end_of_a_job_wakes_who_waits_for_it(open_store: OpenStore, way: str) -> None:
-    sleeper, worker = open_store(), open_store()
+    waiter, worker = open_store(), open_store()
     job = new(retention=1_000)
-    sleeper.sync.enqueue([job])
+    waiter.sync.enqueue([job])
     leased = await take(worker)
-    in_loop = asyncio.create_task(sleeper.wait_for_end([job.ref], timeout=60_000))
-    in_thread = asyncio.create_task(asyncio.to_thread(sleeper.sync.wait_for_end, [job.ref], timeout=60_000))
-    await asleep(sleeper)
+    in_loop = asyncio.create_task(waiter.wait_for_end([job.ref], timeout=60_000))
+    in_thread = asyncio.create_task(asyncio.to_thread(waiter.sync.wait_for_end, [job.ref], timeout=60_000))
+    await asleep(waiter)
     await worker.settle(settlements(leased, KEPT))
     async with asyncio.timeout(SOON):
         for found in await asyncio.gather(in_loop, in_thread):

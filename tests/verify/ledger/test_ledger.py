@@ -14,7 +14,7 @@ import pytest
 
 from penstock import App, StoreFull, StoreUnavailable, Worker, current_job
 from penstock.core.job import Ref
-from penstock.stores.contract import Offer, Share
+from penstock.stores.contract import Share, WorkerOffer
 from penstock.testing import FaultyStore
 from penstock.verify.ledger import Ledger, acheck, check
 from penstock.verify.ledger.reading.history import read
@@ -194,7 +194,7 @@ async def test_a_fetch_under_a_token_that_was_offered_says_since_when(tmp_path: 
     def note(n: int) -> None: ...
 
     Ledger(tmp_path).watch(app)
-    offer = Offer("w", "t" * 24, 15_000)
+    offer = WorkerOffer("w", "t" * 24, 15_000)
     if waits:
         await app.store.wait(["default"], timeout=1, offer=offer)
     note.enqueue(1)

@@ -34,8 +34,8 @@ async def test_two_workers_that_do_everything_leave_an_account_without_findings(
     Ledger(tmp_path / "ledger").watch(app)
     ticked = asyncio.Event()
     offer = _tasks(app, ticked)
-    await app.queue("narrow").asettings(max_running=2)
-    queues = [Queue("default"), Queue("narrow")]
+    await app.queue("single").asettings(max_running=2)
+    queues = [Queue("default"), Queue("single")]
     workers = [asyncio.create_task(Worker(app, queues=queues, concurrency=8).run()) for _ in range(2)]
     rng = random.Random(SEED)
     try:
@@ -55,9 +55,9 @@ async def test_two_workers_that_do_everything_leave_an_account_without_findings(
     await Worker(app, queues=queues, burst=True).run()
     verdict = (await acheck(tmp_path / "ledger", app.store)).require()
     history = read(tmp_path / "ledger")
-    assert [(one.max_running, one.told) for one in history.limits["narrow"]] == [(2, False), (2, True)]
+    assert [(one.max_running, one.told) for one in history.limits["single"]] == [(2, False), (2, True)]
     by_queue = {story.ref.queue for story in history.stories}
-    assert by_queue == {"default", "narrow"}
+    assert by_queue == {"default", "single"}
     assert any(story.batches for story in history.stories)
     assert any(story.offer and story.offer.entry for story in history.stories)
     assert any(v.verdict == "duplicate" for story in history.stories for v in story.verdicts)
@@ -73,11 +73,11 @@ async def test_a_store_that_lets_too_many_of_a_key_run_is_found(tmp_path: Path) 
     Ledger(tmp_path).watch(app)
 
     @app.task(concurrency_key="n", max_running_per_key=3)
-    async def keyed(n: int) -> None:
+    async def limited(n: int) -> None:
         await asyncio.sleep(0.05)
 
     for _ in range(6):
-        await keyed.aenqueue(1)
+        await limited.aenqueue(1)
     await Worker(app, burst=True).run()
     assert (await acheck(tmp_path, app.store)).ok
     (path,) = tmp_path.glob("*.jsonl")
@@ -87,7 +87,7 @@ async def test_a_store_that_lets_too_many_of_a_key_run_is_found(tmp_path: Path) 
 
 def _tasks(app: App, ticked: asyncio.Event) -> list[Callable[[int], object]]:
     @app.task(concurrency_key="key", retry=0.01)
-    async def keyed(key: int, n: int) -> None:
+    async def limited(key: int, n: int) -> None:
         await asyncio.sleep(0.002)
         if n % 7 == 0 and current_job().attempt == 1:
             raise ValueError("once more")
@@ -112,8 +112,8 @@ def _tasks(app: App, ticked: asyncio.Event) -> list[Callable[[int], object]]:
     async def once_in_a_while(key: int, n: int) -> int:
         return n
 
-    @app.task(queue="narrow")
-    async def narrow(n: int) -> None:
+    @app.task(queue="single")
+    async def single(n: int) -> None:
         await asyncio.sleep(0.003)
 
     @app.task
@@ -126,7 +126,7 @@ def _tasks(app: App, ticked: asyncio.Event) -> list[Callable[[int], object]]:
         ticked.set()
 
     return [
-        lambda n: keyed.aenqueue(n % 3, n),
+        lambda n: limited.aenqueue(n % 3, n),
         lambda n: in_order.aenqueue(n % 2, n),
         lambda n: in_order.using(delay=0.03).aenqueue(n % 2, n),
         lambda n: together.aenqueue(n),
@@ -134,6 +134,6 @@ def _tasks(app: App, ticked: asyncio.Event) -> list[Callable[[int], object]]:
         lambda n: only_one_queued.aenqueue(n % 3, n),
         lambda n: only_one_queued.using(delay=0.05).aenqueue(n % 3, n),
         lambda n: once_in_a_while.aenqueue(n % 3, n),
-        lambda n: narrow.aenqueue(n),
+        lambda n: single.aenqueue(n),
         lambda n: plain.using(delay=0.02, priority=n % 5).aenqueue(n),
     ]

@@ -260,7 +260,7 @@ def test_who_had_ended_before_its_producer_heard_that_it_was_taken_holds_nothing
     assert told.promises() == []
 
 
-def test_a_holder_that_its_supervisor_may_have_buried_excuses(told: Chronicle) -> None:
+def test_a_holder_that_its_supervisor_may_have_removed_excuses(told: Chronicle) -> None:
     told.enqueue("a", 0, unique="k")
     told.start("a", 10)
     told.fault("kill", 12, target=2)
@@ -360,7 +360,7 @@ def _tick(
     told.write(facts.Ticking, at, QUEUE, "e", 1, watermark, to, (id,), pid=pid)
     told.write(facts.Offered, at, QUEUE, id, task="t", due=EPOCH + to, entry="e", pid=pid)
     new = answer == "applied"
-    told.write(facts.Ticked, at + 1, QUEUE, "e", 1, watermark, answer, (id,) if new else (), pid=pid)
+    told.write(facts.TickAnswered, at + 1, QUEUE, "e", 1, watermark, answer, (id,) if new else (), pid=pid)
     told.write(facts.Answered, at + 1, QUEUE, id, "new" if new else "skipped", pid=pid)
     if new:
         told.run(id, at + 10, at + 15)
@@ -411,7 +411,7 @@ def _again(told: Chronicle, *, gap: float = 10) -> None:
     told.run("a", 10_000 + gap, 10_020 + gap, pid=3, attempt=2)
 
 
-def test_a_duplicate_names_the_harm_and_the_lease(told: Chronicle) -> None:
+def test_a_duplicate_names_the_fault_and_the_lease(told: Chronicle) -> None:
     _again(told)
     told.fault("restart-store", 4_000, seconds=1.0)
     told.fault("kill-worker", 10_004, target=2)
@@ -513,7 +513,7 @@ def test_a_lease_whose_news_came_late_ends_no_loan(told: Chronicle) -> None:
     assert verdict.duplicates[0].leased_until == EPOCH + 10_020
 
 
-def test_harm_that_was_long_over_explains_nothing(told: Chronicle) -> None:
+def test_a_fault_that_was_long_over_explains_nothing(told: Chronicle) -> None:
     _again(told)
     told.fault("restart-store", 4_000, seconds=0.5)  # and the 5 s that it may be felt
     verdict = told.verdict_on()
@@ -521,7 +521,7 @@ def test_harm_that_was_long_over_explains_nothing(told: Chronicle) -> None:
     assert (verdict.unexplained, verdict.duplicates[0].cause) == (1, "unexplained")
 
 
-def test_harm_that_costs_nobody_a_lease_explains_nothing(told: Chronicle) -> None:
+def test_a_fault_that_costs_nobody_a_lease_explains_nothing(told: Chronicle) -> None:
     _again(told)
     told.fault("script-flush", 10_004)
     assert told.promises() == ["cause"]
@@ -561,7 +561,7 @@ def test_retries_are_no_duplicates(told: Chronicle) -> None:
     assert (verdict.reruns, verdict.duplicated) == ({"failure": 1}, 0)
 
 
-def test_harm_that_was_asked_for_and_never_done_is_found(told: Chronicle) -> None:
+def test_a_fault_that_was_asked_for_and_never_done_is_found(told: Chronicle) -> None:
     told.fault("kill-worker", 1, target=2)
     told.write(facts.Fault, 2, "kill", 3, "os-exit")  # its word is that of its cause
     verdict = told.verdict_on(asked=("kill-worker", "os-exit"))

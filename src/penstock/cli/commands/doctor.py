@@ -87,7 +87,7 @@ def _store(session: Session) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 "store", "ok", f"{shown} answers: {counted(len(queues), 'queue')}, {counted(jobs, 'job')}"
             )
-            yield from map(_stranger, session.run(lambda i: i.parked()))
+            yield from map(_parked_job, session.run(lambda i: i.parked()))
     except PenstockError as error:
         yield DoctorFinding("store", "bad", str(error))
 
@@ -98,7 +98,7 @@ def _shown(found: contract.Finding) -> DoctorFinding:
     return DoctorFinding(found.what, how, f"{found.why}; {found.way_out}" if found.way_out else found.why)
 
 
-def _stranger(found: ParkedView) -> DoctorFinding:
+def _parked_job(found: ParkedView) -> DoctorFinding:
     """Finding about parked jobs of one task in one queue."""
     what = f"{counted(found.jobs, 'job')} of {found.task!r} in {found.queue!r}"
     if found.known_to:

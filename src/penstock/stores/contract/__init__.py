@@ -42,11 +42,11 @@ from penstock.stores.contract.consuming import (
     Fetched,
     HeartbeatRequest,
     LeaseStatus,
-    Offer,
     Settled,
     Settlement,
     Share,
     Wake,
+    WorkerOffer,
     no_outcome,
 )
 from penstock.stores.contract.operating import Operating, Pruned, SyncOperating
@@ -79,7 +79,6 @@ __all__ = [
     "HeartbeatRequest",
     "LeaseStatus",
     "Level",
-    "Offer",
     "Operating",
     "Page",
     "Parked",
@@ -103,6 +102,7 @@ __all__ = [
     "Timetable",
     "Wake",
     "WorkerInfo",
+    "WorkerOffer",
     "no_outcome",
     "unreadable_settings_of",
 ]

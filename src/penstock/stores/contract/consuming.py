@@ -22,11 +22,11 @@ __all__ = [
     "Fetched",
     "HeartbeatRequest",
     "LeaseStatus",
-    "Offer",
     "Settled",
     "Settlement",
     "Share",
     "Wake",
+    "WorkerOffer",
     "no_outcome",
 ]
 
@@ -176,7 +176,7 @@ class Wake(enum.Flag):
     SETTINGS = enum.auto()
 
 
-class Offer(msgspec.Struct, frozen=True):
+class WorkerOffer(msgspec.Struct, frozen=True):
     """A fetch that the store may do for a waiting worker, which saves the round trip after the wake-up.
 
     - `worker`, `token`, `lease` (ms): the arguments of that fetch.
@@ -187,7 +187,7 @@ class Offer(msgspec.Struct, frozen=True):
     worker: str
     token: str
     lease: int
-    take: Callable[[Fetched], Offer | None] | None = None
+    take: Callable[[Fetched], WorkerOffer | None] | None = None
 
 
 class Consuming(Protocol):
@@ -306,7 +306,7 @@ class Consuming(Protocol):
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         """Sleep until there may be something to do, at most `timeout` ms.

@@ -19,7 +19,7 @@ from penstock.core.lifecycle import (
 )
 from penstock.core.schedule import Entry, NewEntry
 from penstock.encryption import CannotDecrypt, Cipher, Unreadable, additional_data
-from penstock.stores.contract import Fetched, HeartbeatRequest, Offer, Settlement
+from penstock.stores.contract import Fetched, HeartbeatRequest, Settlement, WorkerOffer
 
 __all__ = ["FieldCipher"]
 
@@ -104,13 +104,13 @@ class FieldCipher:
             checkpoint = self._cipher.encrypt(checkpoint, self._additional_data("checkpoint", request.lease))
         return replace(request, progress=progress, checkpoint=checkpoint)
 
-    def decrypting_offer(self, offer: Offer | None) -> Offer | None:
+    def decrypting_offer(self, offer: WorkerOffer | None) -> WorkerOffer | None:
         """The same offer, with directly dispatched jobs decrypted as fetched ones are."""
         if offer is None or offer.take is None:
             return offer
         take = offer.take
 
-        def taken(fetched: Fetched) -> Offer | None:
+        def taken(fetched: Fetched) -> WorkerOffer | None:
             return self.decrypting_offer(take(self.decrypt_fetched(fetched)))
 
         return replace(offer, take=taken)

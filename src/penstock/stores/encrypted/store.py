@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.core.job import Job, Ref
 from penstock.encryption import Unreadable
-from penstock.stores.contract import Finding, Offer, Store, SyncStore, Wake
+from penstock.stores.contract import Finding, Store, SyncStore, Wake, WorkerOffer
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.verb_table import verb_table
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
@@ -79,7 +79,7 @@ class EncryptedStore(StoreFacade):
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         return await self._store.wait(

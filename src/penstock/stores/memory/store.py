@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from penstock.core import forks
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.job import Job, Ref
-from penstock.stores.contract import Finding, Offer, SyncStore, Wake
+from penstock.stores.contract import Finding, SyncStore, Wake, WorkerOffer
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
 from penstock.stores.memory.notifier import Countdown, LoopNotifier, ThreadNotifier
 from penstock.stores.memory.state import MemoryState
@@ -84,7 +84,7 @@ class MemoryStore(StoreFacade):
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)

@@ -18,7 +18,16 @@ from penstock.core.ids import mint_token
 from penstock.core.job import Job, Ref
 from penstock.core.lifecycle import QueuePosition, released
 from penstock.core.per_loop import PerLoop
-from penstock.stores.contract import Fetched, Finding, Offer, Settled, Settlement, Share, SyncStore, Wake
+from penstock.stores.contract import (
+    Fetched,
+    Finding,
+    Settled,
+    Settlement,
+    Share,
+    SyncStore,
+    Wake,
+    WorkerOffer,
+)
 from penstock.stores.facade import StoreFacade
 from penstock.stores.redis import checkup
 from penstock.stores.redis.context import CallPlan, Context
@@ -161,7 +170,7 @@ class RedisStore(StoreFacade):
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         ends = time.monotonic() + timeout / 1000
@@ -171,13 +180,13 @@ class RedisStore(StoreFacade):
         subscriber = await self._subscriber()
         till = ""
         with subscriber.waiting(frozenset(queues)) as waiter:
-            offering = StandingOffer(self._context, subscriber, waiter, queues, offer)
+            standing = StandingOffer(self._context, subscriber, waiter, queues, offer)
             while True:
                 waiter.event.clear()
                 left = _ms(ends - time.monotonic())
                 # the first look says till when by the server's clock; where the time is up, so it is said
                 first = not till
-                said = offering.said
+                said = standing.said
                 plan = waiting.look(
                     self._context, queues, timeout if first else left, till, subscriber.channel, said, parked
                 )

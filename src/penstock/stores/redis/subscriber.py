@@ -84,13 +84,13 @@ class Subscriber:
 
     def _on_dispatched(self, one: DispatchedJob) -> None:
         self.offered = frozenset()
-        offering = [waiter for waiter in self._waiters if waiter.offer == one.token]
-        for waiter in offering:
+        offerers = [waiter for waiter in self._waiters if waiter.offer == one.token]
+        for waiter in offerers:
             if waiter.take(one):
                 waiter.event.set()
                 return
-        self.direct_dispatch.came(one, wanted=bool(offering))
-        for waiter in offering:
+        self.direct_dispatch.came(one, wanted=bool(offerers))
+        for waiter in offerers:
             waiter.work = True
             waiter.event.set()
 

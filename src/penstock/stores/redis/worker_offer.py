@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.stores.contract import Fetched, Offer
+from penstock.stores.contract import Fetched, WorkerOffer
 from penstock.stores.redis.context import Context
 from penstock.stores.redis.direct_dispatch import DispatchedJob
 from penstock.stores.redis.layout import UNDECODABLE
@@ -27,7 +27,7 @@ class StandingOffer:
         subscriber: Subscriber,
         waiter: Waiter,
         queues: Sequence[str],
-        offer: Offer | None,
+        offer: WorkerOffer | None,
     ) -> None:
         self._context = context
         self._subscriber = subscriber
@@ -36,7 +36,7 @@ class StandingOffer:
         self._put_down(offer)
         waiter.take = self._take
 
-    def _put_down(self, offer: Offer | None) -> None:
+    def _put_down(self, offer: WorkerOffer | None) -> None:
         self._offer = offer
         #: The offer as producers read it; empty without an offer.
         self.said = "" if offer is None else waiting.offer_of(self._context, self._queues, offer)

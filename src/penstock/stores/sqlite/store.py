@@ -20,7 +20,7 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
-from penstock.stores.contract import Finding, Level, Offer, SyncStore, Wake
+from penstock.stores.contract import Finding, Level, SyncStore, Wake, WorkerOffer
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
 from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 from penstock.stores.sqlite.calls import Verb
@@ -149,7 +149,7 @@ class SqliteStore(StoreFacade):
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         until, ends = self._clock.now() + timeout, time.monotonic() + timeout / 1000

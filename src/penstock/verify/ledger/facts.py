@@ -29,7 +29,7 @@ __all__ = [
     "SettleAnswered",
     "Settling",
     "Started",
-    "Ticked",
+    "TickAnswered",
     "Ticking",
     "decoder",
     "encode",
@@ -98,7 +98,7 @@ class Ticking(Fact, frozen=True):
     jobs: tuple[str, ...] = ()
 
 
-class Ticked(Fact, frozen=True):
+class TickAnswered(Fact, frozen=True, tag="ticked"):
     """The answer to `Ticking`: a `TickStatus` or `unknown`, and which jobs are new."""
 
     queue: str
@@ -234,7 +234,7 @@ class OperationAnswered(JobFact, frozen=True):
     answer: str = ""
 
 
-_Outside = Opened | Fault | Healed | Limited | Ticking | Ticked
+_Outside = Opened | Fault | Healed | Limited | Ticking | TickAnswered
 _AnyFact = (
     _Outside
     | Offered

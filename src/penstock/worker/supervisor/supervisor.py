@@ -113,7 +113,7 @@ class Supervisor:
             code = await child.wait(self._said_hello)
             self._children.remove(child)
             asked = child.ended_as_asked(code)
-            death = None if asked else await self._buried(child, code)
+            death = None if asked else await self._reclaimed(child, code)
             child.close()
             if child.refusal is not None:
                 self._complain(child.refusal)
@@ -147,7 +147,7 @@ class Supervisor:
         if self._store is None and hello.url is not None and not hello.url.startswith("memory:"):
             self._store = connect(hello.url, namespace=hello.namespace)
 
-    async def _buried(self, child: WorkerProcess, code: int) -> Death | None:
+    async def _reclaimed(self, child: WorkerProcess, code: int) -> Death | None:
         """Reclaim the dead child's jobs at once; returns the death to report to the next child."""
         held = child.table.entries()
         cause = child.cause or how_it_ended(code, child.ooms_before)

@@ -71,14 +71,14 @@ class WorkerProcess:
 
         Passes its hello on.
         """
-        hearing = asyncio.create_task(self._hear(said_hello))
+        messages = asyncio.create_task(self._hear(said_hello))
         try:
             code = await self._exit()
             # its last message is in the socket, or none comes; another holder of the socket is not waited for
-            await asyncio.wait({hearing}, timeout=0.1)
+            await asyncio.wait({messages}, timeout=0.1)
             return code
         finally:
-            hearing.cancel()
+            messages.cancel()
             self._mine.close()
 
     async def _hear(self, said_hello: Callable[[ChildHello], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.stores.contract import Offer
+from penstock.stores.contract import WorkerOffer
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.isolation import AWAY, any_of, isolated
 from penstock.stores.redis.outages import SHARED
@@ -13,7 +13,7 @@ from penstock.stores.redis.verbs.news import news_call
 __all__ = ["look", "pass_on"]
 
 
-def offer_of(context: Context, queues: Sequence[str], offer: Offer) -> str:
+def offer_of(context: Context, queues: Sequence[str], offer: WorkerOffer) -> str:
     """A worker's offer as producers read it; empty if there can be none.
 
     There are no offers on a Cluster: no script could withdraw one from the queues of other slots.

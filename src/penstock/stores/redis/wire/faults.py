@@ -184,7 +184,7 @@ def cannot_connect(error: BaseException, where: str, *, waited: float) -> StoreE
 
 
 def _no_answer(where: str, waited: float) -> StoreUnavailable:
-    """A plain server waits in silence for the end of a TLS greeting that is no command to it."""
+    """A plain server waits in silence for the end of a TLS handshake that is no command to it."""
     if where.startswith("rediss:"):
         return StoreUnavailable(
             f"{where} does not answer (no TLS connection within {waited:.3g} s): if it has no TLS, use redis://"

@@ -32,7 +32,7 @@ from penstock.verify.ledger.facts import (
     SettleAnswered,
     Settling,
     Started,
-    Ticked,
+    TickAnswered,
     Ticking,
     decoder,
 )
@@ -66,7 +66,7 @@ class History:
     purged: set[str]  # queues from which a purge removed jobs
     torn: int  # lines that a full disk cut off
     limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
-    ticks: list[Ticking | Ticked] = field(default_factory=list)
+    ticks: list[Ticking | TickAnswered] = field(default_factory=list)
     #: Difference between the monotonic clock and the wall clock of most processes (ns).
     offset: int | None = None
 
@@ -168,7 +168,7 @@ def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
                 _heal(history.faults, fact)
             case Limited():
                 history.limits.setdefault(fact.queue, []).append(fact)
-            case Ticking() | Ticked():
+            case Ticking() | TickAnswered():
                 history.ticks.append(fact)
     history.offset = median_low(offsets.values()) if offsets else None
 

@@ -17,7 +17,6 @@ from penstock.stores.contract import (
     Enqueued,
     EnqueueStatus,
     Fetched,
-    Offer,
     QueueInfo,
     Settled,
     Settlement,
@@ -27,6 +26,7 @@ from penstock.stores.contract import (
     Tick,
     TickResult,
     Wake,
+    WorkerOffer,
 )
 from penstock.verify.ledger import facts
 from penstock.verify.ledger.facts import Fact
@@ -92,7 +92,7 @@ class _RecordedStore:
         queues: Sequence[str],
         *,
         timeout: int,
-        offer: Offer | None = None,
+        offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
     ) -> Wake:
         seen = None if offer is None else self._recorder.recorded_offer(offer)
@@ -276,7 +276,7 @@ class _CallRecorder:
         )
         return fetched
 
-    def recorded_offer(self, offer: Offer) -> Offer:
+    def recorded_offer(self, offer: WorkerOffer) -> WorkerOffer:
         """The same offer; a job that is dispatched to it is recorded first."""
         self.offered.setdefault(offer.token, time.monotonic_ns())
         while len(self.offered) > _OFFERS:
@@ -285,7 +285,7 @@ class _CallRecorder:
         if take is None:
             return offer
 
-        def noted(handed: Fetched) -> Offer | None:
+        def noted(handed: Fetched) -> WorkerOffer | None:
             following = take(self.leased("wait", handed, 0, lease))
             return None if following is None else self.recorded_offer(following)
 

@@ -136,7 +136,7 @@ def ticked(now: Now, tick: Tick, answer: TickResult | None) -> Iterator[Fact]:
     otherwise = (
         "unknown" if answer is None or answer.moved in (TickStatus.STALE, TickStatus.UNKNOWN) else "skipped"
     )
-    yield facts.Ticked(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
+    yield facts.TickAnswered(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
     for job in tick.jobs:
         yield facts.Answered(*now, job.queue, job.id, "new" if job.id in new else otherwise)
 

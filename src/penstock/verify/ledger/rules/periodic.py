@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.verify.ledger.facts import Ticked, Ticking
+from penstock.verify.ledger.facts import TickAnswered, Ticking
 from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.verdict import Violation
@@ -38,15 +38,15 @@ def periods(case: Case) -> Iterator[Violation]:
 
 
 def _by_entry(
-    ticks: Iterable[Ticking | Ticked],
-) -> dict[tuple[str, str], list[Ticking | Ticked]]:
-    found: dict[tuple[str, str], list[Ticking | Ticked]] = defaultdict(list)
+    ticks: Iterable[Ticking | TickAnswered],
+) -> dict[tuple[str, str], list[Ticking | TickAnswered]]:
+    found: dict[tuple[str, str], list[Ticking | TickAnswered]] = defaultdict(list)
     for tick in ticks:
         found[tick.queue, tick.name].append(tick)
     return found
 
 
-def _moves(ticks: Iterable[Ticking | Ticked]) -> list[_EntryMove]:
+def _moves(ticks: Iterable[Ticking | TickAnswered]) -> list[_EntryMove]:
     """The ticks that were or may have been applied, by watermark.
 
     A `stale` tick counts too: its first reply may have been lost, and the repeated call found it applied.
