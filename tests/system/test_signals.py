@@ -194,6 +194,7 @@ def test_a_quiet_worker_does_not_replace_a_child(place):
     (child,) = worker.children()
     os.kill(child, signal.SIGKILL)
     place.until(lambda: " died: killed by SIGKILL" in worker.log, "its supervisor has seen it")
+    place.until(lambda: not place.workers(), "it has reclaimed what the child held")
     assert not worker.ended
     assert _stop(place, worker, 4) == 0
     assert place.counts() == {State.AVAILABLE: 1}

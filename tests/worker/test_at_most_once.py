@@ -66,7 +66,7 @@ async def test_a_worker_that_stops_while_the_start_is_recorded_gives_it_back(
     handle = await made(app, "async", linger, delivery="at-most-once").aenqueue(str(began), 0.0)
     door = Door.before(app, "extend")
     async with at_work(app, config=patient(drain_timeout="10ms")) as worker:
-        await door.patient_client()
+        await door.asked()
         worker.stop()
         job = await becomes(handle, State.AVAILABLE)
         assert (job.attempt, job.started) == (0, False)

@@ -112,7 +112,7 @@ async def test_nothing_is_called_before_the_store_has_the_outcome(app: App) -> N
     door = Door.before(app, "settle")
     handle = await made(app, "async", act).aenqueue("return")
     async with at_work(app):
-        await door.patient_client()
+        await door.asked()
         assert heard.all == []
         door.open()
         await until(lambda: heard.of(handle.id) != [], "it is called")

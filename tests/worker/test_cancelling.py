@@ -176,7 +176,7 @@ async def test_a_last_attempt_is_cancelled_before_its_start_is_recorded(app: App
     handle = await made(app, "async", linger, max_attempts=1).aenqueue(str(began))
     door = Door.before(app, "extend")
     async with at_work(app, config=patient()):
-        await door.patient_client()
+        await door.asked()
         assert await handle.acancel() is State.RUNNING
         door.open()
         job = await ended(handle)

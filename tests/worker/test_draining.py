@@ -189,7 +189,7 @@ async def test_also_what_a_fetch_under_way_still_brings(app: App, tmp_path: Path
     task = made(app, "async", linger)
     door = Door.before(app, "fetch")
     run = asyncio.create_task(Worker(app, config=patient()).run())
-    await door.patient_client()
+    await door.asked()
     handle = await task.aenqueue(str(tmp_path / "began"))
     run.cancel()
     door.open()
@@ -204,7 +204,7 @@ async def test_so_does_one_that_is_stopped_while_it_fetches(app: App, tmp_path: 
     task = made(app, "async", linger)
     door = Door.before(app, "fetch")
     async with at_work(app, config=patient()) as worker:
-        await door.patient_client()
+        await door.asked()
         handle = await task.aenqueue(str(tmp_path / "began"))
         worker.stop()
         await _some_turns()
