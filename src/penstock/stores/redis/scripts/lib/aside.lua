@@ -1,7 +1,7 @@
--- What is done about a job whose record or lease cannot be read, or moved: it is dead, whatever it was, and a
--- record that can be read, with the bytes of the old one as its payload, stands in its place. It leaves every
--- order that can be known. Where its partition or its unique key cannot, its id joins `ghosts`: who finds a partition full,
--- or a key held, looks there.
+-- Set aside a job whose record or lease cannot be read or moved: make it dead, and replace its record by a readable
+-- stand-in, with the bytes of the old record as its payload. The job leaves every index that can be determined. If its
+-- partition or unique key cannot be determined, its id is added to `ghosts`, which is checked when a partition is full
+-- or a unique key is held.
 -- needs: clock states queue record partitions places
 
 local DEAD_KEPT, MOST_CAUSE = 7776000000, 250
@@ -11,7 +11,7 @@ local function lease_text(held)
   return ok and lease or nil
 end
 
--- Tokens and how many leases each has, counted anew: of a lease that cannot be read the token is unknown.
+-- Count the leases of each token again, because the token of an unreadable lease is unknown.
 local function recount_tokens(queue)
   local counts = {}
   for _, held in ipairs(redis.call('HVALS', queue .. ':held')) do
@@ -22,7 +22,7 @@ local function recount_tokens(queue)
   for token, n in pairs(counts) do redis.call('HSET', queue .. ':tokens', token, n) end
 end
 
--- Whether it had one.
+-- Remove the lease of a job; returns whether it had one.
 local function end_lease(queue, id, job)
   local held = redis.call('HGET', queue .. ':held', id)
   if not held then return false end
@@ -37,7 +37,7 @@ local function end_lease(queue, id, job)
   return true
 end
 
--- Out of the lists of those that are ready; whether it was in one, and which kind that was.
+-- Remove a job from the ready lists and from `again`.
 local function leave_ready(queue, id)
   for _, name in ipairs(redis.call('ZRANGE', queue .. ':ready', 0, -1)) do
     local priority = string.match(name, '^(.-)/again$')
@@ -74,7 +74,7 @@ local function leave_batch(queue, id)
   end
 end
 
--- The state that the orders say it has (nothing: none), which it leaves. Taken: it stands in no list any more.
+-- Remove a job from all indexes, and return its state by them (nil: in none). taken: it is in no ready list any more.
 local function uproot(queue, id, job, taken)
   local state
   for number = SCHEDULED, COLLECTING do
@@ -88,7 +88,7 @@ local function uproot(queue, id, job, taken)
   return state
 end
 
--- Those that wait behind it in a partition that it cannot name.
+-- Remove a job from a partition that its record does not name: search the partitions of waiting jobs.
 local function leave_partitions(queue, id)
   local seen = {}
   for _, waiting in ipairs(redis.call('ZRANGE', queue .. ':state/' .. WAITING, 0, 999)) do
@@ -115,7 +115,7 @@ local function leave_partition(queue, id, job)
   advance(queue, key)
 end
 
--- The members of a batch end as it does, and are its members no more.
+-- End the members of a batch that is set aside, and detach them from it.
 local function end_its_members(queue, id, over, reason)
   for _, member_id in ipairs(redis.call('ZRANGE', queue .. IN_BATCH, 0, -1)) do
     local ok, member = pcall(read, redis.call('HGET', queue .. ':jobs', member_id))
@@ -136,7 +136,7 @@ local function count_failure(queue)
   end
 end
 
--- A record of its own kind: its profile is in it, as profiles.Profiles would write it.
+-- The stand-in's record carries its profile, in the form that profiles.Profiles writes.
 local UNREADABLE_TASK = '(unreadable record)'
 local PROFILE = struct.pack('<dI2c0', 600000, #UNREADABLE_TASK, UNREADABLE_TASK)
   .. '\151' .. string.char(160 + #UNREADABLE_TASK) .. UNREADABLE_TASK .. '\192\1\192\0\194\192'

@@ -1,11 +1,12 @@
--- Collecting batches. `batches` has, by name (task, zero, key), the terms of who joined last (size, wait, grace), and when the
--- last and the first have joined; `batch/NAME` its members, by place; in `due` a collecting batch stands as NAME behind
--- bytes that no generation has. A job's batch part: size, wait, grace, key, and its part: nothing, "m" and the id of
--- its batch, or "b" and its members' ids, each with its size. Members of a batch stand in `state/9+`.
+-- Collecting batches. `batches` maps the name of each (task, zero byte, batch key) to the rules of the last member
+-- (size, wait, grace), and the times at which the last and the first member joined. `batch/NAME` has its members,
+-- by place. In `due` a collecting batch is NAME after bytes that no generation has. The batch part of a job's record:
+-- size, wait, grace, key, and its role: nothing (collecting), "m" and the id of its batch, or "b" and its members' ids,
+-- each with its size. Members of a batch job are in `state/9+`.
 -- needs: clock states queue record partitions places
 
 local IN_DUE = string.rep('\255', 7)
-local MEMBER, BATCH = 'm', 'b'    -- what a part begins with
+local MEMBER, BATCH = 'm', 'b'    -- first byte of the role
 local MEMBER_BYTE, BATCH_BYTE = string.byte(MEMBER), string.byte(BATCH)
 
 local function part_at(job)
@@ -24,7 +25,7 @@ local function is_batch(job)
   return string.byte(job.batch, part_at(job)) == BATCH_BYTE
 end
 
--- The stored id of the batch that it is or was a member of, or nothing.
+-- The stored id of the batch that the job is or was a member of, or nothing.
 local function batch_of(job)
   local part = part_of(job)
   if string.byte(part) == MEMBER_BYTE then return string.sub(part, 2) end
@@ -34,7 +35,7 @@ local function in_batch(job)
   return job.state == COLLECTING and string.byte(job.batch, part_at(job)) == MEMBER_BYTE
 end
 
-local names = {}    -- by queue and profile, and key
+local names = {}    -- cache, by queue, profile and key
 
 local function batch_name(queue, job)
   local size = struct.unpack('<I2', job.batch, 19)
@@ -63,7 +64,7 @@ local function due_of(wait, grace, first, last)
   return due
 end
 
--- The terms of a collecting batch, and when the last of it has joined: as it says, or if nothing does, as this member.
+-- The rules of a collecting batch, and when its last member joined; if they are not stored, those of this member.
 local function terms_of_batch(queue, name, job)
   local known = redis.call('HGET', queue .. ':batches', name)
   if known and #known == 34 then return struct.unpack('<I2ddd', known) end
@@ -71,7 +72,7 @@ local function terms_of_batch(queue, name, job)
   return size, wait, grace, job.run
 end
 
--- Update a collecting batch that members have left.
+-- Update the stored data of a collecting batch after members have left.
 local recount
 function recount(queue, name)
   local first_id = redis.call('ZRANGE', queue .. ':batch/' .. name, 0, 0)[1]
@@ -82,7 +83,7 @@ function recount(queue, name)
   end
   local record = redis.call('HGET', queue .. ':jobs', first_id)
   local job = record and readable(queue, first_id, record)
-  if not job or job.state ~= COLLECTING then    -- somebody has deleted or overwritten it
+  if not job or job.state ~= COLLECTING then    -- another program has deleted or overwritten it
     redis.call('ZREM', queue .. ':batch/' .. name, first_id)
     return recount(queue, name)
   end
@@ -114,7 +115,7 @@ local function take_collecting(queue, id, job)
   recount(queue, name)
 end
 
--- ── becoming a batch ──
+-- ── making the batch job ──
 
 local function text_of(id)
   if #id ~= 16 then return (string.gsub(id, '^%z+', '')) end
@@ -123,7 +124,7 @@ local function text_of(id)
     string.sub(hex, 17, 20), string.sub(hex, 21))
 end
 
--- batch.batch_id, and as keys.py stores it.
+-- The id as batch.batch_id makes it, in the form that keys.py stores.
 local function free_id(queue, first)
   local stem, n = string.sub(text_of(first), 1, 110) .. '.batch', 1
   while true do
@@ -134,7 +135,7 @@ local function free_id(queue, first)
   end
 end
 
--- A tail's parts: the profile as it stands there, what only some jobs have, the payload.
+-- The parts of a tail: profile, optional fields (profiles.Extra), payload.
 local function tail_parts(job)
   local at = 5
   if job.tail_flags >= 32 then at = 3 + struct.unpack('<I2', job.tail) end
@@ -143,7 +144,7 @@ local function tail_parts(job)
   return head, extra, string.sub(job.tail, at)
 end
 
--- What scripts carry along unread, and a member hands on to its batch: the types of profiles.Profile and Extra.
+-- Types of the fields of profiles.Profile and profiles.Extra, which a member passes on to its batch unread.
 local PROFILE_TYPES = {'string', 'number?', 'number', 'kind?', 'number', 'boolean', 'number?'}
 local EXTRA_TYPES = {
   'number?', 'number?', 'number?', 'number?', 'number?', 'named?', 'texts?', 'named?', 'named?',
@@ -172,7 +173,7 @@ end
 
 local sound_profiles = {}
 
--- Whether a worker can read it, as far as a script can tell.
+-- Whether a worker can read the job, as far as a script can check this.
 local function reads_well(queue, job)
   local ok, head, extra = pcall(tail_parts, job)
   if not ok or (extra and not have_types(extra, EXTRA_TYPES)) then return false end
@@ -184,7 +185,7 @@ local function reads_well(queue, job)
   return sound_profiles[key]
 end
 
--- The tail of a batch: its first member's profile and headers (the seventh of profiles.Extra), all payloads.
+-- The tail of a batch job: the profile and headers (field 7 of profiles.Extra) of its first member, and all payloads.
 local function tail_of_batch(members)
   local first = members[1][2]
   local head, extra = tail_parts(first)
@@ -203,7 +204,7 @@ local function tail_of_batch(members)
   return flags, head .. '[[' .. table.concat(payloads, ',') .. ']]'
 end
 
--- members: pairs of id and job, which stand nowhere. The batch's stored id.
+-- Make a batch job; members: pairs of id and job, which must be in no index. Returns the stored id of the batch job.
 local function make_batch(queue, members)
   local id, priority, ids, written, by_age = free_id(queue, members[1][1]), -100, {}, {}, {}
   local flags, tail = tail_of_batch(members)
@@ -228,10 +229,10 @@ local function make_batch(queue, members)
   return id
 end
 
--- Start a collecting batch with its first members; returns its id, nothing if all of them have expired.
+-- Make a batch job of the first members of a collecting batch; returns its id, nothing if all members have expired.
 local function flush(queue, name)
   local known = redis.call('HGET', queue .. ':batches', name)
-  if not known or #known ~= 34 then    -- somebody has deleted or overwritten it
+  if not known or #known ~= 34 then    -- another program has deleted or overwritten it
     recount(queue, name)
     known = redis.call('HGET', queue .. ':batches', name)
     if not known then return nil end
@@ -268,7 +269,7 @@ local function is_due(queue, name)
   return due and tonumber(due) <= now
 end
 
--- A member that stands nowhere, and has its place, joins its batch.
+-- Let a member that is in no index, and has its place, join its collecting batch.
 local function join(queue, id, job)
   job.state, job.run = COLLECTING, now
   put_collecting(queue, id, job)
@@ -285,7 +286,7 @@ local function join(queue, id, job)
   end
 end
 
--- ── a batch and its members ──
+-- ── the members of a batch job ──
 
 local function each_member(queue, id, batch, act)
   local part, at, ids = part_of(batch), 2, {}

@@ -1,5 +1,5 @@
--- Cancel a job that waits, or ask one that runs to stop; its record keeps the reason until it has stopped.
--- Returns its state then (nil: not there), and whether it was asked anew.
+-- Cancel a queued job, or ask a running job to stop; the record of a running job keeps the reason.
+-- Returns the job's state after the call (nil: it does not exist), and whether it was asked to stop by this call.
 -- needs: states queue record partitions places lookup
 
 local function cancel_job(queue, id, reason)
@@ -10,7 +10,7 @@ local function cancel_job(queue, id, reason)
     if bit.band(flags, ASKED) ~= 0 then return state, false end
     redis.call('HSET', queue .. ':held', id,
       string.sub(held, 1, flags_at - 1) .. string.char(flags + ASKED) .. string.sub(held, flags_at + 1))
-    if reason ~= 'cancelled before it started' then    -- lifecycle.ASK_CANCELLED: nobody has said why
+    if reason ~= 'cancelled before it started' then    -- lifecycle.ASK_CANCELLED, the default
       local running = read(redis.call('HGET', queue .. ':jobs', id))
       running.reason = reason
       redis.call('HSET', queue .. ':jobs', id, write(running))

@@ -1,4 +1,4 @@
--- What time it is. A test that steers the clock sends "now steady boot"; else the server's clock rules.
+-- The clock. ARGV[1] is '' for the server's clock, or "now steady boot" from a test that controls the clock.
 -- A "c" before it: the server is part of a Cluster.
 
 local EPOCH = 1577836800000  -- 2020-01-01: generations count from here (see keys.py)
@@ -6,7 +6,7 @@ local PER_MS = 4096          -- generations that fit into one millisecond
 
 local CLUSTERED = 'c'
 local clustered = string.sub(ARGV[1], 1, 1) == CLUSTERED
-local KEYS = clustered and {KEYS[1]} or KEYS    -- the others are for the server: see context.py
+local KEYS = clustered and {KEYS[1]} or KEYS    -- on a Cluster the other keys only select the server: see context.py
 local now, steady, boot
 
 if #ARGV[1] < 2 then

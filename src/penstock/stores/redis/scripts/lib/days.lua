@@ -1,4 +1,4 @@
--- The daily counts: fields "day/processed" and "day/failed", the day as its number since 1970.
+-- The daily counts: fields "day/processed" and "day/failed"; day: the number of days since 1970.
 -- needs: clock
 
 local function old_days(queue)

@@ -1,7 +1,7 @@
--- Insert a job that is not the usual one: what may keep it out, and its first facts.
+-- Insert a job that is not plain: check whether it may be stored, and set its first fields.
 -- needs: clock states status_codes queue record partitions places replacing
 
--- What a form says beyond queue and priority: times, and its shared keys (see record.lua).
+-- Decode a form behind the number of the queue and the priority: times, and shared keys (see record.lua).
 local function read_form(form)
   local said = {delay = 0, run_at = NONE, expires_in = NONE, expires_at = NONE}
   if #form > 2 then
@@ -16,7 +16,7 @@ local function read_form(form)
   return said
 end
 
--- Its first state, when it is due, when it expires.
+-- Compute the first state of a job, its due time and its expiry.
 local function first_times(said)
   local due = said.run_at ~= NONE and said.run_at or now + said.delay
   local state = due > now and SCHEDULED or AVAILABLE
@@ -27,15 +27,15 @@ local function first_times(said)
   return state, run, expires
 end
 
--- The holder of its key is given what this job asks for.
+-- Replace the content of the holder of the unique key by that of this job.
 local function replace_holder(queue, id, form, tail)
   local said = read_form(form)
   local _, _, replaces = rule_of(said.unique)
   replace_job(queue, id, replaces, tail, said, first_times(said))
 end
 
--- Whether the job may be stored: NEW, CLOSED, DUPLICATE (its key is held, and by whom), REPLACED (that one can
--- be replaced), FULL (and what that means).
+-- Check whether a job may be stored. Returns NEW; CLOSED; DUPLICATE or REPLACED and the id of the holder of its unique
+-- key; FULL and the answer of `full` (limits.lua).
 local function verdict_on(queue, form, follows)
   if meta(queue).closed and not follows then return CLOSED end
   local unique = read_form(form).unique
@@ -44,7 +44,7 @@ local function verdict_on(queue, form, follows)
     local has, generation = holder(queue, key)
     if has and replaces ~= 0 then
       if replaceable(queue, has, generation) then return REPLACED, has end
-      has = holder(queue, key)    -- not, if it could not be read
+      has = holder(queue, key)    -- nil if the holder's record was unreadable
     end
     if has then return DUPLICATE, has end
   end

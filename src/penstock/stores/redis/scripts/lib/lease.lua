@@ -1,7 +1,7 @@
--- Leases: how one is looked up, and what voids it.
+-- Leases: find and void them.
 -- needs: clock queue
 
--- Only a steered clock knows of reboots: a server's clock goes on through one, and so do its leases.
+-- Void all leases after a reboot. Only a test's clock can reboot; the server's wall clock continues through one.
 local function notice_reboot(queue)
   if not boot then return end
   local before = redis.call('GET', queue .. ':boot')
@@ -17,7 +17,7 @@ local function token_of(held)
   return string.sub(held, 9, 8 + (string.byte(held, 8) or 0))
 end
 
--- What is leased under this token comes into `found`: number of the queue, id, record, lease; 4 entries each.
+-- Append the jobs leased under this token to `found`, 4 entries each: number of the queue, id, record, lease.
 local function under_token(queues, token, found)
   for q, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
@@ -36,7 +36,7 @@ local function under_token(queues, token, found)
   return found
 end
 
--- These leases are over: nothing of them stays.
+-- Remove all data of these leases.
 local function let_go(queue, token, ids, orders)
   in_steps('HDEL', queue .. ':held', ids)
   in_steps('ZREM', queue .. ':leases', orders)

@@ -1,6 +1,6 @@
--- A queue's limits: how many jobs it may give now and when the next, whether it takes one more. The arithmetic
--- is that of stores/rate_limiter.py, which says why. `limits` in its meta are ten doubles, as stored_limits.py has
--- them.
+-- The limits of a queue: how many jobs may be fetched now, when the next one may be, and whether a new job may enter.
+-- The arithmetic is that of stores/rate_limiter.py, which explains it. `limits` in the queue's meta are ten doubles, in
+-- the order of stored_limits.py.
 -- needs: clock states queue
 
 local AHEAD, LEAD, NOISE = 20, 10, 0.001
@@ -31,7 +31,7 @@ local function base_of(queue, m, rules)
   return ahead > 0 and ahead <= AHEAD + rules.burst * rules.step + 1 and m.next_start or now
 end
 
--- How many jobs it may give now; if none, then also when it may by the time that passes, if it will by that.
+-- How many jobs may be fetched now; if 0, then also when time alone changes that (nil: only the end of a job does).
 local function room_of(queue, m)
   local rules, room, opens = rules_of(m), math.huge, nil
   if m.throttled_until then
@@ -59,13 +59,13 @@ local function room_of(queue, m)
   return room
 end
 
--- Whether who looks now gets something, or learns by when he will.
+-- Whether a woken worker gets a job, or learns from its fetch when it will.
 local function worth_waking(queue, m)
   local room, opens = room_of(queue, m)
   return room > 0 or opens ~= nil
 end
 
--- One job is given: when it starts.
+-- Count one fetched job; returns when it may start.
 local function next_start(queue, m)
   local rules = rules_of(m)
   m.given = (m.given or 0) + 1
@@ -81,7 +81,7 @@ local function drain_of(queue)
   return struct.unpack('<ddd', text)
 end
 
--- Those that `next_start` was asked for have been given.
+-- Store the rate limiter after the calls of `next_start`.
 local function passed(queue, m)
   if m.next_start_changed then
     redis.call('HSET', queue .. ':meta', 'next_start', string.format('%.17g', m.next_start))
@@ -105,7 +105,7 @@ local function wait_for(queue, needed)
   return math.max(SOONEST, math.ceil(math.min(LATEST, needed / per_ms)))
 end
 
--- One more job would enter: nothing if it may, else "1 (it is to wait) or 0, for how long (ms), the size".
+-- Count one new job; returns nothing if there is room, else "1 if enqueues wait, or 0; retry_after (ms); max_size".
 local function full(queue, m)
   local rules = rules_of(m)
   if not rules.max_size then return nil end
@@ -122,14 +122,14 @@ local function full(queue, m)
   return string.format('%d %.0f %.0f', rules.waits or 0, wait, rules.max_size)
 end
 
--- It gives nothing for so long.
+-- Throttle the queue for `ms`.
 local function throttle(queue, m, ms)
   m.throttled_until = math.max(m.throttled_until or 0, now + math.min(math.max(ms, SHORTEST_THROTTLE), LONGEST_THROTTLE))
   m.limited = true
   redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', m.throttled_until))
 end
 
--- How many ended jobs of a state are one too many or too old.
+-- The number of ended jobs in a state that are beyond the count or age limits.
 local function beyond(queue, m, state, keep_finished, keep_dead)
   local rules, dead, ended = rules_of(m), state == DEAD, queue .. ':ended/' .. state
   local keep = dead and (rules.keep_dead or keep_dead) or (not dead and (rules.keep_finished or keep_finished))

@@ -1,4 +1,4 @@
--- The jobs of one state in order of enqueue, from the orders that the queue keeps anyway.
+-- List the jobs in one state in order of enqueue, from the indexes of a queue.
 -- needs: states queue record partitions places
 
 -- The priorities that have available jobs.
@@ -11,14 +11,14 @@ local function bands(queue)
     if priority then
       found[#found + 1] = priority
       from = string.format('%.0f', (101 - priority) * BAND)
-    else    -- none that anybody here has written
+    else    -- not written by Penstock
       redis.call('ZREM', queue .. ':ready', name)
     end
   end
 end
 
--- Where a record cannot be read its generation is what the order says, `index`, or in a list, whose first place was
--- `from`, the next one after that of the job before it.
+-- Append jobs to `into`. The generation of an unreadable record is its score in `index`; in a list, which has no index,
+-- it is the generation of the previous job plus 1, from `from` on.
 local function add_ids(queue, into, ids, index, from)
   if #ids == 0 then return end
   local records, generation = get_many(queue .. ':jobs', ids), (from or 1) - 1
@@ -38,7 +38,7 @@ local function add_segment(queue, into, name)
   add_ids(queue, into, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1), nil, first_place_of(name))
 end
 
--- Fresh jobs of one priority that are older than `before`: the newest n of them, if `newest`; else the oldest.
+-- Append fresh jobs of one priority that are older than `before`: the newest n if `newest`, else the oldest n.
 local function add_fresh(queue, into, priority, before, n, newest)
   local first, last = segment_ranks(queue, priority)
   local rank, step = first, 1
@@ -63,7 +63,7 @@ local function add_fresh(queue, into, priority, before, n, newest)
   end
 end
 
--- As its lease says, or if that cannot be read its record.
+-- The generation of a running job, from its lease, or if that is unreadable from its record.
 local function generation_of_held(queue, id, held)
   if pcall(read_held, held) then return (struct.unpack('>I7', held)) end
   local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
@@ -78,7 +78,7 @@ local function add_running(queue, into, before)
   end
 end
 
--- Up to n jobs of a state that are older than `before`, the newest or the oldest of them first.
+-- Up to n jobs in a state that are older than `before`: the newest if `newest`, else the oldest.
 local function of_state(queue, state, before, n, newest)
   local found = {}
   if state == RUNNING then
@@ -88,7 +88,7 @@ local function of_state(queue, state, before, n, newest)
     local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
       or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
     add_ids(queue, found, ids, index)
-    if state == COLLECTING and newest then    -- the oldest are for purge, which leaves those in batches alone
+    if state == COLLECTING and newest then    -- oldest first is only for purge, which skips the members of batches
       index = queue .. IN_BATCH
       add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
     end

@@ -1,9 +1,9 @@
--- The state of a job by its id, and as one letter of an answer.
+-- Find the state of a job by its id, and encode a state as one character of an answer.
 -- needs: states queue record partitions places
 
 local NOT_THERE = '-'
 
--- State (nil: not there), job, lease.
+-- Returns the state (nil: the job does not exist), the job, the lease.
 local function look_at(queue, id)
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then return nil end

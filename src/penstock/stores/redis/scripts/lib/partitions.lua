@@ -1,15 +1,16 @@
--- Partitions: which jobs of a key are admitted, and who comes next. Fair share: where a job stands among those of other tenants.
---   partition/KEY those of a partition: -1 admitted, 0 admitted and not started (only with a rate), by id; 1 waiting,
---                by order. Nothing else says that there is a partition.
---   partitions   key → until when starts count against its rate, until when it is throttled; partitions/over: when both end
---   due          among the jobs, by generation 0 and its key: a partition whose first has only to wait for an instant
---   tenants      now/P, tail/P: of priority P the greatest place that was fetched, where a key that comes anew
---                stands; tenants/P: key → the place that it gets next
+-- Partitions: which jobs of a key are admitted, and which is next. Fair share: the places of the tenants' jobs.
+--   partition/KEY the jobs of a partition, by id: score -1 admitted, 0 admitted and not started (only with a rate); by
+--                 waiting order: score 1 waiting. A partition exists as long as this key does.
+--   partitions    key → until when recent starts count against its rate, until when it is throttled
+--   partitions/over  key, by the instant at which both have passed
+--   due           among the jobs, by generation 0 and its key: a partition whose first waiting job is admitted then
+--   tenants       now/P, tail/P: of priority P, the greatest fetched place, and the place of the next new tenant
+--   tenants/P     tenant → the place of its next job
 -- needs: clock states queue record
 
 local STEP = 7680    -- as in partition.py
 local NOBODY = string.rep('\0', 7)
-local put, take, end_queued    -- places.lua has them
+local put, take, end_queued    -- defined in places.lua
 
 local function terms_of(job)
   local terms = job.terms
@@ -46,7 +47,7 @@ local function remember(queue, key, spent, throttled_until)
   redis.call('ZADD', queue .. ':partitions/over', math.max(spent, throttled_until), key)
 end
 
--- Jobs that could not name this partition when they were set aside leave it here.
+-- Remove jobs from the partition that were set aside and whose records did not name it.
 local function remove_ghosts(queue, partition)
   for _, id in ipairs(redis.call('SMEMBERS', queue .. ':ghosts')) do
     local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
@@ -54,7 +55,7 @@ local function remove_ghosts(queue, partition)
   end
 end
 
--- As Partition.allowed_at: from when on one more may be admitted; nil: not before another one leaves or starts.
+-- As Partition.allowed_at: when one more job may be admitted; nil: only after another job leaves or starts.
 local function allowed_at(queue, terms)
   local partition = partition_of(queue, terms)
   if meta(queue).ghosts then remove_ghosts(queue, partition) end
@@ -86,7 +87,7 @@ local function leave(queue, id, job)
   job.admitted = false
 end
 
--- What the job's new state means for its partition; one that finds no room shall wait.
+-- Admit the job to its partition, or release its admission, as its new state requires; a full partition makes it wait.
 local function enter(queue, id, job)
   local terms, state = terms_of(job), job.state
   if state == AVAILABLE then
@@ -100,7 +101,7 @@ end
 
 local busy = {}
 
--- Admit who may be admitted, then note when the next one may. How many they were.
+-- Admit waiting jobs while there is room, and store when the next one may be; returns how many were admitted.
 local function advance(queue, key)
   local partition = queue .. ':partition/' .. key
   if busy[partition] then return 0 end
@@ -120,7 +121,7 @@ local function advance(queue, key)
       job.state, job.at_tail, job.admitted = AVAILABLE, true, true
       put(queue, id, job)
       admitted = admitted + 1
-    else    -- somebody has deleted or overwritten it
+    else    -- another program has deleted or overwritten it
       redis.call('ZREM', partition, first)
       redis.call('ZREM', queue .. ':state/' .. WAITING, id)
     end
@@ -135,7 +136,7 @@ local function advance(queue, key)
   return admitted
 end
 
--- Nobody of it is admitted before this instant, nor this job where it comes back at once.
+-- Throttle the partition until `till`. With `back`, this job loses its admission, too.
 local function throttle_partition(queue, id, job, till, back)
   local key = terms_of(job).key
   local spent, throttled_until = spent_and_throttled(queue, key)
@@ -143,7 +144,7 @@ local function throttle_partition(queue, id, job, till, back)
   if back then leave(queue, id, job) end
 end
 
--- A job of a partition is fetched; with a rate that is a start. As Partition.after_start.
+-- Count the start of a fetched job, if its partition has a rate. As Partition.after_start.
 local function started(queue, id, job)
   local terms = terms_of(job)
   if terms.step == 0 then return end
@@ -161,7 +162,7 @@ local function tenant_of(job)
   return struct.unpack('<I2', job.tenant), string.sub(job.tenant, 3)
 end
 
--- From the first job on that has one a queue is fair.
+-- Make the queue fair, if it is not: the places of the fair share begin after the place of this job.
 local function become_fair(queue, job)
   local m = meta(queue)
   if not m.fair then
@@ -174,13 +175,13 @@ local function place_now(queue, priority)
   return tonumber(redis.call('HGET', queue .. ':tenants', 'now/' .. priority)) or meta(queue).fair
 end
 
--- The place of a key that comes anew: behind what was fetched, and behind others that came anew.
+-- The place of a new tenant: after all fetched places, and after other new tenants.
 local function first_place(queue, priority)
   local tail = tonumber(redis.call('HGET', queue .. ':tenants', 'tail/' .. priority)) or 0
   return math.max(tail, place_now(queue, priority) + 1)
 end
 
--- A place at the tail of its key.
+-- Set the job's place to the tail of its tenant.
 local function draw(queue, job)
   local step, key = tenant_of(job)
   local ends = queue .. ':tenants/' .. job.priority
@@ -190,7 +191,7 @@ local function draw(queue, job)
   redis.call('ZADD', ends, job.place + step, key)
 end
 
--- An available job goes, and was not fetched.
+-- Give back the place of an available job that leaves the queue without being fetched.
 local function give_back(queue, job)
   local fair = meta(queue).fair
   if not fair or job.place <= fair then return end
@@ -198,7 +199,7 @@ local function give_back(queue, job)
   local ends = queue .. ':tenants/' .. job.priority
   local next_one = tonumber(redis.call('ZSCORE', ends, key))
   if not next_one then return end
-  next_one = next_one - step + 1    -- not quite: another job of the key may stand there
+  next_one = next_one - step + 1    -- plus 1: another job of the tenant may have the place before
   if next_one < first_place(queue, job.priority) then
     redis.call('ZREM', ends, key)
   else
@@ -206,7 +207,7 @@ local function give_back(queue, job)
   end
 end
 
--- Jobs were fetched, this place the last of them; n is how many.
+-- Advance the round after n jobs were fetched, the last of them from this place.
 local function advance_fair_share(queue, priority, place, n)
   if place <= place_now(queue, priority) then return end
   redis.call('HSET', queue .. ':tenants', 'now/' .. priority, place)
@@ -215,7 +216,7 @@ local function advance_fair_share(queue, priority, place, n)
   if #past > 0 then redis.call('ZREM', ends, unpack(past)) end
 end
 
--- ── what nobody has a use for any more ──
+-- ── removing unused keys ──
 
 local function has_idle_partitions(queue)
   if redis.call('ZCOUNT', queue .. ':partitions/over', '-inf', now) > 0 then return true end
@@ -226,7 +227,7 @@ local function has_idle_partitions(queue)
   return false
 end
 
--- Keys whose rate is as it was; and where nobody is ready all begin alike.
+-- Remove unused partition keys; if no job is ready, remove the tenants' places, so that all start equal again.
 local function prune_partitions(queue)
   local over = redis.call('ZRANGEBYSCORE', queue .. ':partitions/over', '-inf', now, 'LIMIT', 0, 1000)
   if #over > 0 then

@@ -1,5 +1,5 @@
--- Periodic entries: a hash of the queue, name → revision, watermark, how many were enqueued and skipped, whether
--- paused, the schedule, the id of the newest job ('' if none), and the entry as it was written.
+-- Periodic entries: a hash per queue, name → revision, watermark, counts of enqueued and skipped jobs, whether paused,
+-- the schedule, the id of the newest job ('' if none), and the NewEntry (msgpack).
 -- needs: clock
 
 local function read_entry(text)
@@ -14,7 +14,7 @@ local function entry_of(queue, name)
   local text = redis.call('HGET', queue .. ':periodic', name)
   if not text then return nil end
   local ok, entry = pcall(read_entry, text)
-  return ok and entry or nil, text    -- one that cannot be read is as if it were not there
+  return ok and entry or nil, text    -- an unreadable entry counts as missing
 end
 
 local function keep_entry(queue, name, entry)

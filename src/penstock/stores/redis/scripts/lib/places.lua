@@ -1,4 +1,4 @@
--- The orders that a queue keeps besides its ready lists, and how a job enters and leaves each.
+-- The indexes of a queue besides its ready lists, and how a job enters (`put`) and leaves (`take`) them.
 -- needs: clock states queue record partitions
 
 local function first_place_of(name)
@@ -12,7 +12,7 @@ local function first_segments(queue, priority, n)
     string.format('(%.0f', low + BAND), 'LIMIT', 0, n)
 end
 
--- The ranks in `ready` of the first and the last of them; the last is before the first where there is none.
+-- The ranks in `ready` of the first and the last segment of a priority; without segments, last is first - 1.
 local function segment_ranks(queue, priority)
   local ready, low = queue .. ':ready', (100 - priority) * BAND
   return redis.call('ZCOUNT', ready, '-inf', string.format('%.0f', low)),
@@ -47,7 +47,7 @@ local function take_ready(queue, id, job)
   end
 end
 
--- ── again: available, and in no list; by place within a priority ──
+-- ── again: available jobs that are in no list, by place within a priority ──
 
 local function put_again(queue, id, job)
   redis.call('ZADD', queue .. ':again/' .. job.priority, job.place, id)
@@ -65,7 +65,7 @@ local function take_again(queue, id, job)
   close_again(queue, job.priority)
 end
 
--- ── parked: by task, then as if available ──
+-- ── parked jobs: by task, then in the order of available jobs ──
 
 local function parked_order(job, id)
   return struct.pack('>BI7', 100 - job.priority, job.place + 4503599627370496) .. id
@@ -85,10 +85,10 @@ local function take_parked(queue, id, job)
   end
 end
 
--- ── unique keys: key → generation of its holder, until when, and the holder's id; with an end also by that ──
+-- ── unique keys: key → generation of its holder, end of its period, id of the holder; unique/until: by that end ──
 -- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
-local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as unique_rules.py has them
+local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as in unique_rules.py
 
 local function rule_of(unique)
   local period, phases, replaces = struct.unpack('<dBB', unique)
@@ -104,17 +104,17 @@ local function drop_key(queue, key, till)
   if till ~= NONE then redis.call('ZREM', queue .. ':unique/until', key) end
 end
 
--- Whether this one, which had to be set aside unread, is still what then was put in its place.
+-- Whether a job that was set aside still holds no unique key: its stand-in was not replaced by a new job.
 local function holds_nothing(queue, id, generation)
   local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
   return not ok or job.generation ~= generation
 end
 
--- The id and generation of who holds this key; one whose period is over loses it here.
+-- The id and generation of the holder of a unique key; a key whose period is over is freed here.
 local function holder(queue, key)
   local held = redis.call('HGET', queue .. ':unique', key)
   if not held then return nil end
-  if #held < 16 then return drop_key(queue, key, 0) end    -- nobody has written it so
+  if #held < 16 then return drop_key(queue, key, 0) end    -- not written by Penstock
   local generation, till = struct.unpack('>I7d', held)
   local id = string.sub(held, 16)
   local ghost = meta(queue).ghosts and redis.call('SISMEMBER', queue .. ':ghosts', id) == 1
@@ -123,7 +123,7 @@ local function holder(queue, key)
   drop_key(queue, key, till)
 end
 
--- If nobody else holds it, for what is left of its period.
+-- Take the unique key for the rest of its period, unless another job holds it.
 local function take_key(queue, id, job)
   local period, _, _, key = rule_of(job.unique)
   local till = period == NONE and NONE or job.enqueued + period
@@ -141,7 +141,7 @@ local function free_key(queue, job)
   if generation == job.generation then drop_key(queue, key, till) end
 end
 
--- What a step between two phases (0: none) does to the key of a job that has one: unique_rules.key_change.
+-- Take or free the unique key of a job that changes its phase (0: none): unique_rules.key_change.
 local function shift_key(queue, id, job, before, after)
   local held, holds = in_phase(job.unique, before), in_phase(job.unique, after)
   if holds and not held then
@@ -156,7 +156,7 @@ local function phase_of(state)
   return (state == CANCELLED or state == DEAD) and 0 or QUEUED_PHASE
 end
 
--- Whether the key of a job that has ended may be held on, and even when it is not kept any more.
+-- Whether the unique key of an ended job may still be held; `outlives`: even after the job is removed.
 local function holds_on(job)
   return job.unique and job.state == COMPLETED and in_phase(job.unique, FINISHED_PHASE)
 end
@@ -167,7 +167,7 @@ end
 
 local END_MESSAGE, TOO_LARGE = 'e', 'l'    -- as subscriber.py reads them
 
--- Tell those who wait for this job's end; the record goes with the message and saves them a question.
+-- Publish the end of a job to those that wait for it, with its record, which saves them a read.
 local function tell_ended(queue, id, record)
   local watchers = queue .. ':watchers'
   local channels = redis.call('HGET', watchers, id)
@@ -179,13 +179,13 @@ local function tell_ended(queue, id, record)
   for channel in string.gmatch(channels, '[^ ]+') do redis.call('PUBLISH', channel, said) end
 end
 
--- ── a job and all its orders ──
+-- ── a job and all its indexes ──
 
 local function ended_state(state)
   return state == COMPLETED or state == CANCELLED or state == DEAD
 end
 
-local batches    -- what is to be done about batches, at its first call
+local batches    -- the functions of batches.lua, loaded at the first call
 
 function put(queue, id, job, over)
   if job.partition then enter(queue, id, job) end
@@ -241,7 +241,7 @@ function take(queue, id, job)
   job.fresh, job.moved = false, false
 end
 
--- Somebody has deleted the record of a job, and with it where it stood: it must not stand in the way of others.
+-- Remove a job from all indexes after another program has deleted its record.
 local function forget_traces(queue, id, order_of_it)
   for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, order_of_it) end
   for state = SCHEDULED, COLLECTING do
@@ -250,13 +250,13 @@ local function forget_traces(queue, id, order_of_it)
   end
 end
 
--- Nobody stands there: one that was overwritten, or has another place by now.
+-- Remove an index entry without a job: the record was overwritten, or the job has another place now.
 local function forget_order(queue, member)
   for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, member) end
   for state = COMPLETED, DEAD do redis.call('ZREM', queue .. ':ended/' .. state, member) end
 end
 
--- What has been taken does not come back; the members of a batch go with it. Forgotten: nobody has asked for that.
+-- Remove a job that was taken from its indexes, with the members of a batch. forgotten: by retention, not on request.
 local function remove(queue, id, job, forgotten)
   if job.batch and batches().is_batch(job) then batches().remove_members(queue, id, job, forgotten) end
   if not (forgotten and outlives(job)) then free_key(queue, job) end
@@ -268,13 +268,13 @@ local function remove(queue, id, job, forgotten)
   end
 end
 
--- A job that was taken, and was not running, is cancelled.
+-- Cancel a queued job that was taken from its indexes.
 function end_queued(queue, id, job, reason)
   job.state, job.ended, job.reason = CANCELLED, now, reason
   put(queue, id, job, now + profile(queue, job))
 end
 
--- To the tail; a member joins its batch instead.
+-- Put a job at the tail of its queue; a member joins its collecting batch instead.
 local function put_available(queue, id, job)
   job.state = AVAILABLE
   job.place, job.at_tail = count_up(meta(queue)), true
@@ -282,7 +282,7 @@ local function put_available(queue, id, job)
   put(queue, id, job)
 end
 
--- Make a job dead whose record cannot be read, or moved. What stands in its place then.
+-- Make a job dead whose record cannot be read or moved; returns the stand-in.
 local asides
 function set_aside(queue, id, record, cause, taken)
   if not asides then
@@ -292,7 +292,7 @@ function set_aside(queue, id, record, cause, taken)
   return asides(queue, id, record, cause, taken)
 end
 
--- It was made of a record that could not be read: nothing can run it.
+-- Whether this is the stand-in of an unreadable record, which nothing can run.
 local function is_stand_in(job)
   return string.sub(job.tail, 13, 31) == '(unreadable record)' and job.tail_flags >= 32
 end

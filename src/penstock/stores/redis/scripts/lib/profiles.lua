@@ -1,7 +1,7 @@
--- The profile of a new job: kept by its queue, or carried along in its tail.
+-- The profile of a new job: stored once per queue, or inline in the job's tail.
 
--- profiles: n pairs (digest, profile) from ARGV[at] on; the queue keeps up to 1000 of them, and a job whose
--- profile it does not keep carries it along.
+-- Returns a function that gives the inline profile for a digest, or false if the queue stores it. profiles: n pairs
+-- (digest, profile) from ARGV[at] on. A queue stores up to 1000 profiles; other jobs carry their profile inline.
 local function profile_keeper(at, n)
   local known = {}
   return function(queue, digest)
@@ -22,7 +22,7 @@ local function profile_keeper(at, n)
   end
 end
 
--- A tail as it was sent (its flags come first), with the profile inside if the queue does not keep it.
+-- The flags and the tail as stored: a tail as sent (its flags first), with the profile if it is inline.
 local function tail_of(sent, inline)
   local flags = string.byte(sent)
   if inline then return flags + 32, inline .. string.sub(sent, 6) end

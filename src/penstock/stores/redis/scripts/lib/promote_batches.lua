@@ -1,5 +1,5 @@
 -- Promotion where jobs join collecting batches, or batches are due: one by one over all queues, in the order of their
--- times, for a member that joins may postpone its batch, or fill it.
+-- due times, because a joining member may postpone or fill its batch.
 -- needs: clock states queue record partitions places
 
 local function promote_one(queue, id, member)
@@ -23,7 +23,7 @@ local function promote_one(queue, id, member)
   return 1
 end
 
--- How many were promoted; how many of the limit were used up; whether some were not due when it was their turn.
+-- Returns how many were promoted, how much of the limit was used, and whether some had become due later meanwhile.
 local function promote_with_batches(limit)
   local all, moved, used, skipped = {}, 0, 0, false
   for _, queue in ipairs(KEYS) do
@@ -41,7 +41,7 @@ local function promote_with_batches(limit)
     local member, queue = one[2], one[3]
     local id = string.sub(member, 8)
     if string.byte(member) == 255 and string.sub(member, 1, 7) ~= string.rep('\255', 7) then
-      redis.call('ZREM', queue .. ':due', member)    -- nobody here has written that
+      redis.call('ZREM', queue .. ':due', member)    -- not written by Penstock
     elseif string.byte(member) ~= 255 then
       moved, used = moved + promote_one(queue, id, member), used + 1
     elseif batches().is_due(queue, id) then

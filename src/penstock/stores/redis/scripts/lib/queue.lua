@@ -1,8 +1,8 @@
--- The counters of a queue, its ready lists, and the waiters that are woken: what every script needs.
+-- The counters of a queue, its ready lists, and waking its waiters: included by every script that changes jobs.
 -- needs: clock states
 
-local SEGMENT = 1000   -- ids in one list of the ready index: what taking one from its middle may cost
-local BAND = 2 ^ 40    -- segments of one priority
+local SEGMENT = 1000   -- ids per list of the ready index; bounds the cost of removing one from the middle
+local BAND = 2 ^ 40    -- the most segments of one priority
 
 local function in_steps(command, key, arguments)
   for i = 1, #arguments, 4000 do
@@ -37,7 +37,7 @@ local function meta(queue)
     limits = v[9], throttled_until = tonumber(v[10] or nil), limited = v[9] or v[10], fair = tonumber(v[11] or nil),
     ghosts = v[12], queue = queue,
   }
-  if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[10] end    -- no limits are set so
+  if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[10] end    -- wrong size
   for i, name in ipairs(COUNTERS) do
     m[name] = tonumber(v[i]) or 0
     m.was[name] = m[name]
@@ -65,7 +65,7 @@ local function save()
   end
 end
 
--- The list that new jobs of this priority go to, or nothing.
+-- The list to which new jobs of this priority are appended, or nothing.
 local function tail_of_ready(queue, m, priority)
   local tail = m.tails[priority]
   if tail == nil then
@@ -79,11 +79,11 @@ local function set_tail(m, priority, tail)
   m.tails[priority], m.tail_changed = tail, true
 end
 
--- A number that lies further ahead than this is of a clock that was wrong: no producer carries it to another
--- queue, and a queue that holds no job forgets it.
+-- A number further ahead of the clock than this was given when the clock was wrong: producers do not carry it to other
+-- queues, and a queue without jobs drops it.
 local FURTHEST = 5000 * PER_MS
 
--- The next number of the queue's one counter, which gives generations and places at the tail.
+-- The next number of the queue, which is a generation or a place at the tail.
 local function count_up(m, floor, offset)
   offset = offset or 0
   local by_time = (now - EPOCH) * PER_MS + offset
@@ -97,8 +97,8 @@ local function count_up(m, floor, offset)
 end
 
 -- ── ready lists: jobs in the order of their places, in segments that `ready` orders ──
--- A segment is named priority/number/first place, and "/m" behind it if its jobs have moved there (they were
--- not available at their enqueue); the others are fresh. All else that is available is `again`, by place.
+-- A segment is named priority/number/first place, plus "/m" if its jobs were moved there (they were not available at
+-- their enqueue); the jobs of other segments are fresh. All other available jobs are in `again`, by place.
 
 local function place_of(record)
   if not record or #record < 8 then return 0 end
@@ -111,7 +111,7 @@ local function is_moved(segment)
   return string.sub(segment, -2) == '/m'
 end
 
--- Their records must be written. What was counted for others, of the same batch, may lie between their places.
+-- Append jobs, whose records must be stored, to the ready lists. Their places need not be consecutive.
 local function push_ready(queue, priority, first_place, ids, moved)
   local m, at, kind = meta(queue), 1, moved and '/m' or ''
   local tail = tail_of_ready(queue, m, priority)
@@ -149,9 +149,9 @@ local function name_of(queue)
   return string.match(queue, '/([^}]*)}$')
 end
 
--- Wake one of those who wait for work in this queue, if anybody does. Who got no message is gone, and the
--- next one is woken; on a Cluster nobody can tell, for the server counts its own connections only. Whose time is
--- over by this clock comes last: he has stopped waiting, or the clock has leapt ahead and he sleeps on.
+-- Wake one waiter of this queue, if there is one. If nobody receives the message, the waiter is gone, and the next one
+-- is woken; on a Cluster this is unknown, because a server counts only its own connections. Waiters whose time is over
+-- by this clock come last: they have stopped waiting, or the clock has jumped ahead.
 local function wake(queue, of)
   local waiters, others = queue .. (of or ':waiters'), nil
   while true do
@@ -169,7 +169,7 @@ local function wake(queue, of)
   end
 end
 
--- A job is due sooner than all others: tell one who would sleep longer than that.
+-- Wake one waiter that would sleep longer than until `due`, because a job is now due before all others.
 local function wake_for(queue, due)
   local waiters, after = queue .. ':waiters', string.format('(%.0f', due)
   while true do
@@ -180,9 +180,9 @@ local function wake_for(queue, due)
   end
 end
 
-local made_ready, made_due = {}, {}    -- the queues that got work by this script
-local minted = 0    -- the highest generation that a batch, which nobody has enqueued, is to be above; or has
-local work = 0      -- how many members of batches this script has dealt with
+local made_ready, made_due = {}, {}    -- queues that got available jobs; queues → earliest new due time
+local minted = 0    -- the highest generation that this script has given, or knows from its caller
+local work = 0      -- number of batch members that this script has processed
 
 local function first_due(queue)
   local first = redis.call('ZRANGE', queue .. ':due', 0, 0, 'WITHSCORES')
@@ -200,13 +200,13 @@ local function limiting()
   return limit_rules
 end
 
--- Whether a fetch would get what is ready, now or at an instant that is known.
+-- Whether a fetch would get an available job now, or learn when it will.
 local function gives(queue)
   local m = meta(queue)
   return not m.paused and (not m.limited or limiting().worth_waking(queue, m))
 end
 
--- A queue that keeps jobs back may have room: wake one who gets the next of them. Parked ones go to who knows them.
+-- Wake a waiter of a queue with limits that may have room again; for parked jobs, a waiter that knows their task.
 local function wake_for_room(queue)
   if redis.call('EXISTS', queue .. ':ready') == 1 then
     if gives(queue) then wake(queue) end
@@ -216,8 +216,8 @@ local function wake_for_room(queue)
   end
 end
 
--- What this script has set aside: 3 entries each, queue, id, cause. Who answers them takes them; what is left at
--- the end lies in `asides` until somebody prunes.
+-- Records that this script has set aside: 3 entries each, queue, id, cause. Scripts that return them take them;
+-- otherwise `finish` stores them in `asides` until the next prune.
 local set_asides = {}
 
 local function note_set_aside(queue, id, cause)
@@ -238,7 +238,7 @@ local function keep_set_asides()
   end
 end
 
--- Count one of the numbers in a hash; one that is none begins anew.
+-- Add n to a number in a hash; a value that is not a number is replaced.
 local function count_on(key, field, n)
   local counted = redis.pcall('HINCRBY', key, field, n)
   if type(counted) == 'number' then return counted end
@@ -246,10 +246,10 @@ local function count_on(key, field, n)
   return n
 end
 
--- The end of every script that may have made work.
+-- The last step of every script that may have made jobs available or due.
 local function finish()
   if set_asides[1] then keep_set_asides() end
-  save()    -- first: a key of waiters that holds something else must not take the counters along
+  save()    -- first: an error from a wrong type of the waiters' key must not lose the counters
   for queue in pairs(made_ready) do
     if gives(queue) then wake(queue) end
   end

@@ -1,16 +1,17 @@
--- A job as bytes, as records.py draws it: flags, generation, priority, what has become of it (if anything
--- has), and a tail that no script looks into but for its profile.
+-- Encode and decode job records, in the layout of records.py: flags, generation, priority, details (only in long
+-- records), and a tail of which scripts read only the profile.
 -- needs: clock states
 
 local TAIL_FLAGS = 48
-local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch'}    -- the keys that a job shares with others, as script_arguments.py writes it
+-- Keys that a job shares with other jobs, as script_arguments.py writes them.
+local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch'}
 local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(SHARED_KEYS)}
 
 local function some(number)
   if number ~= NONE then return number end
 end
 
--- Whether it is the record of a job that was enqueued and nothing more, as most are.
+-- Whether this is the record of a plain job: enqueued, available, and without options.
 local function is_plain(record)
   return #record >= 13 and bit.band(string.byte(record), PLAIN_MASK) == PLAIN
 end
@@ -18,7 +19,7 @@ end
 -- The least size (bytes) of each.
 local LEAST_SIZE = {unique = 10, partition = 17, tenant = 2, batch = 20}
 
--- Whether what was read can be reckoned with, and moved.
+-- Raise an error if the decoded fields are inconsistent.
 local function check(job, size, at)
   local sum = job.enqueued + job.run + job.place + (job.expires or 0)
   if at ~= 10 + size or not (math.abs(sum) < 2 ^ 60) then error('its parts do not fit') end
@@ -31,7 +32,7 @@ local function check(job, size, at)
   end
 end
 
--- Raises an error where that is no record.
+-- Decode a record; raises an error for anything else.
 local function read(record)
   local flags, generation, priority = struct.unpack('>BI7B', record)
   local list = bit.band(flags, HIGH)
@@ -64,14 +65,14 @@ local function read(record)
   return job
 end
 
--- How a record that cannot be read is said to be.
+-- The cause to report for an unreadable record.
 local function why_not(text)
   return 'the bytes stored are no record of a job (' .. string.gsub(tostring(text), '^[^ ]*:%d+: ', '') .. ')'
 end
 
-local set_aside    -- aside.lua has it
+local set_aside    -- defined in places.lua
 
--- The job of this record. Where that cannot be read: what stands in its place from now on, which is dead, and true.
+-- Decode a record. If it cannot be read, the job is set aside: returns its stand-in, which is dead, and true.
 local function readable(queue, id, record, taken)
   local ok, job = pcall(read, record)
   if ok then return job end
@@ -106,8 +107,8 @@ local function profile_in(queue, job)
   return keep, task, string.sub(known, rest)
 end
 
--- How long a cancelled job of this kind stays, and its task: the two facts of a profile that scripts need. Of one
--- that is gone, what most have: who reads such a job sets it aside.
+-- The retention of a cancelled job, the task, and the other facts of a profile. Defaults if the profile is missing:
+-- reading such a job sets it aside.
 local function profile(queue, job)
   local ok, keep, task, rest = pcall(profile_in, queue, job)
   if ok then return keep, task, rest end
@@ -125,7 +126,7 @@ local function add_error(job, error, most)
     starts[#starts + 1] = at
     at = at + 4 + struct.unpack('<I4', errors, at)
   end
-  if at ~= #errors + 1 then    -- those before cannot be told apart
+  if at ~= #errors + 1 then    -- the stored errors are damaged: keep only the new one
     job.errors = struct.pack('<I4c0', #error, error)
     return
   end

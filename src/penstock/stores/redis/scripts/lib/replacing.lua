@@ -1,11 +1,11 @@
--- A queued job is given what a second one of its unique key asks for: unique_rules.replaced.
+-- Replace the content of a queued job by that of a second job with the same unique key: unique_rules.replaced.
 -- needs: clock states queue record partitions places
 
 local EXTRA, INLINE = 16, 32    -- flags of a tail
 local REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2
-local TIMES = 5    -- how many of the first fields of what only some jobs have (profiles.Extra) say when
+local TIMES = 5    -- the first fields of profiles.Extra that contain times
 
--- The parts of a tail: profile, what only some jobs have (a msgpack array), payload.
+-- The parts of a tail: profile, optional fields (profiles.Extra, a msgpack array), payload.
 local function tail_parts(flags, tail)
   local at = 5
   if bit.band(flags, INLINE) ~= 0 then at = 3 + struct.unpack('<I2', tail) end
@@ -30,17 +30,17 @@ local function replaceable(queue, id, generation)
   return not (job.state == COLLECTING and batches().in_batch(job))
 end
 
--- How many bytes follow the first of a msgpack value that is no array, map or text: by that.
+-- Number of bytes after the first byte of a msgpack value that is not an array, map or string, by the first byte.
 local WIDTHS = {
   [202] = 4, [203] = 8, [204] = 1, [205] = 2, [206] = 4, [207] = 8, [208] = 1, [209] = 2, [210] = 4, [211] = 8,
 }
--- Those that begin with a size: of how many bytes that is, and whether it counts bytes, values, or pairs of them.
+-- Values with an explicit size: the width of the size, and what it counts (0 bytes, 1 values, 2 pairs of values).
 local SIZED = {
   [196] = {1, 0}, [197] = {2, 0}, [198] = {4, 0}, [217] = {1, 0}, [218] = {2, 0}, [219] = {4, 0},
   [220] = {2, 1}, [221] = {4, 1}, [222] = {2, 2}, [223] = {4, 2},
 }
 
--- Where the msgpack value after this one begins.
+-- The position after the msgpack value at `at`.
 local function after_value(text, at)
   local byte = string.byte(text, at)
   local values = 0
@@ -64,7 +64,7 @@ local function after_value(text, at)
   return at
 end
 
--- What only some jobs have: nine fields, as they are written.
+-- The nine fields of profiles.Extra, as encoded bytes.
 local FIELDS, PARTITION_AT, TENANT_AT = 9, 8, 9
 
 local function fields_of(extra)
@@ -80,7 +80,7 @@ local function fields_of(extra)
   return fields
 end
 
--- It leaves its partition, its tenant and its batch, and joins those that the second job has said.
+-- Move a job from its partition, tenant and batch to those of the second job.
 local function move(queue, id, job, said, state)
   local old, left = job.state, job.partition and terms_of(job).key
   take(queue, id, job)
@@ -102,7 +102,7 @@ local function move(queue, id, job, said, state)
   if left then advance(queue, left) end
 end
 
--- What is sent is the tail of the second job; then what it says of its shared keys, where it would begin, and its times.
+-- sent: the tail of the second job; said: its decoded form; then its first state, due time and expiry.
 local function replace_job(queue, id, replaces, sent, said, state, run, expires)
   local job = read(redis.call('HGET', queue .. ':jobs', id))
   local profile, extra, payload = tail_parts(job.tail_flags, job.tail)
@@ -136,7 +136,7 @@ local function replace_job(queue, id, replaces, sent, said, state, run, expires)
     return put(queue, id, job)
   end
   job.tail, job.tail_flags = tail, tail_flags
-  if new_times then    -- it stays where it stands
+  if new_times then    -- the job keeps its place
     job.expires = expires
     if old.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
     if expires then redis.call('ZADD', queue .. ':expiring', expires, order(job, id)) end

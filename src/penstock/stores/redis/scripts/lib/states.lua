@@ -1,17 +1,17 @@
--- The numbers by which records and leases name things; layout.py has them too.
+-- The numbers of states and flags in records and leases; layout.py has the same.
 
 local NONE = -9007199254740992
 local SCHEDULED, AVAILABLE, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED = 0, 1, 2, 3, 4, 5, 6
-local RUNNING = 7    -- only in answers: a running job is known by its lease
+local RUNNING = 7    -- only in answers: a running job is recognised by its lease
 local WAITING, COLLECTING = 8, 9
-local IN_BATCH = ':state/9+'    -- the key of those that are members of batches
--- flags; 16 (extra) and 32 (inline profile) belong to the tail, the last two say in which list it stands, and
--- both together that 8 is to be added to the state
+local IN_BATCH = ':state/9+'    -- key suffix: the members of batch jobs
+-- Flags of a record. 16 (extra) and 32 (inline profile) belong to the tail. FRESH and MOVED name the list of the job;
+-- both together (HIGH) mean that 8 is added to the state.
 local LONG, FRESH, MOVED, HIGH = 8, 64, 128, 192
-local PLAIN_MASK, PLAIN = 207, AVAILABLE + FRESH    -- of a job that was enqueued and nothing more
-local ASKED_TO_STOP, ADMITTED, PARTITION = 32768, 16384, 64    -- of the bits that say what a long record has
+local PLAIN_MASK, PLAIN = 207, AVAILABLE + FRESH    -- a plain job: enqueued, available, without options
+local ASKED_TO_STOP, ADMITTED, PARTITION = 32768, 16384, 64    -- bits of the parts of a long record
 
--- A lease: whose it is. Its first bytes, up to the token's end, are what a holder has to show.
+-- Flags of a lease. The first bytes of a lease, up to the end of the token, are what its holder must present.
 local CHARGED, STARTED, ASKED, KEYED, LIMITED = 1, 2, 4, 8, 64
 
 local function state_of(flags)
