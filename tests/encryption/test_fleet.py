@@ -81,11 +81,11 @@ async def test_a_worker_that_cannot_read_a_job_does_not_take_it_again_and_again(
             await until(lambda: worker.info().tasks == (), "it says that it has not that task")
             clear = await keyless.tasks["greet"].aenqueue("grace")
             assert await clear.aresult(timeout=5) == "hello grace"
-            met = worker._services.unknown_tasks.met if worker._services else 0
+            met = worker._services.unknown_tasks.count if worker._services else 0
             again = await keyless.tasks["greet"].aenqueue("linus")
             assert await again.aresult(timeout=5) == "hello linus"
             assert worker._services is not None
-            assert worker._services.unknown_tasks.met == met
+            assert worker._services.unknown_tasks.count == met
     assert await parked(app) == 20
     lines = [record.message for record in caplog.records if "cannot be read here" in record.message]
     assert 1 <= len(lines) <= 3, "a line for each would hide all others"

@@ -158,7 +158,7 @@ def a_tuple(docs: tuple[int, ...]) -> None: ...
 
 @pytest.mark.parametrize("function", [nothing, two, several, by_keyword, no_annotation, no_list, a_tuple])
 def test_a_function_that_takes_no_list_is_refused_at_registration(app: App, function: Any) -> None:
-    with pytest.raises(ConfigError, match="takes one argument, a list of what its jobs carry"):
+    with pytest.raises(ConfigError, match="takes one argument, the list of its elements"):
         app.task(batch=Batch())(function)
     assert app.tasks == {}
 

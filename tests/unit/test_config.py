@@ -200,7 +200,7 @@ def test_a_kill_grace_that_would_kill_healthy_children_is_refused():
 
 
 def test_the_rule_of_kill_grace_is_that_of_the_executor():
-    assert 2 * interruption._STUBBORN * 1000 == GIVES_UP_AFTER
+    assert 2 * interruption._REACTION_TIME * 1000 == GIVES_UP_AFTER
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_place(toml):

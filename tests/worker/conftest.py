@@ -124,7 +124,7 @@ class Door:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts that do not react are given up sooner."""
-    monkeypatch.setattr(interruption, "_STUBBORN", 0.1)
+    monkeypatch.setattr(interruption, "_REACTION_TIME", 0.1)
 
 
 def quick(**knobs: Any) -> Config:

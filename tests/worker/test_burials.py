@@ -13,7 +13,7 @@ from penstock.config import load
 from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import QueuePosition, released
-from penstock.maintenance.service import Complaint
+from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
@@ -44,8 +44,8 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
 
 
 async def reclaim_dead(store: Store, child: str, *table: LeaseEntry, **knobs: str) -> None:
-    config, complaint = load(knobs).config, Complaint(logging.getLogger(__name__))
-    facts = {"by": mint(), "config": config, "can_tell": lambda: None, "complaint": complaint}
+    config, problem_log = load(knobs).config, ProblemLog(logging.getLogger(__name__))
+    facts = {"by": mint(), "config": config, "reportable_deaths": lambda: None, "problem_log": problem_log}
     await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(store)
 
 

@@ -203,7 +203,7 @@ async def test_they_hold_no_slot_and_delay_no_settlement(app: App) -> None:
 async def test_more_than_can_wait_are_left_out_and_told_of(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(callback_runner, "_MOST", 10)
+    monkeypatch.setattr(callback_runner, "_MAX_WAITING", 10)
     go_on = asyncio.Event()
     called: list[str] = []
 
@@ -225,7 +225,7 @@ async def test_more_than_can_wait_are_left_out_and_told_of(
 async def test_failures_have_their_place_when_successes_fill_it(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callback_runner, "_MOST", 10)
+    monkeypatch.setattr(callback_runner, "_MAX_WAITING", 10)
     go_on = asyncio.Event()
     heard = Heard()
 
@@ -247,7 +247,7 @@ async def test_failures_have_their_place_when_successes_fill_it(
 async def test_what_waits_takes_a_bounded_part_of_the_memory(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callback_runner, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(callback_runner, "_MAX_BYTES", 100_000)
     go_on = asyncio.Event()
 
     @app.on_success

@@ -64,7 +64,7 @@ async def test_a_store_that_is_away_is_told_of_and_its_return_too(app: App, faul
 
 
 async def test_a_store_that_says_nothing_is_away(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_PATIENCE", 0.1)
+    monkeypatch.setattr(checks, "_TIMEOUT", 0.1)
     door = Door.before(app, "announce")
     told: list[Health] = []
 

@@ -32,7 +32,7 @@ async def test_jobs_wait_uncharged_until_there_is_room_for_a_child_and_it_is_sai
         return spawn(fd)
 
     monkeypatch.setattr(process, "_spawn", limited)
-    monkeypatch.setattr(processes, "AGAIN", 0.1)
+    monkeypatch.setattr(processes, "RETRY_AFTER", 0.1)
     task, beside = made(app, "process", act, max_attempts=1), app.task(name="act_async")(act_async)
     async with at_work(app, concurrency=4):
         jobs = [await task.aenqueue("return") for _ in range(3)]

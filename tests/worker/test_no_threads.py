@@ -32,7 +32,7 @@ class Limit:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", limited)
-        monkeypatch.setattr(threads, "AGAIN", 0.02)
+        monkeypatch.setattr(threads, "RETRY_AFTER", 0.02)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_pool_that_is_closed_asks_for_no_more_threads(limit: Limit) -> N
     pool.submit("call", lambda: None)
     pool.close()
     refused = limit.refused
-    await asyncio.sleep(3 * threads.AGAIN)
+    await asyncio.sleep(3 * threads.RETRY_AFTER)
     assert limit.refused == refused
 
 

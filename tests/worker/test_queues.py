@@ -35,7 +35,7 @@ def test_full_queues_start_by_their_weights(limit: int) -> None:
     while total.total() < 10_000:
         shares = round_robin.plan(limit, limit, {}, {})
         got = serve(shares, limit, stock)
-        round_robin.paid(shares, got)
+        round_robin.charge(shares, got)
         total += got
     share = {queue: n / total.total() for queue, n in total.items()}
     assert share["critical"] == pytest.approx(0.6, abs=0.03)
@@ -48,13 +48,13 @@ def test_an_empty_queue_does_not_save_up_credit() -> None:
     stock = {"a": 10**6, "b": 0}
     for _ in range(100):
         shares = round_robin.plan(1, 1, {}, {})
-        round_robin.paid(shares, serve(shares, 1, stock))
+        round_robin.charge(shares, serve(shares, 1, stock))
     stock["b"] = 10**6
     got: Counter[str] = Counter()
     for _ in range(20):
         shares = round_robin.plan(1, 1, {}, {})
         one = serve(shares, 1, stock)
-        round_robin.paid(shares, one)
+        round_robin.charge(shares, one)
         got += one
     assert abs(got["a"] - got["b"]) <= 2
 

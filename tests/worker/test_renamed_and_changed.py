@@ -88,8 +88,8 @@ async def test_old_arguments_are_upgraded_and_those_that_fit_are_not(app: App, r
     [
         (b'{"first":"Ann"}', "upgrade= failed with KeyError: 'last'"),
         (b'{"first":0}', "upgrade= returned None"),
-        (b'{"first":1}', "what upgrade= returned does not fit either"),
-        (b'{"first":2}', "what upgrade= returned cannot be stored"),
+        (b'{"first":1}', "arguments returned by upgrade= do not fit either"),
+        (b'{"first":2}', "arguments returned by upgrade= cannot be stored"),
         (b'["Ann", 2, 3]', "3 positional arguments for 2 parameters"),
     ],
 )

@@ -270,12 +270,12 @@ async def test_an_interrupt_that_comes_too_late_does_not_reach_the_next_call(res
     pool.start()
     for i in range(64):
         submit(i)
-    threads = {seat.thread for seat in pool._seats}
+    threads = {worker.thread for worker in pool._workers}
 
     async def shoot() -> None:
         while not fin.is_set():
-            for seat in pool._seats * 5:
-                call = seat.call
+            for worker in pool._workers * 5:
+                call = worker.call
                 if call is not None and rng.random() < 0.5 and pool.interrupt(call[0], AttemptTimeout):
                     aimed.add(call[0])
             await asyncio.sleep(0)
@@ -286,7 +286,7 @@ async def test_an_interrupt_that_comes_too_late_does_not_reach_the_next_call(res
     assert len(aimed) > 1000, "the test shot at too little to mean anything"
     assert 0 < hits <= len(aimed)
     assert all(thread.is_alive() for thread in threads)
-    assert {seat.thread for seat in pool._seats} == threads
+    assert {worker.thread for worker in pool._workers} == threads
     assert pool.busy == 0
     assert pool.close(5)
 
@@ -464,7 +464,7 @@ def test_a_loop_that_is_closed_before_a_call_ends_leaves_no_error_behind() -> No
 
     asyncio.run(main())
     gate.set()
-    thread = pools[0]._seats[0].thread
+    thread = pools[0]._workers[0].thread
     thread.join(10)
     assert not thread.is_alive()
 

@@ -266,7 +266,7 @@ async def test_a_worker_whose_slots_all_hang_ends_and_says_so(app: App, tmp_path
     handle = await made(app, "thread", swallow, timeout="50ms", retry="1h").aenqueue(str(began))
     worker = await in_a_burst(app, concurrency=1)
     assert worker.wants_replacement
-    assert "1 of its 1 slots hang" in caplog.text
+    assert "1 of 1 slots are stuck" in caplog.text
     assert await handle.astatus() is State.RETRYABLE
     (tmp_path / "began.go").touch()
 

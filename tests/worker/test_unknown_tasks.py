@@ -63,7 +63,7 @@ async def test_what_the_log_left_out_is_counted_there(
             async with asyncio.timeout(5):
                 while await parked(old) < 20:
                     await asyncio.sleep(0.005)
-            monkeypatch.setattr(unknown_tasks, "_SAY_EVERY", 0.0)
+            monkeypatch.setattr(unknown_tasks, "_LOG_EVERY", 0.0)
             await put(old, 1, "later")
             async with asyncio.timeout(5):
                 while await parked(old) < 21:

@@ -21,7 +21,7 @@ from penstock.maintenance import service as services
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.reclaimer import Reclaimer, reclaim_all
-from penstock.maintenance.service import Complaint, Service
+from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.connect import connect
 from penstock.stores.contract import HeartbeatRequest, Settlement, Share, Store, WorkerInfo
 from penstock.testing import FaultyStore
@@ -399,12 +399,12 @@ def test_a_complaint_is_made_once_in_three_seconds_and_counts_the_rest(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(services, "time", SimpleNamespace(monotonic=lambda: now))
-    complaint = Complaint(logging.getLogger("test"))
+    problem_log = ProblemLog(logging.getLogger("test"))
 
     def say(at: float) -> None:
         nonlocal now
         now = at
-        complaint.about("the fetcher found no store", StoreUnavailable("away"))
+        problem_log.report("the fetcher found no store", StoreUnavailable("away"))
 
     for at in (0.0, 0.1, 2.9, 3.0, 3.1, 6.1):
         say(at)

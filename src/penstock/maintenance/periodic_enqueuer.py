@@ -69,7 +69,7 @@ class PeriodicEnqueuer(Service):
                 tick = self._reckoned(entry, table.now)
                 wait = self._wait(entry, table.now) if tick is None else None
             except PenstockError as error:  # e.g. a time zone unknown on this machine
-                self.complaint.about(f"the periodic entry {entry.spec.name!r} is skipped", error)
+                self.problem_log.report(f"the periodic entry {entry.spec.name!r} is skipped", error)
                 waits.append(_TROUBLE)
                 continue
             if tick is not None:
@@ -96,7 +96,7 @@ class PeriodicEnqueuer(Service):
             try:
                 await self._store.put_entries(list(entries.values()))
             except StoreUnavailable as error:
-                self.complaint.about(f"the periodic entries of queue {queue!r} are not stored yet", error)
+                self.problem_log.report(f"the periodic entries of queue {queue!r} are not stored yet", error)
             else:
                 for ref in entries:
                     del self._unput[ref]

@@ -10,7 +10,7 @@ import time
 from penstock.app.outcome_events import log_set_aside
 from penstock.core.errors import StoreError
 
-__all__ = ["Backoff", "Complaint", "Service", "pause_after"]
+__all__ = ["Backoff", "ProblemLog", "Service", "pause_after"]
 
 _log = logging.getLogger("penstock.maintenance")
 
@@ -46,7 +46,7 @@ class Backoff:
         return 0.0 if over <= 0 else float(min(self._most, 0.001 * 2 ** min(over - 1, 30)))
 
 
-class Complaint:
+class ProblemLog:
     """Logs a repeated problem at most once in three seconds, with the number of lines left out."""
 
     def __init__(self, log: logging.Logger) -> None:
@@ -54,7 +54,7 @@ class Complaint:
         self._said = float("-inf")
         self._unsaid = 0
 
-    def about(self, what: str, error: BaseException) -> None:
+    def report(self, what: str, error: BaseException) -> None:
         """Log that `what` failed, or count it."""
         now = time.monotonic()
         if now - self._said < _SAY_EVERY:
@@ -77,8 +77,8 @@ class Service:
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self._stopping = False
-        #: Services of one store may share a complaint, so that an outage is logged once.
-        self.complaint = Complaint(_log)
+        #: Services of one store may share a problem log, so that an outage is logged once.
+        self.problem_log = ProblemLog(_log)
         #: Called with records that the store has set aside.
         self.on_set_aside = log_set_aside
 
@@ -95,7 +95,7 @@ class Service:
                 pause = await self.tick()
                 failures = 0
             except StoreError as error:
-                self.complaint.about(f"{self.name}: the store does not answer", error)
+                self.problem_log.report(f"{self.name}: the store does not answer", error)
                 failures += 1
                 pause = pause_after(failures)
             except Exception:  # noqa: BLE001  # boundary: a fault in one loop must not end the worker and the attempts in it

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.core.errors import StoreUnavailable
-from penstock.maintenance.service import Complaint, Service, pause_after
+from penstock.maintenance.service import ProblemLog, Service, pause_after
 from penstock.stores.contract import Store, WorkerInfo
 
 __all__ = ["Announcer"]
@@ -53,13 +53,13 @@ class Announcer(Service):
             await asyncio.gather(announcing, stopped, return_exceptions=True)
 
     async def _announce_patiently(self) -> None:
-        complaint, failures = Complaint(_log), 0
+        problem_log, failures = ProblemLog(_log), 0
         while True:
             try:
                 return await self.announce()
             except StoreUnavailable as error:
                 if not self._waits:
                     raise
-                complaint.about("the worker waits for the store", error)
+                problem_log.report("the worker waits for the store", error)
                 await asyncio.sleep(pause_after(failures))
                 failures += 1

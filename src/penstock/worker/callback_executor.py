@@ -33,18 +33,18 @@ class CallbackExecutor:
         """Call `function(*args)`. Errors are logged with the prefix `about`."""
         limit = asyncio.timeout(None)
         try:
-            made: Any = None
+            returned: Any = None
             if not _is_async(function):
-                made = await self._in_thread(functools.partial(function, *args), about)
+                returned = await self._in_thread(functools.partial(function, *args), about)
             async with limit:
                 limit.reschedule(asyncio.get_running_loop().time() + self._limit)
                 if _is_async(function):
-                    made = function(*args)
-                if inspect.isawaitable(made):
-                    await made
+                    returned = function(*args)
+                if inspect.isawaitable(returned):
+                    await returned
         except BaseException as error:  # boundary: a callback must not end the worker
-            me = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
+            this_task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and this_task is not None and this_task.cancelling():
                 raise
             if limit.expired():
                 _log.error("%s: callback %r took longer than %g s", about, function, self._limit)
@@ -56,13 +56,13 @@ class CallbackExecutor:
             self._pool = CallThreadPool(self._threads, lambda _: None, name="penstock-callback")
             self._pool.start()
         ticket = object()
-        ended = self._pool.run(ticket, call)
-        done, _ = await asyncio.wait({ended}, timeout=self._limit)
+        future = self._pool.run(ticket, call)
+        done, _ = await asyncio.wait({future}, timeout=self._limit)
         if not done:
             _log.error("%s: callback still running after %g s", about, self._limit)
             self._pool.interrupt(ticket, AttemptTimeout)
-            await asyncio.wait({ended})  # the next callback needs this thread
-        return ended.result()
+            await asyncio.wait({future})  # the next callback needs this thread
+        return future.result()
 
     def close(self) -> None:
         """Close the thread pool. A thread that still runs a callback ends with the process."""

@@ -25,13 +25,13 @@ __all__ = ["CallbackRunner"]
 
 _log = logging.getLogger("penstock.worker")
 #: Maximum number of jobs whose callbacks run at the same time, and of callback threads.
-_AT_ONCE = 8
+_MAX_RUNNING = 8
 #: Maximum number of waiting jobs. Beyond it, only failed jobs are accepted, up to twice this number.
-_MOST = 10_000
+_MAX_WAITING = 10_000
 #: Maximum size of the arguments and results of waiting jobs (bytes).
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 #: A log line is written for every this many dropped jobs, and one at the end.
-_SAY_EVERY = 1_000
+_LOG_EVERY = 1_000
 
 _Calls = Sequence[tuple[str, Callable[..., object]]]
 
@@ -45,7 +45,7 @@ class CallbackRunner:
 
     def __init__(self, app: App, executor: CallbackExecutor | None = None) -> None:
         self._app = app
-        self._executor = executor or CallbackExecutor(_AT_ONCE)
+        self._executor = executor or CallbackExecutor(_MAX_RUNNING)
         self._waiting: deque[tuple[Job, Transition, bytes | None, _Calls]] = deque()
         self._bytes = 0
         self._runners: set[asyncio.Task[None]] = set()
@@ -62,12 +62,12 @@ class CallbackRunner:
         calls = self._calls_for(job, move)
         if not calls:
             return
-        if self._is_full(move) or self._bytes + _size(job, result) > _MOST_BYTES:
+        if self._is_full(move) or self._bytes + _size(job, result) > _MAX_BYTES:
             self._drop()
             return
         self._bytes += _size(job, result)
         self._waiting.append((job, move, result, calls))
-        if len(self._runners) < _AT_ONCE:
+        if len(self._runners) < _MAX_RUNNING:
             self._add_runner()
 
     async def drained(self, timeout: float) -> None:
@@ -102,11 +102,11 @@ class CallbackRunner:
         return calls
 
     def _is_full(self, move: Transition) -> bool:
-        return len(self._waiting) >= (_MOST if move.error is None else 2 * _MOST)
+        return len(self._waiting) >= (_MAX_WAITING if move.error is None else 2 * _MAX_WAITING)
 
     def _drop(self) -> None:
         self.dropped += 1
-        if self.dropped % _SAY_EVERY == 1:
+        if self.dropped % _LOG_EVERY == 1:
             _log.error(
                 "callback queue full (%d jobs wait): callbacks of further jobs are dropped (%d so far)",
                 len(self._waiting),
@@ -118,9 +118,9 @@ class CallbackRunner:
         loop, context = asyncio.get_running_loop(), Context()
         runner = loop.create_task(self._run(), name="penstock-callbacks", context=context)
         self._runners.add(runner)
-        runner.add_done_callback(self._gone)
+        runner.add_done_callback(self._on_runner_done)
 
-    def _gone(self, runner: asyncio.Task[None]) -> None:
+    def _on_runner_done(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
         if self._waiting:  # a callback cancelled this runner
             self._add_runner()
@@ -129,15 +129,15 @@ class CallbackRunner:
         while self._waiting:
             job, move, result, calls = self._waiting.popleft()
             self._bytes -= _size(job, result)
-            now = _as_it_is(job, move, result)
+            now = _job_after(job, move, result)
             try:
-                said = self._decoded(job, result) if move.state is State.COMPLETED else move.error
+                value = self._decoded(job, result) if move.state is State.COMPLETED else move.error
             except (Exception, SystemExit) as error:  # noqa: BLE001  # boundary: decoding may call the user's types
                 why = text_of(error, type(error).__name__)
                 _log.error("job %s: on_success of %s is not called: %s", job.id, job.task, why)
                 continue
             for name, call in calls:
-                await self._executor.call(call, now, said, about=f"job {job.id}: {name} of {job.task}")
+                await self._executor.call(call, now, value, about=f"job {job.id}: {name} of {job.task}")
             await asyncio.sleep(0)  # callbacks that never await must not block the event loop
 
     def _decoded(self, job: Job, result: bytes | None) -> Any:
@@ -153,7 +153,7 @@ def _size(job: Job, result: bytes | None) -> int:
     return len(job.spec.payload) + len(result or b"")
 
 
-def _as_it_is(job: Job, move: Transition, result: bytes | None) -> Job:
+def _job_after(job: Job, move: Transition, result: bytes | None) -> Job:
     """The job after this transition. Its timestamps are those of its lease."""
     errors: tuple[AttemptError, ...] = job.errors
     if move.error is not None:

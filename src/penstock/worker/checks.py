@@ -15,13 +15,13 @@ from penstock.worker.callback_executor import CallbackExecutor
 __all__ = ["Check"]
 
 #: The store counts as unreachable after this long without an answer (s); the same request stays pending.
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 
 
 class Check(Service):
     """Runs one health callback every `every` seconds.
 
-    `ask` writes to the store: a store with a full disk still answers reads, so only a write shows it.
+    `write` writes to the store: a store with a full disk still answers reads, so only a write shows it.
     `facts` makes the Health from the reason why the store is unreachable (None if it answers).
     """
 
@@ -29,54 +29,54 @@ class Check(Service):
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[None]],
+        write: Callable[[], Awaitable[None]],
         facts: Callable[[str | None], Health],
-        tell: Callable[[Health], object],
+        callback: Callable[[Health], object],
         every: float,
     ) -> None:
         super().__init__()
-        self._ask = ask
+        self._write = write
         self._facts = facts
-        self._tell = tell
+        self._callback = callback
         self._every = every
         self._executor = CallbackExecutor(1)
-        self._asking: asyncio.Future[None] | None = None
+        self._pending_write: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         try:
             await super().run()
         finally:
-            if self._asking is not None:
-                self._asking.cancel()
+            if self._pending_write is not None:
+                self._pending_write.cancel()
             self._executor.close()
 
     async def tick(self) -> float:
         began = time.monotonic()
-        health = self._facts(await self._trouble())
+        health = self._facts(await self._store_error())
         if not self._stopping:
-            telling = asyncio.ensure_future(self._executor.call(self._tell, health, about="on_health"))
+            calling = asyncio.ensure_future(self._executor.call(self._callback, health, about="on_health"))
             try:
-                await self._or_stopped(telling)
+                await self._until_stopped(calling)
             finally:
-                telling.cancel()
+                calling.cancel()
         return max(0.001, began + self._every - time.monotonic())
 
-    async def _trouble(self) -> str | None:
+    async def _store_error(self) -> str | None:
         """The reason why the store is unreachable; None if it answers."""
-        if self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask())
-        asking = self._asking
-        await self._or_stopped(asking, _PATIENCE)
-        if not asking.done():
-            return f"no answer for {_PATIENCE:g} s"
-        self._asking = None
+        if self._pending_write is None:
+            self._pending_write = asyncio.ensure_future(self._write())
+        pending = self._pending_write
+        await self._until_stopped(pending, _TIMEOUT)
+        if not pending.done():
+            return f"no answer for {_TIMEOUT:g} s"
+        self._pending_write = None
         try:
-            asking.result()
+            pending.result()
         except StoreError as error:
             return str(error)
         return None
 
-    async def _or_stopped(self, work: asyncio.Future[None], timeout: float | None = None) -> None:
+    async def _until_stopped(self, work: asyncio.Future[None], timeout: float | None = None) -> None:
         """Wait for `work`, at most until the service stops."""
         stopped = asyncio.ensure_future(self._woken.wait())
         try:

@@ -21,16 +21,16 @@ from penstock.worker.settler import Settler
 __all__ = ["Fetcher"]
 
 #: Maximum number of jobs per fetch, on every store: one Redis script may lease this many.
-_MOST = 2_000
+_MAX_JOBS = 2_000
 #: Upper bound of the time (s) for which short jobs keep the event loop from sending a fetch.
-_TURN = 0.006
+_LOOP_DELAY = 0.006
 #: No job starts while this many outcomes wait for the store's answer (see settler.py).
-_UNSENT = 4_000
+_MAX_UNSENT = 4_000
 #: While slots are free, queues at their own limit are checked again after this long (s).
-_LOOK_AGAIN = 1.0
-#: A wait that returns within _AT_ONCE seconds without bringing a job is in vain. After _IN_VAIN of them in a
-#: row the fetcher pauses, at most _PAUSE seconds, before it asks again.
-_IN_VAIN, _PAUSE, _AT_ONCE = 8, 0.5, 0.005
+_RECHECK = 1.0
+#: A wait that returns within _IMMEDIATELY seconds without bringing a job is in vain. After _FREE_WAITS of
+#: them in a row the fetcher pauses, at most _MAX_PAUSE seconds, before it asks again.
+_FREE_WAITS, _MAX_PAUSE, _IMMEDIATELY = 8, 0.5, 0.005
 
 
 class Fetcher(Service):
@@ -70,7 +70,7 @@ class Fetcher(Service):
         self._round_robin = WeightedRoundRobin(queues, strict=strict)
         self._names = tuple(q.name for q in queues)
         self._strict = strict and len(queues) > 1
-        self._slotted = any(q.slots is not None for q in queues)
+        self._has_slot_limits = any(q.slots is not None for q in queues)
         self._worker = worker
         self._lease = lease
         self._look_ahead = look_ahead
@@ -80,81 +80,81 @@ class Fetcher(Service):
         self._on_cancel = on_cancel
         self._on_settings = on_settings
         self._token = mint_token()
-        self._shown = False  # whether the store has seen the token and may have leased jobs under it
+        self._token_sent = False  # whether the store has seen the token and may have leased jobs under it
         self._rate = StartRate()
         self._waiting: asyncio.Task[Wake] | None = None
-        self._took = 0.0  # moving average of a fetch's duration (s)
-        self._in_vain = Backoff(most=_PAUSE, free=_IN_VAIN)
+        self._fetch_seconds = 0.0  # moving average of a fetch's duration (s)
+        self._empty_waits = Backoff(most=_MAX_PAUSE, free=_FREE_WAITS)
         self.last_success = time.monotonic()
 
     async def run(self) -> None:
         await super().run()
-        if self._shown:
-            await self._last_words()
+        if self._token_sent:
+            await self._fetch_unanswered()
 
-    async def _last_words(self) -> None:
+    async def _fetch_unanswered(self) -> None:
         """Fetch leases made under the current token that have not arrived, so that they are released at once.
 
         Without this, a job whose reply or notification was lost would wait until its lease expires.
         """
-        asked = [Share(name, 0, 0) for name in self._names]
+        requested = [Share(name, 0, 0) for name in self._names]
         sent = clock.lease_seconds()
         try:
             fetched = await self._store.fetch(
-                asked, limit=0, lease=self._lease, worker=self._worker, token=self._token
+                requested, limit=0, lease=self._lease, worker=self._worker, token=self._token
             )
         except StoreError as error:
-            self.complaint.about(f"{self.name}: the store does not answer", error)
+            self.problem_log.report(f"{self.name}: the store does not answer", error)
             return
         self._admission.start_or_buffer(fetched.jobs, sent, fetched.now)
 
     async def tick(self) -> float:
-        await self._room()
+        await self._wait_for_slot()
         if self._stopping:
             return 0.0
         self._slots.freed.clear()  # a slot freed from here on ends the wait in `_wait_for_jobs`
         free = self._slots.free
-        limit = min(_MOST, free + max(0, self._ahead() - self._slots.buffered))
+        limit = min(_MAX_JOBS, free + max(0, self._jobs_ahead() - self._slots.buffered))
         held = self._leased_jobs.per_queue
         if self._admission.backlog:
             held = held - self._admission.backlog.per_queue
         shares = self._round_robin.plan(limit, free, held, self._admission.caps())
         if not shares:
-            return await self._slot_of_a_queue()
+            return await self._wait_for_queue_slot()
         began, sent = time.monotonic(), clock.lease_seconds()
-        self._shown = True
+        self._token_sent = True
         fetched = await self._store.fetch(
             shares, limit=limit, lease=self._lease, worker=self._worker, token=self._token
         )
         self._new_token()
         self.last_success = time.monotonic()
-        self._took += (self.last_success - began - self._took) / 4
-        got = Counter(job.spec.queue for job in fetched.jobs)
-        self._round_robin.paid(shares, got)
+        self._fetch_seconds += (self.last_success - began - self._fetch_seconds) / 4
+        received = Counter(job.spec.queue for job in fetched.jobs)
+        self._round_robin.charge(shares, received)
         if fetched.set_aside:
             self.on_set_aside(fetched.set_aside)
         if fetched.due is not None:
             self._on_due(max(0, fetched.due - fetched.now))
         if fetched.jobs:
-            self._in_vain.moved()
-            jobs = fetched.jobs if self._strict else spread(fetched.jobs, got)
+            self._empty_waits.moved()
+            jobs = fetched.jobs if self._strict else spread(fetched.jobs, received)
             self._admission.start_or_buffer(jobs, sent, fetched.now)
             return 0.0
-        asked = tuple(share.queue for share in shares)
-        self._admission.nothing_behind(asked)
-        return await self._nothing(fetched, asked)
+        requested = tuple(share.queue for share in shares)
+        self._admission.release_unproductive(requested)
+        return await self._wait_for_jobs(fetched, requested)
 
-    async def _room(self) -> None:
+    async def _wait_for_slot(self) -> None:
         """Wait until a job that is fetched now can start at once, or soon."""
         slots = self._slots
         while not self._stopping:
-            if (slots.free > 0 or self._runs_low()) and self._settler.unsent < _UNSENT:
+            if (slots.free > 0 or self._runs_low()) and self._settler.unsent < _MAX_UNSENT:
                 if self._settler.unsent and slots.free > 0:  # settle first, so that one transaction does both
-                    self._settler.hurry()
+                    self._settler.flush()
                     await asyncio.sleep(0)
                 return
             if slots.buffered == 0:
-                self._settler.hurry()
+                self._settler.flush()
             slots.freed.clear()
             await slots.freed.wait()  # stop() sets it too
 
@@ -166,18 +166,20 @@ class Fetcher(Service):
         buffered = self._slots.buffered
         if buffered == 0 or self._rate.per_second == 0.0:
             return False
-        return buffered <= self._rate.per_second * min(self._took + _TURN, self._look_ahead / 2)
+        return buffered <= self._rate.per_second * min(
+            self._fetch_seconds + _LOOP_DELAY, self._look_ahead / 2
+        )
 
-    async def _slot_of_a_queue(self) -> float:
+    async def _wait_for_queue_slot(self) -> float:
         """Wait for a slot of a queue: slots are free, but every queue is at its own limit."""
-        await self._freed_within(self._until_look())
+        await self._freed_within(self._seconds_to_recheck())
         return 0.0
 
-    def _until_look(self) -> float:
+    def _seconds_to_recheck(self) -> float:
         """Seconds until a queue that is skipped now is checked again, even if no slot is freed."""
-        return min(_LOOK_AGAIN, self._admission.backlog.next_look(time.monotonic()) or _LOOK_AGAIN)
+        return min(_RECHECK, self._admission.backlog.next_look(time.monotonic()) or _RECHECK)
 
-    async def _nothing(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
+    async def _wait_for_jobs(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
         """Wait for a notification after an empty fetch, or until the next job is due."""
         if self._on_empty(fetched):
             self.stop()  # at once: with a store in memory the drain might not run before the next tick
@@ -190,7 +192,7 @@ class Fetcher(Service):
         # the other queues are full: they may have jobs when a slot is freed
         if len(queues) < len(self._names):
             tasks.add(asyncio.create_task(self._slots.freed.wait()))
-            timeout = min(timeout, self._until_look())
+            timeout = min(timeout, self._seconds_to_recheck())
         # no offer while a queue opens at a known time: if its last slot is taken, no idle worker would know
         # that time
         offer = self._offer() if fetched.opens is None else None
@@ -204,7 +206,7 @@ class Fetcher(Service):
             if not self._woken.is_set():
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done() and not waiting.cancelled():
-                self._pass_on(waiting.result())
+                self._report_changes(waiting.result())
         finally:
             self._waiting = None
             left = [task for task in tasks if not task.done()]
@@ -212,9 +214,9 @@ class Fetcher(Service):
                 task.cancel()
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
-        if waiting.cancelled() or time.monotonic() - began > _AT_ONCE:
-            self._in_vain.moved()
-        elif (pause := self._in_vain.stuck()) > 0:
+        if waiting.cancelled() or time.monotonic() - began > _IMMEDIATELY:
+            self._empty_waits.moved()
+        elif (pause := self._empty_waits.stuck()) > 0:
             await self._freed_within(pause)
         return 0.0
 
@@ -226,43 +228,43 @@ class Fetcher(Service):
         except TimeoutError:
             pass
 
-    def _pass_on(self, news: Wake) -> None:
+    def _report_changes(self, changes: Wake) -> None:
         """Act on cancellations and changed settings.
 
         The store reports each once, and this wait received it.
         """
-        if Wake.CANCEL in news:
+        if Wake.CANCEL in changes:
             self._on_cancel()
-        if Wake.SETTINGS in news:
+        if Wake.SETTINGS in changes:
             self._on_settings()
 
     def _offer(self) -> WorkerOffer:
         """WorkerOffer the store to lease jobs to this worker directly, under the token of the next fetch."""
-        self._shown = True
-        return WorkerOffer(self._worker, self._token, self._lease, self._take)
+        self._token_sent = True
+        return WorkerOffer(self._worker, self._token, self._lease, self._accept_dispatch)
 
-    def _take(self, handed: Fetched) -> WorkerOffer | None:
+    def _accept_dispatch(self, dispatched: Fetched) -> WorkerOffer | None:
         """Start a job that the store leased to this worker while it waited; returns the next offer, if any.
 
         There is a next offer if slots are free and no served queue has a slot limit.
         """
         self._new_token()
-        self._admission.start_or_buffer(handed.jobs, clock.lease_seconds(), handed.now)
-        if self._stopping or self._slotted or self._slots.free == 0:
+        self._admission.start_or_buffer(dispatched.jobs, clock.lease_seconds(), dispatched.now)
+        if self._stopping or self._has_slot_limits or self._slots.free == 0:
             return None
         return self._offer()
 
     def _new_token(self) -> None:
         self._token = mint_token()
-        self._shown = False
+        self._token_sent = False
 
-    def _ahead(self) -> int:
+    def _jobs_ahead(self) -> int:
         """How many jobs beyond the free slots will start within the look-ahead, at the measured rate.
 
         None in strict order: a job of a lower queue must not start before a job of a higher one that comes
         in the meantime.
         """
-        if self._slotted or self._strict:
+        if self._has_slot_limits or self._strict:
             return 0
         slots = self._slots
         return int(self._rate.update(slots.starts, slots.ends, slots.busy_seconds) * self._look_ahead)

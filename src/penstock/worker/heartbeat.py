@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from penstock.core import clock
 from penstock.core.errors import StoreError
-from penstock.maintenance.service import Complaint
+from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
@@ -69,7 +69,7 @@ class Heartbeat:
         self._ticked = time.monotonic()
         self._blocked_since = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
-        self.complaint = Complaint(_log)
+        self.problem_log = ProblemLog(_log)
         #: Monotonic time of the last heartbeat that the store answered.
         self.last_beat = time.monotonic()
 
@@ -111,7 +111,7 @@ class Heartbeat:
                 pause = min(next_beat - clock.lease_seconds(), self._block_report)
                 woken = self._wake.wait(max(0.0, pause))
                 self._wake.clear()
-                self._look_at_the_loop()
+                self._check_main_loop()
                 if woken or clock.lease_seconds() >= next_beat:
                     next_beat = clock.lease_seconds() + self._every
                     try:
@@ -121,21 +121,21 @@ class Heartbeat:
                         _log.exception("heartbeat failed; the next one follows as usual")
 
     async def _beat(self) -> bool:
-        in_hand = list(self._leased_jobs)
-        for start in range(0, len(in_hand), _BATCH):
-            part = in_hand[start : start + _BATCH]
+        leased_jobs = list(self._leased_jobs)
+        for start in range(0, len(leased_jobs), _BATCH):
+            part = leased_jobs[start : start + _BATCH]
             requests = [self._request_of(leased) for leased in part]
             try:
-                statuses = await self._extended(part, requests)
+                statuses = await self._extend(part, requests)
             except StoreError as error:
-                self.complaint.about("heartbeat failed: store unreachable", error)
+                self.problem_log.report("heartbeat failed: store unreachable", error)
                 self._on_failed()
                 return False
             for leased, request, status in zip(part, requests, statuses, strict=True):
                 if status is LeaseStatus.UNKNOWN:
                     continue
                 if request.progress is not None:
-                    leased.told = request.progress
+                    leased.stored_progress = request.progress
                 if status is not LeaseStatus.HELD:
                     self._main.call_soon_threadsafe(self._on_lease_status, leased, status)
         self.last_beat = time.monotonic()
@@ -143,7 +143,7 @@ class Heartbeat:
             self._table.beat()
         return True
 
-    async def _extended(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[LeaseStatus]:
+    async def _extend(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[LeaseStatus]:
         try:
             return await self._store.extend(requests)
         except StoreError:
@@ -153,9 +153,9 @@ class Heartbeat:
                 "sending %d heartbeats together failed; extending without progress, then each progress alone",
                 len(requests),
             )
-            return await self._without_words(batch, requests)
+            return await self._extend_without_progress(batch, requests)
 
-    async def _without_words(
+    async def _extend_without_progress(
         self, batch: list[LeasedJob], requests: list[HeartbeatRequest]
     ) -> list[LeaseStatus]:
         """Extend all leases first, then store each attempt's progress alone.
@@ -171,20 +171,20 @@ class Heartbeat:
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001  # boundary: as above
-                leased.told = request.progress
+                leased.stored_progress = request.progress
                 _log.error("job %s: progress could not be stored: %s", leased.job.id, error)
         return statuses
 
     def _request_of(self, leased: LeasedJob) -> HeartbeatRequest:
         # remembered once it is stored; the attempt may report more at any moment
-        progress = None if leased.progress is leased.told else leased.progress
+        progress = None if leased.progress is leased.stored_progress else leased.progress
         return HeartbeatRequest(
             leased.job.lease, self._lease, started=bool(leased.started), progress=progress
         )
 
-    def _look_at_the_loop(self) -> None:
-        silent = time.monotonic() - self._ticked
-        if silent < self._block_report + self._block_report / 3:
+    def _check_main_loop(self) -> None:
+        blocked = time.monotonic() - self._ticked
+        if blocked < self._block_report + self._block_report / 3:
             self._blocked_since = 0.0
             return
         if self._blocked_since == self._ticked:
@@ -198,6 +198,6 @@ class Heartbeat:
             stack,
             "the event loop has been blocked for %.1f s: a task does blocking work in an async function; "
             'use run_in="thread" for it. Its stack:',
-            silent,
+            blocked,
         )
-        self._on_blocked(silent, stack)
+        self._on_blocked(blocked, stack)

@@ -16,9 +16,9 @@ _log = logging.getLogger("penstock.worker")
 
 async def call_hook(hook: Callable[..., Any], app: App) -> None:
     """Call one hook, with the app if it takes an argument."""
-    made = hook(app) if inspect.signature(hook).parameters else hook()
-    if inspect.isawaitable(made):
-        await made
+    returned = hook(app) if inspect.signature(hook).parameters else hook()
+    if inspect.isawaitable(returned):
+        await returned
 
 
 async def call_last_hooks(hooks: Sequence[Callable[..., Any]], app: App) -> None:

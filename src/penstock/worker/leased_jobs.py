@@ -32,17 +32,17 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     arrived: float = 0.0  #: monotonic: when it began to wait for a slot
     started: float = 0.0  #: monotonic: when its function started; 0: not yet
     ends: float | None = None  #: monotonic instant of its timeout or deadline
-    handle: asyncio.Task[None] | None = None  #: the asyncio task that runs it on the event loop, if any
+    runner: asyncio.Task[None] | None = None  #: the asyncio task that runs it on the event loop, if any
     attempt: Attempt | None = None
-    counted: bool = False  #: it occupies a process slot
-    elsewhere: bool = False  #: it has a slot and is not a plain thread call
+    in_process_slot: bool = False  #: it occupies a process slot
+    not_plain: bool = False  #: it has a slot and is not a plain thread call
     interrupt: type[Interrupted] | None = None  #: why it was interrupted; None: it was not
     interrupted_at: float = 0.0
-    starts: float = 0.0  #: monotonic instant before which it must not start (the queue's rate limit); 0: none
+    not_before: float = 0.0  #: monotonic: start of the job by its queue's rate limit; 0: none
     took: float = 0.0  #: seconds that its function ran
     over: bool = False  #: its function has ended, or its slot was given up
     progress: Progress | None = None
-    told: Progress | None = None  #: the progress that the store has
+    stored_progress: Progress | None = None  #: the progress that the store has
     slot: int = -1  #: its slot in the shared lease table; -1: none
 
     def store_now(self) -> int:

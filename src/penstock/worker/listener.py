@@ -39,9 +39,9 @@ class Listener(Service):
             self._slots.started.clear()
             await self._slots.started.wait()
             return 0.1
-        news = await self._store.wait((), timeout=0)
-        if Wake.CANCEL in news:
+        changes = await self._store.wait((), timeout=0)
+        if Wake.CANCEL in changes:
             self._on_cancel()
-        if Wake.SETTINGS in news:
+        if Wake.SETTINGS in changes:
             self._on_settings()
         return 0.2

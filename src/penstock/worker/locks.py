@@ -27,7 +27,7 @@ from penstock.core.forks import begins_anew
 __all__ = ["LivenessLock", "is_dead", "lock_directory", "proven_dead", "remove_dead", "sweep"]
 
 _log = logging.getLogger("penstock.worker")
-_ENDING = ".alive"
+_SUFFIX = ".alive"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _DAY = 86_400.0
 
@@ -44,7 +44,7 @@ class LivenessLock:
         self._directory = directory
         self._fd = -1
         try:
-            self._fd = self._take()
+            self._fd = self._create_locked()
         except OSError as error:
             _log.warning(
                 "worker %s: no liveness lock (%s); if the worker dies, its leases expire by time",
@@ -71,7 +71,7 @@ class LivenessLock:
             return
         with _open_directory(self._directory, create=False) as where:
             if where is not None:
-                _unlink(self.worker_id + _ENDING, where)
+                _unlink(self.worker_id + _SUFFIX, where)
         os.close(fd)
 
     def __enter__(self) -> LivenessLock:
@@ -80,7 +80,7 @@ class LivenessLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _take(self) -> int:
+    def _create_locked(self) -> int:
         if fcntl is None:
             raise OSError("this platform has no flock")
         if not _NAME.match(self.worker_id):
@@ -92,7 +92,7 @@ class LivenessLock:
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600, dir_fd=where)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.rename(name, self.worker_id + _ENDING, src_dir_fd=where, dst_dir_fd=where)
+                os.rename(name, self.worker_id + _SUFFIX, src_dir_fd=where, dst_dir_fd=where)
             except OSError:
                 os.close(fd)
                 _unlink(name, where)
@@ -111,7 +111,7 @@ def is_dead(worker_id: str, directory: Path | None = None) -> bool:
     with _open_directory(directory, create=False) as where:
         if where is None:
             return False
-        with _locked(worker_id + _ENDING, where, shared=True) as taken:
+        with _locked(worker_id + _SUFFIX, where, shared=True) as taken:
             return taken
 
 
@@ -126,9 +126,9 @@ def proven_dead(known: Set[str] = frozenset(), directory: Path | None = None) ->
             return set()
         dead = set()
         for name in os.listdir(where):
-            if not name.endswith(_ENDING):
+            if not name.endswith(_SUFFIX):
                 continue
-            if (worker := name.removesuffix(_ENDING)) in known:
+            if (worker := name.removesuffix(_SUFFIX)) in known:
                 dead.add(worker)
             else:
                 with _locked(name, where, shared=True) as taken:
@@ -142,7 +142,7 @@ def remove_dead(worker_id: str, directory: Path | None = None) -> bool:
     if not _NAME.match(worker_id):
         return False
     with _open_directory(directory, create=False) as where:
-        return where is not None and _unlink_dead(worker_id + _ENDING, where)
+        return where is not None and _unlink_dead(worker_id + _SUFFIX, where)
 
 
 def sweep(older_than: float = _DAY, directory: Path | None = None) -> int:
@@ -153,7 +153,7 @@ def sweep(older_than: float = _DAY, directory: Path | None = None) -> int:
             return 0
         limit = time.time() - older_than
         for name in os.listdir(where):
-            if not name.endswith((_ENDING, ".new")):
+            if not name.endswith((_SUFFIX, ".new")):
                 continue
             try:
                 old = os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime < limit
@@ -224,9 +224,9 @@ def _locked(name: str, where: int, *, shared: bool) -> Iterator[bool]:
         return
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        mine, named = os.fstat(fd), os.stat(name, dir_fd=where, follow_symlinks=False)
+        opened, current = os.fstat(fd), os.stat(name, dir_fd=where, follow_symlinks=False)
         # the file may have been replaced by another of the same name between open and lock
-        held = (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino)
+        held = (opened.st_dev, opened.st_ino) == (current.st_dev, current.st_ino)
     except OSError:  # the lock is held, or the file is gone
         held = False
     try:

@@ -19,14 +19,14 @@ from penstock.app.attempt import running
 from penstock.config import Config
 from penstock.core.text import block, json_escaped, one_line, storable, text_of
 
-__all__ = ["complain", "configure_logs", "log_with_traceback"]
+__all__ = ["configure_logs", "log_with_traceback", "report_refusal"]
 
 #: Maximum characters of a message, of a traceback (its end is kept), and of a value given by `extra=`.
 _MESSAGE, _TRACEBACK, _VALUE = 10_000, 20_000, 4_000
 #: Maximum number of `extra=` values per line.
 _VALUES = 50
 #: Attributes that every record has; all others come from `extra=`.
-_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+_STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
 def configure_logs(config: Config) -> None:
@@ -41,7 +41,7 @@ def configure_logs(config: Config) -> None:
     root.setLevel(config.log_level.upper())
 
 
-def complain(config: Config, why: str) -> None:
+def report_refusal(config: Config, why: str) -> None:
     """Print why a worker cannot work, like every command's errors, or log it if the log is JSON."""
     for line in why.split("\n"):
         if config.log_format == "json":
@@ -85,7 +85,7 @@ class _JsonLines(logging.Formatter):
         }
         if traceback := _traceback(self, record):
             line["traceback"] = storable(traceback)
-        for name, value in _job_that_spoke(record).items():
+        for name, value in _job_facts(record).items():
             line[name] = _value(value)
         for name, value in _extra(record):
             line[f"{name}_" if name in _LINE else name] = _value(value)
@@ -97,7 +97,7 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = _cut(_message(record), _MESSAGE)
-        if job := _job_that_spoke(record):
+        if job := _job_facts(record):
             record.message = (
                 f"job {job['job_id']} ({job['task']}, attempt {job['attempt']}): {record.message}"
             )
@@ -115,7 +115,7 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001  # boundary: arguments that do not fit the message, or cannot be formatted
-        return f"{text_of(record.msg)} {_words(record.args)}"
+        return f"{text_of(record.msg)} {_repr(record.args)}"
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
@@ -127,7 +127,7 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return text if len(text) <= _TRACEBACK else "…" + text[-_TRACEBACK:]
 
 
-def _job_that_spoke(record: logging.LogRecord) -> dict[str, object]:
+def _job_facts(record: logging.LogRecord) -> dict[str, object]:
     """The facts of the attempt that logged this; empty for Penstock's own lines, which name their job."""
     if record.name.partition(".")[0] == "penstock":
         return {}
@@ -143,7 +143,7 @@ def _job_that_spoke(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    named = [(name, value) for name, value in record.__dict__.items() if name not in _OWN]
+    named = [(name, value) for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES]
     for name, value in named[:_VALUES]:
         yield _cut(text_of(name), 200), value
 
@@ -153,13 +153,13 @@ def _value(value: object) -> Any:
     if type(value) is str:
         return storable(_cut(value, _VALUE))
     try:
-        encoded = msgspec.json.encode(value, enc_hook=_words)
+        encoded = msgspec.json.encode(value, enc_hook=_repr)
     except Exception:  # noqa: BLE001  # boundary: a user's value that is not JSON, or whose code raises
-        return _words(value)
+        return _repr(value)
     return msgspec.Raw(encoded) if len(encoded) <= _VALUE else storable(_cut(encoded.decode(), _VALUE))
 
 
-def _words(value: object) -> str:
+def _repr(value: object) -> str:
     try:
         return text_of(repr(value), most=_VALUE)
     except Exception:  # noqa: BLE001  # boundary: a user's value whose __repr__ raises

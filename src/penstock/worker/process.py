@@ -22,7 +22,7 @@ from penstock.app.app import App
 from penstock.app.loading import load_app
 from penstock.config import Config
 from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
-from penstock.worker.logs import complain, configure_logs
+from penstock.worker.logs import configure_logs, report_refusal
 from penstock.worker.queues import Queue
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
@@ -35,10 +35,10 @@ __all__ = [
     "REPLACE",
     "UNUSABLE",
     "ChildHello",
+    "ChildMessage",
     "Death",
     "Orders",
     "Refusal",
-    "Said",
 ]
 
 ORDERS = "PENSTOCK_CHILD_ORDERS"
@@ -83,13 +83,13 @@ class Orders(msgspec.Struct):
 class ChildHello(msgspec.Struct, tag=True):
     """Sent by a child that is ready for signals, with the address of its store.
 
-    `tells`: its app has listeners or callbacks, which need to know of each death. Messages of a child are
-    lines of JSON.
+    `has_listeners`: its app has listeners or callbacks, which need to know of each death. Messages of a child
+    are lines of JSON.
     """
 
     url: str | None
     namespace: str
-    tells: bool = False
+    has_listeners: bool = False
 
 
 class Refusal(msgspec.Struct, tag=True):
@@ -98,7 +98,7 @@ class Refusal(msgspec.Struct, tag=True):
     why: str
 
 
-Said = ChildHello | Refusal
+ChildMessage = ChildHello | Refusal
 
 
 def main() -> int:
@@ -123,16 +123,16 @@ def main() -> int:
         return UNUSABLE if isinstance(error, StoreError) else REFUSED
 
 
-def _say(control: socket.socket, said: Said) -> None:
-    control.sendall(msgspec.json.encode(said) + b"\n")
+def _send(control: socket.socket, message: ChildMessage) -> None:
+    control.sendall(msgspec.json.encode(message) + b"\n")
 
 
 def _refuse(control: socket.socket, config: Config, why: str) -> None:
     control.setblocking(True)
     try:
-        _say(control, Refusal(why))
+        _send(control, Refusal(why))
     except OSError:  # the supervisor is gone: report it here
-        complain(config, why)
+        report_refusal(config, why)
 
 
 def _runner() -> asyncio.Runner:
@@ -158,7 +158,7 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
     # from now on the supervisor may send signals
-    _say(control, ChildHello(app.connect_url, app.namespace, worker.tells))
+    _send(control, ChildHello(app.connect_url, app.namespace, worker.has_listeners))
     _watch_supervisor(control, worker)
     if orders.death is not None:  # the supervisor has no app, so no listeners
         worker.report_lost_worker(orders.death.worker, orders.death.cause, orders.death.jobs)

@@ -52,22 +52,22 @@ def as_queues(queues: Sequence[Queue | str]) -> tuple[Queue, ...]:
     return made
 
 
-def spread(jobs: list[Job], got: Mapping[str, int]) -> list[Job]:
+def spread(jobs: list[Job], received: Mapping[str, int]) -> list[Job]:
     """The jobs of one fetch in the order in which to start them: queues evenly mixed, each in its own order.
 
     A fetch returns them queue by queue; without mixing, all jobs of one queue would start before the next
     queue's.
     """
-    if len(got) <= 1:
+    if len(received) <= 1:
         return jobs
-    step = {queue: 1 / n for queue, n in got.items()}
-    place = {queue: one / 2 for queue, one in step.items()}
-    places: list[float] = []
+    step = {queue: 1 / n for queue, n in received.items()}
+    position = {queue: one / 2 for queue, one in step.items()}
+    positions: list[float] = []
     for job in jobs:
         queue = job.spec.queue
-        places.append(place[queue])
-        place[queue] += step[queue]
-    return [jobs[i] for i in sorted(range(len(jobs)), key=places.__getitem__)]
+        positions.append(position[queue])
+        position[queue] += step[queue]
+    return [jobs[i] for i in sorted(range(len(jobs)), key=positions.__getitem__)]
 
 
 class WeightedRoundRobin:
@@ -101,32 +101,32 @@ class WeightedRoundRobin:
         return self._by_weight(limit, caps, free)
 
     def _by_weight(self, limit: int, caps: dict[str, int], free: int) -> list[Share]:
-        open_ = [q for q in self._queues if q.name in caps]
-        total = sum(q.weight for q in open_)
-        for q in open_:
+        active = [q for q in self._queues if q.name in caps]
+        total = sum(q.weight for q in active)
+        for q in active:
             self._credit[q.name] += limit * q.weight / total
-        ranked = sorted(open_, key=lambda q: -self._credit[q.name])
+        ranked = sorted(active, key=lambda q: -self._credit[q.name])
         left = limit
         quotas = dict.fromkeys(caps, 0)
         for q in ranked:
             quotas[q.name] = max(0, min(left, caps[q.name], int(self._credit[q.name])))
             left -= quotas[q.name]
         while left > 0:  # what rounding leaves over goes to the queue with the most credit left
-            needy = max(
+            next_queue = max(
                 (q for q in ranked if quotas[q.name] < caps[q.name]),
                 key=lambda q: self._credit[q.name] - quotas[q.name],
                 default=None,
             )
-            if needy is None:
+            if next_queue is None:
                 break
-            quotas[needy.name] += 1
+            quotas[next_queue.name] += 1
             left -= 1
         return [Share(q.name, quotas[q.name], caps[q.name], free) for q in ranked]
 
-    def paid(self, shares: Sequence[Share], got: Mapping[str, int]) -> None:
+    def charge(self, shares: Sequence[Share], received: Mapping[str, int]) -> None:
         """Charge each queue for the jobs that the fetch of these shares brought."""
         for share in shares:
-            n = got.get(share.queue, 0)
+            n = received.get(share.queue, 0)
             credit = self._credit[share.queue] - n
             if n < share.quota:
                 credit = 0.0

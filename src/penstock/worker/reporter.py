@@ -30,7 +30,7 @@ class Reporter:
         self._worker = worker
         self._callback_runner = callback_runner
 
-    def judged(self, job: Job, move: Transition) -> None:
+    def decided(self, job: Job, move: Transition) -> None:
         """Report the outcome of a dead worker's job that was decided here, and call its callbacks."""
         if move.state is State.DEAD:
             _log.error("job %s (%s, attempt %d) is dead: %s", job.id, job.task, job.attempt, move.reason)
@@ -50,7 +50,7 @@ class Reporter:
         for job in jobs:
             if job is not None and job.state is State.DEAD and job.errors:
                 before = msgspec.structs.replace(job, errors=job.errors[:-1])
-                self.judged(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
+                self.decided(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
 
     def set_aside(self, found: Sequence[SetAside]) -> None:
         """Report records that the store cannot read and has set aside."""

@@ -16,7 +16,7 @@ from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.reclaimer import Reclaimer
-from penstock.maintenance.service import Complaint, Service
+from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.contract import WorkerInfo
 from penstock.worker.announcer import Announcer
 from penstock.worker.attempt_watch import AttemptWatch
@@ -74,7 +74,7 @@ class Services:
     async def running(self) -> AsyncIterator[None]:
         """Run all services inside the block, then stop them in an order that loses no job."""
         services = self._background()
-        self._share_complaints(services)
+        self._share_problem_log(services)
         self.heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
@@ -140,12 +140,12 @@ class Services:
             services.append(self.maintenance.periodic)
         return services
 
-    def _share_complaints(self, services: list[Service]) -> None:
-        """Let all services share one complaint, so that an outage of the store is logged once."""
-        complaint = Complaint(_log)
+    def _share_problem_log(self, services: list[Service]) -> None:
+        """Let all services share one problem_log, so that an outage of the store is logged once."""
+        problem_log = ProblemLog(_log)
         for service in (self.fetcher, *services):
-            service.complaint, service.on_set_aside = complaint, self.reporter.set_aside
-        self.settler.complaint = self.heartbeat.complaint = complaint
+            service.problem_log, service.on_set_aside = problem_log, self.reporter.set_aside
+        self.settler.problem_log = self.heartbeat.problem_log = problem_log
 
     async def _release_all(self) -> None:
         _log.info(
@@ -158,21 +158,21 @@ class Services:
         await self.last_outcomes()
         await self.last_callbacks()
 
-    def _health(self, trouble: str | None) -> Health:
-        """This worker's health. `trouble`: why the store is unreachable; None if it answers."""
+    def _health(self, store_error: str | None) -> Health:
+        """This worker's health. `store_error`: why the store is unreachable; None if it answers."""
         now = time.monotonic()
         return Health(
             at=int(time.time() * 1000),
             worker=self.setup.id,
             state=self.info().state,
-            store_reachable=trouble is None,
-            store_error=trouble,
+            store_reachable=store_error is None,
+            store_error=store_error,
             concurrency=self.setup.concurrency,
             lost_slots=self.slots.lost,
             running=self.slots.running,
             buffered=self.slots.buffered,
-            unsent=self.settler.unsent + self.settler.put_off,
+            unsent=self.settler.unsent + self.settler.deferred,
             since_fetch=now - self.fetcher.last_success,
             since_heartbeat=now - self.heartbeat.last_beat,
-            parked=self.unknown_tasks.met,
+            parked=self.unknown_tasks.count,
         )

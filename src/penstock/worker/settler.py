@@ -1,8 +1,8 @@
 """Writes outcomes to the store in batches, and repeats each until the store has answered.
 
-While the event loop has jobs to start, outcomes are collected for at most `_PATIENCE`: writing in the middle
-of a burst of short jobs would slow the burst down. If the store is unreachable, outcomes are kept and sent
-again; the fetcher starts no jobs while too many wait.
+While the event loop has jobs to start, outcomes are collected for at most `_COLLECT_FOR`: writing in the
+middle of a burst of short jobs would slow the burst down. If the store is unreachable, outcomes are kept and
+sent again; the fetcher starts no jobs while too many wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.core.job import DEAD_KEPT, AttemptError, Job, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
-from penstock.maintenance.service import Complaint, pause_after
+from penstock.maintenance.service import ProblemLog, pause_after
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Store
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
@@ -31,10 +31,10 @@ __all__ = ["Settler"]
 
 _log = logging.getLogger("penstock.worker")
 #: Maximum time for which an outcome is collected while the worker is busy starting jobs (s).
-_PATIENCE = 0.005
+_COLLECT_FOR = 0.005
 #: Outcomes of attempts longer than this (s) are written at once: if the worker dies before the write, the
 #: job runs again.
-_SHORT = 0.0005
+_SHORT_ATTEMPT = 0.0005
 _BATCH = 2_000
 
 
@@ -62,13 +62,15 @@ class Settler:
         self._keep_dead = keep_dead
         self._lease = lease
         self._waiting: list[LeasedJob] = []
-        self._endings: list[Settlement] = []  # parallel to `_waiting`: pairs would cost garbage collection
+        self._settlements: list[
+            Settlement
+        ] = []  # parallel to `_waiting`: pairs would cost garbage collection
         self._oldest = 0.0
-        self._flight: asyncio.Task[None] | None = None
-        self._put_off: list[tuple[LeasedJob, Settlement]] = []  # their part of the store is unreachable
-        self._repetition: asyncio.Task[None] | None = None
-        self._go = asyncio.Event()
-        self.complaint = Complaint(_log)
+        self._write_task: asyncio.Task[None] | None = None
+        self._deferred: list[tuple[LeasedJob, Settlement]] = []  # their part of the store is unreachable
+        self._repeat_task: asyncio.Task[None] | None = None
+        self._write_now = asyncio.Event()
+        self.problem_log = ProblemLog(_log)
         #: True while the store refuses outcomes.
         self.failing = False
 
@@ -77,52 +79,54 @@ class Settler:
         return len(self._waiting)
 
     @property
-    def put_off(self) -> int:
+    def deferred(self) -> int:
         """Number of outcomes whose part of the store is unreachable while others can be settled."""
-        return len(self._put_off)
+        return len(self._deferred)
 
     def settle(self, leased: LeasedJob, move: Transition, result: bytes | None) -> None:
         """Write this outcome with the next batch."""
         if not self._waiting:
             self._oldest = time.monotonic()
         self._waiting.append(leased)
-        self._endings.append(Settlement(leased.job.lease, move, result))
-        if self._flight is None:
-            self._flight = asyncio.get_running_loop().create_task(self._fly(), name="penstock-settler")
+        self._settlements.append(Settlement(leased.job.lease, move, result))
+        if self._write_task is None:
+            self._write_task = asyncio.get_running_loop().create_task(
+                self._write_batches(), name="penstock-settler"
+            )
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Write collected outcomes now: the event loop has no job left to start."""
-        self._go.set()
+        self._write_now.set()
 
     async def drained(self, timeout: float | None = None) -> bool:
         """Wait until all outcomes are answered. False if that took longer than `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                while (under_way := self._flight or self._repetition) is not None:
-                    self._go.set()
+                while (under_way := self._write_task or self._repeat_task) is not None:
+                    self._write_now.set()
                     await asyncio.shield(under_way)
         except TimeoutError:
             return False
         return True
 
-    async def _fly(self) -> None:
+    async def _write_batches(self) -> None:
         try:
             while self._waiting:
-                await self._company()
+                await self._collect()
                 batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-                settlements, self._endings = self._endings[:_BATCH], self._endings[_BATCH:]
+                settlements, self._settlements = self._settlements[:_BATCH], self._settlements[_BATCH:]
                 await self._send(batch, settlements)
         finally:
-            self._flight = None
+            self._write_task = None
 
-    async def _company(self) -> None:
-        self._go.clear()
-        left = self._oldest + _PATIENCE - time.monotonic()
-        if left <= 0 or not self._busy() or self._waiting[-1].took > _SHORT:
+    async def _collect(self) -> None:
+        self._write_now.clear()
+        left = self._oldest + _COLLECT_FOR - time.monotonic()
+        if left <= 0 or not self._busy() or self._waiting[-1].took > _SHORT_ATTEMPT:
             return
         try:
             async with asyncio.timeout(left):
-                await self._go.wait()
+                await self._write_now.wait()
         except TimeoutError:
             pass
 
@@ -130,15 +134,15 @@ class Settler:
         failures = 0
         while True:
             try:
-                if [leased for leased in batch if leased.progress is not leased.told]:
-                    await self._say_last_words(batch, settlements)
-                answers = await self._stored(batch, settlements)
+                if [leased for leased in batch if leased.progress is not leased.stored_progress]:
+                    await self._store_last_progress(batch, settlements)
+                answers = await self._settle_batch(batch, settlements)
                 if failures:
-                    answers = await self._reconsidered(batch, answers)
+                    answers = await self._without_false_refusals(batch, answers)
                 break
             except StoreError as error:
                 self.failing = True
-                self.complaint.about(f"{len(batch)} outcome(s) wait for the store", error)
+                self.problem_log.report(f"{len(batch)} outcome(s) wait for the store", error)
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
         self.failing = False
@@ -151,7 +155,7 @@ class Settler:
         self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
     ) -> None:
         remove = self._leased_jobs.remove
-        tell, calls_back = self._app.events.active, self._app.callbacks.active
+        emits, calls_back = self._app.events.active, self._app.callbacks.active
         for leased, settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Settled.UNKNOWN:
                 continue
@@ -164,67 +168,69 @@ class Settler:
                 _log_failure(leased, settlement.transition)
             if calls_back and answer is Settled.APPLIED:
                 self._on_applied(leased.job, settlement.transition, settlement.result)
-            if tell:
-                self._tell(leased, settlement.transition, answer)
+            if emits:
+                self._emit_event(leased, settlement.transition, answer)
 
     # ── outcomes whose part of the store is unreachable ──────────────────────────────────────────
 
     def _repeat_later(
         self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
     ) -> None:
-        together = zip(batch, settlements, answers, strict=True)
-        self._put_off += [(leased, one) for leased, one, answer in together if answer is Settled.UNKNOWN]
-        if self._repetition is None:
-            self._repetition = asyncio.get_running_loop().create_task(self._repeat(), name="penstock-settler")
+        answered = zip(batch, settlements, answers, strict=True)
+        self._deferred += [(leased, one) for leased, one, answer in answered if answer is Settled.UNKNOWN]
+        if self._repeat_task is None:
+            self._repeat_task = asyncio.get_running_loop().create_task(
+                self._repeat(), name="penstock-settler"
+            )
 
     async def _repeat(self) -> None:
         """Repeat these outcomes until they are answered. Other outcomes do not wait for them."""
         failures = 0
         try:
-            while self._put_off:
+            while self._deferred:
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
-                some = self._put_off[:_BATCH]
+                some = self._deferred[:_BATCH]
                 batch, settlements = [leased for leased, _ in some], [one for _, one in some]
                 try:
-                    await self._say_last_words(batch, settlements)
-                    answers = await self._reconsidered(batch, await self._store.settle(settlements))
+                    await self._store_last_progress(batch, settlements)
+                    answers = await self._without_false_refusals(batch, await self._store.settle(settlements))
                 except StoreError as error:
-                    self.complaint.about(f"{len(self._put_off)} outcome(s) wait for the store", error)
+                    self.problem_log.report(f"{len(self._deferred)} outcome(s) wait for the store", error)
                     continue
-                del self._put_off[: len(some)]
-                together = zip(some, answers, strict=True)
-                self._put_off += [one for one, answer in together if answer is Settled.UNKNOWN]
+                del self._deferred[: len(some)]
+                answered = zip(some, answers, strict=True)
+                self._deferred += [one for one, answer in answered if answer is Settled.UNKNOWN]
                 self._answered(batch, settlements, answers)
         finally:
-            self._repetition = None
+            self._repeat_task = None
 
-    async def _reconsidered(
+    async def _without_false_refusals(
         self, batch: list[LeasedJob], answers: Sequence[Settled | None]
     ) -> Sequence[Settled | None]:
         """Correct refusals of a repeated settlement that the store had applied the first time.
 
         An unchanged count of losses shows that no other worker has had the job in between.
         """
-        answered = (Settled.APPLIED, Settled.UNKNOWN)
-        refused = [place for place, answer in enumerate(answers) if answer not in answered]
+        settled = (Settled.APPLIED, Settled.UNKNOWN)
+        refused = [place for place, answer in enumerate(answers) if answer not in settled]
         if not refused:
             return answers
         found = list(answers)
         jobs = await self._store.get([batch[place].job.ref for place in refused])
         for place, job in zip(refused, jobs, strict=True):
-            mine = batch[place].job
-            if job is None or (job.state is not State.RUNNING and job.lost == mine.lost):
+            sent = batch[place].job
+            if job is None or (job.state is not State.RUNNING and job.lost == sent.lost):
                 found[place] = Settled.APPLIED
         return found
 
-    async def _say_last_words(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
+    async def _store_last_progress(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         """Store progress reported after the last heartbeat, for jobs that stay in the store."""
         for leased, one in zip(batch, settlements, strict=True):
-            said = leased.progress
-            if said is None or said is leased.told or one.transition.keep <= 0:
+            last = leased.progress
+            if last is None or last is leased.stored_progress or one.transition.keep <= 0:
                 continue
-            request = HeartbeatRequest(leased.job.lease, self._lease, started=True, progress=said)
+            request = HeartbeatRequest(leased.job.lease, self._lease, started=True, progress=last)
             try:
                 if await self._store.extend([request]) == [LeaseStatus.UNKNOWN]:
                     continue  # its part of the store is unreachable: repeated before its settlement is
@@ -232,9 +238,9 @@ class Settler:
                 raise
             except Exception as error:  # noqa: BLE001  # boundary: progress that cannot be stored must not block its outcome
                 _log.error("job %s: progress could not be stored: %s", leased.job.id, text_of(error))
-            leased.told = said
+            leased.stored_progress = last
 
-    async def _stored(
+    async def _settle_batch(
         self, batch: list[LeasedJob], settlements: list[Settlement]
     ) -> Sequence[Settled | None]:
         """Settle all together. If that fails for a reason other than the store, settle each alone."""
@@ -245,10 +251,10 @@ class Settler:
         except Exception:  # noqa: BLE001  # boundary: one outcome that cannot be stored must not block the others
             _log.exception("storing %d outcome(s) together failed; storing each alone", len(batch))
             return [
-                await self._stored_alone(leased, settlements, place) for place, leased in enumerate(batch)
+                await self._settle_alone(leased, settlements, place) for place, leased in enumerate(batch)
             ]
 
-    async def _stored_alone(
+    async def _settle_alone(
         self, leased: LeasedJob, settlements: list[Settlement], place: int
     ) -> Settled | None:
         """Settle one outcome. If the store cannot take it, settle a failed attempt with the reason instead.
@@ -272,8 +278,8 @@ class Settler:
     def _not_stored(self, leased: LeasedJob, error: Exception) -> Settlement:
         job, now = leased.job, leased.store_now()
         fact = AttemptError.bounded(job.attempt, now, "OutcomeNotStored", text_of(error))
-        luck = random.random()  # noqa: S311 (jitter, no secret)
-        return Settlement(job.lease, decide(job, Raised(fact), now, luck, keep_dead=self._keep_dead))
+        jitter = random.random()  # noqa: S311 (jitter, no secret)
+        return Settlement(job.lease, decide(job, Raised(fact), now, jitter, keep_dead=self._keep_dead))
 
     def _refused(self, leased: LeasedJob, answer: Settled) -> None:
         if not leased.started:
@@ -288,7 +294,7 @@ class Settler:
             extra=_facts(leased),
         )
 
-    def _tell(self, leased: LeasedJob, move: Transition, answer: Settled) -> None:
+    def _emit_event(self, leased: LeasedJob, move: Transition, answer: Settled) -> None:
         event = event_of(leased.job, move, leased.took)
         if answer is not Settled.APPLIED:
             spec = leased.job.spec

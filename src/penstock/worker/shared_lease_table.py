@@ -36,7 +36,7 @@ __all__ = ["ChildState", "Header", "LeaseEntry", "LeaseTable"]
 
 #: Rows beyond the worker's slots: for jobs fetched ahead, and jobs that have ended but are not settled yet.
 #: Untouched memory costs nothing.
-_BEYOND = 8_192
+_EXTRA_ROWS = 8_192
 
 _MAGIC = b"PENLEAS1"  # the last digit is the version of the layout
 _HEADER = 256
@@ -51,7 +51,7 @@ _NAMES = -(-_names.size // 8) * 8
 _TAIL = _names.size - 4
 _pack_names = _names.pack_into
 
-_NOWHERE = -1
+_NO_SLOT = -1
 
 
 class ChildState(enum.IntEnum):
@@ -125,7 +125,7 @@ class LeaseTable:
     @classmethod
     def create(cls, concurrency: int) -> LeaseTable:
         """Create a table for a worker with `concurrency` slots. Pass `fileno()` to its process."""
-        slots = (concurrency + _BEYOND + 1) // 2 * 2  # even, so that all rows are aligned to 8 bytes
+        slots = (concurrency + _EXTRA_ROWS + 1) // 2 * 2  # even, so that all rows are aligned to 8 bytes
         size = _HEADER + slots * (_MARKS + _TIMES + _NAMES)
         fd = _anonymous_file()
         try:
@@ -145,7 +145,7 @@ class LeaseTable:
         finally:
             os.close(fd)
 
-    _fd = _NOWHERE
+    _fd = _NO_SLOT
 
     def fileno(self) -> int:
         """The file descriptor of the table; only in the process that created it, else -1."""
@@ -164,9 +164,9 @@ class LeaseTable:
         self._u32.release()
         self._u64.release()
         self._map.close()
-        if self._fd != _NOWHERE:
+        if self._fd != _NO_SLOT:
             os.close(self._fd)
-            self._fd = _NOWHERE
+            self._fd = _NO_SLOT
 
     # ── the worker process writes ────────────────────────────────────────────────────────────────
 
@@ -208,7 +208,7 @@ class LeaseTable:
                 queue, token = last_queue.encode(), (last_token or "").encode()
                 rest = queue + token
             id = spec.id.encode()
-            slot = self._free_slot() if len(id) + len(rest) <= _TEXT else _NOWHERE
+            slot = self._free_slot() if len(id) + len(rest) <= _TEXT else _NO_SLOT
             slots.append(slot)
             if slot < 0:
                 continue
@@ -225,7 +225,7 @@ class LeaseTable:
             return self._free.pop()
         slot = len(self._numbers)
         if slot == self.capacity:
-            return _NOWHERE
+            return _NO_SLOT
         self._numbers.append(0)
         self._u64[_HIGH] = slot + 1
         return slot
@@ -318,7 +318,7 @@ class LeaseTable:
             if number in (0, ended):
                 return None
             queue_at, token_at = id_length, id_length + queue_length
-            begun = started == number
+            is_started = started == number
             return LeaseEntry(
                 slot=slot,
                 number=number,
@@ -327,10 +327,10 @@ class LeaseTable:
                 token=text[token_at : token_at + token_length].decode(),
                 generation=generation,
                 until_ns=until,
-                started=begun,
+                started=is_started,
                 revoked=revoked == number,
-                started_ns=started_ns if begun else 0,
-                deadline_ns=deadline if begun else 0,
+                started_ns=started_ns if is_started else 0,
+                deadline_ns=deadline if is_started else 0,
             )
         return None
 

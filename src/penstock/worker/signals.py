@@ -39,11 +39,11 @@ def dump_stacks_on_request() -> None:
         faulthandler.register(number, file=sys.stderr or 2, all_threads=True)
 
 
-def listen_for_stacks(tell: Callable[[], None]) -> None:
-    """On TTIN, print the stacks of this process, then call `tell`, which passes the signal on."""
+def listen_for_stacks(on_dump: Callable[[], None]) -> None:
+    """On TTIN, print the stacks of this process, then call `on_dump`, which passes the signal on."""
     loop = asyncio.get_running_loop()
     for number in _STACKS:
-        loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(number, on_dump)
         faulthandler.register(number, file=sys.stderr or 2, all_threads=True, chain=True)
 
 

@@ -29,21 +29,21 @@ class UnknownQueues(Service):
         self._store = store
         self._worker = worker
         self._of_tasks = of_tasks
-        self._strange = [name for name in served if name not in set(of_tasks)]
+        self._unregistered = [name for name in served if name not in set(of_tasks)]
 
     async def tick(self) -> float:
-        if self._strange:
+        if self._unregistered:
             try:
                 known = {*self._of_tasks, *(queue.name for queue in await self._store.queues())}
             except StoreUnavailable:
                 raise  # retried later
             except StoreError:  # the queues are unknown; the warning is optional
-                known = set(self._strange)
-            self._say([name for name in self._strange if name not in known], known)
+                known = set(self._unregistered)
+            self._warn([name for name in self._unregistered if name not in known], known)
         self.stop()
         return 0.0
 
-    def _say(self, names: Sequence[str], known: set[str]) -> None:
+    def _warn(self, names: Sequence[str], known: set[str]) -> None:
         if not names:
             return
         shown = ", ".join(f"{name!r}" for name in names[:_NAMED])

@@ -15,7 +15,7 @@ _log = logging.getLogger("penstock.worker")
 
 #: A renamed task may leave a hundred thousand jobs of its old name, and a line for each would hide all
 #: others. The first is logged at once, the next ones at most once per this interval (s).
-_SAY_EVERY = 3.0
+_LOG_EVERY = 3.0
 
 
 class UnknownTasks:
@@ -27,44 +27,44 @@ class UnknownTasks:
     def __init__(self, events: EventBus, on_closed: Callable[[], None]) -> None:
         self._events = events
         self._on_closed = on_closed
-        self._said = float("-inf")
-        self._unsaid = 0
+        self._logged_at = float("-inf")
+        self._unlogged = 0
         #: Number of parked jobs so far.
-        self.met = 0
+        self.count = 0
         #: Tasks, and raw queues, with jobs that cannot be decoded or called here. The store hands parked jobs
         #: to a worker that announces their task, so these are left out of the announcement until a restart.
         self.closed_tasks: set[str] = set()
         self.closed_queues: set[str] = set()
 
-    def tell(self, job: Job) -> None:
+    def report_unknown(self, job: Job) -> None:
         """Report a job whose task is unknown; it is about to be parked."""
-        self.met += 1
+        self.count += 1
         if self._events.active:
             self._events.emit(TaskUnknown(int(time.time() * 1000), job.id, job.queue, job.task, job.attempt))
-        self._say(job, f"no task {job.task!r} in this worker; the job is parked")
+        self._log_one(job, f"no task {job.task!r} in this worker; the job is parked")
 
-    def tell_closed(self, job: Job, why: str) -> None:
+    def report_unreadable(self, job: Job, why: str) -> None:
         """Report a job whose contents cannot be read here."""
-        self.met += 1
-        self._say(job, f"its contents cannot be read here ({why}); the job is parked")
+        self.count += 1
+        self._log_one(job, f"its contents cannot be read here ({why}); the job is parked")
         if job.task not in self.closed_tasks or job.queue not in self.closed_queues:
             self.closed_tasks.add(job.task)
             self.closed_queues.add(job.queue)
             self._on_closed()
 
-    def tell_misfit(self, job: Job, why: str) -> None:
+    def report_mismatch(self, job: Job, why: str) -> None:
         """Report a job whose arguments do not fit the task here: it is from another release."""
-        self.met += 1
-        self._say(job, f"{why}; the job is parked")
+        self.count += 1
+        self._log_one(job, f"{why}; the job is parked")
         if job.task not in self.closed_tasks:
             self.closed_tasks.add(job.task)
             self._on_closed()
 
-    def _say(self, job: Job, what: str) -> None:
+    def _log_one(self, job: Job, what: str) -> None:
         now = time.monotonic()
-        if now - self._said < _SAY_EVERY:
-            self._unsaid += 1
+        if now - self._logged_at < _LOG_EVERY:
+            self._unlogged += 1
             return
-        more = f" ({self._unsaid} more like it in between)" if self._unsaid else ""
+        more = f" ({self._unlogged} more like it in between)" if self._unlogged else ""
         _log.warning("job %s: %s%s", job.id, what, more)
-        self._said, self._unsaid = now, 0
+        self._logged_at, self._unlogged = now, 0

@@ -72,9 +72,9 @@ class Worker:
         self._now = asyncio.Event()
         #: Whether too many threads are stuck, so that a new process should replace this one.
         self.wants_replacement = False
-        self._begun = False
+        self._has_run = False
         self._services: Services | None = None
-        self._inherited: Sequence[tuple[str, str]] = ()
+        self._adopted: Sequence[tuple[str, str]] = ()
         self._started_at = int(time.time() * 1000)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -82,9 +82,9 @@ class Worker:
     async def run(self) -> None:
         """Serve until stopped. If the caller is cancelled, running jobs are released to other workers."""
         refuse_while_importing()
-        if self._begun:
+        if self._has_run:
             raise RuntimeError("this Worker has been run before: make another one for each run")
-        self._begun = True
+        self._has_run = True
         sweep()
         lock = LivenessLock(self.id)
         if self._setup.table is not None:
@@ -98,7 +98,7 @@ class Worker:
             if self._state == "quiet":
                 self.quiet()
             if await services.announcer.announce_first(self._stop):
-                await services.reporter.adopt_callbacks(self._inherited)
+                await services.reporter.adopt_callbacks(self._adopted)
                 async with services.running():
                     names, slots = ", ".join(self._setup.queue_names), self._setup.concurrency
                     _log.info("worker %s serves %s with %d slots", self.id, names, slots)
@@ -152,7 +152,7 @@ class Worker:
         services.fetcher.stop()
         services.executor.stop_starting()
         await services.last_fetch()
-        await self._wait_for_the_last(services, drain / 1000)
+        await self._wait_until_idle(services, drain / 1000)
         if released := slots.running:
             _log.warning(
                 "worker %s: %d job(s) did not end within the drain time and are released", self.id, released
@@ -166,17 +166,17 @@ class Worker:
             ended = max(0, running - released)
             _log.info("worker %s has stopped: %d job(s) ended, %d released", self.id, ended, released)
 
-    async def _wait_for_the_last(self, services: Services, seconds: float) -> None:
+    async def _wait_until_idle(self, services: Services, seconds: float) -> None:
         """Wait until nothing runs, the time is over, or the worker is to stop at once."""
-        settled = asyncio.ensure_future(self._last_ones(services))
-        hurried = asyncio.ensure_future(self._now.wait())
+        settled = asyncio.ensure_future(self._drain_to_idle(services))
+        stop_now = asyncio.ensure_future(self._now.wait())
         try:
-            await asyncio.wait({settled, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({settled, stop_now}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in (settled, hurried):
+            for one in (settled, stop_now):
                 one.cancel()
 
-    async def _last_ones(self, services: Services) -> None:
+    async def _drain_to_idle(self, services: Services) -> None:
         await call_last_hooks(self._app.hooks.on_drain, self._app)
         await services.executor.idle()
 
@@ -199,8 +199,8 @@ class Worker:
         """
         assert self._services is not None
         concurrency, lost = self._setup.concurrency, self._services.slots.lost
-        bearable = concurrency - 1 if self._setup.supervisor is None else (concurrency - 1) // 2
-        if lost > bearable and not self.wants_replacement:
+        tolerated = concurrency - 1 if self._setup.supervisor is None else (concurrency - 1) // 2
+        if lost > tolerated and not self.wants_replacement:
             _log.error(
                 "worker %s: %d of %d slots are stuck; draining to be replaced", self.id, lost, concurrency
             )
@@ -215,7 +215,7 @@ class Worker:
         return self._services is not None and not self._services.callback_runner.idle
 
     @property
-    def tells(self) -> bool:
+    def has_listeners(self) -> bool:
         """Whether the app has listeners or callbacks that need to know how jobs end."""
         return self._app.callbacks.active or self._app.events.active
 
@@ -249,7 +249,7 @@ class Worker:
 
     def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
         """Take over the callbacks of jobs (queue, id) that died with the previous worker."""
-        self._inherited = dead
+        self._adopted = dead
 
     def _emit(self, kind: Callable[[int, str], Any]) -> None:
         if self._app.events.active:

@@ -91,7 +91,7 @@ class Admission:
             leased = LeasedJob(job, plan or NO_PLAN, fetched, now)
             if job.fetched_at is not None and job.fetched_at > now:
                 # counted from now, when the store's clock is at least `now`
-                leased.starts = time.monotonic() + (job.fetched_at - now) / 1000
+                leased.not_before = time.monotonic() + (job.fetched_at - now) / 1000
             batch.append(leased)
         self._leased_jobs.add(batch, fetched + self._lease)
         arrived = time.monotonic()
@@ -99,20 +99,20 @@ class Admission:
             leased.arrived = arrived
             if leased.plan is NO_PLAN:
                 self._outcomes.refuse(leased, Unknown())
-                self._unknown_tasks.tell(leased.job)
+                self._unknown_tasks.report_unknown(leased.job)
             elif (leased.job.spec.payload[2:3] == b"$" or leased.job.members) and self._is_closed(leased):
                 pass
             elif leased.job.cancel_asked:
                 self._outcomes.refuse(leased, Cancelled("cancelled while running"))
             elif self.stopping:
                 self._outcomes.refuse(leased, Released())
-            elif leased.starts:
+            elif leased.not_before:
                 self._slots.reserved.add(leased)
                 self._await_start(leased)
             else:
                 self._buffer.append(leased)
                 if self._backlog and leased.plan.run_in != "process":
-                    self.backlog.passed(leased.job.spec.queue)
+                    self.backlog.note_other_job(leased.job.spec.queue)
         self.start_ready()
 
     def _is_closed(self, leased: LeasedJob) -> bool:
@@ -121,12 +121,12 @@ class Admission:
         if why is None:
             return False
         self._outcomes.refuse(leased, Unknown(CANNOT_BE_READ + why))
-        self._unknown_tasks.tell_closed(leased.job, why)
+        self._unknown_tasks.report_unreadable(leased.job, why)
         return True
 
     def _await_start(self, leased: LeasedJob) -> None:
         """Start the job at its time, not before: timers may fire early by their resolution."""
-        left = leased.starts - time.monotonic()
+        left = leased.not_before - time.monotonic()
         if left > 0:
             asyncio.get_running_loop().call_later(max(0.001, left), self._await_start, leased)
         elif leased in self._slots.reserved:
@@ -143,7 +143,7 @@ class Admission:
         if self._backlog:
             self._start_backlog()
         if buffer and clock.lease_seconds() - buffer[0].fetched > self._lease:
-            self._give_back_overdue()
+            self._release_overdue()
         if not buffer:
             return
         room, ahead = self._slots.room() - len(self._slots.reserved), self._prefetch.depth
@@ -212,12 +212,12 @@ class Admission:
         """How many jobs to fetch at most from queues with process tasks at their head."""
         return self.backlog.caps(self._process_room(), time.monotonic())
 
-    def nothing_behind(self, queues: Iterable[str]) -> None:
+    def release_unproductive(self, queues: Iterable[str]) -> None:
         """Release process tasks of queues whose last fetch brought nothing else to start."""
         if self.backlog:
-            self._put_back(self.backlog.nothing_behind(queues, time.monotonic()))
+            self._release(self.backlog.release_unproductive(queues, time.monotonic()))
 
-    def give_back_late(self, now: float) -> None:
+    def release_late(self, now: float) -> None:
         """Release jobs that have waited for a slot for `slot_wait`. `now` is monotonic."""
         if self._buffer and now - self._buffer[0].arrived >= self._slot_wait:
             batch = list(self._buffer)
@@ -228,7 +228,7 @@ class Admission:
                 else:
                     self._outcomes.refuse(leased, Released(QueuePosition.OWN))
         if self.backlog:
-            self._put_back(self.backlog.overdue(now))
+            self._release(self.backlog.overdue(now))
 
     def stop(self) -> None:
         """Start no more jobs, and release those that have not started."""
@@ -239,13 +239,13 @@ class Admission:
         while self._buffer:
             self._outcomes.refuse(self._buffer.popleft(), Released())
 
-    def _put_back(self, batch: Sequence[LeasedJob]) -> None:
+    def _release(self, batch: Sequence[LeasedJob]) -> None:
         for leased in batch:
             self._outcomes.refuse(leased, Released(QueuePosition.OWN))
         if batch:
             self._slots.freed.set()  # the fetcher may ask these queues again soon
 
-    def _give_back_overdue(self) -> None:
+    def _release_overdue(self) -> None:
         """Release jobs whose lease may have expired while this process was suspended: other workers may have
         run them."""
         overdue = clock.lease_seconds() - self._lease

@@ -25,7 +25,7 @@ async def run_async(leased: LeasedJob) -> Any:
         awaited = context.run(coroutine.send, None)
     except StopIteration as end:  # it never awaited: this saves the generator below (0.4 us)
         return end.value
-    return await _rest_in_context(context, coroutine, awaited)
+    return await _continue_in_context(context, coroutine, awaited)
 
 
 def run_in_middleware(leased: LeasedJob, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
@@ -44,11 +44,11 @@ async def _in_context(context: Context, coroutine: Coroutine[Any, Any, Any]) -> 
         awaited = context.run(coroutine.send, None)
     except StopIteration as end:
         return end.value
-    return await _rest_in_context(context, coroutine, awaited)
+    return await _continue_in_context(context, coroutine, awaited)
 
 
 @types.coroutine
-def _rest_in_context(
+def _continue_in_context(
     context: Context, coroutine: Coroutine[Any, Any, Any], awaited: Any
 ) -> Generator[Any, Any, Any]:
     """Run all steps after the first, whose awaitable is `awaited`."""

@@ -75,7 +75,7 @@ class Executor:
             unknown_tasks,
             self._runners,
             recorded,
-            no_child=self._processes.is_short,
+            no_child=self._processes.lacks_resources,
             lease=config.lease / 1000,
             slot_wait=config.slot_wait / 1000,
             queue_slots=queue_slots,
@@ -106,7 +106,7 @@ class Executor:
 
     def has_progress(self) -> bool:
         """Whether an attempt has reported progress that is not stored yet."""
-        return any(leased.progress is not leased.told for leased in self._slots.attempts)
+        return any(leased.progress is not leased.stored_progress for leased in self._slots.attempts)
 
     def watch(self) -> float:
         """Interrupt attempts past their time and release jobs that wait too long; returns the seconds until
@@ -117,7 +117,7 @@ class Executor:
             self._return_prefetched()
             if not self.admission.stopping:
                 self._start_ready()  # those of them that have a slot
-        self.admission.give_back_late(now)
+        self.admission.release_late(now)
         return 0.02 if self.admission.waiting else 0.05
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────

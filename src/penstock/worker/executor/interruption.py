@@ -24,7 +24,7 @@ __all__ = ["Interruption"]
 
 _log = logging.getLogger("penstock.worker")
 #: Time that an attempt has to react to a raised exception, after its grace (s): see GIVES_UP_AFTER.
-_STUBBORN = 1.0
+_REACTION_TIME = 1.0
 
 
 class Interruption:
@@ -57,7 +57,7 @@ class Interruption:
         """Interrupt attempts past their time, and escalate for those that have not reacted."""
         for leased in list(self._slots.attempts):
             if leased.interrupt is not None:
-                self._press(leased, now)
+                self._escalate(leased, now)
             elif leased.ends is not None and now >= leased.ends and leased.started:
                 self.interrupt(leased, AttemptTimeout)
 
@@ -73,9 +73,9 @@ class Interruption:
         if leased.started and leased.plan.run_in == "process" and self._processes.kill(leased):
             return
         if leased.started and self._in_thread(leased):
-            self._press(leased, leased.interrupted_at)
-        elif leased.handle is not None:  # async code: its function, middleware, or the record of its start
-            leased.handle.cancel()
+            self._escalate(leased, leased.interrupted_at)
+        elif leased.runner is not None:  # async code: its function, middleware, or the record of its start
+            leased.runner.cancel()
 
     def release_all(self) -> None:
         """Release all attempts and stop them; their results are ignored."""
@@ -107,18 +107,18 @@ class Interruption:
     def _in_thread(self, leased: LeasedJob) -> bool:
         return leased.plan.run_in == "thread" and self._threads.is_in_thread(leased)
 
-    def _press(self, leased: LeasedJob, now: float) -> None:
+    def _escalate(self, leased: LeasedJob, now: float) -> None:
         """Take the next step against an interrupted attempt that has not ended."""
         waited, grace = now - leased.interrupted_at, self._grace
         in_thread = self._in_thread(leased)
-        if in_thread and grace <= waited < grace + _STUBBORN:
+        if in_thread and grace <= waited < grace + _REACTION_TIME:
             self._threads.interrupt(leased, leased.interrupt or AttemptLost)
         elif leased.plan.run_in == "process" and not leased.plan.around:
             return  # its child was killed; the end follows
-        elif waited >= 3 * grace + 2 * _STUBBORN:
+        elif waited >= 3 * grace + 2 * _REACTION_TIME:
             self._give_up(leased, in_thread)
-        elif waited >= 3 * grace + _STUBBORN and leased.handle is not None and not in_thread:
-            leased.handle.cancel()  # the first cancellation was swallowed
+        elif waited >= 3 * grace + _REACTION_TIME and leased.runner is not None and not in_thread:
+            leased.runner.cancel()  # the first cancellation was swallowed
 
     def _give_up(self, leased: LeasedJob, in_thread: bool) -> None:
         if in_thread and not self._threads.abandon(leased):
@@ -133,6 +133,6 @@ class Interruption:
         )
         self._slots.lost += 1
         self._ended(leased, leased.interrupt() if leased.interrupt else AttemptLost(), None)
-        if in_thread and leased.handle is not None:
-            leased.handle.cancel()
+        if in_thread and leased.runner is not None:
+            leased.runner.cancel()
         self._on_slot_lost()

@@ -58,7 +58,7 @@ class OutcomeReporter:
             outcome = outcome_of_end(leased, error)
             self.report(leased, outcome)
             if isinstance(outcome, Unknown):
-                self._unknown_tasks.tell_misfit(leased.job, outcome.why or "")
+                self._unknown_tasks.report_mismatch(leased.job, outcome.why or "")
 
     def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
         """End a leased job that was never started here, with this outcome."""
@@ -67,8 +67,8 @@ class OutcomeReporter:
 
     def report(self, leased: LeasedJob, outcome: Outcome) -> None:
         """Settle the job with this outcome."""
-        now, luck = leased.store_now(), random.random()  # noqa: S311 (jitter, no secret)
-        self._settle(leased, decide(leased.job, outcome, now, luck, keep_dead=self._keep_dead), None)
+        now, jitter = leased.store_now(), random.random()  # noqa: S311 (jitter, no secret)
+        self._settle(leased, decide(leased.job, outcome, now, jitter, keep_dead=self._keep_dead), None)
 
     def forget(self, leased: LeasedJob) -> None:
         """Count a leased job that was never started here as ended, without settling it."""

@@ -33,9 +33,9 @@ class ProcessAttempts:
         self._supervised = supervised
         self._pool: ProcessPool | None = None
 
-    def is_short(self) -> bool:
+    def lacks_resources(self) -> bool:
         """Whether the system has no resources for another child at the moment."""
-        return self._pool is not None and self._pool.short
+        return self._pool is not None and self._pool.lacks_resources
 
     async def run(self, leased: LeasedJob) -> EncodedResult:
         """Run the attempt in a child. Its clock restarts when the child starts the function."""

@@ -18,9 +18,9 @@ __all__ = ["MOST_WAITING", "ProcessBacklog"]
 #: Maximum number of process tasks that wait here.
 MOST_WAITING = 32
 #: Time (s) for which they are kept while there are other jobs to start behind them.
-_HELD = 0.25
+_KEEP_FOR = 0.25
 #: Pause (s) before the next look, in which other workers can take them.
-_OTHERS_TURN = 0.05
+_SHORT_PAUSE = 0.05
 #: Pause (s) after a look that has found nothing else, doubled each time.
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 0.5
 
@@ -37,7 +37,7 @@ class _Look:
         self.pause = _FIRST_PAUSE / 2
 
     def end(self, now: float) -> None:
-        self.pause = _OTHERS_TURN if self.found else min(_LAST_PAUSE, max(_FIRST_PAUSE, 2 * self.pause))
+        self.pause = _SHORT_PAUSE if self.found else min(_LAST_PAUSE, max(_FIRST_PAUSE, 2 * self.pause))
         self.began, self.found, self.next = None, False, now + self.pause
 
 
@@ -68,7 +68,7 @@ class ProcessBacklog:
         self.per_queue[queue] += 1
         return True
 
-    def passed(self, queue: str) -> None:
+    def note_other_job(self, queue: str) -> None:
         """Note that another kind of job has come from this queue."""
         if (look := self._looks.get(queue)) is not None:
             look.found = True
@@ -82,7 +82,7 @@ class ProcessBacklog:
             queue = leased.job.spec.queue
             if queue not in slots or held[queue] - self.per_queue[queue] < slots[queue]:
                 del self.jobs[place]
-                self._gone(leased)
+                self._count_removed(leased)
                 return leased
         return None
 
@@ -94,9 +94,9 @@ class ProcessBacklog:
         self.per_queue.clear()
         return batch
 
-    def nothing_behind(self, queues: Iterable[str], now: float) -> list[LeasedJob]:
+    def release_unproductive(self, queues: Iterable[str], now: float) -> list[LeasedJob]:
         """Remove and return the jobs to release because nothing else was found in their queues."""
-        return self._end([queue for queue in queues if self._is_vain(queue)], now)
+        return self._end([queue for queue in queues if self._found_nothing(queue)], now)
 
     def overdue(self, now: float) -> list[LeasedJob]:
         """Remove and return the jobs that were kept for their maximum time."""
@@ -104,7 +104,7 @@ class ProcessBacklog:
         over = []
         for queue, look in self._looks.items():
             began = look.began
-            if began is not None and (now - began >= _HELD or (full and not look.found)):
+            if began is not None and (now - began >= _KEEP_FOR or (full and not look.found)):
                 over.append(queue)
         return self._end(over, now) if over else []
 
@@ -129,11 +129,11 @@ class ProcessBacklog:
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
-    def _is_vain(self, queue: str) -> bool:
+    def _found_nothing(self, queue: str) -> bool:
         look = self._looks.get(queue)
         return look is not None and look.began is not None and not look.found
 
-    def _gone(self, leased: LeasedJob) -> None:
+    def _count_removed(self, leased: LeasedJob) -> None:
         queue = leased.job.spec.queue
         self.per_queue[queue] -= 1
         if not self.per_queue[queue]:

@@ -47,7 +47,7 @@ class RecordedStart:
 
     def start(self, leased: LeasedJob) -> None:
         """Store the start of this job, which has a slot, and launch it unless it may no longer run."""
-        leased.handle = asyncio.create_task(self._start(leased))
+        leased.runner = asyncio.create_task(self._start(leased))
 
     async def _start(self, leased: LeasedJob) -> None:
         try:
@@ -64,7 +64,7 @@ class RecordedStart:
                     "job %s: its start could not be stored; it is released: %s", leased.job.id, error
                 )
             return
-        leased.handle = None
+        leased.runner = None
         if status is LeaseStatus.LOST:
             self._slots.leave(leased)
             self._outcomes.lost(leased)

@@ -26,7 +26,7 @@ from penstock.worker.pools import EncodedResult
 __all__ = ["Runners"]
 
 #: A runner whose jobs never await yields to the event loop after this long (s).
-_TURN = 0.005
+_YIELD_AFTER = 0.005
 
 
 class Runners:
@@ -47,9 +47,9 @@ class Runners:
         self._ended = ended
         self._ready: deque[LeasedJob] = deque()  # started, waiting for a runner
         self._runners: set[asyncio.Task[None]] = set()
-        self._resting: list[asyncio.Future[None]] = []
-        self._turned_at = 0.0
-        self._turning = False
+        self._idle: list[asyncio.Future[None]] = []
+        self._yielded_at = 0.0
+        self._yield_pending = False
         self._closed = False
 
     def launch(self, leased: LeasedJob) -> None:
@@ -58,8 +58,8 @@ class Runners:
             self._threads.submit(leased)
             return
         self._ready.append(leased)
-        if self._resting:
-            self._resting.pop().set_result(None)
+        if self._idle:
+            self._idle.pop().set_result(None)
         elif len(self._runners) < self._slots.concurrency:
             self._add_runner()
 
@@ -77,8 +77,8 @@ class Runners:
         runner.add_done_callback(self._runners.discard)
 
     async def _run_attempts(self) -> None:
-        me = asyncio.current_task()
-        assert me is not None
+        this_task = asyncio.current_task()
+        assert this_task is not None
         loop = asyncio.get_running_loop()
         ready, slots = self._ready, self._slots
         while True:
@@ -89,31 +89,31 @@ class Runners:
                 if leased.interrupt is not None:
                     self._ended(leased, leased.interrupt(), None)
                     continue
-                leased.handle = me
+                leased.runner = this_task
                 await self._attempt(leased)
-                leased.handle = None
-                if me.cancelling():
-                    await _absorb_cancellation(me)
-                if slots.last_end - self._turned_at > _TURN:
-                    self._await_turn(loop)
+                leased.runner = None
+                if this_task.cancelling():
+                    await _absorb_cancellation(this_task)
+                if slots.last_end - self._yielded_at > _YIELD_AFTER:
+                    self._note_yield(loop)
                     await asyncio.sleep(0)
             if self._closed:  # its attempt swallowed the runner's cancellation
                 return
-            rest = loop.create_future()
-            self._resting.append(rest)
-            await rest
+            wake_up = loop.create_future()
+            self._idle.append(wake_up)
+            await wake_up
 
-    def _await_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _note_yield(self, loop: asyncio.AbstractEventLoop) -> None:
         """Note when the event loop has run its other callbacks; until then each runner yields after one job.
 
         If each of twenty runners used its 5 ms, the fetcher could not fetch for 100 ms.
         """
-        if not self._turning:
-            self._turning = True
-            loop.call_soon(self._turned)
+        if not self._yield_pending:
+            self._yield_pending = True
+            loop.call_soon(self._on_yield)
 
-    def _turned(self) -> None:
-        self._turning, self._turned_at = False, time.monotonic()
+    def _on_yield(self) -> None:
+        self._yield_pending, self._yielded_at = False, time.monotonic()
 
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────
 
@@ -125,16 +125,16 @@ class Runners:
             if plan.run_in == "async":
                 value = await run_async(leased)
             elif plan.around:
-                value = await run_in_middleware(leased, partial(self._run_elsewhere, leased, attempt))
+                value = await run_in_middleware(leased, partial(self._run_off_loop, leased, attempt))
             else:
-                value = await self._run_elsewhere(leased, attempt)
+                value = await self._run_off_loop(leased, attempt)
             result = None if plan.encode is None else _encoded(plan, value)
         except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
             self._ended(leased, error, None)
         else:
             self._ended(leased, None, result)
 
-    async def _run_elsewhere(self, leased: LeasedJob, attempt: Attempt) -> Any:
+    async def _run_off_loop(self, leased: LeasedJob, attempt: Attempt) -> Any:
         if leased.plan.run_in == "process":
             return await self._processes.run(leased)
         return await self._threads.run(leased, attempt)

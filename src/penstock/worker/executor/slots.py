@@ -72,10 +72,10 @@ class Slots:
         """Count this attempt as started. `plain`: it is a thread call without middleware."""
         self.attempts.add(leased)
         if not plain:
-            leased.elsewhere = True
+            leased.not_plain = True
             self.not_plain += 1
             if leased.plan.run_in == "process":
-                leased.counted = True
+                leased.in_process_slot = True
                 self.process_busy += 1
         self.starts += 1
         self.started.set()
@@ -84,8 +84,8 @@ class Slots:
         """Undo `take` for thread calls that have not started: they wait for a slot again, first in line."""
         for leased in batch:
             self.attempts.discard(leased)
-            if leased.elsewhere:
-                leased.elsewhere = False
+            if leased.not_plain:
+                leased.not_plain = False
                 self.not_plain -= 1
         self.starts -= len(batch)
         self.waiting.extendleft(reversed(batch))
@@ -95,11 +95,11 @@ class Slots:
         leased.over = True
         leased.attempt = None  # breaks a reference cycle that only the garbage collector would free
         self.attempts.discard(leased)
-        if leased.elsewhere:
-            leased.elsewhere = False
+        if leased.not_plain:
+            leased.not_plain = False
             self.not_plain -= 1
-            if leased.counted:
-                leased.counted = False
+            if leased.in_process_slot:
+                leased.in_process_slot = False
                 self.process_busy -= 1
         self._leased_jobs.ended(leased)
         self.ends += 1

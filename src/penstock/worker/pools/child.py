@@ -26,22 +26,22 @@ _PR_SET_PDEATHSIG = 1
 def main(fd: int) -> None:
     """Serve the worker at the other end of this socket until the worker closes it."""
     os.set_inheritable(fd, False)
-    line = _WorkerSocket(socket.socket(fileno=fd))
-    _leave_signals_to_the_worker()
-    hello = line.receive()
+    connection = _WorkerSocket(socket.socket(fileno=fd))
+    _ignore_signals()
+    hello = connection.receive()
     if not isinstance(hello, WorkerHello):
         return
     _die_with(hello.parent)
-    host = Host(hello, line.send)
+    host = Host(hello, connection.send)
     try:
         host.open()
     except BaseException as error:  # noqa: BLE001  # boundary: any error of the user's modules and hooks
         text = "".join(traceback.format_exception(error, limit=-30))
-        line.send(Broken(f"{type(error).__qualname__}: {error}", text))
+        connection.send(Broken(f"{type(error).__qualname__}: {error}", text))
         return
-    line.send(Ready())
-    while isinstance(order := line.receive(), RunJob):
-        line.send(host.attempt(order))
+    connection.send(Ready())
+    while isinstance(order := connection.receive(), RunJob):
+        connection.send(host.attempt(order))
         _flush()
     host.close()
 
@@ -49,21 +49,21 @@ def main(fd: int) -> None:
 class _WorkerSocket:
     """The socket to the worker; any thread may send."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._lock = threading.Lock()
 
     def send(self, message: FromChild) -> None:
         data = frame(message)
         try:
             with self._lock:
-                self._line.sendall(data)
+                self._socket.sendall(data)
         except OSError:  # the worker has closed the socket: the next receive shows it
             pass
 
     def receive(self) -> WorkerHello | RunJob | None:
         try:
-            return receive(self._line)
+            return receive(self._socket)
         except OSError:
             return None
 
@@ -71,7 +71,7 @@ class _WorkerSocket:
 # ── the process ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _leave_signals_to_the_worker() -> None:
+def _ignore_signals() -> None:
     """Ignore SIGINT and SIGTERM: terminals and systemd signal all processes, and the worker decides.
 
     Handlers that do nothing are used instead of SIG_IGN, which programs started by a task would inherit.
@@ -84,19 +84,19 @@ def _leave_signals_to_the_worker() -> None:
         pass
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no whole line
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no complete line
         except (AttributeError, OSError, ValueError):
             pass
 
 
 def _die_with(parent: int) -> None:
-    if not _ask_the_kernel():
+    if not _request_death_signal():
         threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
     if os.getppid() != parent:  # the parent died before the request
         os._exit(1)
 
 
-def _ask_the_kernel() -> bool:
+def _request_death_signal() -> bool:
     """Have Linux kill this process when the worker's thread that started it ends (its event loop's)."""
     if sys.platform != "linux":
         return False

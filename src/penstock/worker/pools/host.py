@@ -81,7 +81,7 @@ class Host:
         if hello.app is not None:
             if hello.app.startswith("__main__:"):
                 self._import("__main__")
-            self._welcome(load_app(hello.app))
+            self._start_up(load_app(hello.app))
 
     def close(self) -> None:
         for app in self._apps:
@@ -128,12 +128,12 @@ class Host:
         for app in [*self._apps, *(v for v in vars(module).values() if isinstance(v, App))]:
             handler, task = app.handlers.get(queue), app.tasks.get(name)
             if handler is not None:
-                self._welcome(app)
+                self._start_up(app)
                 wanted = wants_result(app, queue, name, handler.result, kept)
                 encode = handler.result.encode if wanted else None
                 return _Plan(handler.function, _raw, encode, handler.options)
             if task is not None:
-                self._welcome(app)
+                self._start_up(app)
                 wanted = wants_result(app, queue, task.name, task.result, kept)
                 encode = task.result.encode if wanted else None
                 return _Plan(task.function, decoder(task.args.decode), encode, task.options)
@@ -149,22 +149,22 @@ class Host:
             self._main = import_script(self._hello.main_module, self._hello.main_file)
         return self._main
 
-    def _welcome(self, app: App) -> None:
+    def _start_up(self, app: App) -> None:
         if not any(known is app for known in self._apps):
             self._call_hooks(app.hooks.on_startup, app)
             self._apps.append(app)
 
     def _call_hooks(self, hooks: Iterable[Callable[..., Any]], app: App) -> None:
         for hook in hooks:
-            made = hook(app) if inspect.signature(hook).parameters else hook()
-            if inspect.isawaitable(made):
+            returned = hook(app) if inspect.signature(hook).parameters else hook()
+            if inspect.isawaitable(returned):
                 if self._loop is None:
                     self._loop = asyncio.Runner()
-                self._loop.run(_awaited(made))
+                self._loop.run(_awaited(returned))
 
 
-async def _awaited(made: Any) -> None:
-    await made
+async def _awaited(returned: Any) -> None:
+    await returned
 
 
 def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -200,7 +200,7 @@ class _Reporter:
                 return
             wait = self._sent + _PROGRESS_EVERY - time.monotonic()
             if wait <= 0 and self._waiting is None:
-                self._tell(progress)
+                self._send_now(progress)
                 return
             self._waiting = progress
             if self._timer is None:
@@ -215,15 +215,15 @@ class _Reporter:
             if self._timer is not None:
                 self._timer.cancel()
             if self._waiting is not None:
-                self._tell(self._waiting)
+                self._send_now(self._waiting)
 
     def _send_waiting(self) -> None:
         with self._lock:
             self._timer = None
             if self._waiting is not None and not self._closed:
-                self._tell(self._waiting)
+                self._send_now(self._waiting)
 
-    def _tell(self, progress: Progress) -> None:
+    def _send_now(self, progress: Progress) -> None:
         self._waiting = None
         self._sent = time.monotonic()
         self._send(Progressed(self._number, progress))

@@ -56,7 +56,7 @@ class ChildFailed(Exception):
     """The function raised in its child; `outcome` is the attempt's outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
-        super().__init__(_words(outcome))
+        super().__init__(_describe(outcome))
         self.outcome = outcome
 
 
@@ -84,7 +84,7 @@ class NoChild(ChildBroken):
 class Work:
     """One job given to the pool, until its end."""
 
-    __slots__ = ("child", "end", "made", "on_progress", "on_start", "order", "started", "ticket")
+    __slots__ = ("child", "created", "end", "on_progress", "on_start", "order", "started", "ticket")
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Work:
     ) -> None:
         self.ticket = ticket
         self.order = order
-        self.made = time.monotonic()  # when `order.now` was read
+        self.created = time.monotonic()  # when `order.now` was read
         self.end = end
         self.on_start = on_start
         self.on_progress = on_progress
@@ -131,36 +131,36 @@ class ChildProcess(asyncio.Protocol):
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._frames = Frames()
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._transport: asyncio.Transport | None = None
-        self._ooms = oom_kills()
+        self._oom_kills_before = oom_kills()
         self._killed: str | None = None  # why the worker killed it
         self._cause: str | None = None  # how it ended, until that is reported
         self._gone = False
-        self._silent = False  # whether its end of the socket is closed
+        self._socket_closed = False  # whether its end of the socket is closed
 
     async def open(self, hello: WorkerHello) -> None:
         """Start the process and wait until it is ready for jobs.
 
         Raises ChildBroken if it does not get ready.
         """
-        ours, theirs = socket.socketpair()
+        own_end, child_end = socket.socketpair()
         try:
-            self._process = _spawn(theirs.fileno())
+            self._process = _spawn(child_end.fileno())
         except (OSError, ChildBroken):
-            ours.close()
+            own_end.close()
             raise
         finally:
-            theirs.close()
+            child_end.close()
         self.pid = self._process.pid
         name = f"penstock-child-{self.pid}"
         try:
             threading.Thread(target=self._await_exit, args=(self._process,), name=name, daemon=True).start()
-            self._line = ours.dup()
+            self._socket = own_end.dup()
         except (OSError, RuntimeError):
-            ours.close()
+            own_end.close()
             raise
-        await self._loop.create_unix_connection(lambda: self, sock=ours)
+        await self._loop.create_unix_connection(lambda: self, sock=own_end)
         self._send(hello)
         await self._ready
 
@@ -168,22 +168,22 @@ class ChildProcess(asyncio.Protocol):
         """Run this job."""
         work.child, self.work = self, work
         self.jobs += 1
-        waited = int((time.monotonic() - work.made) * 1000)
+        waited = int((time.monotonic() - work.created) * 1000)
         self._send(msgspec.structs.replace(work.order, now=work.order.now + waited))
 
     def kill(self) -> None:
         """Kill the process and its own children now."""
         self._kill("killed by its worker")
 
-    def hang_up(self) -> None:
+    def close_input(self) -> None:
         """Close the sending side of the socket: the child ends after its current job."""
-        if self._line is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):  # the child has closed it
-                self._line.shutdown(socket.SHUT_WR)
+                self._socket.shutdown(socket.SHUT_WR)
 
     def end(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for the process to end, then kill it. Blocks for that time."""
-        self.hang_up()
+        self.close_input()
         if self._process is not None and not self._gone:
             try:
                 self._process.wait(timeout)
@@ -192,7 +192,7 @@ class ChildProcess(asyncio.Protocol):
             self._kill_group()
             self._process.wait()
             self._gone = True
-        self._let_go()
+        self._close_socket()
         if self.work is not None:
             self.work.fail(ChildDied(self._killed or "ended by its worker", killed=True))
             self.work = None
@@ -208,9 +208,9 @@ class ChildProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for message in self._frames.feed(data):
-            self._hear(message)
+            self._handle_message(message)
 
-    def _hear(self, message: FromChild) -> None:
+    def _handle_message(self, message: FromChild) -> None:
         work = self.work
         match message:
             case Ready():
@@ -261,25 +261,25 @@ class ChildProcess(asyncio.Protocol):
         self._kill_group()  # its own children must not outlive it: a job could run twice at a time
         code = self._process.wait()
         self._gone = True
-        self._cause = self._killed or how_it_ended(code, self._ooms)
-        if self._silent or self._transport is None:
-            self._tell()
+        self._cause = self._killed or how_it_ended(code, self._oom_kills_before)
+        if self._socket_closed or self._transport is None:
+            self._report_end()
         else:
-            self._loop.call_later(0.5, self._tell)  # in case another process keeps the socket open
+            self._loop.call_later(0.5, self._report_end)  # in case another process keeps the socket open
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._silent = True
+        self._socket_closed = True
         if self._cause is not None:
-            self._tell()
+            self._report_end()
         elif not self._gone:  # usually the process is about to end
             closed = "killed by its worker: it had closed its socket"
             self._loop.call_later(1.0, self._kill, closed)
 
-    def _tell(self) -> None:
+    def _report_end(self) -> None:
         cause, self._cause = self._cause, None
         if cause is None:
             return
-        self._let_go()
+        self._close_socket()
         if not self._ready.done():
             self._ready.set_exception(ChildBroken(cause))
             return
@@ -294,12 +294,12 @@ class ChildProcess(asyncio.Protocol):
             self._killed = why
             self._kill_group()
 
-    def _let_go(self) -> None:
+    def _close_socket(self) -> None:
         if self._transport is not None:
             self._transport.close()
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _kill_group(self) -> None:
         try:
@@ -323,7 +323,7 @@ def _spawn(fd: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _words(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     if isinstance(outcome, Raised):
         return f"{outcome.error.kind}: {outcome.error.message}"
     return str(outcome)

@@ -28,7 +28,7 @@ from penstock.worker.pools.process import (
     NoChild,
     Work,
 )
-from penstock.worker.pools.script import refuse_while_importing, whereabouts
+from penstock.worker.pools.script import main_location, refuse_while_importing
 
 __all__ = ["ChildBroken", "ChildDied", "ChildFailed", "EncodedResult", "NoChild", "ProcessPool"]
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("penstock.worker")
 _FIRST_BACKOFF = 0.5
 _LAST_BACKOFF = 30.0
 #: After a child for which the system had no resources, the next one waits this long (s).
-AGAIN = 0.5
+RETRY_AFTER = 0.5
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS}
 
 
@@ -80,7 +80,7 @@ class ProcessPool:
         self._waiting: deque[Work] = deque()
         self._works: list[Work] = []
         self._starting: set[asyncio.Task[None]] = set()
-        self._numbers = 0
+        self._last_number = 0
         self._failures = 0
         self._broken: ChildBroken | None = None
         self._not_before = 0.0
@@ -92,10 +92,10 @@ class ProcessPool:
         return len(self._works)
 
     @property
-    def short(self) -> bool:
+    def lacks_resources(self) -> bool:
         """Whether the system had no resources for a child just now, and no child is left."""
-        lacking = isinstance(self._broken, NoChild) and not self._children
-        return lacking and time.monotonic() < self._not_before
+        no_room = isinstance(self._broken, NoChild) and not self._children
+        return no_room and time.monotonic() < self._not_before
 
     @property
     def pids(self) -> list[int]:
@@ -120,9 +120,9 @@ class ProcessPool:
         starts. Raises ChildFailed if the function raised, ChildDied if the child ended. If the caller is
         cancelled, the child is killed.
         """
-        self._numbers += 1
+        self._last_number += 1
         clock = int(time.time() * 1000) if now is None else now
-        order = RunJob(self._numbers, job, *reference, clock, seconds)
+        order = RunJob(self._last_number, job, *reference, clock, seconds)
         work = Work(ticket, order, asyncio.get_running_loop().create_future(), on_start, on_progress)
         self._works.append(work)
         self._waiting.append(work)
@@ -164,10 +164,10 @@ class ProcessPool:
         for work in list(self._works):
             self._kill(work)
         until = time.monotonic() + timeout
-        everyone = self._children + self._retired
-        for child in everyone:
-            child.hang_up()
-        for child in everyone:
+        all_children = self._children + self._retired
+        for child in all_children:
+            child.close_input()
+        for child in all_children:
             child.end(max(0.0, until - time.monotonic()))
         self._children, self._idle, self._retired = [], [], []
 
@@ -226,7 +226,7 @@ class ProcessPool:
         if isinstance(error, NoChild):
             if not isinstance(self._broken, NoChild):
                 _log.error("a child process %s; its jobs are released, and the start is retried", error.cause)
-            self._broken, self._not_before = error, time.monotonic() + AGAIN
+            self._broken, self._not_before = error, time.monotonic() + RETRY_AFTER
             self._refuse(error)
             return
         wait = min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self._failures)
@@ -243,7 +243,7 @@ class ProcessPool:
                 self._waiting.popleft().fail(error)
 
     def _hello(self) -> WorkerHello:
-        main_module, main_file = whereabouts()
+        main_module, main_file = main_location()
         return WorkerHello(
             parent=os.getpid(),
             path=list(sys.path),
@@ -278,7 +278,7 @@ class ProcessPool:
         """End an idle child, and start its successor, so that the next job need not wait for imports."""
         self._children.remove(child)
         self._retired.append(child)
-        child.hang_up()
+        child.close_input()
         self._dispatch()
         if not self._closed and self._broken is None and not self._starting and not self._idle:
             self._start_child()

@@ -10,12 +10,12 @@ from types import ModuleType
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["import_script", "refuse_while_importing", "whereabouts"]
+__all__ = ["import_script", "main_location", "refuse_while_importing"]
 
 _importing = False
 
 
-def whereabouts() -> tuple[str | None, str | None]:
+def main_location() -> tuple[str | None, str | None]:
     """The `__main__` of this process: the module of `python -m …`, and the file of `python …`."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)

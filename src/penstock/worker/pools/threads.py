@@ -20,7 +20,7 @@ __all__ = ["CallThreadPool", "Done"]
 _log = logging.getLogger("penstock.worker")
 
 #: When the system gives no more threads, the pool tries again after this long (s).
-AGAIN = 0.5
+RETRY_AFTER = 0.5
 
 #: A call that has ended: its ticket, its result, its exception.
 Done = tuple[Any, Any, BaseException | None]
@@ -53,9 +53,9 @@ class CallThreadPool:
         self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._ended: deque[Done] = deque()
         self._woken = False
-        self._seats: list[_Seat] = []
+        self._workers: list[_PoolThread] = []
         self._dropped: list[Any] = []
-        self._short = self._told = False  # too few threads; and whether that was logged
+        self._lacking = self._lack_logged = False  # too few threads; and whether that was logged
         self._closed = False
 
     def start(self) -> None:
@@ -69,11 +69,11 @@ class CallThreadPool:
         if self._loop is None:
             raise ConfigError("the thread pool has not been started: call start() on the event loop first")
         self.busy += 1
-        if self.busy > len(self._seats) < self.size and not self._short:
+        if self.busy > len(self._workers) < self.size and not self._lacking:
             self._add_thread()
         if context is None:
             context = contextvars.Context()
-        self._inbox.put((ticket, context, call, [_RIGHT]))
+        self._inbox.put((ticket, context, call, [_PERMIT]))
 
     def run(
         self, ticket: Any, call: Callable[[], Any], context: contextvars.Context | None = None
@@ -88,12 +88,12 @@ class CallThreadPool:
 
     def started_at(self, ticket: Any) -> float | None:
         """When (`time.monotonic()`) the call started; None while it waits and after it has ended."""
-        seat = self._seat_of(ticket)
-        if seat is None:
+        worker = self._worker_of(ticket)
+        if worker is None:
             return None
-        call, started = seat.call, seat.started
+        call, started = worker.call, worker.started
         # the thread writes `started` before `call`: the same call before and after means the pair is whole
-        return started if call is not None and _is(call[0], ticket) and seat.call is call else None
+        return started if call is not None and _same_ticket(call[0], ticket) and worker.call is call else None
 
     def interrupt(self, ticket: Any, error: type[Interrupted]) -> bool:
         """Raise `error` inside the running call, as soon as it runs Python code again.
@@ -101,20 +101,20 @@ class CallThreadPool:
         False if the call does not run, or was interrupted before: a call is interrupted at most once. The
         exception never reaches another call of that thread, nor the pool's own code.
         """
-        seat = self._seat_of(ticket)
-        call = None if seat is None else seat.call
-        if seat is None or call is None or not _is(call[0], ticket) or _raise_in is None:
+        worker = self._worker_of(ticket)
+        call = None if worker is None else worker.call
+        if worker is None or call is None or not _same_ticket(call[0], ticket) or _raise_in is None:
             return False
-        right = call[3]
+        permit = call[3]
         try:
-            token = right.pop()
+            token = permit.pop()
         except IndexError:  # the call has ended
             return False
         if token is _RAISED:
-            right.append(token)
+            permit.append(token)
             return False
-        hit = _raise_in(seat.ident, error)
-        right.append(_RAISED)
+        hit = _raise_in(worker.ident, error)
+        permit.append(_RAISED)
         return hit
 
     def abandon(self, ticket: Any) -> bool:
@@ -122,15 +122,15 @@ class CallThreadPool:
 
         False if the call has ended in the meantime: then its end is reported as usual.
         """
-        seat = self._seat_of(ticket)
-        if seat is None or any(_is(done[0], ticket) for done in self._ended):
+        worker = self._worker_of(ticket)
+        if worker is None or any(_same_ticket(done[0], ticket) for done in self._ended):
             return False
-        seat.leaving = True
-        self._seats.remove(seat)
+        worker.abandoned = True
+        self._workers.remove(worker)
         self._dropped.append(ticket)
         self.lost += 1
         self.busy -= 1
-        if self.busy > len(self._seats) and not self._short:
+        if self.busy > len(self._workers) and not self._lacking:
             self._add_thread()
         return True
 
@@ -155,49 +155,49 @@ class CallThreadPool:
         until = time.monotonic() + timeout
         for _ in range(self._started):
             self._inbox.put(None)
-        for seat in self._seats:
-            seat.thread.join(max(0.0, until - time.monotonic()))
-        alive = any(seat.thread.is_alive() for seat in self._seats)
-        self._seats.clear()
+        for worker in self._workers:
+            worker.thread.join(max(0.0, until - time.monotonic()))
+        alive = any(worker.thread.is_alive() for worker in self._workers)
+        self._workers.clear()
         return not alive
 
     # ── on the event loop ────────────────────────────────────────────────────────────────────────
 
     def _add_thread(self) -> None:
-        seat, name = _Seat(), f"{self._name}-{self._started + 1}"
+        worker, name = _PoolThread(), f"{self._name}-{self._started + 1}"
         try:
-            seat.thread = threading.Thread(target=self._serve, args=(seat,), name=name, daemon=True)
-            seat.thread.start()
+            worker.thread = threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
+            worker.thread.start()
         except RuntimeError as error:
-            self._lacks_threads(error)
+            self._on_lack(error)
             return
         self._started += 1
-        self._seats.append(seat)
-        self._told = False
+        self._workers.append(worker)
+        self._lack_logged = False
 
-    def _lacks_threads(self, error: RuntimeError) -> None:
+    def _on_lack(self, error: RuntimeError) -> None:
         """Log that no thread could be started, and try again later.
 
         A limit of the user or the container is reached, or Python's thread hooks are broken; either may pass.
         The caller could only release the job and fetch it again.
         """
-        if not self._told:
-            have = f"{len(self._seats)} of {self.size}"
+        if not self._lack_logged:
+            have = f"{len(self._workers)} of {self.size}"
             _log.error("%s: only %s threads could be started: %s", self._name, have, error)
-        self._told = self._short = True
+        self._lack_logged = self._lacking = True
         assert self._loop is not None
-        self._loop.call_later(AGAIN, self._try_again)
+        self._loop.call_later(RETRY_AFTER, self._try_again)
 
     def _try_again(self) -> None:
-        self._short = self._closed
-        while self.busy > len(self._seats) < self.size and not self._short:
+        self._lacking = self._closed
+        while self.busy > len(self._workers) < self.size and not self._lacking:
             self._add_thread()
 
-    def _seat_of(self, ticket: Any) -> _Seat | None:
-        for seat in self._seats:
-            call = seat.call
-            if call is not None and _is(call[0], ticket):
-                return seat
+    def _worker_of(self, ticket: Any) -> _PoolThread | None:
+        for worker in self._workers:
+            call = worker.call
+            if call is not None and _same_ticket(call[0], ticket):
+                return worker
         return None
 
     def _deliver(self) -> None:
@@ -217,7 +217,7 @@ class CallThreadPool:
 
     def _is_dropped(self, ticket: Any) -> bool:
         for i, dropped in enumerate(self._dropped):
-            if _is(ticket, dropped):
+            if _same_ticket(ticket, dropped):
                 del self._dropped[i]
                 self.late += 1
                 return True
@@ -225,27 +225,27 @@ class CallThreadPool:
 
     # ── in a thread ──────────────────────────────────────────────────────────────────────────────
 
-    def _serve(self, seat: _Seat) -> None:
+    def _serve(self, worker: _PoolThread) -> None:
         """Run calls in one thread. An interrupt can be raised between START and END, once per call."""
         loop, inbox, ended, monotonic = self._loop, self._inbox, self._ended, time.monotonic
         assert loop is not None
-        seat.ident = threading.get_ident()
+        worker.ident = threading.get_ident()
         while (call := inbox.get()) is not None:
             value: Any = _UNFINISHED
             error: BaseException | None = None
-            ticket, context, function, right = call
-            seat.started = monotonic()
+            ticket, context, function, permit = call
+            worker.started = monotonic()
             try:
                 try:
-                    seat.call = call  # START
+                    worker.call = call  # START
                     value = context.run(function)
                 except BaseException as caught:  # noqa: BLE001  # boundary: any exception is the end of a job
                     error = caught
-                _close(right)  # END
+                _close(permit)  # END
             except Interrupted as caught:  # it arrived after the function had ended
                 if value is _UNFINISHED and error is None:
                     error = caught
-            seat.call = None
+            worker.call = None
             ended.append((ticket, None if value is _UNFINISHED else value, error))
             if not self._woken:
                 self._woken = True
@@ -253,23 +253,23 @@ class CallThreadPool:
                     loop.call_soon_threadsafe(self._deliver)
                 except RuntimeError:  # the loop is closed: nothing is left to report to
                     return
-            if seat.leaving:
+            if worker.abandoned:
                 return
             # an idle thread must not keep its last job's objects alive
-            del call, value, error, ticket, context, function, right
+            del call, value, error, ticket, context, function, permit
 
 
-class _Seat:
+class _PoolThread:
     """A thread and the call it runs now."""
 
-    __slots__ = ("call", "ident", "leaving", "started", "thread")
+    __slots__ = ("abandoned", "call", "ident", "started", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.ident = 0
         self.call: _Call | None = None
         self.started = 0.0
-        self.leaving = False
+        self.abandoned = False
 
 
 class _Awaited:
@@ -292,33 +292,33 @@ class _Awaited:
             self.future.set_exception(error)
 
 
-def _is(held: Any, ticket: Any) -> bool:
-    return held is ticket or (type(held) is _Awaited and held.ticket is ticket)
+def _same_ticket(known: Any, ticket: Any) -> bool:
+    return known is ticket or (type(known) is _Awaited and known.ticket is ticket)
 
 
 # ── the interrupt guard ──────────────────────────────────────────────────────────────────────────
 #
-# Each call carries a list with one token in it: the right to interrupt the call. `list.pop` is atomic, so
+# Each call carries a list with one token in it: the permit to interrupt the call. `list.pop` is atomic, so
 # either the interrupter gets the token and may raise in that thread, or the thread gets it when the call ends
 # and no interrupt is possible any more. A lock would not do: an exception raised between acquiring the lock
 # and entering its `with` would leave it locked.
 
-_RIGHT: Final = object()
+_PERMIT: Final = object()
 _RAISED: Final = object()
 _UNFINISHED: Final = object()
 
 _Call = tuple[Any, contextvars.Context, Callable[[], Any], list[object]]
 
 
-def _close(right: list[object]) -> None:
+def _close(permit: list[object]) -> None:
     """End a call so that no interrupt of it is pending or can follow.
 
     A pending interrupt may be raised here.
     """
     try:
-        token = right.pop()
+        token = permit.pop()
     except IndexError:  # the interrupter has the token and is about to raise
-        while not right:
+        while not permit:
             time.sleep(0.0001)
         token = _RAISED
     if token is _RAISED and _raise_in is not None:

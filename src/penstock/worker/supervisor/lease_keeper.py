@@ -11,7 +11,7 @@ from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.core.lifecycle import QueuePosition, released
 from penstock.core.text import number
-from penstock.maintenance.service import Complaint
+from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settlement, Store
 from penstock.worker.shared_lease_table import LeaseEntry
 from penstock.worker.supervisor.worker_process import WorkerProcess
@@ -33,14 +33,14 @@ class LeaseKeeper:
     - A child with an attempt past its deadline by `kill_grace`: it is killed.
     """
 
-    def __init__(self, config: Config, complaint: Complaint) -> None:
+    def __init__(self, config: Config, problem_log: ProblemLog) -> None:
         self._config = config
-        self._complaint = complaint
+        self._problem_log = problem_log
         #: A child whose event loop has not run for this long (s) does not start its prefetched jobs. The loop
         #: marks that it runs every 20 ms while a job waits, else every third of `block_report`.
         self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
 
-    def look_after(self, store: Store, child: WorkerProcess, group: asyncio.TaskGroup) -> None:
+    def check(self, store: Store, child: WorkerProcess, group: asyncio.TaskGroup) -> None:
         """Check this child once. Never waits for the store: store calls are tasks in `group`."""
         now = time.monotonic_ns()
         header = child.table.header()
@@ -51,39 +51,43 @@ class LeaseKeeper:
             return
         child.looked_ns = now
         held = child.table.entries()
-        self._kill_the_overdue(child, held, now)
-        if child.keeping is not None and not child.keeping.done():
+        self._kill_overdue(child, held, now)
+        if child.extending is not None and not child.extending.done():
             return  # the last call to the store is still pending
         silent = (now - header.beat_ns) / 1e9
         every = self._config.heartbeat / 1000
-        beats = held if silent > every * 1.4 and (now - child.extended_ns) / 1e9 > every else []
-        back: list[LeaseEntry] = []
+        to_extend = held if silent > every * 1.4 and (now - child.extended_ns) / 1e9 > every else []
+        to_release: list[LeaseEntry] = []
         if blocked > self._slot_wait:
             unbegun_for = self._config.lease / 1000 - self._slot_wait
             fetched_before = int((clock.lease_seconds() + unbegun_for) * 1e9)
-            back = child.table.revoke([e for e in held if not e.started and e.until_ns < fetched_before])
-        if beats or back:
-            child.extended_ns = now if beats else child.extended_ns
-            child.keeping = group.create_task(self._keep(store, child, beats, silent, back))
+            to_release = child.table.revoke(
+                [e for e in held if not e.started and e.until_ns < fetched_before]
+            )
+        if to_extend or to_release:
+            child.extended_ns = now if to_extend else child.extended_ns
+            child.extending = group.create_task(
+                self._extend_and_release(store, child, to_extend, silent, to_release)
+            )
 
-    async def _keep(
+    async def _extend_and_release(
         self,
         store: Store,
         child: WorkerProcess,
-        beats: list[LeaseEntry],
+        to_extend: list[LeaseEntry],
         silent: float,
-        back: list[LeaseEntry],
+        to_release: list[LeaseEntry],
     ) -> None:
         """Extend its leases, and release jobs that it has leased but not started."""
         try:
-            if beats:
-                await self._extend(store, child, beats, silent)
-            if back:
-                await self._give_back(store, back)
+            if to_extend:
+                await self._extend(store, child, to_extend, silent)
+            if to_release:
+                await self._release(store, to_release)
         except StoreError as error:
-            self._complaint.about("the supervisor cannot reach the store", error)
+            self._problem_log.report("the supervisor cannot reach the store", error)
         except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
-            self._complaint.about(f"worker {child.id} cannot be checked", error)
+            self._problem_log.report(f"worker {child.id} cannot be checked", error)
 
     async def _extend(
         self, store: Store, child: WorkerProcess, held: list[LeaseEntry], silent: float
@@ -99,11 +103,11 @@ class LeaseKeeper:
             f"; {lost} had expired" if lost else "",
         )
 
-    async def _give_back(self, store: Store, taken: list[LeaseEntry]) -> None:
+    async def _release(self, store: Store, taken: list[LeaseEntry]) -> None:
         move = released(QueuePosition.OWN)
         await store.settle([Settlement(e.lease, move) for e in taken])
 
-    def _kill_the_overdue(self, child: WorkerProcess, held: list[LeaseEntry], now: int) -> None:
+    def _kill_overdue(self, child: WorkerProcess, held: list[LeaseEntry], now: int) -> None:
         grace = self._config.kill_grace * 1_000_000 + _SLACK_NS
         overdue = [e for e in held if e.started and e.deadline_ns and now > e.deadline_ns]
         for entry in overdue:

@@ -10,7 +10,7 @@ from penstock.core.errors import StoreError
 from penstock.core.job import Job, Lease, Ref, State
 from penstock.core.lifecycle import LOST_BY, Transition
 from penstock.maintenance.reclaimer import reclaim_all
-from penstock.maintenance.service import Complaint
+from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import Store
 from penstock.worker.locks import remove_dead
 from penstock.worker.shared_lease_table import LeaseEntry
@@ -22,8 +22,8 @@ class LostWork:
     """Reclaims the jobs of one dead worker process.
 
     `held` are the entries of its lease table. `overdue` maps the jobs that it was killed for to their timeout
-    messages. `by` is the supervisor's id. `can_tell` returns how many deaths can be reported to the next
-    worker process; None if the app has no listeners and no callbacks. Further deaths are left to other
+    messages. `by` is the supervisor's id. `reportable_deaths` returns how many deaths can be reported to the
+    next worker process; None if the app has no listeners and no callbacks. Further deaths are left to other
     workers.
     """
 
@@ -36,18 +36,18 @@ class LostWork:
         *,
         by: str,
         config: Config,
-        can_tell: Callable[[], int | None],
-        complaint: Complaint,
+        reportable_deaths: Callable[[], int | None],
+        problem_log: ProblemLog,
     ) -> None:
         self._worker = worker
-        self._begun = {entry.lease: entry.started for entry in held}
+        self._started_leases = {entry.lease: entry.started for entry in held}
         self._timeouts = overdue
         self._cause = cause
         self._by = by
         self._config = config
-        self._can_tell = can_tell
-        self._complaint = complaint
-        self._own: dict[Ref, Lease] = {}
+        self._reportable_deaths = reportable_deaths
+        self._problem_log = problem_log
+        self._fetched: dict[Ref, Lease] = {}
         self._deaths = 0
         #: Jobs (queue, id) that became dead here; the next worker process reports them.
         self.dead: list[tuple[str, str]] = []
@@ -58,16 +58,16 @@ class LostWork:
             try:
                 return await self._reclaim(store)
             except StoreError as error:
-                self._complaint.about(f"the jobs of worker {self._worker} cannot be reclaimed yet", error)
+                self._problem_log.report(f"the jobs of worker {self._worker} cannot be reclaimed yet", error)
                 if pause is None:
                     return  # its leases expire by themselves
                 await asyncio.sleep(pause)
             except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
-                self._complaint.about(f"the jobs of worker {self._worker} cannot be reclaimed", error)
+                self._problem_log.report(f"the jobs of worker {self._worker} cannot be reclaimed", error)
                 return
 
     async def _reclaim(self, store: Store) -> None:
-        self._own |= await _own_attempts(store, self._worker)
+        self._fetched |= await _fetched_leases(store, self._worker)
         await reclaim_all(
             store,
             self._worker,
@@ -78,7 +78,7 @@ class LostWork:
             started=self._started,
             overdue=self._overdue,
             keep_dead=self._config.keep_dead,
-            on_judged=self._judged,
+            on_judged=self._on_decided,
             leave=self._leave,
         )
         await store.retire(self._worker)
@@ -87,29 +87,29 @@ class LostWork:
     # ── how its jobs are decided ─────────────────────────────────────────────────────────────────
 
     def _started(self, job: Job) -> bool:
-        lease = self._own.get(job.ref)
+        lease = self._fetched.get(job.ref)
         if lease is None:
             return True  # it had reclaimed another worker's attempt, which its table does not list
-        return self._begun.get(lease, job.started)
+        return self._started_leases.get(lease, job.started)
 
     def _overdue(self, job: Job) -> str | None:
         return self._timeouts.get((job.queue, job.id))
 
-    def _judged(self, job: Job, move: Transition) -> None:
+    def _on_decided(self, job: Job, move: Transition) -> None:
         if move.state is State.DEAD:
             self.dead.append((job.queue, job.id))
 
     def _leave(self, move: Transition) -> bool:
         """Whether to leave this death to a worker, which can call the app's listeners and callbacks; the
         supervisor cannot."""
-        most = self._can_tell()
+        most = self._reportable_deaths()
         if move.state is not State.DEAD or most is None:
             return False
         self._deaths += 1
         return self._deaths > most
 
 
-async def _own_attempts(store: Store, worker: str) -> dict[Ref, Lease]:
+async def _fetched_leases(store: Store, worker: str) -> dict[Ref, Lease]:
     """The leases that the worker had fetched, without those that it had reclaimed from others."""
     found: dict[Ref, Lease] = {}
     after: str | None = None

@@ -16,12 +16,12 @@ from typing import Any
 from penstock.config import Config
 from penstock.core.duration import format_ms
 from penstock.core.ids import mint
-from penstock.maintenance.service import Complaint
+from penstock.maintenance.service import ProblemLog
 from penstock.stores.connect import connect
 from penstock.stores.contract import Store
 from penstock.worker.exits import how_it_ended
 from penstock.worker.locks import LivenessLock
-from penstock.worker.logs import complain
+from penstock.worker.logs import report_refusal
 from penstock.worker.process import AWAY, REFUSED, UNUSABLE, ChildHello, Death
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
@@ -36,11 +36,11 @@ _TICK = 0.05
 #: A child that lived this long was healthy: its death does not lengthen the pause before a restart (s).
 _HEALTHY = 30.0
 #: After a second signal, a child that has not ended within this time is killed (s).
-_AT_ONCE = 3.0
+_STOP_NOW_GRACE = 3.0
 #: How long a stopping supervisor waits for a store that does not answer (s).
-_LAST_WORDS = 3.0
+_STORE_TIMEOUT = 3.0
 #: Maximum number of dead jobs that are reported to the next child: they are passed in its environment.
-_TOLD_OF = 200
+_MAX_REPORTED = 200
 _NO_STORE = (UNUSABLE, AWAY)
 
 
@@ -72,25 +72,25 @@ class Supervisor:
         self._children: list[WorkerProcess] = []
         self._stopping = False
         self._stopped = asyncio.Event()
-        self._resting = False
+        self._is_quiet = False
         self._stop_by = float("inf")
         self._code = 0
-        self._told: set[str] = set()
-        self._tells = False  # whether the app has listeners or callbacks
+        self._reported: set[str] = set()
+        self._has_listeners = False  # whether the app has listeners or callbacks
         self._store: Store | None = None
         self._store_hangs = False  # it did not answer in time, so closing it could hang too
-        self._complaint = Complaint(_log)
-        self._keeper = LeaseKeeper(config, self._complaint)
+        self._problem_log = ProblemLog(_log)
+        self._keeper = LeaseKeeper(config, self._problem_log)
 
     async def run(self) -> int:
-        listen(self._told_to_stop, self._quiet, drain=DRAIN)
+        listen(self._on_stop_signal, self._quiet, drain=DRAIN)
         listen_for_stacks(self._show_stacks)
         lock = LivenessLock(self._id)
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch())
-                places = [group.create_task(self._keep_alive()) for _ in range(self._config.processes)]
-                await asyncio.wait(places)
+                runners = [group.create_task(self._keep_alive()) for _ in range(self._config.processes)]
+                await asyncio.wait(runners)
                 watch.cancel()
         finally:
             lock.release()
@@ -109,31 +109,31 @@ class Supervisor:
         while not self._stopping:
             child = WorkerProcess(self._app, self._config, self._queues, self._burst, death)
             self._children.append(child)
-            born = time.monotonic()
-            code = await child.wait(self._said_hello)
+            started = time.monotonic()
+            code = await child.wait(self._on_hello)
             self._children.remove(child)
-            asked = child.ended_as_asked(code)
-            death = None if asked else await self._reclaimed(child, code)
+            asked = child.ended_as_requested(code)
+            death = None if asked else await self._reclaim_jobs(child, code)
             child.close()
             if child.refusal is not None:
-                self._complain(child.refusal)
+                self._report_refusal(child.refusal)
             if code == REFUSED or (code in _NO_STORE and not began):
                 self._code = code
                 self._stop()
             began = began or code not in _NO_STORE
             if asked and code == 0 and self._burst:
                 break  # nothing is left to do
-            failures = 0 if asked or time.monotonic() - born > _HEALTHY else failures + 1
-            if self._resting:
+            failures = 0 if asked or time.monotonic() - started > _HEALTHY else failures + 1
+            if self._is_quiet:
                 await self._stopped.wait()
             elif not self._stopping and failures > 1:
                 await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
 
-    def _complain(self, why: str) -> None:
+    def _report_refusal(self, why: str) -> None:
         """Report why children cannot work; the same reason is reported once."""
-        if why not in self._told:
-            self._told.add(why)
-            complain(self._config, why)
+        if why not in self._reported:
+            self._reported.add(why)
+            report_refusal(self._config, why)
 
     async def _unless_stopped(self, seconds: float) -> None:
         try:
@@ -142,15 +142,15 @@ class Supervisor:
         except TimeoutError:
             pass
 
-    def _said_hello(self, hello: ChildHello) -> None:
-        self._tells |= hello.tells
+    def _on_hello(self, hello: ChildHello) -> None:
+        self._has_listeners |= hello.has_listeners
         if self._store is None and hello.url is not None and not hello.url.startswith("memory:"):
             self._store = connect(hello.url, namespace=hello.namespace)
 
-    async def _reclaimed(self, child: WorkerProcess, code: int) -> Death | None:
+    async def _reclaim_jobs(self, child: WorkerProcess, code: int) -> Death | None:
         """Reclaim the dead child's jobs at once; returns the death to report to the next child."""
         held = child.table.entries()
-        cause = child.cause or how_it_ended(code, child.ooms_before)
+        cause = child.cause or how_it_ended(code, child.oom_kills_before)
         if child.refusal is not None and not held:
             return None
         _log.error("worker %s (pid %d) died: %s; it held %d job(s)", child.id, child.pid, cause, len(held))
@@ -161,27 +161,27 @@ class Supervisor:
             cause,
             by=self._id,
             config=self._config,
-            can_tell=self._can_tell,
-            complaint=self._complaint,
+            reportable_deaths=self._reportable_deaths,
+            problem_log=self._problem_log,
         )
         if self._store is not None:
-            await self._while_it_can(lost.take_back(self._store))
+            await self._run_unless_stopped(lost.take_back(self._store))
         if self._stopping:  # also if the stop came while the store was waited for
             self._code = self._code or 1
-        return Death(child.id, cause, len(held), tuple(lost.dead[:_TOLD_OF]))
+        return Death(child.id, cause, len(held), tuple(lost.dead[:_MAX_REPORTED]))
 
-    def _can_tell(self) -> int | None:
+    def _reportable_deaths(self) -> int | None:
         """How many deaths the next child can report; None if the app has no listeners or callbacks."""
-        if not self._tells:
+        if not self._has_listeners:
             return None
-        return 0 if self._stopping or self._resting else _TOLD_OF
+        return 0 if self._stopping or self._is_quiet else _MAX_REPORTED
 
-    async def _while_it_can(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`; after a stop only for _LAST_WORDS seconds, because leases expire by themselves."""
+    async def _run_unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`; after a stop only for _STORE_TIMEOUT seconds, because leases expire by themselves."""
         doing, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            done, _ = await asyncio.wait({doing}, timeout=_LAST_WORDS)
+            done, _ = await asyncio.wait({doing}, timeout=_STORE_TIMEOUT)
             self._store_hangs |= not done
         finally:
             doing.cancel()
@@ -197,15 +197,15 @@ class Supervisor:
                 for child in list(self._children):
                     try:
                         if self._store is not None:
-                            self._keeper.look_after(self._store, child, group)
+                            self._keeper.check(self._store, child, group)
                     except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
-                        self._complaint.about(f"worker {child.id} cannot be checked", error)
+                        self._problem_log.report(f"worker {child.id} cannot be checked", error)
                 if time.monotonic() > self._stop_by:
                     self._kill_all("it did not end within the drain time")
 
     # ── signals ──────────────────────────────────────────────────────────────────────────────────
 
-    def _told_to_stop(self) -> None:
+    def _on_stop_signal(self) -> None:
         count, drain = len(self._children), format_ms(self._config.drain_timeout)
         if self._stopping:
             _log.info("second stop signal: %d worker process(es) end at once", count)
@@ -216,7 +216,7 @@ class Supervisor:
     def _stop(self) -> None:
         now, grace = time.monotonic(), self._config.kill_grace / 1000
         if self._stopping:
-            self._stop_by = min(self._stop_by, now + min(grace, _AT_ONCE))
+            self._stop_by = min(self._stop_by, now + min(grace, _STOP_NOW_GRACE))
         else:
             self._stop_by = now + self._config.drain_timeout / 1000 + grace
         self._stopping = True
@@ -226,10 +226,10 @@ class Supervisor:
 
     def _quiet(self) -> None:
         """Stop fetching; running jobs continue. A child that is still starting is stopped: it has no jobs."""
-        self._resting = True
+        self._is_quiet = True
         _log.info("%d worker process(es) stop fetching; running jobs continue", len(self._children))
         for child in self._children:
-            child.signal(signal.SIGUSR1 if child.greeted else signal.SIGTERM)
+            child.signal(signal.SIGUSR1 if child.ready_for_signals else signal.SIGTERM)
 
     def _show_stacks(self) -> None:
         """Let each child print its stacks, one after the other, so that their output does not mix.
@@ -238,7 +238,7 @@ class Supervisor:
         them.
         """
         loop = asyncio.get_running_loop()
-        for nth, child in enumerate(child for child in self._children if child.greeted):
+        for nth, child in enumerate(child for child in self._children if child.ready_for_signals):
             loop.call_later(0.1 * nth, child.signal, signal.SIGTTIN)
 
     def _kill_all(self, cause: str) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from penstock.config import Config
 from penstock.core.ids import mint
 from penstock.worker.exits import oom_kills
-from penstock.worker.process import ORDERS, REPLACE, ChildHello, Death, Orders, Refusal, Said
+from penstock.worker.process import ORDERS, REPLACE, ChildHello, ChildMessage, Death, Orders, Refusal
 from penstock.worker.queues import Queue
 from penstock.worker.shared_lease_table import LeaseTable
 
@@ -39,87 +39,95 @@ class WorkerProcess:
         #: The jobs (queue, id) that it was killed for, with their timeout messages.
         self.overdue: dict[tuple[str, str], str] = {}
         self.refusal: str | None = None
-        self.greeted = False  # whether it is ready for signals
-        self._told_to_end = False
+        self.ready_for_signals = False  # whether it is ready for signals
+        self._asked_to_end = False
         self.extended_ns = 0  # when its leases were last extended for it
         self.looked_ns = 0  # when its table was last read
-        self.keeping: asyncio.Task[None] | None = None  # the task that extends its leases
-        self.ooms_before = oom_kills()
+        self.extending: asyncio.Task[None] | None = None  # the task that extends its leases
+        self.oom_kills_before = oom_kills()
         self.table = LeaseTable.create(config.concurrency)
-        self._mine, theirs = socket.socketpair()
+        self._control, child_end = socket.socketpair()
         # orders are visible in the environment, so without the encryption key: the child reads its own
         # configuration
-        told = dataclasses.replace(config, key="")
+        child_config = dataclasses.replace(config, key="")
         orders = Orders(
-            app, told, queues, burst, self.id, os.getpid(), theirs.fileno(), self.table.fileno(), death
+            app,
+            child_config,
+            queues,
+            burst,
+            self.id,
+            os.getpid(),
+            child_end.fileno(),
+            self.table.fileno(),
+            death,
         )
         env = {**os.environ, ORDERS: msgspec.json.encode(orders).decode()}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.worker.process"],
             env=env,
-            pass_fds=[theirs.fileno(), self.table.fileno()],
+            pass_fds=[child_end.fileno(), self.table.fileno()],
             stdin=subprocess.DEVNULL,
         )
-        theirs.close()
+        child_end.close()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def wait(self, said_hello: Callable[[ChildHello], None]) -> int:
+    async def wait(self, on_hello: Callable[[ChildHello], None]) -> int:
         """Wait until the process has ended; returns its exit code, negative for a signal.
 
         Passes its hello on.
         """
-        messages = asyncio.create_task(self._hear(said_hello))
+        receiving = asyncio.create_task(self._receive(on_hello))
         try:
             code = await self._exit()
             # its last message is in the socket, or none comes; another holder of the socket is not waited for
-            await asyncio.wait({messages}, timeout=0.1)
+            await asyncio.wait({receiving}, timeout=0.1)
             return code
         finally:
-            messages.cancel()
-            self._mine.close()
+            receiving.cancel()
+            self._control.close()
 
-    async def _hear(self, said_hello: Callable[[ChildHello], None]) -> None:
-        loop, heard = asyncio.get_running_loop(), b""
-        self._mine.setblocking(False)
-        while part := await loop.sock_recv(self._mine, 65_536):
-            *lines, heard = (heard + part).split(b"\n")
+    async def _receive(self, on_hello: Callable[[ChildHello], None]) -> None:
+        loop, rest = asyncio.get_running_loop(), b""
+        self._control.setblocking(False)
+        while data := await loop.sock_recv(self._control, 65_536):
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                said = msgspec.json.decode(line, type=Said)
-                if isinstance(said, Refusal):
-                    self.refusal = said.why
+                message = msgspec.json.decode(line, type=ChildMessage)
+                if isinstance(message, Refusal):
+                    self.refusal = message.why
                 else:
-                    self.greeted = True
-                    said_hello(said)
+                    self.ready_for_signals = True
+                    on_hello(message)
 
     async def _exit(self) -> int:
         """Wait for the exit in a separate thread: the loop's shared threads are few, children may be many."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[int] = loop.create_future()
 
-        def tell(code: int) -> None:
+        def report(code: int) -> None:
             if not ended.done():
                 ended.set_result(code)
 
         def wait() -> None:
             code = self._process.wait()
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, code)
+                loop.call_soon_threadsafe(report, code)
 
         threading.Thread(target=wait, name=f"penstock-worker-{self.pid}", daemon=True).start()
         return await ended
 
-    def ended_as_asked(self, code: int) -> bool:
+    def ended_as_requested(self, code: int) -> bool:
         """Whether it ended as a worker should and holds no job."""
         if self.table.entries():
             return False
         # before and after its event loop runs, no handler catches SIGTERM, which then ends the process
-        return code in (0, REPLACE) or (self._told_to_end and code == -signal.SIGTERM)
+        return code in (0, REPLACE) or (self._asked_to_end and code == -signal.SIGTERM)
 
     def signal(self, number: signal.Signals) -> None:
-        self._told_to_end |= number == signal.SIGTERM
+        self._asked_to_end |= number == signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
