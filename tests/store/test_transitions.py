@@ -233,7 +233,7 @@ async def test_a_job_begins_available_or_scheduled(store: Store, delay: int, sta
 
 def test_these_acts_take_every_legal_step() -> None:
     taken = {(before, after) for _, steps in ACTS.values() for before, after in steps.items()}
-    # test_partitions.py, test_replaced_ties.py
+    # test_partitions.py, test_replaced_arguments.py
     into_a_full_partition = {(before, W) for before in (None, S, A, R, T, P, C, X, D)}
     collecting_later = {(None, G), (None, X), (S, G), (C, G), (X, G), (D, G)}
     with_their_batch = {(G, C), (G, D)} | collecting_later  # test_batches.py
