@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -229,6 +230,22 @@ async def test_a_call_is_interrupted_once_and_only_while_it_runs() -> None:
     assert await ends.one("job") == ("job", "done all the same", None)
     assert await ends.one("waits") == ("waits", None, None)
     pool.close(5)
+
+
+_PROFILED = """
+import sys
+from penstock.worker.pools.threads import _RAISED, _close
+
+_close([_RAISED])
+sys.setprofile(lambda *_: None)
+(lambda: None)()
+sys.setprofile(None)
+"""
+
+
+def test_an_interrupt_that_comes_too_late_leaves_no_mark_in_the_interpreter() -> None:
+    """In CPython 3.11 the first call under a profiler hung."""
+    subprocess.run([sys.executable, "-c", _PROFILED], check=True, timeout=30)
 
 
 @pytest.mark.slow

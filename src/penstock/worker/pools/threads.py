@@ -321,12 +321,26 @@ def _close(permit: list[object]) -> None:
         while not permit:
             time.sleep(0.0001)
         token = _RAISED
-    if token is _RAISED and _raise_in is not None:
-        _raise_in(threading.get_ident(), None)  # withdraw the exception in case it was not raised yet
+    if token is _RAISED:
+        _absorb()
 
 
-def _asynchronous_raise() -> Callable[[int, type[BaseException] | None], bool] | None:
-    """Make a function that raises an error in another thread (None withdraws it); None outside CPython."""
+def _absorb() -> None:
+    """Raise and catch an interrupt in this thread: it replaces one that was not raised yet.
+
+    Withdrawing the interrupt would leave the interpreter's mark that one is pending, in all threads: calls of
+    functions are slower from then on, and in CPython 3.11 a profiler or debugger hangs at the next one.
+    """
+    try:
+        if _raise_in is not None and _raise_in(threading.get_ident(), Interrupted):
+            while True:
+                pass  # it is raised at the end of a round
+    except Interrupted:
+        pass
+
+
+def _asynchronous_raise() -> Callable[[int, type[BaseException]], bool] | None:
+    """Make a function that raises an error in another thread; None outside CPython."""
     try:
         import ctypes
 
@@ -334,10 +348,9 @@ def _asynchronous_raise() -> Callable[[int, type[BaseException] | None], bool] |
     except (ImportError, AttributeError):
         return None
     call.argtypes, call.restype = (ctypes.c_ulong, ctypes.py_object), ctypes.c_int
-    nothing = ctypes.py_object()
 
-    def raise_in(ident: int, error: type[BaseException] | None) -> bool:
-        return bool(call(ident, nothing if error is None else ctypes.py_object(error)))
+    def raise_in(ident: int, error: type[BaseException]) -> bool:
+        return bool(call(ident, ctypes.py_object(error)))
 
     return raise_in
 
