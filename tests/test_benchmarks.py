@@ -168,6 +168,6 @@ def test_two_trees_are_compared_by_their_cpu_per_job() -> None:
 
 @pytest.mark.slow
 def test_ordered_keys_stay_in_order_though_workers_are_killed() -> None:
-    ran = run("benchmarks.keyed", "--jobs", "2000", "--keys", "10", "--workers", "3")
+    ran = run("benchmarks.partitions", "--jobs", "2000", "--keys", "10", "--workers", "3")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "0 workers were killed" not in ran.stdout

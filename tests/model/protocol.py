@@ -37,7 +37,7 @@ from tests.model.checker import Step
 
 __all__ = [
     "Act",
-    "Hold",
+    "HeldLease",
     "Kept",
     "LeaseProtocol",
     "ModelStore",
@@ -101,7 +101,7 @@ class Phase:
     ENDING = 3  # its outcome is to be settled
 
 
-class Hold(NamedTuple):
+class HeldLease(NamedTuple):
     """A job in the hand of a process, with what it was told of it. `began`: its function has; `past`: an
     operator has made the job as new since. A token that is no longer the job's is STALE."""
 
@@ -123,8 +123,8 @@ class Process(NamedTuple):
 
     alive: bool
     asking: int
-    holds: tuple[Hold | None, ...]
-    judging: tuple[Hold | None, ...]
+    holds: tuple[HeldLease | None, ...]
+    judging: tuple[HeldLease | None, ...]
 
 
 #: Where an `Act` is about no one job.
@@ -401,7 +401,9 @@ class LeaseProtocol:
 
     def _crash(self, world: World, p: int) -> Iterator[Possible]:
         process = world.processes[p]
-        table = tuple(None if hold is None else Hold(hold.token, began=hold.began) for hold in process.holds)
+        table = tuple(
+            None if hold is None else HeldLease(hold.token, began=hold.began) for hold in process.holds
+        )
         dead = Process(False, 0, table, (None,) * len(self.specs))
         yield Possible(Act(self._names[p], "dies", NO_JOB), _process(world, p, dead), False, True)
 
@@ -432,11 +434,11 @@ class LeaseProtocol:
             nothing = process._replace(asking=0)
             yield Possible(Act(self._names[p], "fetches nothing", NO_JOB), _process(world, p, nothing))
 
-    def _taken(self, job: Kept, j: int) -> Hold:
-        hold = Hold(job.token, attempt=job.attempt, lost=job.lost)
+    def _taken(self, job: Kept, j: int) -> HeldLease:
+        hold = HeldLease(job.token, attempt=job.attempt, lost=job.lost)
         return self._ended(hold, j, "cancelled") if job.asked else hold
 
-    def _advance(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
+    def _advance(self, world: World, p: int, j: int, hold: HeldLease) -> Iterator[Possible]:
         if hold.phase == Phase.ENDING:
             yield from self._settle(world, p, j, hold, "holds")
             return
@@ -453,16 +455,16 @@ class LeaseProtocol:
             after = _hold(world, p, j, self._ended(hold, j, outcome))
             yield Possible(act, after, helps, not helps)
 
-    def starts_on_record(self, j: int, hold: Hold) -> bool:
+    def starts_on_record(self, j: int, hold: HeldLease) -> bool:
         return starts_on_record(_job_of(self.specs[j], hold.attempt, hold.lost, started=False))
 
-    def _started(self, world: World, p: int, j: int, hold: Hold) -> World:
+    def _started(self, world: World, p: int, j: int, hold: HeldLease) -> World:
         job = world.jobs[j]
         if not hold.past:
             world = _job(world, j, job._replace(begun=job.begun + 1))
         return _hold(world, p, j, hold._replace(phase=Phase.RUNNING, began=True))
 
-    def _record(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
+    def _record(self, world: World, p: int, j: int, hold: HeldLease) -> Iterator[Possible]:
         """Its start goes into the store, and only then does it begin; what had no answer goes back."""
         act = Act(self._names[p], "records the start of", j, hold.token)
         job, holds = self.store.extend(world.jobs[j], hold.token, started=True)
@@ -475,7 +477,7 @@ class LeaseProtocol:
             late = _send(given_back, ("beat", j, hold.token, True))
             yield Possible(act._replace(note="the request is late"), late, False, True)
 
-    def _beat(self, world: World, p: int, j: int, hold: Hold) -> Iterator[Possible]:
+    def _beat(self, world: World, p: int, j: int, hold: HeldLease) -> Iterator[Possible]:
         act = Act(self._names[p], "extends", j, hold.token)
         before = world.jobs[j]
         job, holds = self.store.extend(before, hold.token, started=True)
@@ -486,17 +488,17 @@ class LeaseProtocol:
             late = _send(world, ("beat", j, hold.token, True))
             yield Possible(act._replace(note="the request is late"), late, False, True)
 
-    def _heard(self, world: World, p: int, j: int, hold: Hold, *, holds: bool) -> World:
+    def _heard(self, world: World, p: int, j: int, hold: HeldLease, *, holds: bool) -> World:
         """What the answer to a beat brings: go on, stop, or leave it to another."""
         if not holds:
             return _hold(world, p, j, None)
         return _hold(world, p, j, self._ended(hold, j, "cancelled") if world.jobs[j].asked else hold)
 
-    def _ended(self, hold: Hold, j: int, outcome: str) -> Hold:
+    def _ended(self, hold: HeldLease, j: int, outcome: str) -> HeldLease:
         move = _decided(self.specs[j], hold.attempt, hold.lost, hold.began, outcome)
-        return Hold(hold.token, Phase.ENDING, began=hold.began, past=hold.past, move=move)
+        return HeldLease(hold.token, Phase.ENDING, began=hold.began, past=hold.past, move=move)
 
-    def _settle(self, world: World, p: int, j: int, hold: Hold, where: str) -> Iterator[Possible]:
+    def _settle(self, world: World, p: int, j: int, hold: HeldLease, where: str) -> Iterator[Possible]:
         """Repeated until it is answered."""
         move = cast(Move, hold.move)
         act = Act(self._names[p], "settles", j, hold.token, _worded(move))
@@ -533,7 +535,7 @@ class LeaseProtocol:
             said = "begun" if begun else "not begun"
             yield from self._reclaimed(world, p, j, token, f"its worker is dead, {said}", begun=begun)
 
-    def table_says(self, job: Kept, entry: Hold | None) -> bool:
+    def table_says(self, job: Kept, entry: HeldLease | None) -> bool:
         """What the supervisor of a dead worker takes from its table: whether the attempt had begun."""
         if job.lost_by:
             return True  # the attempt was another's
@@ -546,7 +548,7 @@ class LeaseProtocol:
         after = _job(world, j, job)
         act = Act(self._names[p], "reclaims", j, token, note)
         move = self.judged(job, j, begun=begun)
-        judged = Hold(job.token, Phase.ENDING, move=move)
+        judged = HeldLease(job.token, Phase.ENDING, move=move)
         yield Possible(act, _hold(after, p, j, judged, "judging"))
         yield Possible(act._replace(note=f"{note}, the answer is lost"), after, False, True)
 
@@ -655,7 +657,7 @@ def _process(world: World, p: int, process: Process) -> World:
     return world._replace(processes=put(world.processes, p, process))
 
 
-def _hold(world: World, p: int, j: int, hold: Hold | None, where: str = "holds") -> World:
+def _hold(world: World, p: int, j: int, hold: HeldLease | None, where: str = "holds") -> World:
     process = world.processes[p]
     changed = process._replace(**{where: put(getattr(process, where), j, hold)})
     return _process(world, p, changed)
@@ -742,7 +744,7 @@ def _plain_process(world: World, p: int, names: dict[int, int], specs: Sequence[
     return Process(process.alive, names.get(process.asking, 0), holds, judging)
 
 
-def _plain_hold(hold: Hold, job: Kept, names: dict[int, int], spec: NewJob) -> Hold:
+def _plain_hold(hold: HeldLease, job: Kept, names: dict[int, int], spec: NewJob) -> HeldLease:
     if hold.token == job.token:
         return hold if hold.token == names[hold.token] else hold._replace(token=names[hold.token])
     if hold.phase == Phase.ENDING:
@@ -750,12 +752,12 @@ def _plain_hold(hold: Hold, job: Kept, names: dict[int, int], spec: NewJob) -> H
     if hold.phase == Phase.RUNNING:
         return _RUNS_ON
     attempt = spec.max_attempts if hold.attempt >= spec.max_attempts else 1
-    return Hold(STALE, hold.phase, attempt=attempt, began=hold.began, past=hold.past)
+    return HeldLease(STALE, hold.phase, attempt=attempt, began=hold.began, past=hold.past)
 
 
 #: What is left of an attempt whose job is another's by now.
-_RUNS_ON = Hold(STALE, Phase.RUNNING, began=True)
-_TOO_LATE = Hold(STALE, Phase.ENDING, began=True, move=Move(State.COMPLETED, False, True, False, True))
+_RUNS_ON = HeldLease(STALE, Phase.RUNNING, began=True)
+_TOO_LATE = HeldLease(STALE, Phase.ENDING, began=True, move=Move(State.COMPLETED, False, True, False, True))
 
 
 def _plain_messages(world: World, names: dict[int, int]) -> Iterator[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from penstock.stores.contract import Settled
 from tests.model.checker import Checked, explore
 from tests.model.promises import EACH_STEP, END, legal_steps, promises
 from tests.model.protocol import (
-    Hold,
+    HeldLease,
     Kept,
     LeaseProtocol,
     ModelStore,
@@ -156,14 +156,14 @@ class JudgesEachAlike(LeaseProtocol):
 
 
 class StartsBeforeItIsOnRecord(LeaseProtocol):
-    def starts_on_record(self, j: int, hold: Hold) -> bool:
+    def starts_on_record(self, j: int, hold: HeldLease) -> bool:
         return False
 
 
 class BelievesTheTableOfADeadJudge(LeaseProtocol):
     """A worker dies that had taken back the job of another: its own table knows nothing of that attempt."""
 
-    def table_says(self, job: Kept, entry: Hold | None) -> bool:
+    def table_says(self, job: Kept, entry: HeldLease | None) -> bool:
         return job.started if entry is None else entry.began
 
 

@@ -267,14 +267,14 @@ async def test_a_request_to_stop_does_not_take_the_lease(store: Store) -> None:
 
 
 async def test_of_two_settlements_exactly_one_applies(store: Store, clock: ManualClock) -> None:
-    endings = [Transition(State.COMPLETED), COMPLETED, DEAD, AGAIN, retryable(MINUTE), RELEASED]
-    for first, second in itertools.permutations(endings, 2):
+    transitions = [Transition(State.COMPLETED), COMPLETED, DEAD, AGAIN, retryable(MINUTE), RELEASED]
+    for first, second in itertools.permutations(transitions, 2):
         job = await running(store)
         answers = await store.settle([Settlement(job.lease, first), Settlement(job.lease, second)])
         assert answers[0] is Settled.APPLIED
         assert answers[1] in (Settled.STALE, Settled.GONE)
         found = await store.get([job.ref])
-        assert found == [None] if first == endings[0] else found[0] and found[0].state is first.state
+        assert found == [None] if first == transitions[0] else found[0] and found[0].state is first.state
         await store.delete([job.ref])
 
 

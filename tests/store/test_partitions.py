@@ -200,10 +200,10 @@ async def test_a_waiting_job_that_is_retried_goes_to_the_tail_of_its_partition(s
 
 
 async def test_the_first_in_line_is_looked_at_by_its_own_terms(store: Store) -> None:
-    running, narrow, wide = new(partition=TWO), new(partition=ONE), new(partition=TWO)
-    await add(store, running, narrow, wide)
+    running, single, wide = new(partition=TWO), new(partition=ONE), new(partition=TWO)
+    await add(store, running, single, wide)
     assert await counts(store) == {State.AVAILABLE: 1, State.WAITING: 2}
-    await store.delete([narrow.ref])
+    await store.delete([single.ref])
     assert (await the(store, wide)).state is State.AVAILABLE
 
 

@@ -25,7 +25,7 @@ def started(n: int = 1) -> JobStarted:
     return JobStarted(1_700_000_000_000, f"id-{n}", "default", "t", n)
 
 
-class Ear:
+class Recorder:
     """Listens, and tells when it has heard enough."""
 
     def __init__(self, enough: int = 1) -> None:
@@ -40,18 +40,18 @@ class Ear:
 
 
 def test_a_listener_hears_the_kind_it_asked_for_in_order() -> None:
-    bus, ear = EventBus(), Ear(3)
-    bus.listen(JobStarted, ear)
+    bus, recorder = EventBus(), Recorder(3)
+    bus.listen(JobStarted, recorder)
     events = [started(1), JobDied(1, "x", "q", "t", 1, "no"), started(2), started(3)]
     for event in events:
         bus.emit(event)
-    assert ear.done.wait(SOON)
+    assert recorder.done.wait(SOON)
     bus.close()
-    assert ear.heard == [events[0], events[2], events[3]]
+    assert recorder.heard == [events[0], events[2], events[3]]
 
 
 def test_a_kind_stands_for_all_that_derive_from_it() -> None:
-    bus, every = EventBus(), Ear(3)
+    bus, every = EventBus(), Recorder(3)
     bus.listen(Event, every)
     bus.emit(started())
     bus.emit(WorkerStarted(1, "w1"))
@@ -62,11 +62,11 @@ def test_a_kind_stands_for_all_that_derive_from_it() -> None:
 
 
 def test_several_listeners_hear_the_same_event() -> None:
-    bus, ears = EventBus(), [Ear(), Ear()]
-    for ear in ears:
-        bus.listen(JobStarted, ear)
+    bus, recorders = EventBus(), [Recorder(), Recorder()]
+    for recorder in recorders:
+        bus.listen(JobStarted, recorder)
     bus.emit(started())
-    assert all(ear.done.wait(SOON) for ear in ears)
+    assert all(recorder.done.wait(SOON) for recorder in recorders)
     bus.close()
 
 
@@ -76,13 +76,13 @@ def test_without_listeners_nothing_is_kept_and_no_thread_runs() -> None:
     assert not bus.active
     bus.emit(started())
     assert threading.active_count() == threads
-    ear = Ear()
-    bus.listen(JobStarted, ear)
+    recorder = Recorder()
+    bus.listen(JobStarted, recorder)
     assert bus.active
     bus.emit(started(2))
-    assert ear.done.wait(SOON)
+    assert recorder.done.wait(SOON)
     bus.close()
-    assert ear.heard == [started(2)]
+    assert recorder.heard == [started(2)]
 
 
 def test_a_listener_that_raises_is_logged_and_the_next_one_still_hears(
@@ -91,15 +91,15 @@ def test_a_listener_that_raises_is_logged_and_the_next_one_still_hears(
     def bad(event: Event) -> None:
         raise RuntimeError("not my day")
 
-    bus, ear = EventBus(), Ear(2)
+    bus, recorder = EventBus(), Recorder(2)
     bus.listen(JobStarted, bad)
-    bus.listen(JobStarted, ear)
+    bus.listen(JobStarted, recorder)
     with caplog.at_level(logging.ERROR, "penstock.events"):
         bus.emit(started(1))
         bus.emit(started(2))
-        assert ear.done.wait(SOON)
+        assert recorder.done.wait(SOON)
         bus.close()
-    assert len(ear.heard) == 2
+    assert len(recorder.heard) == 2
     assert caplog.text.count("RuntimeError: not my day") == 2
     assert "JobStarted" in caplog.text
 
@@ -125,25 +125,25 @@ def test_a_slow_listener_delays_nobody_and_what_it_misses_is_counted() -> None:
 
 
 def test_events_may_come_from_many_threads() -> None:
-    bus, ear = EventBus(), Ear(800)
-    bus.listen(JobStarted, ear)
+    bus, recorder = EventBus(), Recorder(800)
+    bus.listen(JobStarted, recorder)
     threads = [threading.Thread(target=lambda: [bus.emit(started(n)) for n in range(100)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert ear.done.wait(SOON)
+    assert recorder.done.wait(SOON)
     bus.close()
-    assert (len(ear.heard), bus.dropped) == (800, 0)
+    assert (len(recorder.heard), bus.dropped) == (800, 0)
 
 
 def test_close_delivers_what_is_queued() -> None:
-    bus, ear = EventBus(), Ear()
-    bus.listen(JobStarted, ear)
+    bus, recorder = EventBus(), Recorder()
+    bus.listen(JobStarted, recorder)
     for n in range(200):
         bus.emit(started(n))
     bus.close()
-    assert len(ear.heard) == 200
+    assert len(recorder.heard) == 200
     bus.close()  # twice is once
 
 
@@ -166,12 +166,12 @@ def test_close_does_not_wait_for_ever() -> None:
 
 
 def test_after_a_close_it_may_be_used_again() -> None:
-    bus, ear = EventBus(), Ear(2)
-    bus.listen(JobStarted, ear)
+    bus, recorder = EventBus(), Recorder(2)
+    bus.listen(JobStarted, recorder)
     bus.emit(started(1))
     bus.close()
     bus.emit(started(2))
-    assert ear.done.wait(SOON)
+    assert recorder.done.wait(SOON)
     bus.close()
 
 

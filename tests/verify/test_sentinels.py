@@ -93,10 +93,10 @@ def test_a_full_disk_of_the_master_is_got_over(
     watched: PrivateSentinels, jobs: Callable[[], set[str]]
 ) -> None:
     said: list[str] = []
-    harm = threading.Thread(target=lambda: said.append(watched.fill_disk(2.0)))
-    harm.start()
+    fault = threading.Thread(target=lambda: said.append(watched.fill_disk(2.0)))
+    fault.start()
     until(lambda: not _takes(watched), "writes are refused")
-    harm.join(60)
+    fault.join(60)
     assert said == ["the server refused writes (MISCONF)"]
     assert jobs() == {"available"}
 

@@ -43,7 +43,7 @@ async def _walk(url: str, namespace: str, act: _Act) -> int:
             cursor: Any = "0"
             while True:
                 scan = Call(None, ask=("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE))
-                ((cursor, keys),) = _sure(await runner.at(node, [scan]))
+                ((cursor, keys),) = _raise_errors(await runner.at(node, [scan]))
                 if keys:
                     done += await act(runner, node, keys)
                 if int(cursor) == 0:
@@ -55,14 +55,14 @@ async def _walk(url: str, namespace: str, act: _Act) -> int:
 
 async def _unlink(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
     # one command per key: in a cluster the keys of one command must be in the same slot
-    return sum(_sure(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
+    return sum(_raise_errors(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
 
 
 async def _number(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
     return len(keys)
 
 
-def _sure(answers: Sequence[Any]) -> Sequence[Any]:
+def _raise_errors(answers: Sequence[Any]) -> Sequence[Any]:
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

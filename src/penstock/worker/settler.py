@@ -62,9 +62,7 @@ class Settler:
         self._keep_dead = keep_dead
         self._lease = lease
         self._waiting: list[LeasedJob] = []
-        self._settlements: list[
-            Settlement
-        ] = []  # parallel to `_waiting`: pairs would cost garbage collection
+        self._settlements: list[Settlement] = []  # parallel to `_waiting`: pairs cost garbage collection
         self._oldest = 0.0
         self._write_task: asyncio.Task[None] | None = None
         self._deferred: list[tuple[LeasedJob, Settlement]] = []  # their part of the store is unreachable

@@ -18,7 +18,7 @@ from penstock.stores.sqlite.states import STATES
 __all__ = [
     "Row",
     "RowBefore",
-    "Unreadable",
+    "UnreadableRow",
     "check_state",
     "job_of",
     "jobs_of",
@@ -42,10 +42,10 @@ Row = tuple[Any, ...]
 _STATE_NUMBERS = frozenset(range(len(STATES)))
 
 
-class Unreadable(StoreCorrupt):
+class UnreadableRow(StoreCorrupt):
     """Raised for jobs that cannot be decoded or moved; `causes`: generation → reason.
 
-    The caller of a verb that raises Unreadable sets these jobs aside and runs the verb again; see
+    The caller of a verb that raises UnreadableRow sets these jobs aside and runs the verb again; see
     `verbs/aside.py`.
     """
 
@@ -80,15 +80,15 @@ _SPEC, _STATE = SqliteJobRow._fields.index("spec"), SqliteJobRow._fields.index("
 
 
 def spec_of(seq: int, blob: bytes) -> NewJob:
-    """Decode the NewJob of the job with this generation; raises Unreadable."""
+    """Decode the NewJob of the job with this generation; raises UnreadableRow."""
     try:
         return _spec_of(blob)
     except CANNOT_DECODE as error:
-        raise Unreadable({seq: str(error)}) from error
+        raise UnreadableRow({seq: str(error)}) from error
 
 
 def specs_of(rows: Iterable[tuple[int, bytes]]) -> list[NewJob]:
-    """Decode several NewJobs; the Unreadable that is raised names all that cannot be read."""
+    """Decode several NewJobs; the UnreadableRow that is raised names all that cannot be read."""
     rows = list(rows)
     try:
         return [_spec_of(blob) for _, blob in rows]
@@ -97,25 +97,25 @@ def specs_of(rows: Iterable[tuple[int, bytes]]) -> list[NewJob]:
 
 
 def job_of(row: Row) -> Job:
-    """Decode a row with the columns of SqliteJobRow; raises Unreadable."""
+    """Decode a row with the columns of SqliteJobRow; raises UnreadableRow."""
     try:
         return _job_of(row, _spec_of(row[_SPEC]), STATES[row[_STATE]])
     except (*CANNOT_DECODE, LookupError) as error:
-        raise Unreadable({SqliteJobRow._make(row).seq: str(error)}) from error
+        raise UnreadableRow({SqliteJobRow._make(row).seq: str(error)}) from error
 
 
 def check_state(seq: int, state: int) -> None:
-    """Raise Unreadable if no state has this number."""
+    """Raise UnreadableRow if no state has this number."""
     if state not in _STATE_NUMBERS:
-        raise Unreadable({seq: f"no state has the number {state!r}"})
+        raise UnreadableRow({seq: f"no state has the number {state!r}"})
 
 
 def jobs_of(rows: Iterable[Row]) -> list[Job]:
-    """Decode several rows; the Unreadable that is raised names all that cannot be read."""
+    """Decode several rows; the UnreadableRow that is raised names all that cannot be read."""
     rows = list(rows)
     try:
         return [job_of(row) for row in rows]
-    except Unreadable as error:
+    except UnreadableRow as error:
         raise _unreadable(
             (row.seq, row.spec, row.members) for row in map(SqliteJobRow._make, rows)
         ) from error
@@ -180,7 +180,7 @@ def _job_of(row: Row, spec: NewJob, state: State) -> Job:
 def leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]:
     """Decode the jobs that a fetch has just leased; values that it has just written are passed in.
 
-    Raises Unreadable.
+    Raises UnreadableRow.
     """
     rows = list(rows)
     try:
@@ -234,7 +234,7 @@ def _leased(rows: Iterable[Row], now: int, token: str, worker: str) -> list[Job]
     ]
 
 
-def _unreadable(rows: Iterable[tuple[int, bytes, bytes | None]]) -> Unreadable:
+def _unreadable(rows: Iterable[tuple[int, bytes, bytes | None]]) -> UnreadableRow:
     """Find the jobs that cannot be read; each row is (generation, spec, members)."""
     causes: dict[int, str] = {}
     for seq, spec, members in rows:
@@ -244,7 +244,7 @@ def _unreadable(rows: Iterable[tuple[int, bytes, bytes | None]]) -> Unreadable:
                 _ids_of(members)
         except CANNOT_DECODE as error:
             causes[seq] = str(error)
-    return Unreadable(causes)
+    return UnreadableRow(causes)
 
 
 def numbers(values: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.stores.sqlite.calls import PendingCall
-from penstock.stores.sqlite.rows import Unreadable
+from penstock.stores.sqlite.rows import UnreadableRow
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import put_aside
 
@@ -33,7 +33,7 @@ def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str
                 tx.flush()
                 run_verb(call, tx)
                 break
-            except Unreadable as more:
+            except UnreadableRow as more:
                 if more.causes.keys() <= causes.keys():
                     raise
                 causes |= more.causes
@@ -51,9 +51,9 @@ def run_probe(call: PendingCall, tx: TransactionContext, probe: Callable[..., An
             return probe(tx, *call.args)
 
 
-def causes_of(error: Unreadable | sqlite3.OperationalError) -> dict[int, str]:
+def causes_of(error: UnreadableRow | sqlite3.OperationalError) -> dict[int, str]:
     """Return the unreadable jobs to set aside: none for text that is not UTF-8. Re-raises other errors."""
-    if isinstance(error, Unreadable):
+    if isinstance(error, UnreadableRow):
         return dict(error.causes)
     if "UTF-8" in str(error):
         return {}

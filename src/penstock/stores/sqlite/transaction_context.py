@@ -14,7 +14,7 @@ from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import kept
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite.queue_context import QueueContext
-from penstock.stores.sqlite.rows import Unreadable, numbers, spec_of
+from penstock.stores.sqlite.rows import UnreadableRow, numbers, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, ENDED, RUNNING, SCHEDULED, STATES
 from penstock.stores.text_encoding import storable
@@ -232,7 +232,7 @@ class TransactionContext:
         try:
             self.execute(_END, (seq, self.now, until, storable(reason)))
         except OverflowError as error:
-            raise Unreadable({seq: f"its end cannot be stored: {error}"}) from error
+            raise UnreadableRow({seq: f"its end cannot be stored: {error}"}) from error
         if spec.unique is not None:
             self.execute(_FREE, (numbers([seq]),))
         self.move(queue, state, CANCELLED)

@@ -21,7 +21,7 @@ from penstock.stores.sqlite.faults import busy, os_fault, translated
 from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
 from penstock.stores.sqlite.modes import PRIVATE
 from penstock.stores.sqlite.notifier import ENDED, WORK, Notifier
-from penstock.stores.sqlite.rows import Unreadable
+from penstock.stores.sqlite.rows import UnreadableRow
 from penstock.stores.sqlite.running import causes_of, run_probe, run_verb, run_without
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE
@@ -159,7 +159,7 @@ class Transactions:
         """Run a call without a savepoint; start the transaction again if it finds an unreadable job."""
         try:
             run_verb(call, tx)
-        except (Unreadable, sqlite3.OperationalError) as error:
+        except (UnreadableRow, sqlite3.OperationalError) as error:
             causes = causes_of(error)
             tx.execute("ROLLBACK")
             tx.execute("BEGIN IMMEDIATE")
@@ -171,7 +171,7 @@ class Transactions:
         try:
             try:
                 run_verb(call, tx)
-            except (Unreadable, sqlite3.OperationalError) as error:
+            except (UnreadableRow, sqlite3.OperationalError) as error:
                 causes = causes_of(error)
                 cx.execute("ROLLBACK TO call")
                 run_without(call, tx, causes)

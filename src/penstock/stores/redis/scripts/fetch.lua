@@ -266,7 +266,7 @@ local function lease_jobs(q, queue, ids, records)
       local expires, has
       record, expires, has = looked_through(queue, id, record)
       if record and has >= ASKED_TO_STOP then flags = flags + ASKED end
-      if record and bit.band(has, HAS_SHARED_KEY) ~= 0 then flags = flags + KEYED end
+      if record and bit.band(has, HAS_SHARED_KEY) ~= 0 then flags = flags + SHARES_KEY end
       if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + PARTITION) ~= 0) then
         if fair and expires ~= NONE and expires <= now and priority then    -- advance the round first
           slow_path().advance_fair_share(queue, priority, place, n / 2)

@@ -56,7 +56,7 @@ end
 -- The token and the flags of a lease; defaults if its bytes are too short.
 local function facts_of(lease)
   local token_size = string.byte(lease, 8) or 0
-  return string.sub(lease, 9, 8 + token_size), string.byte(lease, 17 + token_size) or KEYED
+  return string.sub(lease, 9, 8 + token_size), string.byte(lease, 17 + token_size) or SHARES_KEY
 end
 
 local slow
@@ -163,8 +163,8 @@ while at <= #ARGV do
       local token, flags = facts_of(lease)
       local limited = flags >= LIMITED
       if limited then flags = flags - LIMITED end
-      local keyed = flags >= KEYED
-      if keyed and work >= 2000 and t.ends then
+      local shares_key = flags >= SHARES_KEY
+      if shares_key and work >= 2000 and t.ends then
         letter = LATER
       else
         letter, done = APPLIED, done + 1
@@ -175,7 +175,7 @@ while at <= #ARGV do
       end
       if letter == LATER then
         seen[id] = nil
-      elseif quick and not keyed then
+      elseif quick and not shares_key then
         seen[id] = 'removed'
       else
         seen[id] = 'applied'

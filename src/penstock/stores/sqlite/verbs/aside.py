@@ -11,7 +11,7 @@ from penstock.stores.contract import SetAside
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.columns import SqliteJobRow
 from penstock.stores.sqlite.queue_context import QueueContext
-from penstock.stores.sqlite.rows import Row, Unreadable, job_of, numbers, spec_blob, unreadable_job
+from penstock.stores.sqlite.rows import Row, UnreadableRow, job_of, numbers, spec_blob, unreadable_job
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import COLLECTING, DEAD, ENDED, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -56,7 +56,7 @@ def show(tx: TransactionContext, row: Row) -> Job:
     """Decode a row with the columns of SqliteJobRow; return a stand-in for a job that cannot be read."""
     try:
         return job_of(row)
-    except Unreadable as error:
+    except UnreadableRow as error:
         seq = SqliteJobRow._make(row).seq
         found = _looked(tx, seq)
         assert found is not None

@@ -10,7 +10,7 @@ from penstock.stores.contract import Settled, Settlement, no_outcome
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.blobs import errors_blob, errors_of
 from penstock.stores.sqlite.queue_context import QueueContext
-from penstock.stores.sqlite.rows import Row, RowBefore, Unreadable
+from penstock.stores.sqlite.rows import Row, RowBefore, UnreadableRow
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import CODE, RUNNING
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -85,7 +85,7 @@ def _settle_one(tx: TransactionContext, one: Settlement, heads: dict[str, int]) 
     try:
         _apply(tx, queue, row, one, head)
     except OverflowError as error:
-        raise Unreadable({row[_SEQ]: f"its end cannot be stored: {error}"}) from error
+        raise UnreadableRow({row[_SEQ]: f"its end cannot be stored: {error}"}) from error
     for new in one.then:
         enqueue_one(tx, new, follows=True)
     return Settled.APPLIED

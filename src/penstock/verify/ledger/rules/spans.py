@@ -64,9 +64,9 @@ def _unrecorded_ends(story: Story, leases: list[Leased], seen: int, case: Case) 
     if not leases:
         return
     last = leases[-1]
-    harm = case.faults_by_target.next([last.pid], seen, story.ref.queue)
-    if harm is not None:
-        yield harm
+    fault_at = case.faults_by_target.next([last.pid], seen, story.ref.queue)
+    if fault_at is not None:
+        yield fault_at
     elif not any(act.asked.token == last.token for act in story.acts):
         run = next((run for run in story.runs if run.token == last.token), None)
         yield last.mono if run is None else run.start.mono if run.end is None else run.end.mono
@@ -87,8 +87,8 @@ def leases_of(story: Story, case: Case) -> Iterator[Span]:
     runs = {run.token: run for run in story.runs}
     for lease in known:
         run = runs.get(lease.token)
-        harm = _safe_until(lease, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
-        ends = [_held_at_least_until(lease, run, said), harm]
+        limit = _safe_until(lease, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
+        ends = [_held_at_least_until(lease, run, said), limit]
         for other in known:
             if other.mono > lease.mono:
                 ends.append(other.since or (lease.mono if other.mono < ends[0] else ends[0]))
@@ -102,16 +102,16 @@ def _safe_until(lease: Leased, pids: Set[int], case: Case) -> int:
     asked = lease.asked
     if faults_by_target.immediate.within(pids, mono, queue):
         return mono
-    harms = [
+    limits = [
         faults_by_target.immediate.next(pids, asked, queue),
         mono if faults_by_target.within(pids, mono, queue) else faults_by_target.next(pids, mono, queue),
     ]
     if lease.sent and lease.lease:
         if mono - asked > lease.lease * 500_000:
             return mono  # at least half of the lease had passed before its worker received it
-        if harms[1] is not None:  # a worker that cannot extend its lease holds it until it expires
-            harms[1] = max(harms[1], asked + lease.lease * 1_000_000)
-    return min((harm for harm in harms if harm is not None), default=FOR_EVER)
+        if limits[1] is not None:  # a worker that cannot extend its lease holds it until it expires
+            limits[1] = max(limits[1], asked + lease.lease * 1_000_000)
+    return min((limit for limit in limits if limit is not None), default=FOR_EVER)
 
 
 def _held_at_least_until(lease: Leased, run: Run | None, said: dict[str, int]) -> int:

@@ -133,7 +133,7 @@ local function add_error(job, error, most)
   job.errors = string.sub(errors, starts[math.max(1, #starts - most + 1)])
 end
 
-local function grip(generation, token)
+local function lease_head(generation, token)
   return struct.pack('>I7B', generation, #token) .. token
 end
 
@@ -147,6 +147,6 @@ local function read_held(held)
 end
 
 local function write_held(lease)
-  return grip(lease.generation, lease.token)
+  return lease_head(lease.generation, lease.token)
     .. struct.pack('<dBI2c0', lease.fetched, lease.flags, #lease.worker, lease.worker) .. (lease.reason or '')
 end

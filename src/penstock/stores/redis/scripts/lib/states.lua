@@ -12,7 +12,7 @@ local PLAIN_MASK, PLAIN = 207, AVAILABLE + FRESH    -- a plain job: enqueued, av
 local ASKED_TO_STOP, ADMITTED, PARTITION = 32768, 16384, 64    -- bits of the parts of a long record
 
 -- Flags of a lease. The first bytes of a lease, up to the end of the token, are what its holder must present.
-local CHARGED, STARTED, ASKED, KEYED, LIMITED = 1, 2, 4, 8, 64
+local CHARGED, STARTED, ASKED, SHARES_KEY, LIMITED = 1, 2, 4, 8, 64
 
 local function state_of(flags)
   return flags >= HIGH and flags % 8 + 8 or flags % 8

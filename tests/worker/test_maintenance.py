@@ -364,13 +364,13 @@ async def test_a_wake_brings_the_next_tick_forward() -> None:
 
 
 async def test_a_wake_during_a_tick_is_not_lost() -> None:
-    class Poked(Loop):
+    class WokenLoop(Loop):
         async def tick(self) -> float:
             if not self.ticks:
                 self.wake()
             return await super().tick()
 
-    loop = Poked()
+    loop = WokenLoop()
     run = asyncio.create_task(loop.run())
     await until(lambda: loop.ticks == 2, "it ticks again")
     loop.stop()

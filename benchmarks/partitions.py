@@ -1,6 +1,6 @@
-"""Keyed order under fire: many jobs over ordered keys, several worker processes, two of them killed with -9.
+"""Order within each concurrency key: many jobs, several worker processes, two of them killed with -9.
 
-    python -m benchmarks.keyed [--url URL] [--jobs 10000] [--keys 100] [--workers 8]
+    python -m benchmarks.partitions [--url URL] [--jobs 10000] [--keys 100] [--workers 8]
 
 Every attempt writes its begin and its end into a ledger file. At the end: per key strictly in order, never
 two at once. It fails with what it found otherwise.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from penstock import App
 
-app = App(os.environ.get("KEYED_URL", "memory://"))
-_ledger = os.environ.get("KEYED_LEDGER", "")
+app = App(os.environ.get("PARTITIONS_URL", "memory://"))
+_ledger = os.environ.get("PARTITIONS_LEDGER", "")
 
 
 def _write(*words: object) -> None:
@@ -40,12 +40,14 @@ async def step(key: int, number: int) -> None:
 
 def main() -> None:
     options = _options()
-    folder = Path(tempfile.mkdtemp(prefix="penstock-keyed-"))
+    folder = Path(tempfile.mkdtemp(prefix="penstock-partitions-"))
     ledger = folder / "ledger"
     url = options.url or f"sqlite:///{folder / 'jobs.db'}"
-    env = {**os.environ, "KEYED_URL": url, "KEYED_LEDGER": str(ledger)}
-    if os.environ.get("KEYED_LEDGER") != str(ledger):
-        made = subprocess.run([sys.executable, "-m", "benchmarks.keyed", *sys.argv[1:], "--fill"], env=env)
+    env = {**os.environ, "PARTITIONS_URL": url, "PARTITIONS_LEDGER": str(ledger)}
+    if os.environ.get("PARTITIONS_LEDGER") != str(ledger):
+        made = subprocess.run(
+            [sys.executable, "-m", "benchmarks.partitions", *sys.argv[1:], "--fill"], env=env
+        )
         made.check_returncode()
     workers = [_worker(env) for _ in range(options.workers)]
     began, killed = time.monotonic(), 0
@@ -105,7 +107,7 @@ def _ended(ledger: Path) -> int:
 
 
 def _worker(env: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "penstock", "worker", "benchmarks.keyed:app", "--concurrency", "8"]
+    command = [sys.executable, "-m", "penstock", "worker", "benchmarks.partitions:app", "--concurrency", "8"]
     return subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
 
 
